@@ -1,0 +1,1 @@
+"""The controller side: Hydra, MLflow and the terminal; never TensorFlow, never Keras."""

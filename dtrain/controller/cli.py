@@ -1,0 +1,82 @@
+"""The command line: one Hydra application."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from dtrain import errors
+from dtrain.controller import schema
+from dtrain.controller.explain import explain
+from dtrain.controller.job import Outcome, run
+from dtrain.controller.resume import resumed
+from dtrain.errors import DtrainError
+
+
+def main() -> int:
+    """Compose the configuration and run its job, or each job of a multirun.
+
+    Returns:
+        The exit code: the worst one of a multirun.
+    """
+    # A function that a configuration names is looked for in the current directory too, whether
+    # this is `python -m dtrain` or the console script.
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    schema.register()
+    outcomes: list[Outcome] = []
+
+    def job(config: DictConfig) -> float | None:
+        try:
+            outcomes.append(_job(config))
+        except DtrainError as error:
+            if HydraConfig.get().mode == RunMode.RUN:
+                raise
+            _print(error)
+            outcomes.append(Outcome(error.exit_code))
+        return outcomes[-1].objective
+
+    # Hydra then lets exceptions through, for us to explain, instead of printing and exiting 1.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    try:
+        hydra.main(config_path=str(schema.folder("conf")), config_name="config",
+                   version_base="1.3")(job)()  # fmt: skip
+    except DtrainError as error:
+        _print(error)
+        return error.exit_code
+    except (HydraException, OmegaConfBaseException) as error:
+        _print(explain(error, sys.argv[1:]))
+        return errors.USAGE
+    return max((outcome.exit_code for outcome in outcomes), default=errors.OK)
+
+
+def _job(config: DictConfig) -> Outcome:
+    settings = HydraConfig.get()
+    OmegaConf.resolve(config)
+    if config.resume is not None:
+        config = resumed(config, list(settings.overrides.task))
+    config.output_dir = str(Path(config.output_dir).absolute())
+    if settings.mode == RunMode.MULTIRUN:
+        folder = Path(settings.runtime.output_dir)
+        folder.rmdir()  # Hydra has made it; a run folder is made only once all is checked
+    else:
+        now = time.localtime()
+        folder = (
+            Path(config.output_dir)
+            / time.strftime("%Y-%m-%d", now)
+            / f"{time.strftime('%H-%M-%S', now)}_{config.name}"
+        )
+    return run(config, folder)
+
+
+def _print(error: Exception) -> None:
+    print(f"error: {error}", file=sys.stderr)

@@ -1,0 +1,91 @@
+"""The progress display: redrawn on a terminal, plain lines in a log file."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+#: Seconds between two lines where the output is no terminal.
+LINE_SECONDS = 10.0
+
+
+class Display:
+    """Shows epoch, step, loss, examples a second and the time left.
+
+    Args:
+        console: where to; standard error if None.
+    """
+
+    def __init__(self, console: Console | None = None):
+        self._console = console or Console(file=sys.stderr, highlight=False, soft_wrap=True)
+        self._live: Progress | None = None
+        self._began: tuple[float, int] | None = None  # time and step of the first report
+        self._line_at = 0.0
+        self._line_epoch = 0
+        self._shown: dict[str, Any] = {}
+        if self._console.is_terminal:
+            self._live = Progress(
+                TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
+                BarColumn(bar_width=24),
+                TextColumn("step {task.completed}/{task.total}  {task.fields[note]}"),
+                TimeRemainingColumn(),
+                console=self._console,
+                transient=True,
+            )
+            self._task = self._live.add_task("", start=True, epoch=0, epochs=0, note="starting")
+            self._live.start()
+
+    def message(self, text: str) -> None:
+        """Print one line that stays."""
+        self._console.print(text, markup=False)
+
+    def update(self, report: dict[str, Any] | None) -> None:
+        """Show what the task last wrote to ``progress.json``."""
+        if not report or report == self._shown:
+            return
+        self._shown = report
+        if self._began is None:
+            self._began = (report["time"], report["step"])
+        note = f"loss {_number(report['loss'])}  {report['examples_per_second']:,.0f} examples/s"
+        validation = [
+            f"{name} {_number(value)}"
+            for name, value in report["metrics"].items()
+            if name.startswith("val_")
+        ]
+        note = "  ".join([note, *validation])
+        if self._live is not None:
+            self._live.update(
+                self._task, completed=report["step"], total=report["total_steps"],
+                epoch=report["epoch"], epochs=report["epochs"], note=note,
+            )  # fmt: skip
+            return
+        now = time.monotonic()
+        last = report["step"] == report["total_steps"]
+        if now - self._line_at < LINE_SECONDS and not last and report["epoch"] == self._line_epoch:
+            return
+        self._line_at, self._line_epoch = now, report["epoch"]
+        self.message(
+            f"epoch {report['epoch']}/{report['epochs']}  step {report['step']}/"
+            f"{report['total_steps']}  {note}  {self._left(report)} left"
+        )
+
+    def _left(self, report: dict[str, Any]) -> str:
+        assert self._began is not None
+        seconds, steps = report["time"] - self._began[0], report["step"] - self._began[1]
+        if steps <= 0:
+            return "?"
+        left = round(seconds / steps * (report["total_steps"] - report["step"]))
+        return f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02}"
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._live is not None:
+            self._live.stop()
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"

@@ -1,0 +1,84 @@
+"""What a person reads before and after a run."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from dtrain.controller.plan import Plan
+from dtrain.controller.progress import Display
+from dtrain.controller.tracking import uri
+from dtrain.rundir import RunDir
+
+
+def short(path: Path) -> str:
+    """Return ``path`` relative to the current directory where it lies below it."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def print_plan(config: DictConfig, planned: Plan, folder: Path) -> None:
+    """Print what would be started, and where results would go."""
+    cluster, batch = planned.cluster, config.trainer.batch_size
+
+    def known(value: int | None) -> str:
+        return "known once the task has loaded the dataset" if value is None else f"{value:,}"
+
+    rows = {
+        "strategy": config.strategy.name,
+        "replicas": f"{cluster.replicas}",
+        "global batch": f"{batch} examples",
+        "per-replica batch": f"{batch // cluster.replicas} examples",
+        "train examples": known(planned.train_examples),
+        "validation examples": known(planned.validation_examples),
+        "steps per epoch": known(planned.steps_per_epoch),
+        "epochs": f"{config.trainer.epochs}",
+        "precision": config.hardware.precision.name,
+        "run folder": config.resume or short(folder),
+        "tracking": uri(config) if config.tracking.mlflow else "none (journal and TensorBoard)",
+    }
+    print(f"plan: {config.name}")
+    for name, value in rows.items():
+        print(f"  {name:<20} {value}")
+    print("  tasks")
+    for task in cluster.tasks:
+        devices = ", ".join(f"{cluster.device_kind.upper()}:{i}" for i in range(task.devices))
+        print(f"    {task.name:<18} this machine: {devices}")
+    print("dry_run=true: nothing was started")
+
+
+def print_end(
+    display: Display, config: DictConfig, rundir: RunDir, result: dict[str, Any], shipped: bool
+) -> None:
+    """Say how the run ended, where it is, and how to see it."""
+    metrics = "  ".join(f"{name} {value:.4g}" for name, value in result["metrics"].items())
+    speed = result["examples_per_second"]
+    display.message(
+        f"{result['status']}: step {result['step']}"
+        + (f", {speed:,.0f} examples/s" if speed else "")
+        + (f"  {metrics}" if metrics else "")
+    )
+    if result["error"]:
+        display.message(f"error: {result['error']}")
+    path = short(rundir.path)
+    display.message(f"run folder: {path}")
+    if rundir.tensorboard.exists():
+        display.message(f"see it:  tensorboard --logdir {shlex.quote(path)}")
+    sync = f"python -m dtrain.sync {shlex.quote(path)}"
+    if not shipped:
+        display.message(f"tracking: MLflow has not got everything; type: {sync}")
+    elif config.tracking.mlflow:
+        address = uri(config)
+        if address.startswith("http"):
+            display.message(f"compare: {address}")
+        else:
+            display.message(f"compare: mlflow ui --backend-store-uri {shlex.quote(address)}")
+    else:
+        display.message(f"not tracked; to ship it to MLflow later: {sync}")
+    if result["status"] == "KILLED" and result["exit_code"] == 75:
+        display.message(f"go on with: python -m dtrain resume={shlex.quote(path)}")

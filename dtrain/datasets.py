@@ -1,0 +1,398 @@
+"""Datasets: random access to examples, so that their order needs no state but a position.
+
+A dataset function returns :class:`Splits`. A source has a length and ``take(indices)``; where
+``in_graph`` is true ``take`` maps a tensor to tensors inside the input graph, elsewhere it maps a
+NumPy array to NumPy arrays. This module imports TensorFlow only inside ``take``, so that the
+controller can look at the data before anything is started.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import importlib.util
+import zipfile
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from dtrain.errors import UsageError, nearest
+
+
+class Source(Protocol):
+    """Random access to examples.
+
+    A source of your own needs ``__len__`` and ``take``; ``take(indices)`` gets int64 ``[b]`` and
+    returns ``(x, y)`` or ``(x, y, sample_weight)``, each with ``b`` rows. ``in_graph = True``
+    says that ``indices`` is a tensor and the result is made of tensors.
+    """
+
+    def __len__(self) -> int: ...
+
+    def take(self, indices: Any) -> tuple[Any, ...]: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Splits:
+    """What a dataset function returns.
+
+    Attributes:
+        train: the source to train on.
+        validation: the source to evaluate on, or None.
+        classes: number of classes of an integer label; None for anything else.
+    """
+
+    train: Source
+    validation: Source | None = None
+    classes: int | None = None
+
+
+class Arrays:
+    """Examples in memory.
+
+    Args:
+        x: inputs, ``[n, ...]``.
+        y: targets, ``[n, ...]``.
+    """
+
+    in_graph = True
+
+    def __init__(self, x: np.ndarray, y: np.ndarray):
+        self.x = x
+        self.y = y
+        self._tensors: list[Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def take(self, indices: Any) -> tuple[Any, Any]:
+        """Gather rows: int64 ``[b]`` to ``(x [b, ...], y [b, ...])``."""
+        import tensorflow as tf
+
+        if self._tensors is None:
+            self._tensors = _captured(self.x, self.y)
+        x, y = self._tensors
+        return tf.gather(x, indices), tf.gather(y, indices)
+
+
+class ImageFiles:
+    """Images on disk, read and decoded when they are taken.
+
+    Args:
+        paths: image files, ``n`` of them (PNG, JPEG, BMP or GIF).
+        labels: int64 ``[n]``.
+        size: height and width that every image is resized to, in pixels.
+        channels: 1 (grey) or 3 (RGB).
+    """
+
+    in_graph = True
+
+    def __init__(self, paths: list[str], labels: np.ndarray, size: tuple[int, int], channels: int):
+        self.paths = paths
+        self.y = labels
+        self.size = size
+        self.channels = channels
+        self._tensors: list[Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def take(self, indices: Any) -> tuple[Any, Any]:
+        """Read: int64 ``[b]`` to ``(float32 [b, height, width, channels] in 0..1, int64 [b])``."""
+        import tensorflow as tf
+
+        def load(path: Any) -> Any:
+            image = tf.io.decode_image(
+                tf.io.read_file(path), channels=self.channels, expand_animations=False
+            )
+            image = tf.image.resize(tf.cast(image, tf.float32) / 255.0, self.size)
+            return tf.ensure_shape(image, (*self.size, self.channels))
+
+        if self._tensors is None:
+            self._tensors = _captured(self.paths, self.y)
+        paths, labels = self._tensors
+        images = tf.map_fn(load, tf.gather(paths, indices), fn_output_signature=tf.float32)
+        return images, tf.gather(labels, indices)
+
+
+def digits(validation_split: float = 0.2, split_seed: int = 0) -> Splits:
+    """Handwritten digits of scikit-learn: 1,797 images, float32 ``[8, 8, 1]`` in 0..1, 10 classes.
+
+    The file is read where scikit-learn keeps it (``datasets/data/digits.csv.gz``), which spares
+    the import of scikit-learn itself. Source: E. Alpaydin, C. Kaynak, Optical Recognition of
+    Handwritten Digits, UCI repository, 1998.
+    """
+    package = importlib.util.find_spec("sklearn")
+    if package is None or package.origin is None:
+        raise UsageError(
+            "dataset", "digits", "scikit-learn carries it", "an installed scikit-learn",
+            "pip install scikit-learn",
+        )  # fmt: skip
+    path = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    with gzip.open(path, "rt") as file:
+        table = np.loadtxt(file, delimiter=",", dtype=np.float32)
+    x = (table[:, :-1] / 16.0).reshape(-1, 8, 8, 1)
+    return _split(x, table[:, -1].astype(np.int64), validation_split, split_seed)
+
+
+def synthetic(
+    examples: int = 10_000,
+    validation_examples: int = 1_000,
+    shape: list[int] | None = None,
+    classes: int = 10,
+    noise: float = 1.0,
+    data_seed: int = 0,
+) -> Splits:
+    """Made-up data of any shape: one random pattern a class, plus normal noise.
+
+    Args:
+        examples: how many to train on.
+        validation_examples: how many to evaluate on; 0 for none.
+        shape: of one example; ``[28, 28, 1]`` if None.
+        classes: number of classes.
+        noise: standard deviation of the noise (that of the patterns is 1).
+        data_seed: of the generator.
+    """
+    shape = [28, 28, 1] if shape is None else list(shape)
+    for name, value in (("examples", examples), ("classes", classes)):
+        if value < 1:
+            raise _at_least(f"dataset.{name}", value, 1)
+    generator = np.random.default_rng(data_seed)
+    patterns = generator.standard_normal((classes, *shape), dtype=np.float32)
+
+    def make(n: int) -> Arrays:
+        y = generator.integers(0, classes, n)
+        x = generator.standard_normal((n, *shape), dtype=np.float32)
+        x *= noise
+        x += patterns[y]
+        return Arrays(x, y)
+
+    return Splits(
+        make(examples), make(validation_examples) if validation_examples > 0 else None, classes
+    )
+
+
+def npz(
+    path: str,
+    x: str = "x",
+    y: str = "y",
+    x_validation: str | None = None,
+    y_validation: str | None = None,
+    scale: float = 1.0,
+    validation_split: float = 0.2,
+    split_seed: int = 0,
+) -> Splits:
+    """Arrays of a NumPy ``.npz`` file.
+
+    Args:
+        path: the file.
+        x, y: names of the arrays to train on: ``[n, ...]`` and ``[n]`` or ``[n, ...]``.
+        x_validation, y_validation: names of the arrays to evaluate on; where they are None a part
+            of the training arrays is split off.
+        scale: inputs are multiplied by it (0.00392156862745098 turns bytes into 0..1).
+        validation_split: fraction to split off.
+        split_seed: of the shuffle before the split.
+    """
+    file = _existing_file(path)
+    try:
+        archive = np.load(file, allow_pickle=False)
+        arrays = {name: archive[name] for name in archive.files}
+    except (zipfile.BadZipFile, ValueError, OSError, AttributeError) as error:
+        raise UsageError(
+            "dataset.path", path, f"cannot be read as .npz ({error})",
+            "a file written by numpy.savez", "dataset.path=FILE.npz",
+        ) from None  # fmt: skip
+
+    def array(key: str, name: str) -> np.ndarray:
+        if name not in arrays:
+            near = nearest(name, arrays) or next(iter(arrays), "NAME")
+            raise UsageError(
+                f"dataset.{key}", name, f"{path} has no array of that name",
+                ", ".join(arrays), f"dataset.{key}={near}",
+            )  # fmt: skip
+        return arrays[name]
+
+    def inputs(key: str, name: str) -> np.ndarray:
+        return array(key, name).astype(np.float32) * np.float32(scale)
+
+    train_x, train_y = inputs("x", x), _labels(array("y", y), "dataset.y", y)
+    _same_length(train_x, train_y, "dataset.y", y)
+    if x_validation is None or y_validation is None:
+        return _split(train_x, train_y, validation_split, split_seed)
+    held_x = inputs("x_validation", x_validation)
+    held_y = _labels(array("y_validation", y_validation), "dataset.y_validation", y_validation)
+    _same_length(held_x, held_y, "dataset.y_validation", y_validation)
+    return Splits(Arrays(train_x, train_y), Arrays(held_x, held_y), _classes(train_y, held_y))
+
+
+def csv(
+    path: str,
+    label: str | None = None,
+    separator: str = ",",
+    validation_split: float = 0.2,
+    split_seed: int = 0,
+) -> Splits:
+    """A table with a header line: one column is the label, all others are numbers.
+
+    Args:
+        path: the file.
+        label: name of the label column; the last one if None. Whole numbers are classes, words
+            are classes in alphabetical order, other numbers are targets of a regression.
+        separator: between columns.
+        validation_split: fraction to split off.
+        split_seed: of the shuffle before the split.
+    """
+    import pandas as pd
+
+    try:
+        table = pd.read_csv(_existing_file(path), sep=separator)
+    except (ValueError, UnicodeDecodeError) as error:
+        raise UsageError(
+            "dataset.path", path, f"cannot be read as CSV ({str(error).strip()})",
+            "a text table with a header line", "dataset.path=FILE.csv",
+        ) from None  # fmt: skip
+    names = [str(name) for name in table.columns]
+    label = names[-1] if label is None else label
+    if label not in names:
+        near = nearest(label, names) or names[-1]
+        raise UsageError(
+            "dataset.label", label, f"{path} has no such column",
+            ", ".join(names), f"dataset.label={near}",
+        )  # fmt: skip
+    for name in names:
+        column = table[name]
+        empty = column.isna().to_numpy()
+        words = pd.to_numeric(column, errors="coerce").isna().to_numpy() & ~empty
+        if empty.any() or (name != label and words.any()):
+            row = int(np.argmax(empty if empty.any() else words))
+            what = "empty" if empty.any() else f"{column.iloc[row]!r}, a text"
+            raise UsageError(
+                "dataset.path", path, f"column {name!r} is {what}, in line {row + 2}",
+                "numbers in every column but the label's",
+                f"dataset.label={name}, or take the column out",
+            )  # fmt: skip
+    target = table.pop(label)
+    x = table.to_numpy(dtype=np.float32)
+    y = target.to_numpy()
+    if target.dtype.kind not in "iufb":
+        y = np.unique(y.astype(str), return_inverse=True)[1]
+    return _split(x, _labels(y, "dataset.label", label), validation_split, split_seed)
+
+
+def image_folder(
+    path: str,
+    size: list[int] | None = None,
+    channels: int = 3,
+    validation_split: float = 0.2,
+    split_seed: int = 0,
+) -> Splits:
+    """Images in one sub-folder a class: ``path/cat/1.png``, ``path/dog/2.jpg``.
+
+    Args:
+        path: the folder; its sub-folders in alphabetical order are classes 0, 1, ...
+        size: height and width to resize to, in pixels; ``[64, 64]`` if None.
+        channels: 1 (grey) or 3 (RGB).
+        validation_split: fraction to split off.
+        split_seed: of the shuffle before the split.
+    """
+    height, width = size or (64, 64)
+    if channels not in (1, 3):
+        raise UsageError(
+            "dataset.channels", channels, "is no image format", "1 or 3", "dataset.channels=3"
+        )
+    root = Path(path)
+    if not root.is_dir():
+        raise UsageError(
+            "dataset.path", path, "there is no such folder",
+            "a folder with one sub-folder a class", "dataset.path=FOLDER",
+        )  # fmt: skip
+    kinds = {".png", ".jpg", ".jpeg", ".bmp", ".gif"}
+    folders = sorted(p for p in root.iterdir() if p.is_dir())
+    found = [
+        (str(file), label)
+        for label, folder in enumerate(folders)
+        for file in sorted(folder.iterdir())
+        if file.suffix.lower() in kinds
+    ]
+    if not found:
+        raise UsageError(
+            "dataset.path", path, "holds no images in sub-folders",
+            f"CLASS/NAME with {', '.join(sorted(kinds))}", "dataset.path=FOLDER",
+        )  # fmt: skip
+    labels = np.array([label for _, label in found], np.int64)
+    train, held = _split_indices(len(found), validation_split, split_seed)
+
+    def part(rows: np.ndarray) -> ImageFiles:
+        return ImageFiles([found[i][0] for i in rows], labels[rows], (height, width), channels)
+
+    return Splits(part(train), part(held) if len(held) else None, len(folders))
+
+
+def _captured(*values: Any) -> list[Any]:
+    """Return eager tensors for an input function to capture.
+
+    Constants inside its graph would be copied with it and could not pass 2 GB.
+    """
+    import tensorflow as tf
+
+    with tf.init_scope(), tf.device("CPU:0"):
+        return [tf.convert_to_tensor(value) for value in values]
+
+
+def _split_indices(n: int, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    if not 0 <= fraction < 1:
+        raise UsageError(
+            "dataset.validation_split", fraction, "is no fraction to hold out",
+            "0 (none) up to but not 1", "dataset.validation_split=0.2",
+        )  # fmt: skip
+    order = np.random.default_rng(seed).permutation(n)
+    held = round(n * fraction)
+    return np.sort(order[held:]), np.sort(order[:held])
+
+
+def _split(x: np.ndarray, y: np.ndarray, fraction: float, seed: int) -> Splits:
+    train, held = _split_indices(len(x), fraction, seed)
+    validation = Arrays(x[held], y[held]) if len(held) else None
+    return Splits(Arrays(x[train], y[train]), validation, _classes(y))
+
+
+def _classes(*labels: np.ndarray) -> int | None:
+    if any(y.dtype.kind != "i" or y.ndim != 1 for y in labels):
+        return None
+    return int(max(y.max() for y in labels)) + 1
+
+
+def _labels(y: np.ndarray, key: str, name: str) -> np.ndarray:
+    """Whole numbers become int64 class labels, all else float32 targets."""
+    if y.dtype.kind == "f" and y.size and not np.all(np.isfinite(y)):
+        raise UsageError(key, name, "holds NaN or infinity", "finite numbers", f"{key}=NAME")
+    if y.dtype.kind in "iub" or (y.ndim == 1 and np.all(y == np.floor(y))):
+        y = y.astype(np.int64)
+        if y.ndim == 1 and y.size and y.min() < 0:
+            raise UsageError(
+                key, name, f"holds the label {y.min()}", "class labels from 0 up", f"{key}=NAME"
+            )
+        return y
+    return y.astype(np.float32)
+
+
+def _same_length(x: np.ndarray, y: np.ndarray, key: str, name: str) -> None:
+    if len(x) != len(y):
+        raise UsageError(
+            key, name, f"has {len(y)} rows and the inputs {len(x)}", f"{len(x)} rows", f"{key}=NAME"
+        )
+
+
+def _existing_file(path: str) -> Path:
+    file = Path(path)
+    if not file.is_file():
+        raise UsageError(
+            "dataset.path", path, f"there is no such file (looked in {Path.cwd()})",
+            "a file that exists", "dataset.path=FILE",
+        )  # fmt: skip
+    return file
+
+
+def _at_least(key: str, value: int, least: int) -> UsageError:
+    return UsageError(key, value, "is too small", f"{least} or more", f"{key}={least}")

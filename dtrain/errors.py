@@ -1,0 +1,69 @@
+"""Every exception that dtrain raises on purpose, in one tree, and the exit codes they end in.
+
+    DtrainError
+    ├── UsageError        the configuration or the usage is wrong            exit 2
+    ├── TrainingError     training started and failed                        exit 1
+    │   ├── NonFiniteLoss     the loss is NaN or infinite
+    │   └── CheckpointError   a checkpoint could not be written or read
+    └── Interrupted       a person or a scheduler asked the run to stop      exit 75
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+OK = 0
+FAILED = 1
+USAGE = 2
+INTERRUPTED = 75  # EX_TEMPFAIL of sysexits.h: try the same command again
+
+
+class DtrainError(Exception):
+    """Base of all of dtrain's own exceptions."""
+
+    exit_code = FAILED
+
+
+class UsageError(DtrainError):
+    """The configuration or the usage is wrong; nothing was started.
+
+    The constructor asks for the four things a person needs, so that no message can lack one.
+
+    Args:
+        key: the configuration key, such as ``trainer.batch_size``.
+        value: what was given.
+        problem: why it is refused, as a clause ("must be at least 1").
+        accepted: what is accepted instead.
+        hint: what to type, as it would stand on the command line.
+    """
+
+    exit_code = USAGE
+
+    def __init__(self, key: str, value: object, problem: str, accepted: str, hint: str):
+        super().__init__(f"{key}={value}: {problem}; accepted: {accepted}; type: {hint}")
+        self.key = key
+
+
+class TrainingError(DtrainError):
+    """Training started and could not go on."""
+
+
+class NonFiniteLoss(TrainingError):
+    """The loss became NaN or infinite while ``trainer.terminate_on_nan`` is on."""
+
+
+class CheckpointError(TrainingError):
+    """A checkpoint could not be written, or none that is sound could be read."""
+
+
+class Interrupted(DtrainError):
+    """The run was asked to stop (SIGINT, SIGTERM) and has saved its state."""
+
+    exit_code = INTERRUPTED
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """Return the one of ``names`` that is most like ``name``, or None if none is near."""
+    found = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
+    return found[0] if found else None

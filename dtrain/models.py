@@ -1,0 +1,140 @@
+"""Models that dtrain ships. Each function returns an uncompiled Keras model.
+
+``input_shape`` and ``classes`` are filled in from the dataset where the configuration leaves them
+out: the names are those of ``keras.applications``. Outputs are probabilities, kept in float32
+under mixed precision (TensorFlow's mixed precision guide).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import keras
+from keras import layers
+
+
+def mlp(
+    input_shape: Sequence[int],
+    classes: int,
+    units: Sequence[int] = (128, 64),
+    dropout: float = 0.0,
+    l2: float = 0.0,
+) -> keras.Model:
+    """Fully connected network.
+
+    Args:
+        input_shape: of one example, any rank; flattened.
+        classes: number of outputs.
+        units: width of each hidden layer.
+        dropout: rate after each hidden layer.
+        l2: weight of the L2 regularizer on every kernel.
+
+    Returns:
+        A model from ``[b, *input_shape]`` to probabilities ``[b, classes]``.
+    """
+    regularizer = keras.regularizers.L2(l2) if l2 else None
+    inputs = keras.Input(tuple(input_shape))
+    x = layers.Flatten()(inputs)
+    for width in units:
+        x = layers.Dense(width, activation="relu", kernel_regularizer=regularizer)(x)
+        if dropout:
+            x = layers.Dropout(dropout)(x)
+    return keras.Model(inputs, _head(x, classes, regularizer), name="mlp")
+
+
+def cnn(
+    input_shape: Sequence[int],
+    classes: int,
+    filters: Sequence[int] = (32, 64),
+    units: int = 64,
+    dropout: float = 0.25,
+    l2: float = 0.0,
+) -> keras.Model:
+    """Small convolutional network: 3x3 convolutions with 2x2 pooling, then one hidden layer.
+
+    Args:
+        input_shape: ``[height, width]`` or ``[height, width, channels]``.
+        classes: number of outputs.
+        filters: channels of each convolution.
+        units: width of the hidden layer.
+        dropout: rate before the output.
+        l2: weight of the L2 regularizer on every kernel.
+
+    Returns:
+        A model from ``[b, *input_shape]`` to probabilities ``[b, classes]``.
+    """
+    regularizer = keras.regularizers.L2(l2) if l2 else None
+    inputs, x = _image(input_shape)
+    for channels in filters:
+        x = layers.Conv2D(
+            channels, 3, padding="same", activation="relu", kernel_regularizer=regularizer
+        )(x)
+        x = layers.MaxPooling2D()(x)
+    x = layers.Flatten()(x)
+    x = layers.Dense(units, activation="relu", kernel_regularizer=regularizer)(x)
+    if dropout:
+        x = layers.Dropout(dropout)(x)
+    return keras.Model(inputs, _head(x, classes, regularizer), name="cnn")
+
+
+def resnet(
+    input_shape: Sequence[int],
+    classes: int,
+    filters: Sequence[int] = (16, 32, 64),
+    blocks: int = 1,
+) -> keras.Model:
+    """Residual network for small images (He et al. 2015, arXiv 1512.03385, section 4.2).
+
+    Batch normalisation is synchronised over the replicas: its statistics are those of the global
+    batch, so the numbers do not depend on how many replicas share it.
+
+    Args:
+        input_shape: ``[height, width]`` or ``[height, width, channels]``.
+        classes: number of outputs.
+        filters: channels of each stage; every stage after the first halves the resolution.
+        blocks: residual blocks a stage.
+
+    Returns:
+        A model from ``[b, *input_shape]`` to probabilities ``[b, classes]``.
+    """
+    inputs, x = _image(input_shape)
+    x = _conv_norm(x, filters[0], 1)
+    x = layers.ReLU()(x)
+    for stage, channels in enumerate(filters):
+        for block in range(blocks):
+            stride = 2 if stage > 0 and block == 0 else 1
+            shortcut = x
+            if stride != 1 or x.shape[-1] != channels:
+                shortcut = _conv_norm(x, channels, stride, size=1)
+            x = layers.ReLU()(_conv_norm(x, channels, stride))
+            x = layers.ReLU()(layers.Add()([_conv_norm(x, channels, 1), shortcut]))
+    x = layers.GlobalAveragePooling2D()(x)
+    return keras.Model(inputs, _head(x, classes, None), name="resnet")
+
+
+def _image(input_shape: Sequence[int]) -> tuple[keras.KerasTensor, keras.KerasTensor]:
+    if len(input_shape) not in (2, 3):
+        from dtrain.errors import UsageError
+
+        raise UsageError(
+            "model", "a convolutional model", f"cannot read examples of shape {input_shape}",
+            "[height, width] or [height, width, channels]", "model=mlp",
+        )  # fmt: skip
+    inputs = keras.Input(tuple(input_shape))
+    x = layers.Reshape((*input_shape, 1))(inputs) if len(input_shape) == 2 else inputs
+    return inputs, x
+
+
+def _conv_norm(
+    x: keras.KerasTensor, channels: int, stride: int, size: int = 3
+) -> keras.KerasTensor:
+    x = layers.Conv2D(channels, size, stride, padding="same", use_bias=False)(x)
+    return layers.BatchNormalization(synchronized=True)(x)
+
+
+def _head(
+    x: keras.KerasTensor, classes: int, regularizer: keras.regularizers.Regularizer | None
+) -> keras.KerasTensor:
+    return layers.Dense(
+        classes, activation="softmax", dtype="float32", kernel_regularizer=regularizer
+    )(x)

@@ -1,0 +1,163 @@
+"""``_target_``: from the name of a function or class in the configuration to a call of it.
+
+Only names under ``dtrain``, ``keras`` and what the environment variable ``DTRAIN_TRUST`` lists are
+imported: a configuration is data, and may come from somebody else.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dtrain.errors import UsageError, nearest
+
+TRUST = "DTRAIN_TRUST"
+
+
+def trusted() -> list[str]:
+    """Return the top-level packages whose functions a configuration may name."""
+    extra = [name.strip() for name in os.environ.get(TRUST, "").split(",")]
+    return ["dtrain", "keras", *filter(None, extra)]
+
+
+def check(node: Any, key: str = "") -> None:
+    """Refuse every ``_target_`` below ``node`` that is not trusted, importing nothing.
+
+    Args:
+        node: a plain configuration: mappings, sequences and scalars.
+        key: where ``node`` stands in the configuration, for the message.
+
+    Raises:
+        UsageError: naming the key and the way to allow it.
+    """
+    if isinstance(node, Mapping):
+        if "_target_" in node:
+            _check_name(node["_target_"], f"{key}._target_")
+        for name, value in node.items():
+            check(value, f"{key}.{name}" if key else str(name))
+    elif isinstance(node, Sequence) and not isinstance(node, str):
+        for position, value in enumerate(node):
+            check(value, f"{key}[{position}]")
+
+
+def _check_name(target: Any, key: str) -> None:
+    roots = trusted()
+    if not isinstance(target, str) or "." not in target:
+        raise UsageError(
+            key,
+            target,
+            "is not the dotted name of a function or class",
+            f"package.module.name under {', '.join(roots)}",
+            f"{key}=keras.applications.MobileNetV2",
+        )
+    if not any(target.startswith(f"{root}.") for root in roots):
+        package = target.split(".")[0]
+        raise UsageError(
+            key,
+            target,
+            f"the package {package!r} is not trusted",
+            f"names under {', '.join(roots)}",
+            f"{TRUST}={package} in front of the command, if you trust its code",
+        )
+
+
+def locate(target: str, key: str) -> Callable[..., Any]:
+    """Import and return what ``target`` names.
+
+    Raises:
+        UsageError: it is not trusted, does not exist, or cannot be called.
+    """
+    _check_name(target, key)
+    parts = target.split(".")
+    found: Any = None
+    depth = 0
+    for depth in range(len(parts) - 1, 0, -1):
+        module = ".".join(parts[:depth])
+        try:
+            found = importlib.import_module(module)
+            break
+        except ModuleNotFoundError as error:
+            # Only "this very module is absent" may be passed over; an import that fails
+            # inside it is the person's own error and must be seen as it is.
+            if not error.name or not f"{module}.".startswith(f"{error.name}."):
+                raise
+    for name in parts[depth:] if found is not None else parts:
+        names = [n for n in dir(found) if not n.startswith("_")] if found is not None else []
+        if found is None or not hasattr(found, name):
+            near = nearest(name, names)
+            whole = target.replace(name, near) if near else "the name of one that does"
+            raise UsageError(
+                key,
+                target,
+                f"{name!r} does not exist",
+                "a function or class that can be imported from here",
+                f"{key}={whole}" if near else whole,
+            )
+        found = getattr(found, name)
+    if not callable(found):
+        raise UsageError(key, target, "cannot be called", "a function or class", f"{key}=...")
+    # A trusted module may hold a module that is not: `keras.x.os.system`.
+    home = (getattr(found, "__module__", None) or target).split(".")[0]
+    if home not in {root.split(".")[0] for root in trusted()}:
+        _check_name(f"{home}.{parts[-1]}", key)
+    return found
+
+
+def arguments(node: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return the keyword arguments that ``node`` declares, nested targets called."""
+    return {
+        name: _value(value, f"{key}.{name}")
+        for name, value in node.items()
+        if name not in ("_target_", "_partial_")
+    }
+
+
+def _value(value: Any, key: str) -> Any:
+    if isinstance(value, Mapping):
+        if "_target_" in value:
+            return instantiate(value, key)
+        return {name: _value(item, f"{key}.{name}") for name, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_value(item, f"{key}[{position}]") for position, item in enumerate(value)]
+    return value
+
+
+def instantiate(node: Mapping[str, Any], key: str, **derived: Any) -> Any:
+    """Call ``node._target_`` with the other keys of ``node`` as keyword arguments.
+
+    Args:
+        node: a plain mapping with ``_target_``; with ``_partial_: true`` the function is returned
+            with its arguments bound, not called.
+        key: where the node stands in the configuration, for messages.
+        derived: arguments that are filled in where the callable takes them and the node leaves
+            them out or null (``input_shape``, ``classes``).
+
+    Raises:
+        UsageError: the target is not trusted, does not exist, or does not take these arguments.
+    """
+    function = locate(node["_target_"], f"{key}._target_")
+    given = arguments(node, key)
+    signature = inspect.signature(function)
+    for name, value in derived.items():
+        if name in signature.parameters and given.get(name) is None:
+            given[name] = value
+    if node.get("_partial_"):
+        return functools.partial(function, **given)
+    try:
+        signature.bind(**given)
+    except TypeError as error:
+        takes = [n for n in signature.parameters if n not in ("self", "args", "kwargs")]
+        name = next((n for n in given if n not in takes), takes[0] if takes else "")
+        near = nearest(name, takes)
+        raise UsageError(
+            f"{key}.{name}",
+            given.get(name),
+            f"{node['_target_']} does not take these arguments ({error})",
+            ", ".join(takes),
+            f"{key}.{near or name}=...",
+        ) from None
+    return function(**given)

@@ -1,0 +1,1 @@
+"""The task side: TensorFlow and Keras; never Hydra, never MLflow."""

@@ -1,0 +1,190 @@
+"""From the configuration to a compiled, built model inside a strategy's scope."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from omegaconf import DictConfig, OmegaConf
+
+from dtrain import targets
+from dtrain.datasets import Splits
+from dtrain.errors import UsageError
+from dtrain.task import pipeline
+
+
+def plain(node: Any) -> Any:
+    """Return a configuration node as plain dicts, lists and scalars."""
+    return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
+
+
+def dataset(config: DictConfig) -> tuple[Splits, pipeline.Augment | None]:
+    """Build the dataset and its augmentation from the ``dataset`` group."""
+    node = plain(config.dataset)
+    augment = node.pop("augment", None)
+    splits = targets.instantiate(node, "dataset")
+    if not isinstance(splits, Splits):
+        raise UsageError(
+            "dataset._target_", node["_target_"], f"returned {type(splits).__name__}",
+            "a function that returns dtrain.datasets.Splits", "dataset=digits",
+        )  # fmt: skip
+    if augment is not None:
+        augment = targets.instantiate({**augment, "_partial_": True}, "dataset.augment")
+    return splits, augment
+
+
+def model(config: DictConfig, splits: Splits, total_steps: int, steps_per_epoch: int) -> keras.Model:
+    """Build and compile the model. Call inside the strategy's scope.
+
+    A model that its own function has compiled stays as it is; ``optimizer``, ``trainer.loss`` and
+    ``trainer.metrics`` then do not apply.
+
+    Args:
+        config: the whole configuration.
+        splits: gives the shape of an example and the number of classes.
+        total_steps: of the run, for learning-rate schedules.
+        steps_per_epoch: likewise.
+
+    Returns:
+        The model with all variables made: weights, optimizer slots, metrics.
+
+    Raises:
+        UsageError: model and data do not fit, or a target is wrong.
+    """
+    keras.utils.set_random_seed(config.seed)
+    # Eager, on the CPU, one example: shapes and types for everything that is built below.
+    with tf.device("CPU:0"):
+        example = tuple(np.asarray(p) for p in pipeline.take(splits.train, tf.zeros([1], tf.int64)))
+    built = targets.instantiate(
+        plain(config.model), "model", input_shape=example[0].shape[1:], classes=splits.classes
+    )
+    if not isinstance(built, keras.Model):
+        raise UsageError(
+            "model._target_", config.model._target_, f"returned {type(built).__name__}",
+            "a function or class that makes a keras.Model", "model=cnn",
+        )  # fmt: skip
+    if not built.compiled:
+        trainer = config.trainer
+        built.compile(
+            optimizer=optimizer(plain(config.optimizer), total_steps, steps_per_epoch),
+            loss=_loss(plain(trainer.loss)),
+            metrics=[_named(m, f"trainer.metrics[{i}]") for i, m in enumerate(trainer.metrics)],
+            jit_compile=False,  # ours to do: steps.py compiles the whole step
+        )
+    _make_variables(built, example)
+    _check_classes(built, config, splits)
+    return built
+
+
+def optimizer(
+    node: dict[str, Any], total_steps: int, steps_per_epoch: int
+) -> keras.optimizers.Optimizer:
+    """Build the optimizer of the ``optimizer`` group, with its learning-rate schedule.
+
+    ``schedule`` is a node whose target takes ``learning_rate``, ``total_steps`` and
+    ``steps_per_epoch`` (:mod:`dtrain.schedules`), or None for a constant rate.
+    """
+    node = dict(node)
+    schedule = node.pop("schedule", None)
+    if schedule is not None:
+        node["learning_rate"] = targets.instantiate(
+            schedule,
+            "optimizer.schedule",
+            learning_rate=node["learning_rate"],
+            total_steps=total_steps,
+            steps_per_epoch=steps_per_epoch,
+        )
+    try:
+        made: keras.optimizers.Optimizer = targets.instantiate(node, "optimizer")
+    except ValueError as error:  # Keras' own check of the values, which names the argument
+        raise UsageError(
+            "optimizer", node["_target_"], str(error), "see Keras' documentation of it",
+            "optimizer=adam",
+        ) from None  # fmt: skip
+    return made
+
+
+def _named(value: Any, key: str) -> Any:
+    """Return a loss or metric: a name that Keras knows, or a node with a target."""
+    value = plain(value)
+    return targets.instantiate(value, key) if isinstance(value, dict) else value
+
+
+def _loss(value: Any) -> Any:
+    value = _named({**value, "_partial_": True} if _is_function(value) else value, "trainer.loss")
+    if isinstance(value, str):
+        try:
+            return keras.losses.get(value) and value
+        except ValueError:
+            raise UsageError(
+                "trainer.loss", value, "is no loss that Keras knows",
+                "a name of keras.losses, or a node with _target_",
+                "trainer.loss=sparse_categorical_crossentropy",
+            ) from None  # fmt: skip
+    return _per_example(value) if callable(value) and not _is_keras_loss(value) else value
+
+
+def _is_keras_loss(value: Any) -> bool:
+    return isinstance(value, keras.losses.Loss)
+
+
+def _is_function(node: Any) -> bool:
+    """Whether a loss node names a plain function, which Keras calls with (y_true, y_pred)."""
+    return (
+        isinstance(node, dict)
+        and "_target_" in node
+        and not isinstance(targets.locate(node["_target_"], "trainer.loss._target_"), type)
+    )
+
+
+def _per_example(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a loss function that returns a scalar one value an example.
+
+    Keras divides a loss by the number of replicas while it averages it over examples, and skips
+    both for a scalar: its gradients would be summed, not averaged, over the replicas.
+    """
+
+    def loss(y_true: Any, y_pred: Any) -> Any:
+        value = keras.ops.convert_to_tensor(function(y_true, y_pred))
+        if len(value.shape) == 0:
+            value = keras.ops.broadcast_to(value, keras.ops.shape(y_pred)[:1])
+        return value
+
+    return loss
+
+
+def _make_variables(built: keras.Model, example: tuple[np.ndarray, ...]) -> None:
+    # ORDER: everything that creates variables runs here, once, outside the replicas: inside a
+    # replica TensorFlow refuses new variables, or makes them once a replica.
+    x, y, weight = keras.utils.unpack_x_y_sample_weight(example)
+    predicted = built(x, training=False)
+    if built.optimizer is not None:
+        built.optimizer.build(built.trainable_variables)
+    try:
+        # The model's own losses may look at its last call, hence the order.
+        built.compute_loss(x=x, y=y, y_pred=predicted, sample_weight=weight, training=False)
+        built.compute_metrics(x=x, y=y, y_pred=predicted, sample_weight=weight)
+    except (ValueError, TypeError) as error:
+        if "train_step" not in type(built).__dict__:
+            raise UsageError(
+                "trainer.loss", "...", f"loss and metrics do not fit the model ({error})",
+                "a loss and metrics for this output and target",
+                "trainer.loss=sparse_categorical_crossentropy 'trainer.metrics=[accuracy]'",
+            ) from None  # fmt: skip
+    built.reset_metrics()
+
+
+def _check_classes(built: keras.Model, config: DictConfig, splits: Splits) -> None:
+    sparse = plain(config.trainer.loss) == "sparse_categorical_crossentropy"
+    shape = getattr(built, "output_shape", None) if built.built else None
+    if not sparse or splits.classes is None or not isinstance(shape, tuple):
+        return
+    if shape[-1] is not None and splits.classes > shape[-1]:
+        raise UsageError(
+            "model.classes", shape[-1],
+            f"the labels of the dataset go up to {splits.classes - 1}",
+            f"{splits.classes} or more", f"model.classes={splits.classes}",
+        )  # fmt: skip

@@ -1,0 +1,86 @@
+"""Keras callbacks, driven from dtrain's loop, with their state in the checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+_BATCH_HOOKS = (
+    "on_train_batch_begin",
+    "on_train_batch_end",
+    "on_batch_begin",
+    "on_batch_end",
+)
+
+
+class Callbacks:
+    """The callbacks of ``trainer.callbacks``.
+
+    State: a callback with ``get_state()`` (returns a JSON value) and ``set_state(value)`` says
+    itself what a resumed run needs. Of any other, the attributes that are numbers, strings,
+    booleans or None are kept, and weights held as a list of arrays (``best_weights``).
+
+    Args:
+        callbacks: the instances.
+        model: what they act on.
+        epochs: of the run, for ``params``.
+        steps_per_epoch: likewise.
+    """
+
+    def __init__(
+        self,
+        callbacks: list[keras.callbacks.Callback],
+        model: keras.Model,
+        epochs: int,
+        steps_per_epoch: int,
+    ):
+        self._callbacks = callbacks
+        self.hooks = keras.callbacks.CallbackList(
+            callbacks, model=model, epochs=epochs, steps=steps_per_epoch, verbose=0
+        )
+
+    @property
+    def every_batch(self) -> bool:
+        """Whether one of them wants to be called for each batch, which costs a call a step."""
+        return any(_wants_batches(callback) for callback in self._callbacks)
+
+    def state(self) -> tuple[dict[str, np.ndarray], list[Any]]:
+        """Return the arrays and the JSON values of all of them."""
+        arrays: dict[str, np.ndarray] = {}
+        values: list[Any] = []
+        for index, callback in enumerate(self._callbacks):
+            if hasattr(callback, "get_state"):
+                values.append(callback.get_state())
+                continue
+            values.append({
+                name: value.item() if isinstance(value, np.generic) else value
+                for name, value in vars(callback).items()
+                if isinstance(value, (bool, int, float, str, np.generic, type(None)))
+                and not name.startswith("_")
+            })  # fmt: skip
+            best = getattr(callback, "best_weights", None) or []
+            arrays.update({f"callbacks/{index}/{i}": np.array(a) for i, a in enumerate(best)})
+        return arrays, values
+
+    def restore(self, arrays: Mapping[str, np.ndarray], values: list[Any]) -> None:
+        """Put back what :meth:`state` returned. Call after ``on_train_begin``, which resets it."""
+        for index, (callback, value) in enumerate(zip(self._callbacks, values, strict=False)):
+            if hasattr(callback, "set_state"):
+                callback.set_state(value)
+                continue
+            vars(callback).update(value)
+            best = []
+            while f"callbacks/{index}/{len(best)}" in arrays:
+                best.append(arrays[f"callbacks/{index}/{len(best)}"])
+            if best:
+                callback.best_weights = best
+
+
+def _wants_batches(callback: keras.callbacks.Callback) -> bool:
+    if isinstance(callback, keras.callbacks.ModelCheckpoint):
+        return callback.save_freq != "epoch"
+    base = keras.callbacks.Callback
+    return any(getattr(type(callback), hook) is not getattr(base, hook) for hook in _BATCH_HOOKS)

@@ -1,0 +1,48 @@
+"""Devices, threads and numeric policy of one task process."""
+
+from __future__ import annotations
+
+import keras
+import tensorflow as tf
+from omegaconf import DictConfig
+
+from dtrain.cluster import Cluster, Task
+from dtrain.errors import UsageError
+
+
+def configure(hardware: DictConfig, cluster: Cluster, task: Task) -> list[str]:
+    """Set up this process; must run before TensorFlow has touched any device.
+
+    Args:
+        hardware: the ``hardware`` group.
+        cluster: says which kind of device.
+        task: says how many.
+
+    Returns:
+        Names of the devices that the task uses, such as ``CPU:0``.
+
+    Raises:
+        UsageError: there are fewer GPUs than planned.
+    """
+    if hardware.intra_op_threads is not None:
+        tf.config.threading.set_intra_op_parallelism_threads(hardware.intra_op_threads)
+    if hardware.inter_op_threads is not None:
+        tf.config.threading.set_inter_op_parallelism_threads(hardware.inter_op_threads)
+    keras.config.set_dtype_policy(hardware.precision)
+    if cluster.device_kind == "cpu":
+        tf.config.set_visible_devices([], "GPU")
+        tf.config.set_logical_device_configuration(
+            tf.config.list_physical_devices("CPU")[0],
+            [tf.config.LogicalDeviceConfiguration() for _ in range(task.devices)],
+        )
+        return [f"CPU:{index}" for index in range(task.devices)]
+    gpus = tf.config.list_physical_devices("GPU")
+    if len(gpus) < task.devices:
+        raise UsageError(
+            "hardware.devices", task.devices, f"TensorFlow sees {len(gpus)} GPUs here",
+            f"up to {len(gpus)}", "hardware=cpu" if not gpus else f"hardware.devices={len(gpus)}",
+        )  # fmt: skip
+    tf.config.set_visible_devices(gpus[: task.devices], "GPU")
+    for gpu in gpus[: task.devices]:
+        tf.config.experimental.set_memory_growth(gpu, hardware.memory_growth)
+    return [f"GPU:{index}" for index in range(task.devices)]

@@ -1,0 +1,143 @@
+"""The input pipeline: the order of examples is a pure function of (seed, pass, position).
+
+Training reads an endless sequence of examples: pass after pass over the source, each pass in an
+order of its own. Global batch ``s`` is positions ``s*B .. s*B+B-1`` of that sequence; replica ``r``
+of ``R`` gets the ``r``-th of its ``R`` equal parts. Nothing else describes the data: a run resumes
+from a step number, on any number of replicas, and sees every example of every pass exactly once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from dtrain.datasets import Source
+
+Augment = Callable[..., tf.Tensor]
+
+
+def example_order(positions: tf.Tensor, examples: int, seed: int) -> tf.Tensor:
+    """Map positions in the endless sequence to indices into the source.
+
+    A stateless permutation for each pass (``RandomIndexShuffle``), keyed by (seed, pass).
+
+    Args:
+        positions: int64 ``[b]``.
+        examples: length of the source.
+        seed: of the experiment.
+
+    Returns:
+        int64 ``[b]``.
+    """
+    passes, offsets = positions // examples, positions % examples
+    keys = tf.stack([tf.fill(tf.shape(passes), tf.constant(seed, tf.int64)), passes, passes], 1)
+    # The raw op takes one key a row; the public wrapper pads a matrix of seeds along the wrong axis.
+    return tf.raw_ops.RandomIndexShuffle(
+        index=offsets,
+        seed=keys,
+        max_index=tf.fill(tf.shape(offsets), tf.constant(examples - 1, tf.int64)),
+        rounds=4,
+    )
+
+
+def take(source: Source, indices: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    """Read examples inside the input graph, whichever kind the source is."""
+    if getattr(source, "in_graph", False):
+        return tuple(source.take(indices))
+    example = source.take(np.zeros(1, np.int64))
+    arrays = [np.asarray(part) for part in example]
+    values = tf.numpy_function(
+        lambda i: [np.asarray(p, a.dtype) for p, a in zip(source.take(i), arrays, strict=True)],
+        [indices],
+        [tf.as_dtype(a.dtype) for a in arrays],
+    )
+    for value, array in zip(values, arrays, strict=True):
+        value.set_shape([indices.shape[0], *array.shape[1:]])
+    return tuple(values)
+
+
+def training(
+    source: Source,
+    *,
+    global_batch: int,
+    replicas: int,
+    first_replica: int,
+    local_replicas: int,
+    start_step: int,
+    seed: int,
+    augment: Augment | None = None,
+) -> tf.data.Dataset:
+    """Return the training batches of some of the replicas.
+
+    Args:
+        source: what to read.
+        global_batch: examples a step, over all replicas; a multiple of ``replicas``.
+        replicas: how many share a global batch.
+        first_replica: the first of those that this input pipeline feeds.
+        local_replicas: how many it feeds.
+        start_step: the global step to begin with.
+        seed: of the experiment.
+        augment: see :mod:`dtrain.augment`.
+
+    Returns:
+        An endless dataset of ``(x [b, ...], y [b, ...])`` with ``b = global_batch / replicas``:
+        for each step, one element for each local replica in turn.
+    """
+    batch = global_batch // replicas
+    examples = len(source)
+
+    def load(element: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        step, replica = element // local_replicas, first_replica + element % local_replicas
+        first = step * global_batch + replica * batch
+        positions = first + tf.range(batch, dtype=tf.int64)
+        data = take(source, example_order(positions, examples, seed))
+        if augment is None:
+            return data
+        # 31 bits of the position are enough to keep 2^31 draws of one experiment apart.
+        keys = tf.stack(
+            [tf.fill([batch], tf.constant(seed, tf.int32)), tf.cast(positions % 2**31, tf.int32)], 1
+        )
+        changed = tf.vectorized_map(lambda pair: augment(pair[0], seed=pair[1]), (data[0], keys))
+        return tf.ensure_shape(changed, data[0].shape), *data[1:]
+
+    elements = tf.data.Dataset.range(start_step * local_replicas, tf.int64.max)
+    return _mapped(elements, load)
+
+
+def evaluation(
+    source: Source, *, global_batch: int, replicas: int, first_replica: int, local_replicas: int
+) -> tf.data.Dataset:
+    """Return the evaluation batches of some of the replicas: each example once a pass, in order.
+
+    Returns:
+        An endless dataset of ``(data, count)``: the first ``count`` of the ``b`` rows of ``data``
+        are real, the others repeat the last example and must not be looked at.
+    """
+    batch = global_batch // replicas
+    examples = len(source)
+    steps = evaluation_steps(source, global_batch)
+
+    def load(element: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], tf.Tensor]:
+        step, replica = element // local_replicas, first_replica + element % local_replicas
+        first = (step % steps) * global_batch + replica * batch
+        count = tf.clip_by_value(examples - first, 0, batch)
+        rows = tf.minimum(first + tf.range(batch, dtype=tf.int64), examples - 1)
+        return take(source, rows), count
+
+    return _mapped(tf.data.Dataset.range(tf.int64.max), load)
+
+
+def evaluation_steps(source: Source, global_batch: int) -> int:
+    """Return the number of global batches that hold every example of ``source``."""
+    return -(-len(source) // global_batch)
+
+
+def _mapped(elements: tf.data.Dataset, load: Callable[..., Any]) -> tf.data.Dataset:
+    dataset = elements.map(load, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    options = tf.data.Options()
+    # Sharding is done above, by position: tf.data must not shard once more.
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return dataset.with_options(options).prefetch(tf.data.AUTOTUNE)

@@ -1,0 +1,8 @@
+"""Strategies: how variables are created, how a batch is laid out, how one step is run."""
+
+from dtrain.task.strategies.base import Strategy
+from dtrain.task.strategies.central_storage import CentralStorage
+from dtrain.task.strategies.single import Default, OneDevice
+from dtrain.task.strategies.mirrored import Mirrored
+
+__all__ = ["CentralStorage", "Default", "Mirrored", "OneDevice", "Strategy"]

@@ -1,0 +1,89 @@
+"""Data parallel on one machine with every variable kept once, on the CPU."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from dtrain.task.strategies.base import Strategy
+
+
+class CentralStorage(Strategy):
+    """``CentralStorageStrategy`` over the devices of this task.
+
+    Args:
+        devices: names of the devices; one replica on each.
+    """
+
+    def __init__(self, devices: list[str]):
+        super().__init__(tf.distribute.experimental.CentralStorageStrategy(devices))
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        """Create variables centrally, and those of metrics once a replica.
+
+        Keras adds to a metric by reading it and assigning the sum. With one central variable
+        every replica would read the same old value, and it would be counted once a replica.
+        """
+        replicas = self.replicas
+
+        def create(next_creator: Any, **kwargs: Any) -> Any:
+            metric = (
+                kwargs.get("synchronization") == tf.VariableSynchronization.ON_READ
+                and kwargs.get("aggregation") == tf.VariableAggregation.SUM
+            )
+            if not metric:
+                return next_creator(**kwargs)
+            copies = [next_creator(**kwargs) for _ in range(replicas)]
+            return ReplicaLocal([getattr(copy, "_v", copy) for copy in copies])
+
+        with self.engine.scope(), tf.variable_creator_scope(create):
+            yield
+
+
+class ReplicaLocal:
+    """One variable for each replica; a replica reads and writes its own, all others see the sum.
+
+    Args:
+        copies: plain variables of one shape and dtype, one for each replica.
+    """
+
+    def __init__(self, copies: list[tf.Variable]):
+        self._copies = copies
+        self.dtype = copies[0].dtype
+        self.shape = copies[0].shape
+        self.name = copies[0].name
+
+    def _own(self) -> tf.Variable | None:
+        if not tf.distribute.has_strategy() or tf.distribute.in_cross_replica_context():
+            return None
+        context = tf.distribute.get_replica_context()
+        replica = tf.get_static_value(context.replica_id_in_sync_group)
+        return self._copies[int(replica)]
+
+    def assign(self, value: tf.Tensor) -> Any:
+        """Set this replica's copy; outside the replicas, the first to ``value``, others to 0."""
+        own = self._own()
+        if own is not None:
+            return own.assign(value)
+        value = tf.convert_to_tensor(value, self.dtype)
+        for copy in self._copies[1:]:
+            copy.assign(tf.zeros_like(value))
+        return self._copies[0].assign(value)
+
+    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
+        own = self._own()
+        value = tf.add_n([tf.convert_to_tensor(c) for c in self._copies]) if own is None else own
+        return tf.convert_to_tensor(value, dtype=dtype)
+
+    def numpy(self) -> Any:
+        """Return the sum over the replicas."""
+        return self.__tf_tensor__().numpy()
+
+
+tf.register_tensor_conversion_function(
+    ReplicaLocal, lambda value, dtype=None, name=None, as_ref=False: value.__tf_tensor__(dtype)
+)

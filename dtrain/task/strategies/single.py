@@ -1,0 +1,25 @@
+"""One replica: TensorFlow's default strategy, and everything pinned to one device."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from dtrain.task.strategies.base import Strategy
+
+
+class Default(Strategy):
+    """TensorFlow's default strategy: one process, multi-threaded, the baseline."""
+
+    def __init__(self, devices: list[str]):
+        super().__init__(tf.distribute.get_strategy())
+
+
+class OneDevice(Strategy):
+    """Everything on one device.
+
+    Args:
+        devices: names of the devices of this task; the first is used.
+    """
+
+    def __init__(self, devices: list[str]):
+        super().__init__(tf.distribute.OneDeviceStrategy(devices[0]))
