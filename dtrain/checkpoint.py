@@ -80,7 +80,7 @@ def load(path: Path) -> Checkpoint:
 
 def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     """Return the newest sound checkpoint in ``folder`` and why newer ones were passed over."""
-    problems = []
+    problems: list[str] = []
     for step in reversed(steps(folder)):
         try:
             return load(folder / str(step)), problems
@@ -126,9 +126,7 @@ def save(folder: Path, step: int, arrays: dict[str, np.ndarray], meta: dict[str,
         _write(temporary / _STATE, state)
         manifest = {
             "step": step,
-            "files": {
-                _STATE: {"bytes": len(state), "sha256": hashlib.sha256(state).hexdigest()}
-            },
+            "files": {_STATE: {"bytes": len(state), "sha256": hashlib.sha256(state).hexdigest()}},
             "meta": meta,
             "meta_sha256": hashlib.sha256(_canonical(meta)).hexdigest(),
         }

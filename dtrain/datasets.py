@@ -30,7 +30,8 @@ class Source(Protocol):
 
     def __len__(self) -> int: ...
 
-    def take(self, indices: Any) -> tuple[Any, ...]: ...
+    def take(self, indices: Any) -> tuple[Any, ...]:
+        """Return the examples at ``indices``."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,11 +1,11 @@
 """Every exception that dtrain raises on purpose, in one tree, and the exit codes they end in.
 
-    DtrainError
-    ├── UsageError        the configuration or the usage is wrong            exit 2
-    ├── TrainingError     training started and failed                        exit 1
-    │   ├── NonFiniteLoss     the loss is NaN or infinite
-    │   └── CheckpointError   a checkpoint could not be written or read
-    └── Interrupted       a person or a scheduler asked the run to stop      exit 75
+DtrainError
+├── UsageError        the configuration or the usage is wrong            exit 2
+├── TrainingError     training started and failed                        exit 1
+│   ├── NonFiniteLoss     the loss is NaN or infinite
+│   └── CheckpointError   a checkpoint could not be written or read
+└── Interrupted       a person or a scheduler asked the run to stop      exit 75
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ class RunDir:
         self.tensorboard = self.path / "tensorboard"
         self.logs = self.path / "logs"
         self.model = self.path / "model.keras"
+        self.weights = self.path / "model.weights.h5"  # of a model that Keras cannot serialize
 
     def log(self, task_name: str) -> Path:
         """Return the log file of the task called ``task_name`` (``<role>-<index>``)."""

@@ -13,9 +13,18 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from dtrain.errors import UsageError, nearest
 
 TRUST = "DTRAIN_TRUST"
+
+
+def plain(node: Any) -> Any:
+    """Return a configuration node as plain dicts, lists and scalars."""
+    if not OmegaConf.is_config(node):
+        return node
+    return OmegaConf.to_container(node, resolve=True, enum_to_str=True)
 
 
 def trusted() -> list[str]:

@@ -5,6 +5,7 @@ Hydra's own advice for a misspelt group (``+modle=cnn``) would silently train so
 
 from __future__ import annotations
 
+import itertools
 import re
 
 from hydra import compose, initialize_config_dir
@@ -65,7 +66,7 @@ def explain(error: Exception, arguments: list[str]) -> DtrainError:
 
 
 def _folders(arguments: list[str]) -> list[str]:
-    return [b for a, b in zip(arguments, arguments[1:], strict=False) if a == "--config-dir"]
+    return [b for a, b in itertools.pairwise(arguments) if a == "--config-dir"]
 
 
 def _check_group(override: Override, groups: set[str], loader: object) -> UsageError | None:
@@ -110,8 +111,7 @@ def _check_key(override: Override, good: list[str], groups: set[str]) -> UsageEr
                               f"{near}{key[len(head):]}={value}")  # fmt: skip
         names = [str(k) for k in node]
         if name not in names and not override.is_add():
-            near = nearest(name, names)
-            whole = ".".join(filter(None, (parent, near or names[0])))
+            whole = ".".join(filter(None, (parent, nearest(name, names) or names[0])))
             return UsageError(key, value, "there is no such key",
                               ", ".join(sorted(names)), f"{whole}={value}")  # fmt: skip
         return UsageError(
@@ -141,5 +141,3 @@ def _example(config: object, key: str) -> str:
 def _plain(error: BaseException) -> str:
     """Return the first line of a message, without OmegaConf's block of detail."""
     return re.sub(r"\s+", " ", str(error).strip().split("\n")[0])
-
-

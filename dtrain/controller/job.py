@@ -20,7 +20,6 @@ from dtrain.controller.launchers import Launcher
 from dtrain.controller.plan import Plan, check_values, gpus, plan, sizes
 from dtrain.controller.progress import Display
 from dtrain.controller.tracking import Shipper, Tracker
-from dtrain.errors import UsageError
 from dtrain.journal import Follower, cut
 from dtrain.rundir import RunDir, read_json, write_json
 
@@ -80,9 +79,7 @@ def run(config: DictConfig, folder: Path) -> Outcome:
         UsageError: the configuration is wrong; nothing is left behind.
     """
     check_values(config)
-    launcher: Launcher = targets.instantiate(
-        OmegaConf.to_container(config.launcher, resolve=True), "launcher"
-    )
+    launcher: Launcher = targets.instantiate(targets.plain(config.launcher), "launcher")
     early = plan(config, None, gpus())
     if not config.dry_run:
         launcher.prepare(early.cluster)  # imports TensorFlow while the data is looked at
@@ -257,5 +254,3 @@ def _remove(path: Path) -> None:
             os.rmdir(parent)
         except OSError:
             return
-
-

@@ -88,7 +88,7 @@ def check_values(config: DictConfig) -> None:
         )  # fmt: skip
     for missing in sorted(OmegaConf.missing_keys(config)):
         raise UsageError(missing, "???", "has no value yet", "a value", f"{missing}=VALUE")
-    targets.check(OmegaConf.to_container(config, resolve=True))
+    targets.check(targets.plain(config))
 
 
 def _usual(key: str) -> int:
@@ -101,7 +101,7 @@ def sizes(config: DictConfig) -> Splits | None:
     Raises:
         UsageError: the data cannot be used.
     """
-    node: Any = OmegaConf.to_container(config.dataset, resolve=True)
+    node: Any = targets.plain(config.dataset)
     if not node["_target_"].startswith("dtrain.datasets."):
         return None  # a person's own function may import anything: the task calls it
     node.pop("augment", None)
@@ -145,7 +145,7 @@ def plan(config: DictConfig, splits: Splits | None, machine_gpus: int) -> Plan:
     if hardware.jit_compile and not strategy.compilable:
         raise UsageError(
             "hardware.jit_compile", "true",
-            f"strategy={strategy.name} hands gradients over inside a step, which XLA cannot compile",
+            f"XLA cannot compile a step of strategy={strategy.name}: replicas meet inside it",
             "true with strategy=default or strategy=one_device", "hardware.jit_compile=false",
         )  # fmt: skip
     _check_batch(config.trainer.batch_size, replicas, splits)

@@ -78,7 +78,5 @@ def resumed(config: DictConfig, overrides: list[str]) -> DictConfig:
 
 
 def _plain(value: object) -> object:
-    plain = (
-        OmegaConf.to_container(value, enum_to_str=True) if OmegaConf.is_config(value) else value
-    )
+    plain = OmegaConf.to_container(value, enum_to_str=True) if OmegaConf.is_config(value) else value
     return getattr(plain, "name", plain)

@@ -20,8 +20,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
+from dtrain import targets
 from dtrain.cluster import Cluster
 from dtrain.journal import Follower
 from dtrain.rundir import RunDir, read_json, write_json
@@ -199,7 +200,7 @@ class Shipper:
         return self._known[key]
 
     def _parameters(self, derived: dict[str, Any]) -> None:
-        config = OmegaConf.to_container(self._config, resolve=True, enum_to_str=True)
+        config = targets.plain(self._config)
         parameters = {**flatten(config), **flatten(derived)}
         if self._resumed:  # MLflow refuses to change a parameter
             present = self._client.get_run(self._run_id).data.params
@@ -210,7 +211,8 @@ class Shipper:
 
     def close(self, status: str, ended: float) -> None:
         """Add the artifacts and set the final status."""
-        for path in (self._rundir.config, self._rundir.result, self._rundir.model):
+        rundir = self._rundir
+        for path in (rundir.config, rundir.result, rundir.model, rundir.weights):
             if path.exists():
                 self._client.log_artifact(self._run_id, str(path))
         self._client.set_terminated(self._run_id, status, int(ended * 1000))

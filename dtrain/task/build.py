@@ -8,17 +8,13 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from dtrain import targets
 from dtrain.datasets import Splits
 from dtrain.errors import UsageError
+from dtrain.targets import plain
 from dtrain.task import pipeline
-
-
-def plain(node: Any) -> Any:
-    """Return a configuration node as plain dicts, lists and scalars."""
-    return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
 
 
 def dataset(config: DictConfig) -> tuple[Splits, pipeline.Augment | None]:
@@ -36,7 +32,9 @@ def dataset(config: DictConfig) -> tuple[Splits, pipeline.Augment | None]:
     return splits, augment
 
 
-def model(config: DictConfig, splits: Splits, total_steps: int, steps_per_epoch: int) -> keras.Model:
+def model(
+    config: DictConfig, splits: Splits, total_steps: int, steps_per_epoch: int
+) -> keras.Model:
     """Build and compile the model. Call inside the strategy's scope.
 
     A model that its own function has compiled stays as it is; ``optimizer``, ``trainer.loss`` and

@@ -72,7 +72,7 @@ class Callbacks:
                 callback.set_state(value)
                 continue
             vars(callback).update(value)
-            best = []
+            best: list[np.ndarray] = []
             while f"callbacks/{index}/{len(best)}" in arrays:
                 best.append(arrays[f"callbacks/{index}/{len(best)}"])
             if best:

@@ -280,9 +280,9 @@ class Loop:
 
     def _checkpoint_due(self, epoch_ended: bool, epoch: int) -> bool:
         schedule = self._schedule
-        if epoch_ended and schedule.checkpoint_epochs:
-            if (epoch + 1) % schedule.checkpoint_epochs == 0:
-                return True
+        epochs = schedule.checkpoint_epochs
+        if epoch_ended and epochs and (epoch + 1) % epochs == 0:
+            return True
         if schedule.checkpoint_steps and self.step % schedule.checkpoint_steps == 0:
             return True
         elapsed = time.monotonic() - self._checkpoint_at

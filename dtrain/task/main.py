@@ -35,6 +35,7 @@ class Stop:
         self._asked = False
 
     def __call__(self) -> bool:
+        """Say whether it did."""
         return self._asked
 
     def install(self) -> None:
@@ -151,7 +152,7 @@ def train(
     )
     callbacks = Callbacks(
         [
-            targets.instantiate(build.plain(node), f"trainer.callbacks[{index}]")
+            targets.instantiate(targets.plain(node), f"trainer.callbacks[{index}]")
             for index, node in enumerate(config.trainer.callbacks)
         ],
         model,
@@ -180,7 +181,7 @@ def train(
     status = "FAILED"
     try:
         loop.run(past)
-        model.save(rundir.model)
+        _save_model(model, rundir, journal)
         status = "FINISHED"
     except errors.Interrupted:
         status = "KILLED"
@@ -188,6 +189,20 @@ def train(
     finally:
         _quietly(lambda: journal.write("end", status=status, **outcome(loop, writer, batch)))
         summaries.close()
+
+
+def _save_model(model: keras.Model, rundir: RunDir, journal: Journal) -> None:
+    try:
+        model.save(rundir.model)
+    except (NotImplementedError, TypeError, ValueError) as error:
+        # A person's class without get_config: the training is not to be lost for that.
+        rundir.model.unlink(missing_ok=True)
+        model.save_weights(rundir.weights)
+        journal.write(
+            "notice",
+            message=f"saved {rundir.weights.name}, not {rundir.model.name}: "
+            f"{' '.join(str(error).split())[:200]}",
+        )
 
 
 def make_schedule(config: DictConfig, examples: int, validation_examples: int) -> Schedule:
@@ -285,5 +300,3 @@ def _die_with_the_controller() -> None:
         os._exit(errors.FAILED)
 
     threading.Thread(target=watch, name="controller-watch", daemon=True).start()
-
-

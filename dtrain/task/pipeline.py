@@ -34,7 +34,7 @@ def example_order(positions: tf.Tensor, examples: int, seed: int) -> tf.Tensor:
     """
     passes, offsets = positions // examples, positions % examples
     keys = tf.stack([tf.fill(tf.shape(passes), tf.constant(seed, tf.int64)), passes, passes], 1)
-    # The raw op takes one key a row; the public wrapper pads a matrix of seeds along the wrong axis.
+    # The raw op takes one key a row; the public wrapper pads a matrix along the wrong axis.
     return tf.raw_ops.RandomIndexShuffle(
         index=offsets,
         seed=keys,

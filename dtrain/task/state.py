@@ -67,7 +67,7 @@ def pack_sums(name: str, sums: Sums) -> tuple[dict[str, np.ndarray], dict[str, A
 
 def unpack_sums(name: str, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Sums:
     """Rebuild what :func:`pack_sums` took apart."""
-    states = []
+    states: list[np.ndarray] = []
     while f"sums/{name}/{len(states)}" in arrays:
         states.append(arrays[f"sums/{name}/{len(states)}"])
     return Sums(states, meta["returned"], meta["examples"])

@@ -72,9 +72,11 @@ class Steps:
         self._strategy = strategy
         self._global_batch = global_batch
         self._train_iterator = train_iterator
-        self._evaluation_iterator = evaluation_iterator
+        self._evaluation_iterator: Any = evaluation_iterator
         self._variables: list[keras.Variable] = [v for m in model.metrics for v in m.variables]
-        self._returned: dict[str, tf.Variable] = {}
+        # What steps return beside metrics: a sum by name, for training and for evaluation.
+        self._trained: dict[str, tf.Variable] = {}
+        self._evaluated: dict[str, tf.Variable] = {}
         self._train_step = (
             tf.function(model.train_step, jit_compile=True) if jit_compile else model.train_step
         )
@@ -90,9 +92,14 @@ class Steps:
         return self._sums(outcome, steps * self._global_batch)
 
     def evaluate(self, steps: int, rest: int) -> Sums:
-        """Run ``steps`` full evaluation steps, and one more of ``rest`` examples if there are any."""
-        outcome = self._evaluate(tf.constant(steps, tf.int64), rest > 0)
-        return self._sums(outcome, steps * self._global_batch + rest)
+        """Run ``steps`` full evaluation steps, and one more of ``rest`` examples if any."""
+        sums = Sums()
+        if steps:
+            outcome = self._evaluate(tf.constant(steps, tf.int64))
+            sums.add(self._sums(outcome, steps * self._global_batch))
+        if rest:
+            sums.add(self._sums(self._evaluate_rest(), rest))
+        return sums
 
     def results(self, sums: Sums) -> dict[str, float]:
         """Turn sums into values by name.
@@ -126,63 +133,70 @@ class Steps:
     # Keras does not put a model's step through AutoGraph, and neither do these loops.
     @tf.function(autograph=False)
     def _train(self, steps: tf.Tensor) -> Any:
-        self._repeat(steps, self._train_step, self._train_iterator)
-        return self._take_sums()
+        self._repeat(steps, self._train_step, self._train_iterator, self._trained)
+        return self._take_sums(self._trained)
 
     @tf.function(autograph=False)
-    def _evaluate(self, steps: tf.Tensor, tail: bool) -> Any:
-        self._repeat(steps, lambda data: self._model.test_step(data[0]), self._evaluation_iterator)
-        if tail:
-            sums = self._strategy.run(self._part, next(self._evaluation_iterator))
-            for name, value in sums.items():
-                self._returned[name].assign_add(self._strategy.sum(value))
-        return self._take_sums()
-
-    def _repeat(self, steps: tf.Tensor, step: Any, iterator: Any) -> None:
-        def body(i: tf.Tensor) -> tuple[tf.Tensor]:
-            for name, value in (self._strategy.run(step, next(iterator)) or {}).items():
-                self._add_returned(name, value)
-            return (i + 1,)
-
-        tf.while_loop(
-            lambda i: i < steps, body, [tf.constant(0, tf.int64)], parallel_iterations=1
+    def _evaluate(self, steps: tf.Tensor) -> Any:
+        self._repeat(
+            steps,
+            lambda data: self._model.test_step(data[0]),
+            self._evaluation_iterator,
+            self._evaluated,
         )
+        return self._take_sums(self._evaluated)
 
-    def _add_returned(self, name: str, value: Any) -> None:
-        one = self._strategy.engine.experimental_local_results(value)[0]
-        if not (isinstance(one, tf.Tensor) and one.shape.rank == 0 and one.dtype.is_floating):
-            return
-        if name not in self._returned:
-            with tf.init_scope():  # a plain variable on the host, made while tracing
-                self._returned[name] = tf.Variable(0.0, trainable=False)
-        rows = self._global_batch / self._strategy.replicas
-        total = tf.cast(self._strategy.sum(value), tf.float32) * rows
-        self._returned[name].assign_add(total)
+    @tf.function(autograph=False)
+    def _evaluate_rest(self) -> Any:
+        logs = self._strategy.run(self._part, next(self._evaluation_iterator))
+        self._add(self._evaluated, logs, rows=1)
+        return self._take_sums(self._evaluated)
 
     def _part(self, data: Any) -> dict[str, tf.Tensor]:
         """Evaluate the real rows only; a replica that has none does nothing.
 
         Weights of zero would not do: Keras divides the loss by the number of rows, padding
         included, and does not weight ``metrics``.
+
+        Returns:
+            What the step returned, each value times the rows it stands for.
         """
         batch, count = data
+        names: list[str] = []
 
         def some() -> dict[str, tf.Tensor]:
-            logs = self._model.test_step(tuple(part[:count] for part in batch)) or {}
-            rows = tf.cast(count, tf.float32)
-            return {name: tf.cast(logs[name], tf.float32) * rows for name in names}
+            logs = _scalars(self._model.test_step(tuple(part[:count] for part in batch)))
+            names.extend(logs)
+            return {name: value * tf.cast(count, tf.float32) for name, value in logs.items()}
 
-        names = [name for name in self._returned if name]
+        # ORDER: tf.cond traces the first branch first; the second must have the same names.
         return tf.cond(count > 0, some, lambda: {name: tf.constant(0.0) for name in names})
 
-    def _take_sums(self) -> Any:
+    def _repeat(
+        self, steps: tf.Tensor, step: Any, iterator: Any, returned: dict[str, tf.Variable]
+    ) -> None:
+        def body(i: tf.Tensor) -> tuple[tf.Tensor]:
+            logs = self._strategy.run(lambda data: _scalars(step(data)), next(iterator))
+            self._add(returned, logs, rows=self._global_batch / self._strategy.replicas)
+            return (i + 1,)
+
+        tf.while_loop(lambda i: i < steps, body, [tf.constant(0, tf.int64)], parallel_iterations=1)
+
+    def _add(self, returned: dict[str, tf.Variable], logs: dict[str, Any], rows: float) -> None:
+        for name, value in logs.items():
+            if name not in returned:
+                with tf.init_scope():  # a plain variable on the host, made while tracing
+                    returned[name] = tf.Variable(0.0, trainable=False)
+            returned[name].assign_add(self._strategy.sum(value) * rows)
+
+    def _take_sums(self, sums: dict[str, tf.Variable]) -> Any:
         # ORDER: all reads before the first reset.
         states = [tf.identity(self._strategy.read(variable)) for variable in self._variables]
-        returned = {name: tf.identity(value) for name, value in self._returned.items()}
+        returned = {name: tf.identity(value) for name, value in sums.items()}
         with tf.control_dependencies([*states, *returned.values()]):
             for metric in self._model.metrics:
                 metric.reset_state()
-            for value in self._returned.values():
+            for value in sums.values():
                 value.assign(0.0)
         return states, returned
 
@@ -194,3 +208,17 @@ class Steps:
                 result = metric.result()
                 results.append(result if isinstance(result, dict) else {metric.name: result})
         return results
+
+
+def _scalars(logs: Any) -> dict[str, tf.Tensor]:
+    """Keep what a step returned that is one number, as float32."""
+    numbers = {
+        name: tf.convert_to_tensor(value)
+        for name, value in (logs or {}).items()
+        if value is not None
+    }
+    return {
+        name: tf.cast(value, tf.float32)
+        for name, value in numbers.items()
+        if value.shape.rank == 0 and (value.dtype.is_floating or value.dtype.is_integer)
+    }

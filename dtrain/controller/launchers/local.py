@@ -78,7 +78,8 @@ class Local(Launcher):
     def start(self, rundir: RunDir, cluster: Cluster) -> None:
         """Fork every task."""
         context = warm(cluster.environment)
-        environment = dict(cluster.environment)
+        # A forked task has the server's environment, of the moment when that was started.
+        environment = {**os.environ, **cluster.environment}
         if cluster.device_kind == "cpu":
             environment["CUDA_VISIBLE_DEVICES"] = "-1"
         before = dict(os.environ)

@@ -2,7 +2,7 @@
 
 from dtrain.task.strategies.base import Strategy
 from dtrain.task.strategies.central_storage import CentralStorage
-from dtrain.task.strategies.single import Default, OneDevice
 from dtrain.task.strategies.mirrored import Mirrored
+from dtrain.task.strategies.single import Default, OneDevice
 
 __all__ = ["CentralStorage", "Default", "Mirrored", "OneDevice", "Strategy"]

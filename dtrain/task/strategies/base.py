@@ -20,7 +20,6 @@ class Strategy:
         engine: the TensorFlow strategy.
     """
 
-
     def __init__(self, engine: tf.distribute.Strategy):
         self.engine = engine
 

@@ -27,8 +27,12 @@ class CentralStorage(Strategy):
 
         Keras adds to a metric by reading it and assigning the sum. With one central variable
         every replica would read the same old value, and it would be counted once a replica.
+
+        Keras says of moving statistics and of seed states that replicas need not agree on them.
+        A central variable has one value: the mean of the statistics, the first replica's seed.
         """
         replicas = self.replicas
+        none = tf.VariableAggregation.NONE
 
         def create(next_creator: Any, **kwargs: Any) -> Any:
             metric = (
@@ -36,6 +40,13 @@ class CentralStorage(Strategy):
                 and kwargs.get("aggregation") == tf.VariableAggregation.SUM
             )
             if not metric:
+                if not kwargs.get("trainable") and kwargs.get("aggregation", none) == none:
+                    floating = tf.as_dtype(kwargs["dtype"]).is_floating
+                    kwargs["aggregation"] = (
+                        tf.VariableAggregation.MEAN
+                        if floating
+                        else tf.VariableAggregation.ONLY_FIRST_REPLICA
+                    )
                 return next_creator(**kwargs)
             copies = [next_creator(**kwargs) for _ in range(replicas)]
             return ReplicaLocal([getattr(copy, "_v", copy) for copy in copies])

@@ -1,0 +1,133 @@
+"""Fixtures: the command line in this process, test functions in forked ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dtrain import journal
+from dtrain.rundir import RunDir, read_json
+from tests import warm
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "task(devices=1): run in a forked process with TensorFlow")
+    # The suite runs as a process that has not imported TensorFlow, as the controller does; the
+    # server begins to import it while tests are collected.
+    warm.warm(warm.ENVIRONMENT)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    marker = pyfuncitem.get_closest_marker("task")
+    if marker is None:
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    devices = arguments.get("devices", marker.kwargs.get("devices", 1))
+    warm.call(pyfuncitem.obj, devices, arguments)
+    return True
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    path = list(sys.path)
+    yield
+    sys.path[:] = path
+    assert "tensorflow" not in sys.modules, "the controller's process must not import TensorFlow"
+
+
+@dataclasses.dataclass
+class Run:
+    """What one command did."""
+
+    code: int
+    output: str
+    rundir: RunDir | None
+
+    @property
+    def result(self) -> dict[str, Any]:
+        assert self.rundir is not None, self.output
+        return read_json(self.rundir.result) or {}
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        assert self.rundir is not None, self.output
+        return [e for e in journal.read(self.rundir.journal) if e["event"] == kind]
+
+    def points(self, name: str) -> dict[int, float]:
+        """Return the points of one metric, by step."""
+        return {
+            e["step"]: e["metrics"][name] for e in self.events("metrics") if name in e["metrics"]
+        }
+
+    @property
+    def log(self) -> str:
+        return self.rundir.log("chief-0").read_text() if self.rundir else ""
+
+
+class Commands:
+    """Runs dtrain's command line in this process, in the test's folder."""
+
+    def __init__(self, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+        self._capfd = capfd
+        self._monkeypatch = monkeypatch
+
+    def __call__(self, *arguments: str) -> Run:
+        from dtrain.controller.cli import main
+
+        before = _folders()
+        self._monkeypatch.setattr(sys, "argv", ["dtrain", *arguments])
+        self._capfd.readouterr()
+        code = main()
+        captured = self._capfd.readouterr()
+        output = captured.out + captured.err
+        new = _folders() - before
+        resumed = next((a[7:] for a in arguments if a.startswith("resume=")), None)
+        found = new.pop() if new else resumed
+        return Run(code, output, RunDir(found) if found else None)
+
+
+def _folders() -> set[str]:
+    return {str(p.parent) for p in Path().glob("outputs/**/cluster.json")}
+
+
+@pytest.fixture
+def dtrain(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Commands:
+    return Commands(capfd, monkeypatch)
+
+
+#: A run of a second or two: few examples, a small model, no tracking.
+QUICK = (
+    "tracking=none",
+    "model=mlp",
+    "model.units=[16]",
+    "dataset=synthetic",
+    "dataset.shape=[8]",
+    "dataset.examples=128",
+    "dataset.validation_examples=50",
+    "dataset.classes=4",
+    "trainer.batch_size=32",
+    "trainer.epochs=2",
+    "trainer.log_every_steps=1",
+)
+
+
+@pytest.fixture
+def quick() -> tuple[str, ...]:
+    return QUICK
+
+
+@pytest.fixture
+def user_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Write a module of a person's own into the current folder, trusted."""
+
+    def write(source: str, name: str = "mine") -> None:
+        (tmp_path / f"{name}.py").write_text(source)
+        monkeypatch.setenv("DTRAIN_TRUST", name)
+
+    return write

@@ -1,0 +1,116 @@
+"""The same numbers from every synchronous strategy, as processes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+MODEL = '''
+import keras
+from dtrain import models
+
+
+def regularized(input_shape, classes):
+    """A CNN with an L2 regularizer and no dropout."""
+    return models.cnn(input_shape, classes, filters=(8, 8), units=16, dropout=0.0, l2=1e-3)
+
+
+def normalized(input_shape, classes):
+    return models.resnet(input_shape, classes, filters=(4, 8))
+
+
+class Own(keras.Model):
+    """A subclass with its own train_step, which returns a plain tensor beside metrics."""
+
+    def __init__(self, classes):
+        super().__init__()
+        self.flatten = keras.layers.Flatten()
+        self.hidden = keras.layers.Dense(16, activation="tanh")
+        self.out = keras.layers.Dense(classes, activation="softmax", kernel_regularizer="l2")
+
+    def call(self, x):
+        return self.out(self.hidden(self.flatten(x)))
+
+    def train_step(self, data):
+        import tensorflow as tf
+
+        x, y = data
+        with tf.GradientTape() as tape:
+            predicted = self(x, training=True)
+            loss = self.compute_loss(x, y, predicted)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply(gradients, self.trainable_variables)
+        plain = tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(y, predicted))
+        logs = self.compute_metrics(x, y, predicted)
+        logs.pop("loss", None)
+        return {**logs, "plain": plain, "loss": plain}
+
+
+def scalar_loss(y_true, y_pred):
+    import tensorflow as tf
+
+    return tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(y_true, y_pred))
+'''
+
+BASE = (
+    "tracking=none",
+    "dataset=digits",
+    "trainer.batch_size=32",
+    "trainer.steps_per_epoch=25",
+    "trainer.epochs=2",
+    "trainer.log_every_steps=1",
+    "checkpoint.every_epochs=null",
+)
+STRATEGIES = {
+    "default": ("strategy=default",),
+    "mirrored 1": ("strategy=mirrored", "hardware.devices=1"),
+    "mirrored 2": ("strategy=mirrored", "hardware.devices=2"),
+    "mirrored 4": ("strategy=mirrored", "hardware.devices=4"),
+    "central_storage 2": ("strategy=central_storage", "hardware.devices=2"),
+}
+MODELS = {
+    "regularized": ("model=custom", "model._target_=mine.regularized"),
+    # SGD: Adam divides by the size of gradients that batch normalisation makes nearly zero, and
+    # so turns a rounding of 1e-7 in the first steps into 1e-4 after twenty.
+    "normalized": (
+        "model=custom",
+        "model._target_=mine.normalized",
+        "optimizer=sgd",
+        "optimizer.learning_rate=0.001",
+    ),
+    "own train_step": ("model=custom", "model._target_=mine.Own"),
+    "scalar loss": (
+        "model=custom",
+        "model._target_=mine.regularized",
+        "trainer.loss={_target_:mine.scalar_loss}",
+        "optimizer=sgd",
+    ),
+}
+#: Models that need not go through every strategy: what they test does not depend on it.
+PARTLY = {
+    "normalized": ("mirrored 2", "mirrored 4", "central_storage 2"),
+    "scalar loss": ("mirrored 2", "central_storage 2"),
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_strategies_agree(model: str, dtrain, user_code) -> None:
+    user_code(MODEL)
+    reference = dtrain(*BASE, *MODELS[model], "strategy=one_device")
+    assert reference.code == 0, reference.output + reference.log
+    names = ["loss", "accuracy", "val_loss", "val_accuracy"]
+    names += ["plain"] if model == "own train_step" else []
+    assert len(reference.points("loss")) == 50
+    for name, overrides in STRATEGIES.items():
+        if model in PARTLY and name not in PARTLY[model]:
+            continue
+        run = dtrain(*BASE, *MODELS[model], *overrides)
+        assert run.code == 0, name + run.output + run.log
+        for metric in names:
+            expected, found = reference.points(metric), run.points(metric)
+            assert expected.keys() == found.keys()
+            for step, value in expected.items():
+                assert math.isclose(found[step], value, rel_tol=1e-5, abs_tol=1e-7), (
+                    name, metric, step, found[step], value,
+                )  # fmt: skip

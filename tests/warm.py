@@ -1,0 +1,68 @@
+"""Test functions in fresh processes, forked from the one warm server of the session."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import traceback
+import warnings
+from typing import Any
+
+from dtrain.controller.launchers.local import warm
+
+#: What every process of the suite runs with; one environment, so one warm server.
+ENVIRONMENT = {
+    "KERAS_BACKEND": "tensorflow",
+    "TF_ENABLE_ONEDNN_OPTS": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+}
+
+
+def _child(pipe: Any, module: str, name: str, arguments: dict[str, Any], devices: int) -> None:
+    os.environ.update({**ENVIRONMENT, "CUDA_VISIBLE_DEVICES": "-1"})
+    import tensorflow as tf
+
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices("CPU")[0],
+        [tf.config.LogicalDeviceConfiguration() for _ in range(devices)],
+    )
+    try:
+        function: Any = importlib.import_module(module)
+        for part in name.split("."):
+            function = getattr(function, part)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            value = function(**arguments)
+        pipe.send((None, value))
+    except BaseException:
+        pipe.send((traceback.format_exc(), None))
+    pipe.close()
+    os._exit(0)
+
+
+def call(function: Any, devices: int, arguments: dict[str, Any], timeout: float = 120) -> Any:
+    """Call ``function(**arguments)`` in a fresh process with ``devices`` logical CPUs.
+
+    Returns what it returns; raises AssertionError with its traceback where it raises.
+    """
+    context = warm(ENVIRONMENT)
+    ours, theirs = context.Pipe()
+    process = context.Process(
+        target=_child,
+        args=(theirs, function.__module__, function.__qualname__, arguments, devices),
+    )
+    process.start()
+    theirs.close()
+    try:
+        if not ours.poll(timeout):
+            raise AssertionError(f"{function.__qualname__} took over {timeout} s")
+        problem, value = ours.recv()
+    except EOFError:
+        process.join()
+        raise AssertionError(f"the process died with {process.exitcode}") from None
+    finally:
+        process.kill()
+        process.join()
+    if problem is not None:
+        raise AssertionError(problem)
+    return value
