@@ -167,6 +167,6 @@ def instantiate(node: Mapping[str, Any], key: str, **derived: Any) -> Any:
             given.get(name),
             f"{node['_target_']} does not take these arguments ({error})",
             ", ".join(takes),
-            f"{key}.{near or name}=...",
+            f"{key}.{near or (takes[0] if takes else name)}=...",
         ) from None
     return function(**given)

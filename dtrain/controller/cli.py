@@ -38,9 +38,7 @@ def main() -> int:
     def job(config: DictConfig) -> float | None:
         try:
             outcomes.append(_job(config))
-        except DtrainError as error:
-            if HydraConfig.get().mode == RunMode.RUN:
-                raise
+        except DtrainError as error:  # Hydra would print more than the one sentence
             _print(error)
             outcomes.append(Outcome(error.exit_code))
         return outcomes[-1].objective
@@ -50,9 +48,6 @@ def main() -> int:
     try:
         hydra.main(config_path=str(schema.folder("conf")), config_name="config",
                    version_base="1.3")(job)()  # fmt: skip
-    except DtrainError as error:
-        _print(error)
-        return error.exit_code
     except (HydraException, OmegaConfBaseException) as error:
         _print(explain(error, sys.argv[1:]))
         return errors.USAGE
@@ -61,6 +56,7 @@ def main() -> int:
 
 def _job(config: DictConfig) -> Outcome:
     settings = HydraConfig.get()
+    schema.refuse_unknown(config)
     OmegaConf.resolve(config)
     if config.resume is not None:
         config = resumed(config, list(settings.overrides.task))

@@ -37,7 +37,13 @@ def explain(error: Exception, arguments: list[str]) -> DtrainError:
     overrides = []
     for word in words:
         try:
-            overrides.append(parser.parse_override(word))
+            override = parser.parse_override(word)
+            if override.is_sweep_override():  # each job's own value
+                key = override.get_key_element()
+                singles = [f"{key}={v}" for v in override.sweep_string_iterator()]
+                overrides += [parser.parse_override(single) for single in singles]
+            else:
+                overrides.append(override)
         except (HydraException, OverrideParseException):
             return UsageError(
                 word.split("=")[0], word.partition("=")[2], "cannot be read",
@@ -78,7 +84,7 @@ def _check_group(override: Override, groups: set[str], loader: object) -> UsageE
         near = nearest(key, groups | top) or "strategy"
         return UsageError(key, value, "there is no such group or key",
                           ", ".join(sorted(groups | top)), f"{near}={value}")  # fmt: skip
-    if key not in groups or override.is_sweep_override() or value == "null":
+    if key not in groups or value == "null":
         return None
     options = [o for o in loader.get_group_options(key)]  # type: ignore[attr-defined]
     if value not in options:

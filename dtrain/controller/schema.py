@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import MISSING, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf
 
 import dtrain
+from dtrain.errors import UsageError, nearest
 
 
 class Precision(enum.Enum):
@@ -291,6 +292,26 @@ def folder(name: str) -> Path:
     package = Path(dtrain.__file__).parent
     installed = package / name
     return installed if installed.is_dir() else package.parent / name
+
+
+def refuse_unknown(config: DictConfig) -> None:
+    """Refuse keys that ``+key=value`` has put beside those that code reads.
+
+    Raises:
+        UsageError: for the first one found. Keys of models, datasets... are checked where the
+            function is called that takes them.
+    """
+    typed = {"": Config, "hardware": Hardware, "trainer": Trainer, "tracking": Tracking}
+    for prefix, kind in {**typed, "checkpoint": Checkpointing}.items():
+        known = [field.name for field in dataclasses.fields(kind)]
+        for name in OmegaConf.select(config, prefix) if prefix else config:
+            if name not in known:
+                key = f"{prefix}.{name}" if prefix else str(name)
+                near = nearest(str(name), known) or known[0]
+                raise UsageError(
+                    key, OmegaConf.select(config, key), "nothing reads this key",
+                    ", ".join(sorted(known)), f"{prefix}.{near}=..." if prefix else f"{near}=...",
+                )  # fmt: skip
 
 
 def register() -> None:

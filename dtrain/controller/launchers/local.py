@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import multiprocessing.connection
 import multiprocessing.context
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 
@@ -38,19 +40,30 @@ def warm(environment: dict[str, str]) -> multiprocessing.context.BaseContext:
     # The terminal sends Ctrl-C to every process of the group: server and tasks inherit this mask
     # and leave it to the controller.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    # What TensorFlow prints while it is imported is no message to a person; tasks have their logs.
-    stderr, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 2)
     try:
-        forkserver.ensure_running()
+        with _quiet():
+            forkserver.ensure_running()
     finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
-        os.close(null)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.environ.clear()
         os.environ.update(before)
     return context
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Give processes started inside no standard error: TensorFlow's import chatters there.
+
+    A task opens its own log as soon as it runs.
+    """
+    stderr, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(null)
 
 
 def _enter(run_path: str, task_name: str, environment: dict[str, str]) -> None:
@@ -89,7 +102,8 @@ class Local(Launcher):
                 process = context.Process(  # type: ignore[attr-defined]
                     target=_enter, args=(str(rundir.path), task.name, environment), name=task.name
                 )
-                process.start()
+                with _quiet():
+                    process.start()
                 self._processes[task.name] = process
         finally:
             os.environ.clear()

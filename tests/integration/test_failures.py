@@ -1,0 +1,282 @@
+"""Runs that go wrong: right status and exit code, checkpoints intact, nothing left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dtrain import checkpoint, journal
+from dtrain.rundir import RunDir, read_json
+from tests.conftest import QUICK
+from tests.integration.test_records import points, runs
+
+USER = '''
+import keras
+import tensorflow as tf
+
+
+def explode(input_shape, classes):
+    raise RuntimeError("no such weights")
+
+
+class Bomb(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 1:
+            raise RuntimeError("bang in epoch 1")
+
+
+class Poison(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 1:
+            first = self.model.trainable_variables[0]
+            first.assign(first * float("nan"))
+
+
+class Die(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        import os, signal
+        if epoch == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Fill(keras.callbacks.Callback):
+    """Fills the disk that the run folder lies on."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 1:
+            with open("outputs/filler", "wb", buffering=0) as file:
+                try:
+                    while True:
+                        file.write(bytes(4096))
+                except OSError:
+                    pass
+'''
+
+
+def sound(rundir: RunDir) -> list[int]:
+    """Return the steps of all checkpoints, each of them verified."""
+    found = checkpoint.steps(rundir.checkpoints)
+    for step in found:
+        checkpoint.load(rundir.checkpoints / str(step))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message", "saved"),
+    [
+        ("model", ["model=custom", "model._target_=mine.explode"], "no such weights", []),
+        ("callback", ["trainer.callbacks=[{_target_:mine.Bomb}]"], "bang in epoch 1", [4]),
+        ("nan", ["trainer.callbacks=[{_target_:mine.Poison}]"], "the loss is nan at step", [4]),
+        ("killed", ["trainer.callbacks=[{_target_:mine.Die}]"], "ended by SIGKILL", [4]),
+    ],
+)
+def test_training_that_fails(
+    name: str, arguments: list[str], message: str, saved: list[int], dtrain, user_code,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    user_code(USER)
+    base = [a for a in QUICK if name != "model" or not a.startswith("model")]
+    run = dtrain(*base, "trainer.epochs=3", "tracking=mlflow", *arguments)
+    assert run.code == 1, run.output
+    assert run.result["status"] == "FAILED"
+    assert message in run.result["error"]
+    assert message in run.output
+    assert "chief-0.log" in run.output
+    assert sound(run.rundir) == saved
+    [(_, recorded)] = runs(tmp_path)
+    assert recorded.info.status == "FAILED"
+
+
+def test_nan_may_be_tolerated_but_is_never_saved(dtrain, user_code) -> None:
+    user_code(USER)
+    run = dtrain(
+        *QUICK, "trainer.epochs=3", "trainer.terminate_on_nan=false",
+        "trainer.callbacks=[{_target_:mine.Poison}]",
+    )  # fmt: skip
+    assert run.code == 1
+    assert "is not finite at step 8; it was not saved" in run.result["error"]
+    assert sound(run.rundir) == [4]
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path) -> Iterator[None]:
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk to fill")
+def test_a_full_disk(dtrain, user_code, tmp_path: Path) -> None:
+    user_code(USER)
+    with small_disk(tmp_path / "outputs"):
+        run = dtrain(*QUICK, "trainer.epochs=3", "trainer.callbacks=[{_target_:mine.Fill}]")
+        assert run.code == 1, run.output
+        assert "No space left on device" in run.output
+        assert str(tmp_path / "outputs") in run.output
+        assert sound(run.rundir) == [4]
+
+
+class Command:
+    """``python -m dtrain`` as a person starts it: own process group, output in a file."""
+
+    def __init__(self, folder: Path, *arguments: str):
+        self._folder = folder
+        self._output = folder / "terminal.txt"
+        with self._output.open("w") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "dtrain", *arguments],
+                cwd=folder, stdout=file, stderr=file, start_new_session=True,
+            )  # fmt: skip
+
+    @property
+    def output(self) -> str:
+        return self._output.read_text()
+
+    @property
+    def rundir(self) -> RunDir:
+        [found] = self._folder.glob("outputs/*/*/cluster.json")
+        return RunDir(found.parent)
+
+    def wait_for(self, event: str) -> None:
+        """Wait until the journal has such an event."""
+
+        def there() -> bool:
+            folders = list(self._folder.glob("outputs/*/*/journal.jsonl"))
+            return bool(folders) and any(e["event"] == event for e in journal.read(folders[0]))
+
+        until(there, lambda: self.output)
+
+    def close(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def group(self) -> list[int]:
+        """Return the processes of the group that are alive."""
+        found = []
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                fields = stat.read_text().rpartition(")")[2].split()
+                if int(fields[2]) == self.process.pid and fields[0] != "Z":
+                    found.append(int(stat.parent.name))
+        return found
+
+
+def until(condition: Callable[[], bool], explain: Callable[[], Any], seconds: float = 120) -> None:
+    """Poll ``condition``; the pause only spares the processor."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, explain()
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Iterator[Callable[..., Command]]:
+    started: list[Command] = []
+
+    def start(*arguments: str) -> Command:
+        started.append(Command(tmp_path, *arguments))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()
+
+
+ENDLESS = ("trainer.epochs=100000", "tracking=mlflow", "trainer.log_every_steps=1000")
+
+
+def test_ctrl_c_saves_and_the_same_run_goes_on(command, dtrain, tmp_path: Path) -> None:
+    running = command(*QUICK, *ENDLESS)
+    running.wait_for("metrics")
+    os.killpg(running.process.pid, signal.SIGINT)  # as a terminal does: to every process
+    assert running.process.wait(60) == 75, running.output
+    until(lambda: not running.group(), running.group)
+    result = read_json(running.rundir.result) or {}
+    assert result["status"] == "KILLED"
+    stopped = sound(running.rundir)[-1]
+    assert stopped == result["step"]
+    assert f"python -m dtrain resume={running.rundir.path.relative_to(tmp_path)}" in running.output
+    [(client, recorded)] = runs(tmp_path)
+    assert recorded.info.status == "KILLED"
+
+    epochs = stopped // 4 + 3
+    run = dtrain(f"resume={running.rundir.path}", f"trainer.epochs={epochs}")
+    assert run.code == 0, run.output
+    assert run.result["step"] == epochs * 4
+    [(client, recorded)] = runs(tmp_path)
+    assert recorded.info.status == "FINISHED"
+    assert points(client, recorded, "loss") == run.points("loss")
+    assert points(client, recorded, "val_loss") == run.points("val_loss")
+
+
+def test_sigterm_to_the_controller(command, tmp_path: Path) -> None:
+    running = command(*QUICK, *ENDLESS)
+    running.wait_for("checkpoint")
+    running.process.terminate()
+    assert running.process.wait(60) == 75, running.output
+    until(lambda: not running.group(), running.group)
+    assert (read_json(running.rundir.result) or {})["status"] == "KILLED"
+
+
+SLOW = '''
+import keras
+
+
+class Stuck(keras.callbacks.Callback):
+    """Never comes back, whatever it is asked."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 1:
+            with open("stuck", "w"):
+                pass
+            while True:
+                import time
+                time.sleep(1)
+'''
+
+
+def test_ctrl_c_twice_ends_at_once(command, user_code, tmp_path: Path) -> None:
+    user_code(SLOW)
+    running = command(*QUICK, *ENDLESS, "trainer.callbacks=[{_target_:mine.Stuck}]")
+    until((tmp_path / "stuck").exists, lambda: running.output)
+    os.killpg(running.process.pid, signal.SIGINT)
+    until(lambda: "once more" in running.output, lambda: running.output)
+    os.killpg(running.process.pid, signal.SIGINT)
+    assert running.process.wait(20) == 75, running.output  # an earlier checkpoint is there
+    until(lambda: not running.group(), running.group)
+    assert (read_json(running.rundir.result) or {})["status"] == "KILLED"
+    assert sound(running.rundir) == [4]
+    [(_, recorded)] = runs(tmp_path)
+    assert recorded.info.status == "KILLED"
+
+
+def test_ctrl_c_before_training(command, tmp_path: Path) -> None:
+    running = command(*QUICK)
+    until(lambda: "starting" in running.output, lambda: running.output)
+    os.killpg(running.process.pid, signal.SIGINT)
+    assert running.process.wait(20) == 1, running.output
+    until(lambda: not running.group(), running.group)
+    assert "Traceback" not in running.output
+    result = read_json(running.rundir.result) or {}
+    assert result["status"] == "KILLED"
+
+
+def test_no_task_survives_the_controller(command, tmp_path: Path) -> None:
+    running = command(*QUICK, *ENDLESS)
+    running.wait_for("metrics")
+    running.process.kill()
+    running.process.wait()
+    until(lambda: not running.group(), running.group)

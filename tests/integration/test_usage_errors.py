@@ -1,0 +1,100 @@
+"""Bad input: one sentence with key, value, what is accepted and what to type; exit 2; no trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+#: (command line, parts of the message). These are found before any process is started.
+EARLY = {
+    "group": (["modle=cnn"], ["modle=cnn", "no such group", "type: model=cnn"]),
+    "option": (["strategy=mirored"], ["strategy=mirored", "one_device", "type: strategy=mirrored"]),
+    "key": (["trainer.batchsize=8"], ["trainer.batchsize=8", "type: trainer.batch_size=8"]),
+    "group of a key": (["trianer.epochs=8"], ["trianer", "type: trainer.epochs=8"]),
+    "schedule": (["optimizer/schedule=cosin"], ["warmup", "type: optimizer/schedule=cosine"]),
+    "experiment": (["experiment=benchmrak"], ["benchmrak", "type: experiment=benchmark"]),
+    "added key": (["+foo=3"], ["foo=3", "nothing reads this key"]),
+    "added nested key": (["+trainer.foo=3"], ["trainer.foo=3", "nothing reads this key"]),
+    "type": (["trainer.batch_size=abc"], ["trainer.batch_size=abc", "Integer", "batch_size=64"]),
+    "enum": (["hardware.precision=float8"], ["float8", "mixed_bfloat16", "precision=float32"]),
+    "grammar": (["trainer.metrics=[a"], ["trainer.metrics=[a", "cannot be read"]),
+    "sweep": (["-m", "model=cnn,mpl"], ["model=mpl", "type: model=mlp"]),
+    "batch 0": (["trainer.batch_size=0"], ["trainer.batch_size=0", "at least 1"]),
+    "negative seed": (["seed=-1"], ["seed=-1", "at least 0"]),
+    "large seed": (["seed=2147483648"], ["seed=2147483648", "2147483647"]),
+    "rate": (["optimizer.learning_rate=0"], ["optimizer.learning_rate=0", "positive"]),
+    "trace": (["tracking.profile_steps=[5,2]"], ["profile_steps=[5, 2]", "[20,25]"]),
+    "missing": (["dataset=csv"], ["dataset.path=???", "type: dataset.path=VALUE"]),
+    "shared batch": (
+        ["strategy=mirrored", "hardware.devices=4", "trainer.batch_size=63"],
+        ["trainer.batch_size=63", "4 replicas", "60 and 64", "type: trainer.batch_size=64"],
+    ),
+    "large batch": (["trainer.batch_size=2000"], ["2000", "1438", "type: trainer.batch_size=1438"]),
+    "devices": (
+        ["hardware=gpu", "hardware.devices=4"],
+        ["hardware.devices=4", "this machine has 0 GPUs", "type: hardware=cpu"],
+    ),
+    "devices 0": (["hardware.devices=0"], ["hardware.devices=0", "at least 1"]),
+    "hosts": (["hardware.hosts=2"], ["hardware.hosts=2", "one host", "type: hardware.hosts=1"]),
+    "xla": (["strategy=mirrored", "hardware.jit_compile=true"], ["jit_compile=true", "one_device"]),
+    "file": (["dataset=npz", "dataset.path=no.npz"], ["dataset.path=no.npz", "no such file"]),
+    "trust": (
+        ["model=custom", "model._target_=os.system"],
+        ["model._target_=os.system", "not trusted", "DTRAIN_TRUST=os"],
+    ),
+    "resume": (["resume=nowhere"], ["resume=nowhere", "is not a run folder"]),
+    "text column": (
+        ["dataset=csv", "dataset.path=text.csv"],
+        ["dataset.path=text.csv", "'colour'", "'red'", "line 2"],
+    ),
+    "negative label": (["dataset=npz", "dataset.path=negative.npz"], ["dataset.y=y", "label -1"]),
+}
+#: Found by the task, which alone can import the model: nothing is left behind all the same.
+LATE = {
+    "labels": (["model.classes=5"], ["model.classes=5", "up to 9", "type: model.classes=10"]),
+    "target": (
+        ["model=custom", "model._target_=keras.applications.MobileNetV22"],
+        ["MobileNetV22", "does not exist", "keras.applications.MobileNetV2"],
+    ),
+    "argument": (["+model.widht=3"], ["model.widht=3", "does not take", "dropout"]),
+    "objective": (["objective=val_acuracy"], ["val_acuracy", "type: objective=val_accuracy"]),
+    "loss": (["trainer.loss=crossentropy"], ["trainer.loss=crossentropy", "no loss that Keras"]),
+    "optimizer value": (["optimizer.clipnorm=1", "optimizer.clipvalue=1"], ["optimizer=", "clip"]),
+    "shape": (["model=cnn", "dataset=npz", "dataset.path=table.npz"], ["(4,)", "type: model=mlp"]),
+    "not a model": (
+        ["model=custom", "model._target_=keras.layers.Dense", "+model.units=2"],
+        ["keras.layers.Dense", "returned Dense", "type: model=cnn"],
+    ),
+}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> set[Path]:
+    (tmp_path / "text.csv").write_text("colour,size,label\nred,1,0\nblue,2,1\n")
+    np.savez(tmp_path / "negative.npz", x=np.zeros((4, 2)), y=np.array([0, 1, -1, 0]))
+    np.savez(tmp_path / "table.npz", x=np.zeros((100, 4)), y=np.arange(100) % 3)
+    return set(tmp_path.rglob("*"))
+
+
+@pytest.mark.parametrize("case", [*EARLY, *LATE])
+def test_bad_input(case: str, dtrain, files: set[Path], tmp_path: Path) -> None:
+    arguments, parts = {**EARLY, **LATE}[case]
+    run = dtrain(*arguments)
+    assert run.code == 2, run.output
+    [line] = [line for line in run.output.splitlines() if line.startswith("error: ")]
+    for part in [*parts, "accepted: ", "type: "]:
+        assert part in line
+    assert "Traceback" not in run.output
+    left = {p for p in tmp_path.rglob("*") if "multirun" not in str(p) and p.name != "outputs"}
+    assert left == files
+    if case in EARLY:
+        assert "starting" not in run.output
+
+
+def test_an_existing_run_is_not_touched(dtrain, quick, tmp_path: Path) -> None:
+    assert dtrain(*quick, "trainer.epochs=1").code == 0
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    assert dtrain(*quick, "model.classes=2").code == 2
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before

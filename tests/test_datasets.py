@@ -1,0 +1,463 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dtrain import datasets
+from dtrain.errors import UsageError
+
+
+def refusal(name: str, arguments: dict[str, Any]) -> str:
+    with pytest.raises(UsageError) as caught:
+        getattr(datasets, name)(**arguments)
+    return str(caught.value)
+
+
+def test_digits() -> None:
+    splits = datasets.digits()
+    assert splits.classes == 10
+    assert splits.validation is not None
+    assert (len(splits.train), len(splits.validation)) == (1438, 359)
+    whole = datasets.digits(validation_split=0)
+    assert whole.validation is None
+    x, y = whole.train.x, whole.train.y
+    assert x.shape == (1797, 8, 8, 1) and x.dtype == np.float32
+    assert (x.min(), x.max()) == (0, 1) and np.array_equal(x * 16, np.floor(x * 16))
+    assert y.dtype == np.int64
+    # scikit-learn's own figures; and the first image, which is a 0 with a hole in the middle.
+    assert np.bincount(y).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+    assert y[:5].tolist() == [0, 1, 2, 3, 4]
+    assert (x[0, 3, :, 0] * 16).tolist() == [0, 4, 12, 0, 0, 8, 8, 0]
+
+
+def test_digits_without_scikit_learn(tmp_path: Path) -> None:
+    """In a Python that has NumPy and dtrain alone."""
+    for package in (np, sys.modules["dtrain"]):
+        folder = Path(package.__file__ or "").parent
+        (tmp_path / folder.name).symlink_to(folder)
+        if folder.with_name(f"{folder.name}.libs").exists():
+            (tmp_path / f"{folder.name}.libs").symlink_to(folder.with_name(f"{folder.name}.libs"))
+    code = f"import sys; sys.path.append({str(tmp_path)!r}); from dtrain import datasets as d; "
+    code += "print(len(d.synthetic(examples=3).train)); d.digits()"
+    command = [sys.executable, "-I", "-S", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout == "3\n", done.stderr
+    assert "UsageError: dataset=digits: " in done.stderr
+    assert "type: pip install scikit-learn" in done.stderr
+
+
+def test_synthetic() -> None:
+    made = datasets.synthetic(50, 20, [3, 2], classes=4, noise=0.0, data_seed=1)
+    again = datasets.synthetic(50, 20, [3, 2], classes=4, noise=0.0, data_seed=1)
+    other = datasets.synthetic(50, 20, [3, 2], classes=4, noise=0.0, data_seed=2)
+    assert made.classes == 4 and made.validation is not None and again.validation is not None
+    for name in ("x", "y"):
+        assert np.array_equal(getattr(made.train, name), getattr(again.train, name))
+        assert np.array_equal(getattr(made.validation, name), getattr(again.validation, name))
+    assert not np.array_equal(made.train.x, other.train.x)
+    assert made.train.x.shape == (50, 3, 2) and made.train.x.dtype == np.float32
+    assert set(made.train.y) == {0, 1, 2, 3}
+    # Without noise an example is the pattern of its class, in both parts.
+    for part in (made.train, made.validation):
+        for row, label in zip(part.x, part.y, strict=True):
+            assert np.array_equal(row, made.train.x[list(made.train.y).index(label)])
+    noisy = datasets.synthetic(50, 20, [3, 2], classes=4, noise=0.5, data_seed=1).train
+    assert 0.3 < np.std(noisy.x[noisy.y == 0], axis=0).mean() < 0.7
+    assert datasets.synthetic(1, 0).validation is None
+    assert datasets.synthetic(1, 0).train.x.shape == (1, 28, 28, 1)
+
+
+# -- files ---------------------------------------------------------------------------------------
+
+
+def save(**arrays: Any) -> Callable[[], None]:
+    return lambda: np.savez("a.npz", **arrays)
+
+
+def text(content: str | bytes, name: str = "a.csv") -> Callable[[], None]:
+    data = content if isinstance(content, bytes) else content.encode()
+    return lambda: [Path(name).write_bytes(data), None][1]
+
+
+def images() -> None:
+    from PIL import Image
+
+    for label, name in enumerate(("cat", "dog", "eel")):
+        Path("images", name).mkdir(parents=True)
+        for i in range(4):
+            Image.new("RGB", (6, 5), (100 * label, 10 * i, 255)).save(f"images/{name}/{i}.png")
+    Path("images/cat/notes.txt").write_text("no image")
+    Path("images/stray.png").write_text("in no class")
+
+
+ROWS = np.arange(20)
+
+
+@pytest.mark.parametrize("fraction", [0, 0.2, 0.5, 0.95])
+def test_splits_are_a_partition_that_the_seed_decides(fraction: float) -> None:
+    save(x=ROWS, y=ROWS % 3)()
+
+    def rows(seed: int) -> tuple[list[float], list[float]]:
+        splits = datasets.npz("a.npz", validation_split=fraction, split_seed=seed)
+        parts = [p for p in (splits.train, splits.validation) if p is not None]
+        assert all(np.array_equal(part.x % 3, part.y) for part in parts)
+        return tuple([*(p.x.tolist() for p in parts), []][:2])
+
+    train, held = rows(0)
+    assert sorted(train + held) == ROWS.tolist()
+    assert len(held) == round(20 * fraction)
+    assert rows(0) == (train, held)
+    assert (rows(1) == (train, held)) == (fraction == 0)
+
+
+def test_npz() -> None:
+    image = np.arange(20 * 4, dtype=np.uint8).reshape(20, 2, 2)
+    held = np.zeros((3, 2, 2))
+    save(x=image, y=ROWS % 3, a=held, b=np.array([5, 0, 0]), r=ROWS + 0.5, h=np.eye(20)[:, :3])()
+    splits = datasets.npz("a.npz", x_validation="a", y_validation="b", scale=0.5)
+    assert np.array_equal(splits.train.x, image / 2) and splits.train.x.dtype == np.float32
+    assert splits.train.y.dtype == np.int64
+    assert splits.validation is not None and len(splits.validation) == 3
+    assert splits.classes == 6, "the greatest label may be in the validation part alone"
+    for name, dtype in (("r", np.float32), ("h", np.float32)):
+        other = datasets.npz("a.npz", y=name, validation_split=0)
+        assert other.train.y.dtype == dtype and other.classes is None
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "y"),
+    [
+        (["0", "2", "1"], 3, [0, 2, 1]),
+        (["0.0", "2.0", "1.0"], 3, [0, 2, 1]),
+        (["0.5", "2", "-1"], None, [0.5, 2, -1]),
+        (["owl", "ant", "owl"], 2, [1, 0, 1]),
+        (["True", "False", "True"], 2, [1, 0, 1]),
+        (["7", "ant", "7"], 2, [0, 1, 0]),
+    ],
+)
+@pytest.mark.parametrize("separator", [",", ";"])
+def test_csv(labels: list[str], classes: int | None, y: list[float], separator: str) -> None:
+    import pandas as pd
+
+    table = pd.DataFrame({"a": [1, 2, 3], "label": labels, "b": [0.5, -1e3, 7]})
+    table.to_csv("a.csv", index=False, sep=separator)
+    splits = datasets.csv("a.csv", label="label", separator=separator, validation_split=0)
+    assert splits.classes == classes and splits.validation is None
+    assert splits.train.x.tolist() == [[1, 0.5], [2, -1000], [3, 7]]
+    assert splits.train.x.dtype == np.float32
+    assert splits.train.y.tolist() == y
+    assert splits.train.y.dtype == (np.float32 if classes is None else np.int64)
+
+
+def test_csv_takes_the_last_column_as_the_label() -> None:
+    text("a,b,c\n1,2,0\n3,4,1\n")()
+    train = datasets.csv("a.csv", validation_split=0).train
+    assert train.x.tolist() == [[1, 2], [3, 4]] and train.y.tolist() == [0, 1]
+
+
+def test_image_folder() -> None:
+    images()
+    splits = datasets.image_folder("images", size=[3, 4], channels=1, validation_split=0.25)
+    assert splits.classes == 3 and splits.validation is not None
+    parts = (splits.train, splits.validation)
+    assert [len(part) for part in parts] == [9, 3]
+    found = [(p, int(y)) for s in parts for p, y in zip(s.paths, s.y, strict=True)]
+    names = ("cat", "dog", "eel")
+    expected = [(f"images/{n}/{i}.png", k) for k, n in enumerate(names) for i in range(4)]
+    assert sorted(found) == expected
+    assert all(part.size == (3, 4) and part.channels == 1 for part in parts)
+    again = datasets.image_folder("images", validation_split=0.25)
+    assert again.train.paths == splits.train.paths and again.train.size == (64, 64)
+
+
+#: (what makes the file, function, arguments, key and value, parts of the message, what to type)
+REFUSED: dict[str, tuple[Callable[[], object] | None, str, dict[str, Any], str, list[str], str]] = {
+    "no examples": (
+        None, "synthetic", {"examples": 0}, "dataset.examples=0", ["1 or more"],
+        "dataset.examples=1",
+    ),
+    "no classes": (
+        None, "synthetic", {"classes": -2}, "dataset.classes=-2", ["1 or more"],
+        "dataset.classes=1",
+    ),
+    "fraction of 1": (
+        None, "digits", {"validation_split": 1}, "dataset.validation_split=1", ["but not 1"],
+        "dataset.validation_split=0.2",
+    ),
+    "negative fraction": (
+        None, "digits", {"validation_split": -0.1}, "dataset.validation_split=-0.1", ["0 (none)"],
+        "dataset.validation_split=0.2",
+    ),
+    "npz absent": (
+        None, "npz", {"path": "no.npz"}, "dataset.path=no.npz", ["no such file", "looked in /"],
+        "dataset.path=FILE",
+    ),
+    "npz is a folder": (
+        None, "npz", {"path": "."}, "dataset.path=.", ["no such file"], "dataset.path=FILE",
+    ),
+    "npz is text": (
+        text("hello", "a.npz"), "npz", {"path": "a.npz"}, "dataset.path=a.npz",
+        ["cannot be read as .npz", "numpy.savez"], "dataset.path=FILE.npz",
+    ),
+    "npz is one array": (
+        lambda: np.save("a.npy", ROWS), "npz", {"path": "a.npy"}, "dataset.path=a.npy",
+        ["cannot be read as .npz", "numpy.savez"], "dataset.path=FILE.npz",
+    ),
+    "npz is torn": (
+        lambda: [save(x=ROWS, y=ROWS)(), Path("a.npz").write_bytes(
+            Path("a.npz").read_bytes()[:-40])],
+        "npz", {"path": "a.npz"}, "dataset.path=a.npz", ["cannot be read as .npz"],
+        "dataset.path=FILE.npz",
+    ),
+    "npz holds objects": (
+        save(x=ROWS, y=np.array([{}])), "npz", {"path": "a.npz"}, "dataset.path=a.npz",
+        ["allow_pickle"], "dataset.path=FILE.npz",
+    ),
+    "npz without x": (
+        save(x_train=ROWS, labels=ROWS), "npz", {"path": "a.npz"}, "dataset.x=x",
+        ["a.npz has no array of that name", "x_train, labels"], "dataset.x=x_train",
+    ),
+    "npz without y": (
+        save(x=ROWS, label=ROWS), "npz", {"path": "a.npz", "y": "labels"}, "dataset.y=labels",
+        ["x, label"], "dataset.y=label",
+    ),
+    "npz without x_validation": (
+        save(x=ROWS, y=ROWS, xv=ROWS),
+        "npz", {"path": "a.npz", "x_validation": "xw", "y_validation": "y"},
+        "dataset.x_validation=xw", ["x, y, xv"], "dataset.x_validation=xv",
+    ),
+    "npz without y_validation": (
+        save(x=ROWS, y=ROWS, yv=ROWS),
+        "npz", {"path": "a.npz", "x_validation": "x", "y_validation": "yw"},
+        "dataset.y_validation=yw", ["x, y, yv"], "dataset.y_validation=yv",
+    ),
+    "npz empty": (
+        lambda: np.savez("a.npz"), "npz", {"path": "a.npz"}, "dataset.x=x",
+        ["no array of that name"], "dataset.x=NAME",
+    ),
+    "lengths": (
+        save(x=ROWS, y=ROWS[1:]), "npz", {"path": "a.npz"}, "dataset.y=y",
+        ["has 19 rows and the inputs 20"], "dataset.y=NAME",
+    ),
+    "validation lengths": (
+        save(x=ROWS, y=ROWS), "npz", {"path": "a.npz", "x": "x", "x_validation": "x",
+        "y_validation": "v"}, "dataset.y_validation=v", ["no array"], "dataset.y_validation=y",
+    ),
+    "validation rows": (
+        save(x=ROWS, y=ROWS, v=ROWS[:3]),
+        "npz", {"path": "a.npz", "x_validation": "x", "y_validation": "v"},
+        "dataset.y_validation=v", ["has 3 rows and the inputs 20"], "dataset.y_validation=NAME",
+    ),
+    "NaN target": (
+        save(x=ROWS, y=np.where(ROWS == 3, np.nan, ROWS)), "npz", {"path": "a.npz"},
+        "dataset.y=y", ["holds NaN or infinity"], "dataset.y=NAME",
+    ),
+    "infinite target": (
+        save(x=ROWS, y=np.where(ROWS == 3, np.inf, ROWS)), "npz", {"path": "a.npz"},
+        "dataset.y=y", ["holds NaN or infinity"], "dataset.y=NAME",
+    ),
+    "negative label": (
+        save(x=ROWS, y=ROWS - 2), "npz", {"path": "a.npz"}, "dataset.y=y",
+        ["holds the label -2", "from 0 up"], "dataset.y=NAME",
+    ),
+    "csv absent": (
+        None, "csv", {"path": "no.csv"}, "dataset.path=no.csv", ["no such file"],
+        "dataset.path=FILE",
+    ),
+    "csv empty": (
+        text(""), "csv", {"path": "a.csv"}, "dataset.path=a.csv",
+        ["cannot be read as CSV", "header line"], "dataset.path=FILE.csv",
+    ),
+    "csv is no text": (
+        text(b"\xff\xfe\x80\n"), "csv", {"path": "a.csv"}, "dataset.path=a.csv",
+        ["cannot be read as CSV"], "dataset.path=FILE.csv",
+    ),
+    "csv ragged": (
+        text("a,b\n1,0\n1,2,3,4\n"), "csv", {"path": "a.csv"}, "dataset.path=a.csv",
+        ["cannot be read as CSV", "line 3"], "dataset.path=FILE.csv",
+    ),
+    "csv label": (
+        text("a,kind\n1,0\n"), "csv", {"path": "a.csv", "label": "kinds"}, "dataset.label=kinds",
+        ["a.csv has no such column", "a, kind"], "dataset.label=kind",
+    ),
+    "csv label far": (
+        text("a,kind\n1,0\n"), "csv", {"path": "a.csv", "label": "zzz"}, "dataset.label=zzz",
+        ["a, kind"], "dataset.label=kind",
+    ),
+    "csv text": (
+        text("a,b,y\n1,2,0\n1,red,1\n"), "csv", {"path": "a.csv"}, "dataset.path=a.csv",
+        ["column 'b' is 'red', a text, in line 3"], "dataset.label=b, or take the column out",
+    ),
+    "csv gap": (
+        text("a,b,y\n1,2,0\n1,2,1\n,2,1\n"), "csv", {"path": "a.csv"}, "dataset.path=a.csv",
+        ["column 'a' is empty, in line 4"], "dataset.label=a, or take the column out",
+    ),
+    "csv without a label": (
+        text("a,y\n1,ant\n2,\n"), "csv", {"path": "a.csv"}, "dataset.path=a.csv",
+        ["column 'y' is empty, in line 3"], "dataset.label=y, or take the column out",
+    ),
+    "csv negative label": (
+        text("a,y\n1,0\n2,-1\n"), "csv", {"path": "a.csv"}, "dataset.label=y",
+        ["holds the label -1"], "dataset.label=NAME",
+    ),
+    "channels": (
+        None, "image_folder", {"path": ".", "channels": 4}, "dataset.channels=4", ["1 or 3"],
+        "dataset.channels=3",
+    ),
+    "no folder": (
+        None, "image_folder", {"path": "no"}, "dataset.path=no", ["no such folder"],
+        "dataset.path=FOLDER",
+    ),
+    "no images": (
+        lambda: [images(), Path("empty/cat").mkdir(parents=True)],
+        "image_folder", {"path": "images/cat"}, "dataset.path=images/cat",
+        ["holds no images in sub-folders", "CLASS/NAME", ".png"], "dataset.path=FOLDER",
+    ),
+}  # fmt: skip
+
+
+def check_refusal(case: tuple[Any, ...]) -> None:
+    make, function, arguments, given, parts, typed = case
+    if make is not None:
+        make()
+    message = refusal(function, arguments)
+    assert message.startswith(f"{given}: "), message
+    assert not [part for part in parts if part not in message], message
+    assert message.endswith(f"; type: {typed}"), message
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refusals(case: str) -> None:
+    check_refusal(REFUSED[case])
+
+
+#: As above; refused with another exception, or not at all, before the patch that goes with them.
+UNREFUSED = {
+    "npz of no bytes": (
+        text("", "a.npz"), "npz", {"path": "a.npz"}, "dataset.path=a.npz",
+        ["cannot be read as .npz"], "dataset.path=FILE.npz",
+    ),
+    "npz damaged": (
+        lambda: [np.savez_compressed("a.npz", x=np.arange(999) % 7), Path("a.npz").write_bytes(
+            b"".join([(d := Path("a.npz").read_bytes())[:60], bytes([d[60] ^ 255]), d[61:]]))],
+        "npz", {"path": "a.npz"}, "dataset.path=a.npz", ["cannot be read as .npz"],
+        "dataset.path=FILE.npz",
+    ),
+    "npz text inputs": (
+        save(x=np.array(["a", "b"]), y=np.arange(2)), "npz", {"path": "a.npz"}, "dataset.x=x",
+        ["numbers"], "dataset.x=NAME",
+    ),
+    "npz text labels": (
+        save(x=np.arange(2), y=np.array(["a", "b"])), "npz", {"path": "a.npz"}, "dataset.y=y",
+        ["numbers"], "dataset.y=NAME",
+    ),
+    "npz scalar": (
+        save(x=np.array(1.0), y=np.array(1)), "npz", {"path": "a.npz"}, "dataset.y=y",
+        ["rows"], "dataset.y=NAME",
+    ),
+    "npz of no rows": (
+        save(x=np.zeros((0, 2)), y=np.zeros(0)), "npz", {"path": "a.npz"},
+        "dataset.validation_split=0.2", ["0 examples"], "dataset.validation_split=0",
+    ),
+    "half of the validation data": (
+        save(x=ROWS, y=ROWS), "npz", {"path": "a.npz", "x_validation": "x"},
+        "dataset.y_validation=None", ["x_validation"], "dataset.y_validation=NAME",
+    ),
+    "validation shape": (
+        save(x=ROWS, y=ROWS, v=np.zeros((20, 2))),
+        "npz", {"path": "a.npz", "x_validation": "v", "y_validation": "y"},
+        "dataset.x_validation=v", ["shape (2,)", "()"], "dataset.x_validation=NAME",
+    ),
+    "csv of a header": (
+        text("a,y\n"), "csv", {"path": "a.csv"}, "dataset.validation_split=0.2", ["0 examples"],
+        "dataset.validation_split=0",
+    ),
+    "csv separator": (
+        text("a;y\n1;0\n2;1\n"), "csv", {"path": "a.csv"}, "dataset.separator=,",
+        ["one column", "'a;y'"], "dataset.separator=';'",
+    ),
+    "nothing left to train on": (
+        text("a,y\n1,0\n2,1\n"), "csv", {"path": "a.csv", "validation_split": 0.9},
+        "dataset.validation_split=0.9", ["2 examples"], "dataset.validation_split=0",
+    ),
+    "image size": (
+        images, "image_folder", {"path": "images", "size": [64]}, "dataset.size=[64]",
+        ["height and width"], "'dataset.size=[64,64]'",
+    ),
+    "grey BMP": (
+        lambda: [images(), Path("images/cat/0.png").rename("images/cat/0.BMP")],
+        "image_folder", {"path": "images", "channels": 1}, "dataset.channels=1",
+        ["images/cat/0.BMP", "PNG and JPEG"], "dataset.channels=3",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.xfail(strict=True, reason="no UsageError")
+@pytest.mark.parametrize("case", UNREFUSED)
+def test_refusals_to_come(case: str) -> None:
+    check_refusal(UNREFUSED[case])
+
+
+@pytest.mark.xfail(strict=True, reason="a hidden folder counts as a class")
+def test_hidden_folders_are_no_classes() -> None:
+    images()
+    Path("images/.cache").mkdir()
+    splits = datasets.image_folder("images", validation_split=0)
+    assert splits.classes == 3 and splits.train.y.min() == 0
+
+
+# -- reading -------------------------------------------------------------------------------------
+
+
+@pytest.mark.task
+def test_arrays_take_rows_eagerly_and_in_a_graph() -> None:
+    import tensorflow as tf
+
+    source = datasets.Arrays(np.arange(12, dtype=np.float32).reshape(4, 3), np.arange(4) * 10)
+    wanted = np.array([3, 0, 3])
+    # In a graph first: what it captures must be usable outside.
+    (inside,) = tf.data.Dataset.from_tensors(wanted).map(source.take)
+    for x, y in (inside, source.take(tf.constant(wanted))):
+        assert np.array_equal(x, source.x[wanted]) and x.dtype == tf.float32
+        assert np.array_equal(y, [30, 0, 30]) and y.dtype == tf.int64
+
+
+@pytest.mark.task
+@pytest.mark.parametrize("channels", [1, 3])
+def test_image_files_take(tmp_path: Path, channels: int) -> None:
+    import tensorflow as tf
+    from PIL import Image
+
+    grey = np.arange(30, dtype=np.uint8).reshape(5, 6) * 8
+    colour = np.stack([grey, 255 - grey, np.full_like(grey, 17)], -1)
+    files = {"grey.png": grey, "colour.png": colour, "grey.jpg": grey}
+    if channels == 3:
+        files |= {"colour.bmp": colour, "colour.gif": np.full((5, 6, 3), 255, np.uint8)}
+    paths = [str(tmp_path / name) for name in files]
+    for path, pixels in zip(paths, files.values(), strict=True):
+        Image.fromarray(pixels).save(path, **({"quality": 100} if path.endswith("jpg") else {}))
+    source = datasets.ImageFiles(paths, np.arange(len(paths)) + 7, (5, 6), channels)
+    wanted = np.arange(len(paths))[::-1].copy()
+    (inside,) = tf.data.Dataset.from_tensors(wanted).map(source.take)
+    for images, labels in (inside, source.take(tf.constant(wanted))):
+        assert labels.numpy().tolist() == (wanted + 7).tolist() and labels.dtype == tf.int64
+        assert images.shape == (len(paths), 5, 6, channels) and images.dtype == tf.float32
+        for row, pixels in zip(images.numpy()[::-1], files.values(), strict=True):
+            if pixels.ndim == 2:
+                expected = np.repeat(pixels[..., None], channels, -1)
+            elif channels == 3:
+                expected = pixels
+            else:
+                expected = (pixels @ [0.299, 0.587, 0.114])[..., None]
+            np.testing.assert_allclose(row, expected / 255, atol=1.6 / 255)
+
+    halved = datasets.ImageFiles(paths[:1], np.zeros(1, np.int64), (5, 3), channels)
+    (row,) = halved.take(tf.constant([0]))[0].numpy()
+    expected = (grey[:, ::2] + grey[:, 1::2].astype(np.float32)) / 2
+    np.testing.assert_allclose(row[..., 0], expected / 255, atol=1e-5)

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dtrain import journal
+from dtrain.journal import Follower, Journal
+
+NOTICE = '{"event": "notice", "time": 1.0, "message": "Zürich"}\n'.encode()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.jsonl"
+
+
+def test_an_event_can_be_read_when_write_returns(path: Path) -> None:
+    log = Journal(path)
+    before = time.time()
+    log.write("checkpoint", step=3, path="a\nb")
+    (event,) = journal.read(path)
+    assert before - 0.001 <= event.pop("time") <= time.time() + 0.001
+    assert event == {"event": "checkpoint", "step": 3, "path": "a\nb"}
+    log.write("notice", time=5.0, message="é")
+    assert journal.read(path)[1] == {"event": "notice", "time": 5.0, "message": "é"}
+    log.close()
+    assert path.read_bytes().count(b"\n") == 2
+
+
+def test_numbers_that_are_none_round_trip_through_strict_json(path: Path) -> None:
+    log = Journal(path)
+    log.write("metrics", step=1, metrics={"a": math.nan, "b": math.inf, "c": -math.inf, "d": 1})
+    log.close()
+
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is no JSON")
+
+    json.loads(path.read_text(), parse_constant=refuse)
+    metrics = journal.read(path)[0]["metrics"]
+    assert math.isnan(metrics.pop("a"))
+    assert metrics == {"b": math.inf, "c": -math.inf, "d": 1.0}
+    assert all(isinstance(value, float) for value in metrics.values())
+
+
+@pytest.mark.xfail(strict=True, reason="_finite does not look into lists")
+def test_a_list_may_hold_nan(path: Path) -> None:
+    with contextlib.closing(Journal(path)) as log:
+        log.write("notice", values=[math.nan, 1.0])
+    assert journal.read(path)[0]["values"] == ["nan", 1.0]
+
+
+TAILS = {"none": b"", "brace": b"{", "no newline": NOTICE[:-1], "half": NOTICE[:-6], "nul": b"\0"}
+
+
+@pytest.mark.parametrize("tail", TAILS.values(), ids=TAILS)
+@pytest.mark.parametrize("whole", [b"", NOTICE, NOTICE * 3], ids=["none", "one", "three"])
+def test_a_torn_last_line_is_cut_off(path: Path, whole: bytes, tail: bytes) -> None:
+    path.write_bytes(whole + tail)
+    assert len(journal.read(path)) == whole.count(b"\n")
+    with contextlib.closing(Journal(path)) as log:
+        assert path.read_bytes() == whole
+        log.write("notice", message="next")
+    assert path.read_bytes().startswith(whole)
+    assert [e["message"] for e in journal.read(path)] == ["Zürich"] * whole.count(b"\n") + ["next"]
+
+
+def test_lines_of_several_threads_stay_whole(path: Path) -> None:
+    log = Journal(path)
+
+    def write(thread: int) -> None:
+        for i in range(100):
+            log.write("notice", message="x" * 50 * thread, thread=thread, i=i)
+
+    threads = [threading.Thread(target=write, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    log.close()
+    events = journal.read(path)
+    assert len(events) == 400
+    for n in range(4):
+        assert [e["i"] for e in events if e["thread"] == n] == list(range(100))
+
+
+def test_follower_returns_each_event_once_and_whole(path: Path) -> None:
+    follower = Follower(path)
+    assert follower.new() == []
+    middle = NOTICE.index("ü".encode()) + 1  # inside the two bytes of one letter
+    found = []
+    with path.open("ab", buffering=0) as file:
+        for piece in (b"", NOTICE[:5], NOTICE[5:middle], NOTICE[middle:-1], b"\n" + NOTICE * 2):
+            file.write(piece)
+            found.append(len(follower.new()))
+    assert found == [0, 0, 0, 0, 3]
+    assert follower.new() == []
+    assert [e["message"] for e in journal.read(path)] == ["Zürich"] * 3
+
+
+EVENTS: list[dict[str, Any]] = [
+    {"event": "start", "replicas": 2},
+    {"event": "metrics", "step": 1, "metrics": {"loss": math.inf}},
+    {"event": "notice", "message": "m"},
+    {"event": "checkpoint", "step": 2, "path": "2"},
+    {"event": "metrics", "step": 3, "metrics": {"loss": 0.5}},
+    {"event": "error", "kind": "training", "message": "m"},
+    {"event": "end", "status": "failed", "step": 3},
+]
+
+
+@pytest.mark.parametrize(
+    ("step", "kept"), [(0, [0, 2]), (1, [0, 1, 2]), (2, [0, 1, 2, 3]), (3, [0, 1, 2, 3, 4])]
+)
+def test_cut_takes_back_what_a_resumed_run_writes_again(
+    path: Path, step: int, kept: list[int]
+) -> None:
+    log = Journal(path)
+    for event in EVENTS:
+        log.write(**event)
+    log.close()
+    before = journal.read(path)
+    journal.cut(path, step)
+    assert journal.read(path) == [before[i] for i in kept]
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_cut_of_a_torn_or_absent_journal(path: Path) -> None:
+    journal.cut(path, 0)
+    assert journal.read(path) == []
+    path.write_bytes(NOTICE + NOTICE[:9])
+    journal.cut(path, 0)
+    assert path.read_bytes().count(b"\n") == 1
+    assert journal.read(path)[0]["message"] == "Zürich"
