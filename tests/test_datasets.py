@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -201,24 +203,6 @@ REFUSED: dict[str, tuple[Callable[[], object] | None, str, dict[str, Any], str, 
     "npz is a folder": (
         None, "npz", {"path": "."}, "dataset.path=.", ["no such file"], "dataset.path=FILE",
     ),
-    "npz is text": (
-        text("hello", "a.npz"), "npz", {"path": "a.npz"}, "dataset.path=a.npz",
-        ["cannot be read as .npz", "numpy.savez"], "dataset.path=FILE.npz",
-    ),
-    "npz is one array": (
-        lambda: np.save("a.npy", ROWS), "npz", {"path": "a.npy"}, "dataset.path=a.npy",
-        ["cannot be read as .npz", "numpy.savez"], "dataset.path=FILE.npz",
-    ),
-    "npz is torn": (
-        lambda: [save(x=ROWS, y=ROWS)(), Path("a.npz").write_bytes(
-            Path("a.npz").read_bytes()[:-40])],
-        "npz", {"path": "a.npz"}, "dataset.path=a.npz", ["cannot be read as .npz"],
-        "dataset.path=FILE.npz",
-    ),
-    "npz holds objects": (
-        save(x=ROWS, y=np.array([{}])), "npz", {"path": "a.npz"}, "dataset.path=a.npz",
-        ["allow_pickle"], "dataset.path=FILE.npz",
-    ),
     "npz without x": (
         save(x_train=ROWS, labels=ROWS), "npz", {"path": "a.npz"}, "dataset.x=x",
         ["a.npz has no array of that name", "x_train, labels"], "dataset.x=x_train",
@@ -228,14 +212,14 @@ REFUSED: dict[str, tuple[Callable[[], object] | None, str, dict[str, Any], str, 
         ["x, label"], "dataset.y=label",
     ),
     "npz without x_validation": (
-        save(x=ROWS, y=ROWS, xv=ROWS),
-        "npz", {"path": "a.npz", "x_validation": "xw", "y_validation": "y"},
-        "dataset.x_validation=xw", ["x, y, xv"], "dataset.x_validation=xv",
+        save(x=ROWS, y=ROWS, held=ROWS),
+        "npz", {"path": "a.npz", "x_validation": "hold", "y_validation": "y"},
+        "dataset.x_validation=hold", ["x, y, held"], "dataset.x_validation=held",
     ),
     "npz without y_validation": (
-        save(x=ROWS, y=ROWS, yv=ROWS),
-        "npz", {"path": "a.npz", "x_validation": "x", "y_validation": "yw"},
-        "dataset.y_validation=yw", ["x, y, yv"], "dataset.y_validation=yv",
+        save(x=ROWS, y=ROWS, held=ROWS),
+        "npz", {"path": "a.npz", "x_validation": "x", "y_validation": "hold"},
+        "dataset.y_validation=hold", ["x, y, held"], "dataset.y_validation=held",
     ),
     "npz empty": (
         lambda: np.savez("a.npz"), "npz", {"path": "a.npz"}, "dataset.x=x",
@@ -244,10 +228,6 @@ REFUSED: dict[str, tuple[Callable[[], object] | None, str, dict[str, Any], str, 
     "lengths": (
         save(x=ROWS, y=ROWS[1:]), "npz", {"path": "a.npz"}, "dataset.y=y",
         ["has 19 rows and the inputs 20"], "dataset.y=NAME",
-    ),
-    "validation lengths": (
-        save(x=ROWS, y=ROWS), "npz", {"path": "a.npz", "x": "x", "x_validation": "x",
-        "y_validation": "v"}, "dataset.y_validation=v", ["no array"], "dataset.y_validation=y",
     ),
     "validation rows": (
         save(x=ROWS, y=ROWS, v=ROWS[:3]),
@@ -339,16 +319,6 @@ def test_refusals(case: str) -> None:
 
 #: As above; refused with another exception, or not at all, before the patch that goes with them.
 UNREFUSED = {
-    "npz of no bytes": (
-        text("", "a.npz"), "npz", {"path": "a.npz"}, "dataset.path=a.npz",
-        ["cannot be read as .npz"], "dataset.path=FILE.npz",
-    ),
-    "npz damaged": (
-        lambda: [np.savez_compressed("a.npz", x=np.arange(999) % 7), Path("a.npz").write_bytes(
-            b"".join([(d := Path("a.npz").read_bytes())[:60], bytes([d[60] ^ 255]), d[61:]]))],
-        "npz", {"path": "a.npz"}, "dataset.path=a.npz", ["cannot be read as .npz"],
-        "dataset.path=FILE.npz",
-    ),
     "npz text inputs": (
         save(x=np.array(["a", "b"]), y=np.arange(2)), "npz", {"path": "a.npz"}, "dataset.x=x",
         ["numbers"], "dataset.x=NAME",
@@ -404,6 +374,46 @@ def test_refusals_to_come(case: str) -> None:
     check_refusal(UNREFUSED[case])
 
 
+LEAKS = pytest.mark.xfail(strict=True, reason="np.load leaves the file open")
+OTHER = pytest.mark.xfail(strict=True, reason="neither ValueError nor OSError")
+
+
+def damaged() -> bytes:
+    np.savez_compressed("b.npz", x=np.arange(999) % 7)
+    data = bytearray(Path("b.npz").read_bytes())
+    data[60] ^= 255
+    return bytes(data)
+
+
+def written(write: Callable[..., None], **options: Any) -> bytes:
+    write("b.npz", **options)
+    return next(Path().glob("b.npz*")).read_bytes()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(lambda: b"hello", id="text"),
+        pytest.param(lambda: written(np.save, arr=ROWS), id="one array"),
+        pytest.param(lambda: b"", id="empty", marks=OTHER),
+        pytest.param(damaged, id="damaged", marks=OTHER),
+        pytest.param(lambda: written(np.savez, x=ROWS)[:-40], id="torn", marks=LEAKS),
+        pytest.param(lambda: written(np.savez, x=np.array([{}])), id="objects", marks=LEAKS),
+    ],
+)
+def test_an_unreadable_npz_is_refused_and_closed(content: Callable[[], bytes]) -> None:
+    Path("a.npz").write_bytes(content())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            message = refusal("npz", {"path": "a.npz"})
+        finally:
+            gc.collect()
+    assert message.startswith("dataset.path=a.npz: cannot be read as .npz ("), message
+    assert message.endswith("accepted: a file written by numpy.savez; type: dataset.path=FILE.npz")
+    assert not caught
+
+
 @pytest.mark.xfail(strict=True, reason="a hidden folder counts as a class")
 def test_hidden_folders_are_no_classes() -> None:
     images()
@@ -436,12 +446,13 @@ def test_image_files_take(tmp_path: Path, channels: int) -> None:
 
     grey = np.arange(30, dtype=np.uint8).reshape(5, 6) * 8
     colour = np.stack([grey, 255 - grey, np.full_like(grey, 17)], -1)
-    files = {"grey.png": grey, "colour.png": colour, "grey.jpg": grey}
+    even = np.full_like(colour, 200)
+    files = {"a.png": grey, "b.png": colour, "c.jpg": even, "d.jpeg": even[..., 0]}
     if channels == 3:
-        files |= {"colour.bmp": colour, "colour.gif": np.full((5, 6, 3), 255, np.uint8)}
+        files |= {"e.bmp": colour, "f.gif": even}
     paths = [str(tmp_path / name) for name in files]
     for path, pixels in zip(paths, files.values(), strict=True):
-        Image.fromarray(pixels).save(path, **({"quality": 100} if path.endswith("jpg") else {}))
+        Image.fromarray(pixels).save(path)
     source = datasets.ImageFiles(paths, np.arange(len(paths)) + 7, (5, 6), channels)
     wanted = np.arange(len(paths))[::-1].copy()
     (inside,) = tf.data.Dataset.from_tensors(wanted).map(source.take)

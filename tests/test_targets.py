@@ -144,7 +144,10 @@ def test_locate(name: str, expected: Any) -> None:
 
 #: (target, parts of the message)
 NOT_FOUND = {
-    "typing error": ("dtrain.cluster.Cluser", ["'Cluser' does not exist", "dtrain.cluster.Cluster"]),
+    "typing error": (
+        "dtrain.cluster.Cluser",
+        ["'Cluser' does not exist", "dtrain.cluster.Cluster"],
+    ),
     "of a module": ("dtrain.clusters.Task", ["'clusters' does not exist"]),
     "nothing near": ("dtrain.cluster.zzz", ["'zzz' does not exist", "type: "]),
     "inside a class": ("tmine.Made.othr", ["'othr' does not exist", "=tmine.Made.other"]),
@@ -172,7 +175,9 @@ def test_the_nearest_name_replaces_the_wrong_part_alone() -> None:
 
 
 @pytest.mark.usefixtures("mine")
-@pytest.mark.parametrize("target", ["dtrain.targets.os.system", "tmine.os.system", "tmine.imported"])
+@pytest.mark.parametrize(
+    "target", ["dtrain.targets.os.system", "tmine.os.system", "tmine.imported"]
+)
 def test_a_trusted_module_does_not_lend_its_trust(target: str) -> None:
     message = refusal(targets.locate, target, "m._target_")
     assert message.startswith("m._target_="), message

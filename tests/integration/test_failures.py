@@ -37,8 +37,8 @@ class Bomb(keras.callbacks.Callback):
 class Poison(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
         if epoch == 1:
-            first = self.model.trainable_variables[0]
-            first.assign(first * float("nan"))
+            last = self.model.trainable_variables[-1]  # a relu would hide it
+            last.assign(last * float("nan"))
 
 
 class Die(keras.callbacks.Callback):

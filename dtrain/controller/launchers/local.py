@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 
 from dtrain.cluster import Cluster
@@ -37,30 +37,31 @@ def warm(environment: dict[str, str]) -> multiprocessing.context.BaseContext:
     _warm = dict(environment)
     before = dict(os.environ)
     os.environ.update(environment)
-    # The terminal sends Ctrl-C to every process of the group: server and tasks inherit this mask
-    # and leave it to the controller.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        with _quiet():
+        with _sheltered():
             forkserver.ensure_running()
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.environ.clear()
         os.environ.update(before)
     return context
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Give processes started inside no standard error: TensorFlow's import chatters there.
+def _sheltered() -> Iterator[None]:
+    """Start processes that leave Ctrl-C to the controller and do not chatter.
 
-    A task opens its own log as soon as it runs.
+    A terminal sends SIGINT to every process of the group: they inherit it blocked. TensorFlow's
+    import writes to standard error: they have none until a task opens its log.
     """
+    # ORDER: this unblocks SIGINT when it starts its process; afterwards it does nothing.
+    resource_tracker.ensure_running()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     stderr, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 2)
     try:
         yield
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.dup2(stderr, 2)
         os.close(stderr)
         os.close(null)
@@ -102,7 +103,7 @@ class Local(Launcher):
                 process = context.Process(  # type: ignore[attr-defined]
                     target=_enter, args=(str(rundir.path), task.name, environment), name=task.name
                 )
-                with _quiet():
+                with _sheltered():
                     process.start()
                 self._processes[task.name] = process
         finally:
