@@ -16,9 +16,11 @@ from dtrain.errors import UsageError
 
 
 def refusal(name: str, arguments: dict[str, Any]) -> str:
-    with pytest.raises(UsageError) as caught:
+    try:
         getattr(datasets, name)(**arguments)
-    return str(caught.value)
+    except UsageError as error:  # not pytest.raises: it would keep open what the frames hold
+        return str(error)
+    pytest.fail("it was not refused")
 
 
 def test_digits() -> None:
@@ -328,8 +330,8 @@ UNREFUSED = {
         ["numbers"], "dataset.y=NAME",
     ),
     "npz scalar": (
-        save(x=np.array(1.0), y=np.array(1)), "npz", {"path": "a.npz"}, "dataset.y=y",
-        ["rows"], "dataset.y=NAME",
+        save(x=np.array(1.0), y=np.array(1)), "npz", {"path": "a.npz"}, "dataset.x=x",
+        ["rows"], "dataset.x=NAME",
     ),
     "npz of no rows": (
         save(x=np.zeros((0, 2)), y=np.zeros(0)), "npz", {"path": "a.npz"},
@@ -398,7 +400,7 @@ def written(write: Callable[..., None], **options: Any) -> bytes:
         pytest.param(lambda: b"", id="empty", marks=OTHER),
         pytest.param(damaged, id="damaged", marks=OTHER),
         pytest.param(lambda: written(np.savez, x=ROWS)[:-40], id="torn", marks=LEAKS),
-        pytest.param(lambda: written(np.savez, x=np.array([{}])), id="objects", marks=LEAKS),
+        pytest.param(lambda: written(np.savez, x=np.array([{}])), id="objects"),
     ],
 )
 def test_an_unreadable_npz_is_refused_and_closed(content: Callable[[], bytes]) -> None:

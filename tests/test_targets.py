@@ -291,7 +291,7 @@ def test_a_callable_without_a_signature(monkeypatch: pytest.MonkeyPatch) -> None
 def test_everything_public_in_keras_can_be_named() -> None:
     import keras
 
-    groups = "activations applications callbacks initializers layers losses metrics optimizers"
+    groups = "activations callbacks initializers layers losses metrics optimizers"
     for group in groups.split():
         module = getattr(keras, group)
         names = [n for n in dir(module) if not n.startswith("_") and callable(getattr(module, n))]

@@ -11,8 +11,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from dtrain import targets
 from dtrain.cluster import Cluster, Task
-from dtrain.datasets import Splits
 from dtrain.errors import UsageError
+from dtrain.sources import Splits
 
 #: Logical CPU devices of a data-parallel strategy where nobody says how many.
 DEFAULT_CPU_DEVICES = 2
@@ -147,6 +147,13 @@ def plan(config: DictConfig, splits: Splits | None, machine_gpus: int) -> Plan:
             "hardware.jit_compile", "true",
             f"XLA cannot compile a step of strategy={strategy.name}: replicas meet inside it",
             "true with strategy=default or strategy=one_device", "hardware.jit_compile=false",
+        )  # fmt: skip
+    accumulated = OmegaConf.select(config, "optimizer.gradient_accumulation_steps")
+    if replicas > 1 and accumulated is not None:
+        raise UsageError(
+            "optimizer.gradient_accumulation_steps", accumulated,
+            f"Keras cannot accumulate gradients over {replicas} replicas", "null, or one replica",
+            "strategy=one_device",
         )  # fmt: skip
     _check_batch(config.trainer.batch_size, replicas, splits)
     environment = {

@@ -304,10 +304,10 @@ def refuse_unknown(config: DictConfig) -> None:
     typed = {"": Config, "hardware": Hardware, "trainer": Trainer, "tracking": Tracking}
     for prefix, kind in {**typed, "checkpoint": Checkpointing}.items():
         known = [field.name for field in dataclasses.fields(kind)]
-        for name in OmegaConf.select(config, prefix) if prefix else config:
+        for name in map(str, OmegaConf.select(config, prefix) if prefix else config):
             if name not in known:
-                key = f"{prefix}.{name}" if prefix else str(name)
-                near = nearest(str(name), known) or known[0]
+                key = f"{prefix}.{name}" if prefix else name
+                near = nearest(name, known) or known[0]
                 raise UsageError(
                     key, OmegaConf.select(config, key), "nothing reads this key",
                     ", ".join(sorted(known)), f"{prefix}.{near}=..." if prefix else f"{near}=...",

@@ -11,8 +11,8 @@ import tensorflow as tf
 from omegaconf import DictConfig
 
 from dtrain import targets
-from dtrain.datasets import Splits
 from dtrain.errors import UsageError
+from dtrain.sources import Splits
 from dtrain.targets import plain
 from dtrain.task import pipeline
 

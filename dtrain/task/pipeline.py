@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from dtrain.datasets import Source
+from dtrain.sources import Source
 
 Augment = Callable[..., tf.Tensor]
 

@@ -39,6 +39,11 @@ EARLY = {
     "devices 0": (["hardware.devices=0"], ["hardware.devices=0", "at least 1"]),
     "hosts": (["hardware.hosts=2"], ["hardware.hosts=2", "one host", "type: hardware.hosts=1"]),
     "xla": (["strategy=mirrored", "hardware.jit_compile=true"], ["jit_compile=true", "one_device"]),
+    "accumulation": (
+        ["strategy=mirrored", "optimizer.gradient_accumulation_steps=4"],
+        ["gradient_accumulation_steps=4", "2 replicas", "type: strategy=one_device"],
+    ),
+    "no value": (["dry_run"], ["dry_run", "cannot be read", "type: dry_run=VALUE"]),
     "file": (["dataset=npz", "dataset.path=no.npz"], ["dataset.path=no.npz", "no such file"]),
     "trust": (
         ["model=custom", "model._target_=os.system"],

@@ -1,0 +1,32 @@
+# make run    on a fresh machine: .venv, install, train
+# make test   on a fresh machine: .venv, install, the whole test suite
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: install run test check bench clean
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[test]"
+	@touch $@
+
+run: install
+	$(BIN)/python -m dtrain strategy=mirrored
+
+test: install
+	$(BIN)/python -m pytest
+
+check: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+bench: install
+	$(BIN)/python experiments/benchmark.py
+
+clean:
+	rm -rf .venv build dist *.egg-info

@@ -1,0 +1,222 @@
+"""What a person can say in YAML or on the command line, run for real."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.conftest import QUICK
+
+USER = '''
+import keras
+import numpy as np
+from dtrain.datasets import Splits
+
+BATCHES = []
+
+
+class Source:
+    """A source of a person's own, in NumPy."""
+
+    def __init__(self, n):
+        self.n = n
+
+    def __len__(self):
+        return self.n
+
+    def take(self, indices):
+        x = np.stack([np.full(8, i % 4, np.float32) for i in indices])
+        return x, (indices % 4).astype(np.int64)
+
+
+def load(n):
+    return Splits(Source(n), Source(10), classes=4)
+
+
+class Batches(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        BATCHES.append((batch, round(logs["loss"], 3)))
+
+    def on_train_end(self, logs=None):
+        print("batches", len(BATCHES), [b for b, _ in BATCHES])
+
+
+class Modules(keras.callbacks.Callback):
+    def on_train_end(self, logs=None):
+        import sys
+        print("modules", sorted({m.split(".")[0] for m in sys.modules} & {"hydra", "mlflow"}))
+
+
+class Rate(keras.callbacks.Callback):
+    """Halves the rate, as ReduceLROnPlateau does, and stops, as EarlyStopping does."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        assert {"loss", "accuracy", "val_loss", "val_accuracy"} <= set(logs)
+        self.model.optimizer.learning_rate = 0.5 * float(self.model.optimizer.learning_rate)
+        self.model.stop_training = epoch == 2
+'''
+
+
+def test_a_task_imports_neither_hydra_nor_mlflow(dtrain, user_code) -> None:
+    user_code(USER)
+    run = dtrain(*QUICK, "trainer.callbacks=[{_target_:mine.Modules}]")
+    assert "modules []" in run.log
+
+
+def test_batch_hooks_are_called_for_every_batch(dtrain, user_code) -> None:
+    user_code(USER)
+    run = dtrain(*QUICK, "trainer.callbacks=[{_target_:mine.Batches}]")
+    assert "batches 8 [0, 1, 2, 3, 0, 1, 2, 3]" in run.log
+
+
+def test_callbacks_change_the_rate_and_stop(dtrain, user_code) -> None:
+    user_code(USER)
+    run = dtrain(*QUICK, "trainer.epochs=9", "trainer.callbacks=[{_target_:mine.Rate}]")
+    assert run.code == 0, run.output
+    assert run.result["step"] == 3 * 4
+    rates = run.points("learning_rate")
+    assert rates[4] == pytest.approx(0.001)
+    assert rates[8] == pytest.approx(0.0005)
+
+
+def test_keras_callbacks(dtrain, tmp_path: Path) -> None:
+    run = dtrain(
+        *QUICK, "trainer.epochs=30", "optimizer.learning_rate=1e-9", "objective=val_loss",
+        "objective_mode=min",
+        "trainer.callbacks=["
+        "{_target_:keras.callbacks.EarlyStopping,monitor:val_accuracy,patience:3},"
+        "{_target_:keras.callbacks.ReduceLROnPlateau,monitor:val_accuracy,patience:2},"
+        "{_target_:keras.callbacks.ModelCheckpoint,filepath:best.keras,save_best_only:true}]",
+    )  # fmt: skip
+    assert run.code == 0, run.output
+    assert run.result["step"] == 4 * 4  # the first epoch is the best, three more do not improve
+    assert (tmp_path / "best.keras").exists()
+
+
+def test_checkpoints_keep_the_newest_and_the_best(dtrain) -> None:
+    run = dtrain(
+        *QUICK, "trainer.epochs=6", "checkpoint.keep=2", "optimizer.learning_rate=1e-9",
+        "objective=val_loss", "objective_mode=min",
+    )  # fmt: skip
+    kept = {int(p.name) for p in run.rundir.checkpoints.iterdir()}
+    assert kept == {20, 24, run.result["best_step"]}
+    every = dtrain(*QUICK, "checkpoint.every_epochs=null", "checkpoint.every_steps=3")
+    assert {int(p.name) for p in every.rundir.checkpoints.iterdir()} == {3, 6, 8}
+
+
+def test_own_dataset(dtrain, user_code) -> None:
+    user_code(USER)
+    base = [a for a in QUICK if not a.startswith("dataset")]
+    run = dtrain(*base, "dataset=custom", "dataset._target_=mine.load", "+dataset.n=128")
+    assert run.code == 0, run.output
+    assert run.events("start")[0]["validation_examples"] == 10
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["hardware.precision=mixed_bfloat16"],
+        ["hardware.precision=mixed_float16", "strategy=mirrored"],
+        ["hardware.jit_compile=true", "strategy=one_device"],
+        ["optimizer.use_ema=true", "strategy=mirrored"],
+        ["optimizer.gradient_accumulation_steps=2", "strategy=one_device"],
+        ["optimizer=adamw", "optimizer.global_clipnorm=1.0", "optimizer/schedule=warmup"],
+        ["optimizer=sgd", "optimizer.clipvalue=0.5", "optimizer/schedule=cosine"],
+        ["hardware=cpu", "hardware.intra_op_threads=1", "hardware.inter_op_threads=1"],
+        ["launcher=local", "trainer.validation_freq=2"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_options_train(arguments: list[str], dtrain) -> None:
+    run = dtrain(*QUICK, "trainer.epochs=10", "optimizer.learning_rate=0.05", *arguments)
+    assert run.code == 0, run.output + run.log
+    loss = run.points("loss")
+    assert loss[max(loss)] < 0.7 * loss[1]
+
+
+def test_schedules_move_the_rate(dtrain) -> None:
+    warmup = dtrain(*QUICK, "optimizer/schedule=warmup", "optimizer.learning_rate=0.1")
+    rates = warmup.points("learning_rate")
+    assert rates[2] == pytest.approx(0.05)
+    assert rates[8] == pytest.approx(0.1)
+    cosine = dtrain(*QUICK, "optimizer/schedule=cosine", "optimizer.learning_rate=0.1")
+    rates = cosine.points("learning_rate")
+    assert rates[4] == pytest.approx(0.05)
+    assert rates[8] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_validation_freq(dtrain) -> None:
+    run = dtrain(*QUICK, "trainer.epochs=4", "trainer.validation_freq=2")
+    assert list(run.points("val_loss")) == [8, 16]
+
+
+def test_an_applications_model_on_an_image_folder(dtrain, tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    for name, level in (("dark", 40), ("light", 200)):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for i in range(20):
+            pixels = generator.integers(level - 30, level + 30, (32, 32, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "images" / name / f"{i}.png")
+    run = dtrain(
+        "dataset=image_folder", "dataset.path=images", "dataset.size=[32,32]", "tracking=none",
+        "dataset.augment={_target_:dtrain.augment.shift_flip,pixels:2,flip:true}",
+        "model=custom", "model._target_=keras.applications.MobileNetV2", "+model.weights=null",
+        "+model.alpha=0.35", "trainer.batch_size=8", "trainer.epochs=1", "strategy=mirrored",
+    )  # fmt: skip
+    assert run.code == 0, run.output + run.log
+    assert run.events("start")[0]["validation_examples"] == 8
+    assert run.result["step"] == 4
+
+
+def test_csv_and_npz(dtrain, tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal((200, 3)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(int)
+    names = np.array(["no", "yes"])[y]
+    lines = [f"{a},{b},{c},{n}" for (a, b, c), n in zip(x, names, strict=True)]
+    (tmp_path / "data.csv").write_text("\n".join(["a,b,c,answer", *lines]))
+    np.savez(tmp_path / "data.npz", x=x, y=y)
+    for name in ("csv", "npz"):
+        run = dtrain(
+            "tracking=none", "model=mlp", f"dataset={name}", f"dataset.path=data.{name}",
+            "trainer.epochs=15", "trainer.batch_size=16", "optimizer.learning_rate=0.01",
+        )  # fmt: skip
+        assert run.code == 0, run.output
+        assert run.result["objective"] > 0.9
+
+
+def test_dry_run_starts_nothing(dtrain, tmp_path: Path) -> None:
+    run = dtrain("strategy=mirrored", "hardware.devices=4", "dry_run=true")
+    assert run.code == 0
+    for part in ("replicas             4", "per-replica batch    16", "steps per epoch      22",
+                 "CPU:3", "sqlite:///", "nothing was started"):  # fmt: skip
+        assert part in run.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_directory_of_ones_own(dtrain, user_code, tmp_path: Path) -> None:
+    user_code(USER)
+    (tmp_path / "mine" / "dataset").mkdir(parents=True)
+    (tmp_path / "mine" / "dataset" / "constant.yaml").write_text("_target_: mine.load\nn: 64\n")
+    (tmp_path / "mine" / "experiment").mkdir()
+    (tmp_path / "mine" / "experiment" / "small.yaml").write_text(
+        "# @package _global_\n"
+        "defaults:\n  - override /dataset: constant\n  - override /model: mlp\n"
+        "name: small\ntrainer: {epochs: 1, batch_size: 16}\n"
+    )
+    run = dtrain("--config-dir", "mine", "experiment=small", "tracking=none")
+    assert run.code == 0, run.output
+    assert run.result["step"] == 4
+    assert run.rundir.path.name.endswith("_small")
+    bad = dtrain("--config-dir", "mine", "dataset=constnat")
+    assert "type: dataset=constant" in bad.output
+
+
+def test_multirun(dtrain, tmp_path: Path) -> None:
+    run = dtrain("-m", *QUICK, "strategy=one_device,mirrored", "hardware.devices=2")
+    assert run.code == 0, run.output
+    folders = sorted(tmp_path.glob("outputs/multirun/*/*/*/result.json"))
+    assert [p.parent.name for p in folders] == ["0", "1"]

@@ -1,0 +1,77 @@
+"""Who may import whom: the controller never TensorFlow, the task never Hydra or MLflow."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import dtrain
+
+PACKAGE = Path(dtrain.__file__).parent
+#: Modules that both halves use, lowest first; each may import those before it.
+SHARED = ["errors", "rundir", "cluster", "journal", "targets", "sources", "datasets", "checkpoint"]
+
+
+def imports(path: Path) -> Iterator[tuple[str, bool]]:
+    """Yield each imported module and whether it is imported at the top of the file."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        top = node in tree.body
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, top) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module, top
+            yield from ((f"{node.module}.{alias.name}", top) for alias in node.names)
+
+
+def modules(folder: str) -> list[Path]:
+    return sorted((PACKAGE / folder).rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", modules("controller"), ids=lambda p: p.name)
+def test_the_controller_imports_no_tensorflow(path: Path) -> None:
+    for name, top in imports(path):
+        assert name.split(".")[0] not in ("tensorflow", "keras", "tensorboard")
+        # A launcher enters the task's half inside the function that starts it.
+        assert not name.startswith("dtrain.task") or (not top and "launchers" in str(path))
+        assert not name.startswith(("dtrain.models", "dtrain.augment", "dtrain.schedules"))
+
+
+@pytest.mark.parametrize("path", modules("task"), ids=lambda p: p.name)
+def test_the_task_imports_no_hydra(path: Path) -> None:
+    for name, _ in imports(path):
+        assert name.split(".")[0] not in ("hydra", "mlflow", "rich")
+        assert not name.startswith("dtrain.controller")
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_shared_modules_build_on_each_other_only(name: str) -> None:
+    below = SHARED[: SHARED.index(name)]
+    for imported, top in imports(PACKAGE / f"{name}.py"):
+        parts = imported.split(".")
+        assert not (top and parts[0] in ("tensorflow", "keras", "hydra", "mlflow"))
+        assert parts[0] != "dtrain" or len(parts) == 1 or parts[1] in below
+
+
+@pytest.mark.parametrize("arguments", [["--cfg", "job"], ["dry_run=true", "strategy=mirrored"]])
+def test_questions_are_answered_without_tensorflow(arguments: list[str]) -> None:
+    code = (
+        "import sys; from dtrain.__main__ import main; code = main(); "
+        "heavy = {'tensorflow', 'keras', 'mlflow', 'sklearn', 'pandas'} & set(sys.modules); "
+        "sys.exit(f'imported {heavy}' if heavy else code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert "mirrored" in done.stdout or "model:" in done.stdout
+
+
+def test_no_file_holds_two_rooms() -> None:
+    long = {p.name: n for p in modules(".") if (n := len(p.read_text().splitlines())) > 330}
+    assert not long

@@ -1,0 +1,110 @@
+"""The configuration: every preset composes, every key is typed, every key is read."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import OmegaConf
+
+from dtrain import datasets
+from dtrain.controller import schema
+from dtrain.controller.plan import check_values
+from tests import warm
+
+CONF = schema.folder("conf")
+PRESETS = sorted(
+    f"{path.parent.relative_to(CONF)}={path.stem}"
+    for path in CONF.rglob("*.yaml")
+    if path.parent != CONF
+)
+EXPERIMENTS = sorted(f"experiment={p.stem}" for p in schema.folder("experiments").glob("*.yaml"))
+#: What presets leave to the person.
+GIVEN = {
+    "model=custom": ["model._target_=keras.applications.MobileNetV2"],
+    "dataset=custom": ["dataset._target_=dtrain.datasets.digits"],
+    "dataset=csv": ["dataset.path=x.csv"],
+    "dataset=npz": ["dataset.path=x.npz"],
+    "dataset=image_folder": ["dataset.path=x"],
+}
+
+
+def composed(*overrides: str) -> Any:
+    schema.register()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        whole = compose("config", list(overrides), return_hydra_config=True)
+        HydraConfig.instance().set_config(whole)
+        config = compose("config", list(overrides))
+        OmegaConf.resolve(config)
+        return config
+
+
+@pytest.mark.parametrize("preset", [*PRESETS, *EXPERIMENTS])
+def test_every_preset_composes_and_passes_the_checks(preset: str) -> None:
+    config = composed(preset, *GIVEN.get(preset, []))
+    check_values(config)
+    schema.refuse_unknown(config)
+
+
+def test_there_are_presets() -> None:
+    assert {"strategy=mirrored", "optimizer/schedule=cosine", "launcher=inline"} <= set(PRESETS)
+    assert EXPERIMENTS
+
+
+@pytest.mark.parametrize("name", schema.SCHEMAS["dataset"])
+def test_dataset_schemas_are_their_functions(name: str) -> None:
+    fields = {f.name for f in dataclasses.fields(schema.SCHEMAS["dataset"][name])}
+    assert fields - {"_target_", "augment"} == set(
+        inspect.signature(getattr(datasets, name)).parameters
+    )
+
+
+def parameters(targets: list[str]) -> dict[str, list[str]]:
+    from dtrain.targets import locate
+
+    return {t: list(inspect.signature(locate(t, "key")).parameters) for t in targets}
+
+
+def test_the_other_schemas_are_their_functions() -> None:
+    kinds = {
+        kind()._target_: {f.name for f in dataclasses.fields(kind)} - {"_target_"}
+        for group in ("model", "optimizer", "optimizer/schedule")
+        for kind in schema.SCHEMAS[group].values()
+    }
+    found = warm.call(parameters, 1, {"targets": list(kinds)})
+    derived = {"learning_rate", "total_steps", "steps_per_epoch"}
+    for target, fields in kinds.items():
+        takes = set(found[target])
+        if "optimizers" in target:
+            assert fields - {"schedule"} <= takes
+            assert takes - fields <= {"name", "kwargs"}
+        elif "schedules" in target:
+            assert fields == takes - derived
+        else:
+            assert fields == takes
+
+
+def test_every_key_is_read_by_code() -> None:
+    package = Path(schema.__file__).parent.parent
+    code = "\n".join(path.read_text() for path in package.rglob("*.py") if path.name != "schema.py")
+    kinds = [schema.Hardware, schema.Trainer, schema.Tracking, schema.Checkpointing,
+             schema.Strategy, schema.Launcher, schema.Config]  # fmt: skip
+    for kind in kinds:
+        for field in dataclasses.fields(kind):
+            assert re.search(rf"\.{field.name}\b", code), f"{kind.__name__}.{field.name}"
+
+
+def test_defaults_of_conf_are_complete() -> None:
+    """Every key of the schemas stands, with its comment, where a person looks for it."""
+    for group in ("hardware", "trainer", "tracking"):
+        first = {"hardware": "auto", "trainer": "default", "tracking": "mlflow"}[group]
+        written = OmegaConf.load(CONF / group / f"{first}.yaml")
+        kind = {"hardware": schema.Hardware, "trainer": schema.Trainer,
+                "tracking": schema.Tracking}[group]  # fmt: skip
+        assert set(written) == {f.name for f in dataclasses.fields(kind)}
