@@ -18,6 +18,7 @@ class RunDir:
     def __init__(self, path: str | os.PathLike[str]):
         self.path = Path(path).absolute()
         self.config = self.path / "config.yaml"
+        self.command = self.path / "command.json"
         self.cluster = self.path / "cluster.json"
         self.journal = self.path / "journal.jsonl"
         self.progress = self.path / "progress.json"

@@ -15,11 +15,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dtrain import errors
-from dtrain.controller import schema
+from dtrain.controller import resume, schema
 from dtrain.controller.explain import explain
 from dtrain.controller.job import Outcome, run
-from dtrain.controller.resume import resumed
-from dtrain.errors import DtrainError
+from dtrain.errors import DtrainError, UsageError
 
 
 def main() -> int:
@@ -46,8 +45,13 @@ def main() -> int:
     # Hydra then lets exceptions through, for us to explain, instead of printing and exiting 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
-        hydra.main(config_path=str(schema.folder("conf")), config_name="config",
-                   version_base="1.3")(job)()  # fmt: skip
+        sys.argv[1:] = resume.arguments(sys.argv[1:])
+        hydra.main(
+            config_path=str(schema.folder("conf")), config_name="config", version_base="1.3"
+        )(job)()
+    except UsageError as error:
+        _print(error)
+        return error.exit_code
     except (HydraException, OmegaConfBaseException) as error:
         _print(explain(error, sys.argv[1:]))
         return errors.USAGE
@@ -56,10 +60,12 @@ def main() -> int:
 
 def _job(config: DictConfig) -> Outcome:
     settings = HydraConfig.get()
+    overrides = list(settings.overrides.task)
     schema.refuse_unknown(config)
     OmegaConf.resolve(config)
     if config.resume is not None:
-        config = resumed(config, list(settings.overrides.task))
+        resume.check(config, overrides)
+        config.resume = str(Path(config.resume).absolute())
     config.output_dir = str(Path(config.output_dir).absolute())
     if settings.mode == RunMode.MULTIRUN:
         folder = Path(settings.runtime.output_dir)
@@ -71,7 +77,8 @@ def _job(config: DictConfig) -> Outcome:
             / time.strftime("%Y-%m-%d", now)
             / f"{time.strftime('%H-%M-%S', now)}_{config.name}"
         )
-    return run(config, folder)
+    sources = {source.provider: source.path for source in settings.runtime.config_sources}
+    return run(config, folder, resume.command(overrides, sources.get("command-line")))
 
 
 def _print(error: Exception) -> None:

@@ -68,12 +68,13 @@ class Signals:
             raise KeyboardInterrupt
 
 
-def run(config: DictConfig, folder: Path) -> Outcome:
+def run(config: DictConfig, folder: Path, command: dict[str, Any]) -> Outcome:
     """Do one job from its configuration to its result.
 
     Args:
         config: composed by Hydra, and taken over from the run where it resumes one.
         folder: where a new run folder goes.
+        command: contents of ``command.json``.
 
     Raises:
         UsageError: the configuration is wrong; nothing is left behind.
@@ -87,7 +88,7 @@ def run(config: DictConfig, folder: Path) -> Outcome:
     if config.dry_run:
         report.print_plan(config, planned, folder)
         return Outcome(errors.OK)
-    return Job(config, planned, launcher, folder).run()
+    return Job(config, planned, launcher, folder, command).run()
 
 
 class Job:
@@ -98,9 +99,18 @@ class Job:
         planned: its processes.
         launcher: starts them.
         folder: where a new run folder goes.
+        command: contents of ``command.json``.
     """
 
-    def __init__(self, config: DictConfig, planned: Plan, launcher: Launcher, folder: Path):
+    def __init__(
+        self,
+        config: DictConfig,
+        planned: Plan,
+        launcher: Launcher,
+        folder: Path,
+        command: dict[str, Any],
+    ):
+        self._command = command
         self._config = config
         self._cluster: Cluster = planned.cluster
         self._launcher = launcher
@@ -142,6 +152,7 @@ class Job:
             self._rundir.progress.unlink(missing_ok=True)
         text = OmegaConf.to_yaml(self._config, resolve=True)
         self._rundir.config.write_text(text)
+        write_json(self._rundir.command, self._command)
         write_json(self._rundir.cluster, self._cluster.to_json())
         self._rundir.logs.mkdir(exist_ok=True)
 

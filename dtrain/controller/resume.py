@@ -1,15 +1,14 @@
-"""``resume=RUN_DIR``: the run's own configuration, with what this command line changes."""
+"""``resume=RUN_DIR``: the run's own command line, with what this one changes."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 
-from dtrain import checkpoint
+from dtrain import checkpoint, targets
 from dtrain.errors import UsageError
-from dtrain.rundir import RunDir
+from dtrain.rundir import RunDir, read_json
 
 #: What a resumed run may not change: its numbers would no longer be those of one run.
 FIXED = (
@@ -24,23 +23,58 @@ FIXED = (
 )
 
 
-def resumed(config: DictConfig, overrides: list[str]) -> DictConfig:
-    """Return the configuration of the run in ``config.resume`` with this command's overrides.
+def command(overrides: list[str], config_dir: str | None) -> dict[str, Any]:
+    """Return the contents of ``command.json``: what a later ``resume=`` composes from."""
+    kept = [word for word in overrides if _key(word) != "resume"]
+    return {"overrides": kept, "config_dir": config_dir}
+
+
+def _key(word: str) -> str:
+    return word.partition("=")[0].lstrip("+~").replace("/", ".")
+
+
+def arguments(given: list[str]) -> list[str]:
+    """Put the run's own words before those ``given``, less what these replace.
 
     Args:
-        config: composed from this command line.
-        overrides: the command line.
+        given: the command line, without the program's name.
 
     Raises:
-        UsageError: the folder is none of a run, holds no sound checkpoint, or an override would
-            change the run's numbers.
+        UsageError: ``resume=`` names no run folder.
     """
-    rundir = RunDir(config.resume)
-    if not rundir.config.is_file():
+    folder = next((word.partition("=")[2] for word in given if _key(word) == "resume"), "null")
+    if folder == "null":
+        return given
+    rundir = RunDir(folder)
+    past = read_json(rundir.command)
+    if past is None or not rundir.config.is_file():
         raise UsageError(
-            "resume", config.resume, "is not a run folder (it has no config.yaml)",
+            "resume", folder, f"is not a run folder (it has no {rundir.command.name})",
             "a folder that a run printed as its run folder", "resume=outputs/DATE/TIME_NAME",
         )  # fmt: skip
+    new = {_key(word) for word in given}
+    kept = [
+        word
+        for word in past["overrides"]
+        if not any(_key(word) == key or _key(word).startswith(f"{key}.") for key in new)
+    ]
+    flags = []
+    if past["config_dir"] and not any(word.startswith(("--config-dir", "-cd")) for word in given):
+        flags = ["--config-dir", past["config_dir"]]
+    return [*flags, *kept, *given]
+
+
+def check(config: DictConfig, overrides: list[str]) -> None:
+    """Refuse to go on with what would not be the same run.
+
+    Args:
+        config: composed from :func:`arguments`.
+        overrides: the whole command line.
+
+    Raises:
+        UsageError: the run has no sound checkpoint, or a key that decides its numbers differs.
+    """
+    rundir = RunDir(config.resume)
     found, problems = checkpoint.newest(rundir.checkpoints)
     if found is None:
         detail = f" ({problems[0]})" if problems else ""
@@ -49,34 +83,16 @@ def resumed(config: DictConfig, overrides: list[str]) -> DictConfig:
             "a run that saved one", "the command that began the run, to start anew",
         )  # fmt: skip
     past = OmegaConf.load(rundir.config)
-    assert isinstance(past, DictConfig)
-    # The schema of this version types what was read back, and fills in keys it did not have.
-    base = config.copy()
-    with open_dict(base):
-        for group in ("model", "dataset", "optimizer"):
-            base[group] = past[group]
-    merged = OmegaConf.merge(base, past)
-    assert isinstance(merged, DictConfig)
-    for override in OverridesParser.create().parse_overrides(overrides):
-        key = override.key_or_group.replace("/", ".")
-        if key in ("resume", "experiment"):
+    for fixed in FIXED:
+        old = targets.plain(OmegaConf.select(past, fixed))
+        new = targets.plain(OmegaConf.select(config, fixed))
+        if old == getattr(new, "name", new):
             continue
-        for fixed in FIXED:
-            overlaps = key == fixed or key.startswith(f"{fixed}.") or fixed.startswith(f"{key}.")
-            old, new = OmegaConf.select(past, fixed), OmegaConf.select(config, fixed)
-            if overlaps and _plain(old) != _plain(new):
-                raise UsageError(
-                    key, override.get_value_element_as_str(),
-                    f"would change the numbers of a run that is resumed ({fixed})",
-                    "changes of trainer.epochs, strategy, hardware, tracking, checkpoint, launcher",
-                    f"resume={config.resume} without {key}=...",
-                )  # fmt: skip
-        OmegaConf.update(merged, key, OmegaConf.select(config, key), merge=False, force_add=True)
-    merged.resume = str(Path(config.resume).absolute())
-    merged.dry_run = config.dry_run
-    return merged
-
-
-def _plain(value: object) -> object:
-    plain = OmegaConf.to_container(value, enum_to_str=True) if OmegaConf.is_config(value) else value
-    return getattr(plain, "name", plain)
+        words = [w for w in overrides if f"{_key(w)}.".startswith(f"{fixed}.")]
+        key = _key(words[-1]) if words else fixed
+        value = words[-1].partition("=")[2] if words else new
+        raise UsageError(
+            key, value, f"would change the numbers of a run that is resumed ({fixed})",
+            "changes of trainer.epochs, strategy, hardware, tracking, checkpoint, launcher",
+            f"resume={config.resume} without {key}=...",
+        )  # fmt: skip
