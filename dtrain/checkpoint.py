@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import shutil
 import threading
@@ -20,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import safetensors.numpy
 
@@ -28,6 +30,8 @@ from dtrain.errors import CheckpointError
 _STATE = "state.safetensors"
 _MANIFEST = "manifest.json"
 _TEMPORARY = ".tmp-"
+#: Types that NumPy itself has not, as bytes of their own: safetensors.numpy cannot read them back.
+_CODES = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,9 +75,13 @@ def load(path: Path) -> Checkpoint:
         if hashlib.sha256(state).hexdigest() != expected["sha256"]:
             raise CheckpointError(f"{path / _STATE} does not match its checksum")
         meta = manifest["meta"]
-        if hashlib.sha256(_canonical(meta)).hexdigest() != manifest["meta_sha256"]:
+        guarded = {**manifest, "sha256": None}
+        if hashlib.sha256(_canonical(guarded)).hexdigest() != manifest["sha256"]:
             raise CheckpointError(f"{path / _MANIFEST} does not match its checksum")
-        return Checkpoint(manifest["step"], path, safetensors.numpy.load(state), meta)
+        arrays = safetensors.numpy.load(state)
+        for name, dtype in manifest["dtypes"].items():
+            arrays[name] = arrays[name].view(getattr(ml_dtypes, dtype))
+        return Checkpoint(manifest["step"], path, arrays, meta)
     except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
         raise CheckpointError(f"{path} cannot be read: {error!r}") from error
 
@@ -89,8 +97,8 @@ def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     return None, problems
 
 
-def _canonical(meta: Any) -> bytes:
-    return json.dumps(meta, sort_keys=True).encode()
+def _canonical(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True).encode()
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -115,31 +123,38 @@ def save(folder: Path, step: int, arrays: dict[str, np.ndarray], meta: dict[str,
         CheckpointError: an array is not finite, or a file cannot be written (named).
     """
     for name, array in arrays.items():
-        if array.dtype.kind == "f" and not np.all(np.isfinite(array)):
+        floating = array.dtype.kind == "f" or array.dtype.name in _CODES
+        if floating and not np.all(np.isfinite(array)):
             raise CheckpointError(f"{name} is not finite at step {step}; it was not saved")
     temporary, final = folder / f"{_TEMPORARY}{step}", folder / str(step)
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
+        dtypes = {name: a.dtype.name for name, a in arrays.items() if a.dtype.name in _CODES}
         contiguous = {name: np.ascontiguousarray(a).reshape(a.shape) for name, a in arrays.items()}
+        for name, dtype in dtypes.items():
+            contiguous[name] = contiguous[name].view(_CODES[dtype])
         state = safetensors.numpy.save(contiguous)
         _write(temporary / _STATE, state)
         manifest = {
             "step": step,
             "files": {_STATE: {"bytes": len(state), "sha256": hashlib.sha256(state).hexdigest()}},
-            "meta": meta,
-            "meta_sha256": hashlib.sha256(_canonical(meta)).hexdigest(),
+            "dtypes": dtypes,
+            "meta": json.loads(json.dumps(meta)),  # as it will be read: keys become text
+            "sha256": None,
         }
+        manifest["sha256"] = hashlib.sha256(_canonical(manifest)).hexdigest()
         _write(temporary / _MANIFEST, json.dumps(manifest, indent=1).encode())
         _sync_folder(temporary)
         if final.exists():  # the same step again, after a resume from an older one
             shutil.rmtree(final)
         os.rename(temporary, final)  # order: only after both files are on the disk
         _sync_folder(folder)
-    except OSError as error:
+    except (OSError, TypeError, ValueError, safetensors.SafetensorError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
+        reason = getattr(error, "strerror", None) or error
         raise CheckpointError(
-            f"the checkpoint of step {step} could not be written to {final}: {error.strerror}"
+            f"the checkpoint of step {step} could not be written to {final}: {reason}"
         ) from error
     return final
 
@@ -171,13 +186,14 @@ class Writer:
         for step in steps(folder):
             try:
                 manifest = json.loads((folder / str(step) / _MANIFEST).read_text())
-            except (OSError, ValueError):
-                continue
-            self._note(step, manifest.get("meta", {}))
+                self._note(step, manifest["meta"])
+            except (OSError, ValueError, KeyError, TypeError, AttributeError):
+                continue  # damaged: `newest` says so
 
     def _note(self, step: int, meta: dict[str, Any]) -> None:
-        if meta.get("objective") is not None:
-            self.objectives[step] = float(meta["objective"])
+        objective = meta.get("objective")
+        if objective is not None and math.isfinite(objective):
+            self.objectives[step] = float(objective)
 
     def best_step(self) -> int | None:
         """Return the saved step with the best objective, the earliest of equals."""
@@ -207,13 +223,19 @@ class Writer:
             save(self._folder, step, arrays, meta)
             self._note(step, meta)
             self._saved(step)
-            self._remove_old()
+            self._remove_old(step)
         except CheckpointError as error:
             self._error = error
+        except Exception as error:  # of `saved`: it must not be lost with the thread
+            self._error = CheckpointError(f"step {step} was saved, but not reported: {error}")
+            self._error.__cause__ = error
 
-    def _remove_old(self) -> None:
+    def _remove_old(self, newest: int) -> None:
         saved = steps(self._folder)
-        kept = set(saved[-self._keep :])
+        # Later ones are those that the run passed over as damaged when it was resumed.
+        for step in [s for s in saved if s > newest]:
+            self.objectives.pop(step, None)
+        kept = set([s for s in saved if s <= newest][-self._keep :])
         best = self.best_step()
         if self._best and best is not None:
             kept.add(best)

@@ -5,12 +5,21 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
 
 from dtrain.errors import UsageError, nearest
 from dtrain.sources import Arrays, ImageFiles, Source, Splits
+from dtrain.splits import (
+    as_targets,
+    count_classes,
+    numbers,
+    same_length,
+    split,
+    split_indices,
+)
 
 __all__ = [
     "Arrays",
@@ -42,7 +51,7 @@ def digits(validation_split: float = 0.2, split_seed: int = 0) -> Splits:
     with gzip.open(path, "rt") as file:
         table = np.loadtxt(file, delimiter=",", dtype=np.float32)
     x = (table[:, :-1] / 16.0).reshape(-1, 8, 8, 1)
-    return _split(x, table[:, -1].astype(np.int64), validation_split, split_seed)
+    return split(x, table[:, -1].astype(np.int64), validation_split, split_seed)
 
 
 def synthetic(
@@ -66,7 +75,9 @@ def synthetic(
     shape = [28, 28, 1] if shape is None else list(shape)
     for name, value in (("examples", examples), ("classes", classes)):
         if value < 1:
-            raise _at_least(f"dataset.{name}", value, 1)
+            raise UsageError(
+                f"dataset.{name}", value, "is too small", "1 or more", f"dataset.{name}=1"
+            )
     generator = np.random.default_rng(data_seed)
     patterns = generator.standard_normal((classes, *shape), dtype=np.float32)
 
@@ -105,9 +116,10 @@ def npz(
     """
     file = _existing_file(path)
     try:
-        archive = np.load(file, allow_pickle=False)
-        arrays = {name: archive[name] for name in archive.files}
-    except (zipfile.BadZipFile, ValueError, OSError, AttributeError) as error:
+        with file.open("rb") as opened:  # np.load itself leaves a torn file open
+            archive = np.load(opened, allow_pickle=False)
+            arrays = {name: archive[name] for name in archive.files}
+    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, OSError, AttributeError) as error:
         raise UsageError(
             "dataset.path", path, f"cannot be read as .npz ({error})",
             "a file written by numpy.savez", "dataset.path=FILE.npz",
@@ -123,16 +135,31 @@ def npz(
         return arrays[name]
 
     def inputs(key: str, name: str) -> np.ndarray:
-        return array(key, name).astype(np.float32) * np.float32(scale)
+        values = numbers(array(key, name), f"dataset.{key}", name)
+        return values.astype(np.float32) * np.float32(scale)
 
-    train_x, train_y = inputs("x", x), _labels(array("y", y), "dataset.y", y)
-    _same_length(train_x, train_y, "dataset.y", y)
-    if x_validation is None or y_validation is None:
-        return _split(train_x, train_y, validation_split, split_seed)
+    train_x, train_y = inputs("x", x), as_targets(array("y", y), "dataset.y", y)
+    same_length(train_x, train_y, "dataset.y", y)
+    if x_validation is None and y_validation is None:
+        return split(train_x, train_y, validation_split, split_seed)
+    for given, key, missing in (
+        (x_validation, "x", y_validation), (y_validation, "y", x_validation)
+    ):  # fmt: skip
+        if given is None:
+            raise UsageError(
+                f"dataset.{key}_validation", None, f"is missing beside {missing}",
+                "both x_validation and y_validation, or neither", f"dataset.{key}_validation=NAME",
+            )  # fmt: skip
+    assert x_validation is not None and y_validation is not None
     held_x = inputs("x_validation", x_validation)
-    held_y = _labels(array("y_validation", y_validation), "dataset.y_validation", y_validation)
-    _same_length(held_x, held_y, "dataset.y_validation", y_validation)
-    return Splits(Arrays(train_x, train_y), Arrays(held_x, held_y), _classes(train_y, held_y))
+    held_y = as_targets(array("y_validation", y_validation), "dataset.y_validation", y_validation)
+    same_length(held_x, held_y, "dataset.y_validation", y_validation)
+    if held_x.shape[1:] != train_x.shape[1:]:
+        raise UsageError(
+            "dataset.x_validation", x_validation, f"holds examples of shape {held_x.shape[1:]}",
+            f"the shape of {x}, {train_x.shape[1:]}", "dataset.x_validation=NAME",
+        )  # fmt: skip
+    return Splits(Arrays(train_x, train_y), Arrays(held_x, held_y), count_classes(train_y, held_y))
 
 
 def csv(
@@ -162,6 +189,12 @@ def csv(
             "a text table with a header line", "dataset.path=FILE.csv",
         ) from None  # fmt: skip
     names = [str(name) for name in table.columns]
+    if len(names) == 1:
+        guess = next((s for s in (";", "|", " ", ",") if s in names[0] and s != separator), "X")
+        raise UsageError(
+            "dataset.separator", separator, f"leaves {path} with one column, {names[0]!r}",
+            "what stands between the columns of the file", f"dataset.separator={guess!r}",
+        )  # fmt: skip
     label = names[-1] if label is None else label
     if label not in names:
         near = nearest(label, names) or names[-1]
@@ -186,7 +219,7 @@ def csv(
     y = target.to_numpy()
     if target.dtype.kind not in "iufb":
         y = np.unique(y.astype(str), return_inverse=True)[1]
-    return _split(x, _labels(y, "dataset.label", label), validation_split, split_seed)
+    return split(x, as_targets(y, "dataset.label", label), validation_split, split_seed)
 
 
 def image_folder(
@@ -205,7 +238,13 @@ def image_folder(
         validation_split: fraction to split off.
         split_seed: of the shuffle before the split.
     """
-    height, width = size or (64, 64)
+    size = [64, 64] if size is None else list(size)
+    if len(size) != 2 or min(size) < 1:
+        raise UsageError(
+            "dataset.size", size, "is not height and width", "two numbers, 1 or more",
+            "'dataset.size=[64,64]'",
+        )  # fmt: skip
+    height, width = size
     if channels not in (1, 3):
         raise UsageError(
             "dataset.channels", channels, "is no image format", "1 or 3", "dataset.channels=3"
@@ -217,7 +256,7 @@ def image_folder(
             "a folder with one sub-folder a class", "dataset.path=FOLDER",
         )  # fmt: skip
     kinds = {".png", ".jpg", ".jpeg", ".bmp", ".gif"}
-    folders = sorted(p for p in root.iterdir() if p.is_dir())
+    folders = sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
     found = [
         (str(file), label)
         for label, folder in enumerate(folders)
@@ -229,57 +268,20 @@ def image_folder(
             "dataset.path", path, "holds no images in sub-folders",
             f"CLASS/NAME with {', '.join(sorted(kinds))}", "dataset.path=FOLDER",
         )  # fmt: skip
+    grey = {".png", ".jpg", ".jpeg"}  # TensorFlow decodes the others in colour only
+    colour = next((name for name, _ in found if Path(name).suffix.lower() not in grey), None)
+    if channels == 1 and colour is not None:
+        raise UsageError(
+            "dataset.channels", channels, f"{colour} can be read in colour only",
+            "1 for PNG and JPEG, 3 for all", "dataset.channels=3",
+        )  # fmt: skip
     labels = np.array([label for _, label in found], np.int64)
-    train, held = _split_indices(len(found), validation_split, split_seed)
+    train, held = split_indices(len(found), validation_split, split_seed)
 
     def part(rows: np.ndarray) -> ImageFiles:
         return ImageFiles([found[i][0] for i in rows], labels[rows], (height, width), channels)
 
     return Splits(part(train), part(held) if len(held) else None, len(folders))
-
-
-def _split_indices(n: int, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    if not 0 <= fraction < 1:
-        raise UsageError(
-            "dataset.validation_split", fraction, "is no fraction to hold out",
-            "0 (none) up to but not 1", "dataset.validation_split=0.2",
-        )  # fmt: skip
-    order = np.random.default_rng(seed).permutation(n)
-    held = round(n * fraction)
-    return np.sort(order[held:]), np.sort(order[:held])
-
-
-def _split(x: np.ndarray, y: np.ndarray, fraction: float, seed: int) -> Splits:
-    train, held = _split_indices(len(x), fraction, seed)
-    validation = Arrays(x[held], y[held]) if len(held) else None
-    return Splits(Arrays(x[train], y[train]), validation, _classes(y))
-
-
-def _classes(*labels: np.ndarray) -> int | None:
-    if any(y.dtype.kind != "i" or y.ndim != 1 for y in labels):
-        return None
-    return int(max(y.max() for y in labels)) + 1
-
-
-def _labels(y: np.ndarray, key: str, name: str) -> np.ndarray:
-    """Whole numbers become int64 class labels, all else float32 targets."""
-    if y.dtype.kind == "f" and y.size and not np.all(np.isfinite(y)):
-        raise UsageError(key, name, "holds NaN or infinity", "finite numbers", f"{key}=NAME")
-    if y.dtype.kind in "iub" or (y.ndim == 1 and np.all(y == np.floor(y))):
-        y = y.astype(np.int64)
-        if y.ndim == 1 and y.size and y.min() < 0:
-            raise UsageError(
-                key, name, f"holds the label {y.min()}", "class labels from 0 up", f"{key}=NAME"
-            )
-        return y
-    return y.astype(np.float32)
-
-
-def _same_length(x: np.ndarray, y: np.ndarray, key: str, name: str) -> None:
-    if len(x) != len(y):
-        raise UsageError(
-            key, name, f"has {len(y)} rows and the inputs {len(x)}", f"{len(x)} rows", f"{key}=NAME"
-        )
 
 
 def _existing_file(path: str) -> Path:
@@ -290,7 +292,3 @@ def _existing_file(path: str) -> Path:
             "a file that exists", "dataset.path=FILE",
         )  # fmt: skip
     return file
-
-
-def _at_least(key: str, value: int, least: int) -> UsageError:
-    return UsageError(key, value, "is too small", f"{least} or more", f"{key}={least}")

@@ -27,6 +27,8 @@ def _finite(value: Any) -> Any:
         return str(value)
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
     return value
 
 

@@ -45,7 +45,7 @@ def check(node: Any, key: str = "") -> None:
     """
     if isinstance(node, Mapping):
         if "_target_" in node:
-            _check_name(node["_target_"], f"{key}._target_")
+            _check_name(node["_target_"], f"{key}._target_" if key else "_target_")
         for name, value in node.items():
             check(value, f"{key}.{name}" if key else str(name))
     elif isinstance(node, Sequence) and not isinstance(node, str):
@@ -64,14 +64,18 @@ def _check_name(target: Any, key: str) -> None:
             f"{key}=keras.applications.MobileNetV2",
         )
     if not any(target.startswith(f"{root}.") for root in roots):
-        package = target.split(".")[0]
-        raise UsageError(
-            key,
-            target,
-            f"the package {package!r} is not trusted",
-            f"names under {', '.join(roots)}",
-            f"{TRUST}={package} in front of the command, if you trust its code",
-        )
+        raise _untrusted(key, target, target.split(".")[0])
+
+
+def _untrusted(key: str, target: str, package: str) -> UsageError:
+    roots = trusted()
+    return UsageError(
+        key,
+        target,
+        f"the package {package!r} is not trusted",
+        f"names under {', '.join(roots)}",
+        f"{TRUST}={','.join([*roots[2:], package])} in front of the command, if you trust its code",
+    )
 
 
 def locate(target: str, key: str) -> Callable[..., Any]:
@@ -94,26 +98,34 @@ def locate(target: str, key: str) -> Callable[..., Any]:
             # inside it is the person's own error and must be seen as it is.
             if not error.name or not f"{module}.".startswith(f"{error.name}."):
                 raise
-    for name in parts[depth:] if found is not None else parts:
+    start = depth if found is not None else 0
+    for position, name in enumerate(parts[start:], start):
         names = [n for n in dir(found) if not n.startswith("_")] if found is not None else []
         if found is None or not hasattr(found, name):
             near = nearest(name, names)
-            whole = target.replace(name, near) if near else "the name of one that does"
+            whole = ".".join([*parts[:position], near or "NAME", *parts[position + 1 :]])
             raise UsageError(
                 key,
                 target,
                 f"{name!r} does not exist",
                 "a function or class that can be imported from here",
-                f"{key}={whole}" if near else whole,
+                f"{key}={whole}",
             )
         found = getattr(found, name)
+        # A trusted module may hold one that is not: `keras.x.os.system`.
+        if callable(found) or inspect.ismodule(found):
+            home = _home(found)
+            if home not in {root.split(".")[0] for root in trusted()}:
+                raise _untrusted(key, target, home)
     if not callable(found):
         raise UsageError(key, target, "cannot be called", "a function or class", f"{key}=...")
-    # A trusted module may hold a module that is not: `keras.x.os.system`.
-    home = (getattr(found, "__module__", None) or target).split(".")[0]
-    if home not in {root.split(".")[0] for root in trusted()}:
-        _check_name(f"{home}.{parts[-1]}", key)
     return found
+
+
+def _home(value: Any) -> str:
+    """Return the top-level package that ``value`` is from, or its type where it says nothing."""
+    module = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None)
+    return (module or type(value).__module__).split(".")[0]
 
 
 def arguments(node: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -150,17 +162,24 @@ def instantiate(node: Mapping[str, Any], key: str, **derived: Any) -> Any:
     """
     function = locate(node["_target_"], f"{key}._target_")
     given = arguments(node, key)
-    signature = inspect.signature(function)
+    signature = _signature(function)
     for name, value in derived.items():
         if name in signature.parameters and given.get(name) is None:
             given[name] = value
-    if node.get("_partial_"):
-        return functools.partial(function, **given)
+    partial = bool(node.get("_partial_"))
     try:
-        signature.bind(**given)
+        (signature.bind_partial if partial else signature.bind)(**given)
     except TypeError as error:
-        takes = [n for n in signature.parameters if n not in ("self", "args", "kwargs")]
-        name = next((n for n in given if n not in takes), takes[0] if takes else "")
+        kinds = {n: p.kind for n, p in signature.parameters.items()}
+        takes = [n for n, k in kinds.items() if k not in (k.VAR_POSITIONAL, k.VAR_KEYWORD)]
+        open_ended = inspect.Parameter.VAR_KEYWORD in kinds.values()
+        unknown = [n for n in given if n not in takes and not open_ended]
+        missing = [
+            n
+            for n in takes
+            if n not in given and signature.parameters[n].default is inspect.Parameter.empty
+        ]
+        name = next(iter(unknown or missing), "")
         near = nearest(name, takes)
         raise UsageError(
             f"{key}.{name}",
@@ -169,4 +188,11 @@ def instantiate(node: Mapping[str, Any], key: str, **derived: Any) -> Any:
             ", ".join(takes),
             f"{key}.{near or (takes[0] if takes else name)}=...",
         ) from None
-    return function(**given)
+    return functools.partial(function, **given) if partial else function(**given)
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    try:
+        return inspect.signature(function)
+    except ValueError:  # of a built-in that does not tell: it checks its arguments itself
+        return inspect.Signature([inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)])

@@ -50,7 +50,6 @@ def test_numbers_that_are_none_round_trip_through_strict_json(path: Path) -> Non
     assert all(isinstance(value, float) for value in metrics.values())
 
 
-@pytest.mark.xfail(strict=True, reason="_finite does not look into lists")
 def test_a_list_may_hold_nan(path: Path) -> None:
     with contextlib.closing(Journal(path)) as log:
         log.write("notice", values=[math.nan, 1.0])

@@ -14,7 +14,17 @@ import dtrain
 
 PACKAGE = Path(dtrain.__file__).parent
 #: Modules that both halves use, lowest first; each may import those before it.
-SHARED = ["errors", "rundir", "cluster", "journal", "targets", "sources", "datasets", "checkpoint"]
+SHARED = [
+    "errors",
+    "rundir",
+    "cluster",
+    "journal",
+    "targets",
+    "sources",
+    "splits",
+    "datasets",
+    "checkpoint",
+]
 
 
 def imports(path: Path) -> Iterator[tuple[str, bool]]:

@@ -174,7 +174,6 @@ def test_sums_add_up_in_float64() -> None:
 @pytest.mark.task
 @pytest.mark.parametrize(("kind", "devices"), [("OneDevice", 1), ("Mirrored", 2)])
 def test_training_is_keras_own(kind: str, devices: int) -> None:
-    import keras
     import numpy as np
 
     model, _, steps, splits = prepare(kind, devices, settings(**BINARY))
@@ -194,13 +193,13 @@ def test_training_is_keras_own(kind: str, devices: int) -> None:
             assert found[name] == pytest.approx(value, rel=1e-5), name
     for ours, theirs in zip(model.get_weights(), reference.get_weights(), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5)
-    assert int(keras.ops.convert_to_numpy(model.optimizer.iterations)) == 6
+    assert model.optimizer.iterations.numpy() == 6
 
 
 @pytest.mark.task
-@pytest.mark.parametrize("devices", [1, 2, 4])
+@pytest.mark.parametrize("devices", [1, 4])
 def test_evaluation_is_keras_own_with_an_uneven_rest(devices: int) -> None:
-    # 21 examples: two batches of 8 and a rest of 5; with 4 replicas the last has none of it.
+    # 21 examples: two batches of 8 and a rest of 5, of which 4 replicas get 2, 2, 1 and 0.
     model, _, steps, splits = prepare("Mirrored", devices, settings(**BINARY))
     steps.train(3)
     sums = steps.evaluate(2, 5)
@@ -251,7 +250,7 @@ def test_another_number_of_steps_traces_nothing_again() -> None:
     assert traces > 0
     assert sum(steps.train(count).examples for count in (2, 7, 1, 3)) == 13 * BATCH
     assert model.traces == traces
-    assert int(model.optimizer.iterations) == 14
+    assert model.optimizer.iterations.numpy() == 14
 
 
 @pytest.mark.task

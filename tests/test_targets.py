@@ -116,12 +116,10 @@ def test_check_refuses(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert f"type: {typed}" in message
 
 
-@pytest.mark.xfail(strict=True, reason="the key begins with a dot")
 def test_check_names_a_target_at_the_top() -> None:
     assert refusal(targets.check, {"_target_": "os.system"}).startswith("_target_=os.system: ")
 
 
-@pytest.mark.xfail(strict=True, reason="what to type drops what is trusted already")
 def test_check_keeps_what_is_trusted_already(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DTRAIN_TRUST", "tmine")
     message = refusal(targets.check, {"m": {"_target_": "other.f"}})
@@ -168,7 +166,6 @@ def test_locate_refuses(case: str) -> None:
     assert not [part for part in parts if part not in message], message
 
 
-@pytest.mark.xfail(strict=True, reason="every part of that name is replaced")
 def test_the_nearest_name_replaces_the_wrong_part_alone() -> None:
     message = refusal(targets.locate, "dtrain.cluster.cluster", "m._target_")
     assert message.endswith("type: m._target_=dtrain.cluster.Cluster"), message
@@ -185,7 +182,6 @@ def test_a_trusted_module_does_not_lend_its_trust(target: str) -> None:
 
 
 @pytest.mark.usefixtures("mine")
-@pytest.mark.xfail(strict=True, reason="a method-wrapper has no __module__, and passes")
 @pytest.mark.parametrize(
     "target",
     [
@@ -267,21 +263,18 @@ def test_wrong_arguments(case: str) -> None:
 
 
 @pytest.mark.usefixtures("mine")
-@pytest.mark.xfail(strict=True, reason="names the first argument, not the one that is missing")
 def test_the_missing_argument_is_named() -> None:
     message = refusal(targets.instantiate, {"_target_": "tmine.needs", "first": 1}, "m")
     assert message.startswith("m.second=None: ") and message.endswith("type: m.second=..."), message
 
 
 @pytest.mark.usefixtures("mine")
-@pytest.mark.xfail(strict=True, reason="a partial's arguments are not looked at")
 def test_wrong_arguments_of_a_partial() -> None:
     node = {"_target_": "tmine.make", "_partial_": True, "clases": 1}
     message = refusal(targets.instantiate, node, "m")
     assert message.startswith("m.clases=1: ") and message.endswith("m.classes=..."), message
 
 
-@pytest.mark.xfail(strict=True, reason="inspect.signature raises ValueError for some built-ins")
 def test_a_callable_without_a_signature(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DTRAIN_TRUST", "builtins")
     assert targets.instantiate({"_target_": "builtins.dict", "a": 1}, "m", classes=2) == {"a": 1}

@@ -71,6 +71,10 @@ class Callbacks:
             if hasattr(callback, "set_state"):
                 callback.set_state(value)
                 continue
+            if "monitor_op" not in value and hasattr(callback, "_set_monitor_op"):
+                # Keras chooses the comparison at the first epoch's end, and then flips min_delta:
+                # it has to have done so before the flipped value is put back.
+                callback._set_monitor_op()
             vars(callback).update(value)
             best: list[np.ndarray] = []
             while f"callbacks/{index}/{len(best)}" in arrays:

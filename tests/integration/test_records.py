@@ -159,7 +159,8 @@ def test_the_run_folder(dtrain, quick) -> None:
     run = dtrain(*quick)
     names = {p.name for p in run.rundir.path.iterdir()}
     assert {
-        "config.yaml", "command.json", "cluster.json", "journal.jsonl", "result.json", "logs", "checkpoints",
+        "config.yaml", "command.json", "cluster.json", "journal.jsonl", "result.json", "logs",
+        "checkpoints",
         "tensorboard", "model.keras", "progress.json",
     } == names  # fmt: skip
     config = yaml.safe_load(run.rundir.config.read_text())

@@ -1,0 +1,72 @@
+"""What dataset functions have in common: targets told apart, a part held out."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dtrain.errors import UsageError
+from dtrain.sources import Arrays, Splits
+
+
+def split_indices(n: int, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Draw which of ``n`` examples are trained on and which are held out, each in file order."""
+    if not 0 <= fraction < 1:
+        raise UsageError(
+            "dataset.validation_split", fraction, "is no fraction to hold out",
+            "0 (none) up to but not 1", "dataset.validation_split=0.2",
+        )  # fmt: skip
+    order = np.random.default_rng(seed).permutation(n)
+    held = round(n * fraction)
+    if held >= n:
+        raise UsageError(
+            "dataset.validation_split", fraction, f"leaves none of {n} examples to train on",
+            "a smaller part, and data with at least one example", "dataset.validation_split=0",
+        )  # fmt: skip
+    return np.sort(order[held:]), np.sort(order[:held])
+
+
+def split(x: np.ndarray, y: np.ndarray, fraction: float, seed: int) -> Splits:
+    """Hold a part of the arrays out."""
+    train, held = split_indices(len(x), fraction, seed)
+    validation = Arrays(x[held], y[held]) if len(held) else None
+    return Splits(Arrays(x[train], y[train]), validation, count_classes(y))
+
+
+def count_classes(*labels: np.ndarray) -> int | None:
+    """Count the classes of integer labels; None for other targets."""
+    if any(y.dtype.kind != "i" or y.ndim != 1 for y in labels):
+        return None
+    return int(max(y.max() for y in labels)) + 1
+
+
+def as_targets(y: np.ndarray, key: str, name: str) -> np.ndarray:
+    """Whole numbers become int64 class labels, all else float32 targets."""
+    y = numbers(y, key, name)
+    if y.dtype.kind == "f" and y.size and not np.all(np.isfinite(y)):
+        raise UsageError(key, name, "holds NaN or infinity", "finite numbers", f"{key}=NAME")
+    if y.dtype.kind in "iub" or (y.ndim == 1 and np.all(y == np.floor(y))):
+        y = y.astype(np.int64)
+        if y.ndim == 1 and y.size and y.min() < 0:
+            raise UsageError(
+                key, name, f"holds the label {y.min()}", "class labels from 0 up", f"{key}=NAME"
+            )
+        return y
+    return y.astype(np.float32)
+
+
+def numbers(values: np.ndarray, key: str, name: str) -> np.ndarray:
+    """Refuse what is not rows of numbers."""
+    if values.dtype.kind not in "biuf" or values.ndim == 0:
+        raise UsageError(
+            key, name, f"has type {values.dtype} and shape {values.shape}",
+            "numbers in rows, one row an example", f"{key}=NAME",
+        )  # fmt: skip
+    return values
+
+
+def same_length(x: np.ndarray, y: np.ndarray, key: str, name: str) -> None:
+    """Refuse inputs and targets that do not go together."""
+    if len(x) != len(y):
+        raise UsageError(
+            key, name, f"has {len(y)} rows and the inputs {len(x)}", f"{len(x)} rows", f"{key}=NAME"
+        )
