@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+def configured(devices: int, kind: str = "cpu", **changed: Any) -> list[str]:
+    from omegaconf import OmegaConf
+
+    from dtrain.cluster import Cluster, Task
+    from dtrain.task import hardware
+
+    base = {
+        "intra_op_threads": None,
+        "inter_op_threads": None,
+        "memory_growth": True,
+        "precision": "float32",
+    }
+    task = Task("chief", 0, devices)
+    return hardware.configure(
+        OmegaConf.create({**base, **changed}), Cluster((task,), kind, devices, {}), task
+    )
+
+
+@pytest.mark.task
+def test_logical_cpus_threads_and_policy() -> None:
+    import keras
+    import tensorflow as tf
+
+    names = configured(3, intra_op_threads=2, inter_op_threads=1, precision="mixed_bfloat16")
+    assert names == ["CPU:0", "CPU:1", "CPU:2"]
+    assert len(tf.config.list_logical_devices("CPU")) == 3
+    for name in names:
+        with tf.device(name):
+            assert tf.constant(1.0).device.endswith(name)
+    assert tf.config.threading.get_intra_op_parallelism_threads() == 2
+    assert tf.config.threading.get_inter_op_parallelism_threads() == 1
+    assert keras.layers.Dense(1).compute_dtype == "bfloat16"
+    assert tf.config.get_visible_devices("GPU") == []
+
+
+@pytest.mark.task
+def test_threads_are_left_to_tensorflow() -> None:
+    import keras
+    import tensorflow as tf
+
+    before = tf.config.threading.get_intra_op_parallelism_threads()
+    assert configured(1) == ["CPU:0"]
+    assert tf.config.threading.get_intra_op_parallelism_threads() == before
+    assert keras.layers.Dense(1).compute_dtype == "float32"
+
+
+@pytest.mark.task
+def test_too_few_gpus_are_refused() -> None:
+    from dtrain.errors import UsageError
+
+    with pytest.raises(UsageError, match=r"sees 0 GPUs.*hardware=cpu") as caught:
+        configured(2, "gpu")
+    assert caught.value.key == "hardware.devices"

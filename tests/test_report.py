@@ -1,0 +1,55 @@
+"""What a person reads after a run."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from dtrain.controller.progress import Display
+from dtrain.controller.report import print_end, short
+from dtrain.rundir import RunDir
+from tests.test_schema import composed
+
+
+def printed(tmp_path: Path, shipped: bool, *overrides: str, **result: Any) -> str:
+    file = io.StringIO()
+    rundir = RunDir(tmp_path / "outputs" / "a run")
+    rundir.tensorboard.mkdir(parents=True)
+    whole = {"status": "FINISHED", "exit_code": 0, "step": 7, "examples_per_second": 1234.5,
+             "error": None, "metrics": {"loss": 0.25}, **result}  # fmt: skip
+    display = Display(Console(file=file, soft_wrap=True, highlight=False))
+    print_end(display, composed(*overrides), rundir, whole, shipped)
+    return file.getvalue()
+
+
+def test_a_finished_run_says_how_to_see_it(tmp_path: Path) -> None:
+    text = printed(tmp_path, True, f"output_dir={tmp_path}/outputs")
+    assert "FINISHED: step 7, 1,234 examples/s  loss 0.25" in text
+    assert "tensorboard --logdir 'outputs/a run'" in text
+    assert f"mlflow ui --backend-store-uri sqlite:///{tmp_path}/outputs/mlflow.db" in text
+    assert "resume=" not in text
+
+
+@pytest.mark.parametrize(
+    ("overrides", "shipped", "result", "part"),
+    [
+        (["tracking.uri=http://127.0.0.1:5"], True, {}, "compare: http://127.0.0.1:5"),
+        (["tracking=none"], True, {}, "to ship it to MLflow later: python -m dtrain.sync"),
+        ([], False, {}, "MLflow has not got everything; type: python -m dtrain.sync"),
+        ([], True, {"status": "FAILED", "exit_code": 1, "error": "chief-0: bang"}, "chief-0: bang"),
+        ([], True, {"status": "KILLED", "exit_code": 75}, "go on with: python -m dtrain resume="),
+    ],
+)
+def test_other_ends(
+    overrides: list[str], shipped: bool, result: dict[str, Any], part: str, tmp_path: Path
+) -> None:
+    assert part in printed(tmp_path, shipped, *overrides, **result)
+
+
+def test_short_paths(tmp_path: Path) -> None:
+    assert short(tmp_path / "a" / "b") == "a/b"
+    assert short(Path("/elsewhere/b")) == "/elsewhere/b"

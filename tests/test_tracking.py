@@ -1,0 +1,107 @@
+"""Shipping a journal to MLflow: a real SQLite store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dtrain.cluster import Cluster, Task
+from dtrain.controller.tracking import Shipper, Tracker, flatten, import_mlflow, tags, uri
+from dtrain.journal import Journal
+from dtrain.rundir import RunDir, read_json
+from tests.test_schema import composed
+
+CLUSTER = Cluster((Task("chief", 0, 1),), "cpu", 1, {})
+
+
+def point(step: int, **metrics: float) -> dict[str, Any]:
+    return {"event": "metrics", "time": 1000.0 + step, "step": step, "metrics": metrics}
+
+
+START = {"event": "start", "time": 1000.0, "step": 0, "replicas": 1, "parameters": 42}
+
+
+@pytest.fixture
+def shipper(tmp_path: Path) -> Any:
+    config = composed(f"output_dir={tmp_path}/outputs")
+    rundir = RunDir.create(tmp_path / "outputs" / "run")
+
+    def make() -> Shipper:
+        return Shipper(config, rundir, CLUSTER)
+
+    make.rundir = rundir  # type: ignore[attr-defined]
+    return make
+
+
+def recorded(rundir: RunDir) -> tuple[Any, Any]:
+    past = read_json(rundir.tracking)
+    assert past is not None
+    client = import_mlflow().tracking.MlflowClient(past["uri"])
+    return client, client.get_run(past["run_id"])
+
+
+def test_a_second_shipper_goes_on_and_repeats_nothing(shipper: Any) -> None:
+    first = shipper()
+    first.open(1000.0)
+    first.ship([START, point(1, loss=3.0), point(2, loss=2.0)])
+    second = shipper()  # as after a resume: it is told old points again, and new ones
+    second.open(1000.0)
+    second.ship([START, point(2, loss=2.0), point(3, loss=1.0)])
+    second.close("FINISHED", 2000.0)
+    client, run = recorded(shipper.rundir)
+    history = client.get_metric_history(run.info.run_id, "loss")
+    assert [(p.step, p.value) for p in history] == [(1, 3.0), (2, 2.0), (3, 1.0)]
+    assert run.info.status == "FINISHED"
+    assert (run.info.start_time, run.info.end_time) == (1_000_000, 2_000_000)
+    assert run.data.params["parameters"] == "42"
+    assert run.data.params["optimizer.learning_rate"] == "0.001"
+
+
+def test_more_points_than_one_call_takes(shipper: Any) -> None:
+    one = shipper()
+    one.open(1000.0)
+    one.ship([point(step, loss=float(step)) for step in range(2500)])
+    client, run = recorded(shipper.rundir)
+    assert len(client.get_metric_history(run.info.run_id, "loss")) == 2500
+
+
+def test_the_tracker_follows_a_journal(shipper: Any) -> None:
+    journal = Journal(shipper.rundir.journal)
+    warnings: list[str] = []
+    tracker = Tracker(shipper(), shipper.rundir.journal, warnings.append)
+    journal.write("start", step=0, replicas=1)
+    journal.write("metrics", step=1, metrics={"loss": float("nan")})
+    journal.write("metrics", step=2, metrics={"loss": 1.0})
+    journal.close()
+    assert tracker.finish("FAILED", 2000.0)
+    client, run = recorded(shipper.rundir)
+    assert run.info.status == "FAILED"
+    assert [p.step for p in client.get_metric_history(run.info.run_id, "loss")] == [1, 2]
+    assert not warnings
+
+
+def test_nothing_is_recorded_where_nothing_was_trained(shipper: Any, tmp_path: Path) -> None:
+    tracker = Tracker(shipper(), shipper.rundir.journal, print)
+    assert not tracker.finish(None, 2000.0)
+    assert not (tmp_path / "outputs" / "mlflow.db").exists()
+
+
+def test_flatten() -> None:
+    flat = flatten({"a": {"b": 1, "c": [1, 2]}, "d": None, "e": "x" * 9000})
+    assert {k: flat[k] for k in ("a.b", "a.c", "d")} == {"a.b": "1", "a.c": "[1, 2]", "d": "None"}
+    assert len(flat["e"]) == 6000
+
+
+def test_where_to(tmp_path: Path) -> None:
+    assert uri(composed("output_dir=out")) == f"sqlite:///{tmp_path}/out/mlflow.db"
+    assert uri(composed("tracking.uri=http://127.0.0.1:5")) == "http://127.0.0.1:5"
+
+
+def test_tags_outside_of_git(tmp_path: Path) -> None:
+    found = tags(composed("strategy=mirrored"), CLUSTER)
+    assert found["strategy"] == "mirrored"
+    assert found["device_kind"] == "cpu"
+    assert found["tensorflow"].startswith("2.")
+    assert "git_commit" not in found
