@@ -129,7 +129,8 @@ def _conv_norm(
     x: keras.KerasTensor, channels: int, stride: int, size: int = 3
 ) -> keras.KerasTensor:
     x = layers.Conv2D(channels, size, stride, padding="same", use_bias=False)(x)
-    return layers.BatchNormalization(synchronized=True)(x)
+    # Momentum 0.9: with 0.99 the moving statistics of a short run are still those of its start.
+    return layers.BatchNormalization(momentum=0.9, synchronized=True)(x)
 
 
 def _head(

@@ -40,6 +40,8 @@ def main() -> int:
         except DtrainError as error:  # Hydra would print more than the one sentence
             _print(error)
             outcomes.append(Outcome(error.exit_code))
+        if outcomes[-1].interrupted:
+            raise KeyboardInterrupt  # the jobs that would come next are not wanted either
         return outcomes[-1].objective
 
     # Hydra then lets exceptions through, for us to explain, instead of printing and exiting 1.
@@ -52,6 +54,9 @@ def main() -> int:
     except UsageError as error:
         _print(error)
         return error.exit_code
+    except KeyboardInterrupt:
+        if not outcomes:
+            return errors.FAILED
     except (HydraException, OmegaConfBaseException) as error:
         _print(explain(error, sys.argv[1:]))
         return errors.USAGE

@@ -34,12 +34,12 @@ class Outcome:
     Attributes:
         exit_code: of the command.
         objective: the last value of the objective, None where there is none.
-        rundir: None where nothing was started.
+        interrupted: somebody asked it to stop.
     """
 
     exit_code: int
     objective: float | None = None
-    rundir: RunDir | None = None
+    interrupted: bool = False
 
 
 class Signals:
@@ -200,7 +200,7 @@ class Job:
             self._display.message(f"error: {self._rundir.result}: {error.strerror}")
         shipped = self._tracker is None or self._tracker.finish(status, time.time())
         report.print_end(self._display, self._config, self._rundir, result, shipped)
-        return Outcome(code, result["objective"], self._rundir)
+        return Outcome(code, result["objective"], interrupted)
 
     def _exit_code(self, codes: dict[str, int], interrupted: bool) -> int:
         """Reduce the tasks' exit codes to the command's."""

@@ -274,6 +274,22 @@ def test_ctrl_c_before_training(command, tmp_path: Path) -> None:
     assert result["status"] == "KILLED"
 
 
+def test_ctrl_c_ends_a_sweep(dtrain, user_code, monkeypatch, tmp_path: Path) -> None:
+    user_code(
+        "import os, signal, keras\n"
+        "class Interrupt(keras.callbacks.Callback):\n"
+        "    def on_epoch_end(self, epoch, logs=None):\n"
+        "        os.kill(int(os.environ['CONTROLLER']), signal.SIGINT)\n"
+    )
+    monkeypatch.setenv("CONTROLLER", str(os.getpid()))
+    run = dtrain(
+        "-m", *QUICK, "seed=1,2,3", "trainer.epochs=100000",
+        "trainer.callbacks=[{_target_:mine.Interrupt}]",
+    )  # fmt: skip
+    assert run.code == 75, run.output
+    assert len(list(tmp_path.glob("outputs/multirun/*/*/*/result.json"))) == 1
+
+
 def test_no_task_survives_the_controller(command, tmp_path: Path) -> None:
     running = command(*QUICK, *ENDLESS)
     running.wait_for("metrics")
