@@ -19,7 +19,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "task(devices=1): run in a forked process with TensorFlow")
     # The suite runs as a process that has not imported TensorFlow, as the controller does; the
     # server begins to import it while tests are collected.
-    warm.warm(warm.ENVIRONMENT)
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses"):
+        warm.warm(warm.ENVIRONMENT)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -76,7 +76,6 @@ def test_who_wants_every_batch() -> None:
 
 
 @pytest.mark.task
-@pytest.mark.xfail(strict=True, reason="hooks set on the instance are not seen")
 def test_a_lambda_callback_wants_every_batch() -> None:
     import keras
 

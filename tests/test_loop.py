@@ -213,7 +213,7 @@ def test_points_are_means_over_their_interval(tmp_path: Path) -> None:
     trained = looped(tmp_path / "run", steps, log_every=6, validation_examples=19)
     trained.loop.run()
     assert trained.points("loss") == {6: 3.5, 12: 9.5, 18: 15.5, 20: 19.5}
-    assert set(trained.points("learning_rate").values()) == {pytest.approx(0.01)}
+    assert trained.points("learning_rate") == pytest.approx(dict.fromkeys((6, 12, 18, 20), 0.01))
     assert set(trained.points("examples_per_second").values()) == {BATCH / 0.5}
     assert trained.loop.examples_per_second == BATCH / 0.5
     assert trained.points("val_loss") == {10: 100.0, 20: 100.0}
@@ -268,7 +268,7 @@ def test_batch_hooks_get_the_epoch_so_far(tmp_path: Path) -> None:
 
 @pytest.mark.task
 def test_calls_last_about_a_second(tmp_path: Path) -> None:
-    for seconds, most in ((0.1, 10), (0.4, 2), (3.0, 1)):
+    for seconds, most in ((0.125, 8), (0.5, 2), (3.0, 1)):
         steps = Scripted(Clock(), seconds)
         plan = {"epochs": 1, "steps_per_epoch": 200, "log_every": 200}
         looped(tmp_path / str(seconds), steps, **plan).loop.run()
@@ -277,7 +277,6 @@ def test_calls_last_about_a_second(tmp_path: Path) -> None:
 
 
 @pytest.mark.task
-@pytest.mark.xfail(strict=True, reason="the second call has 20 steps, however long one takes")
 def test_no_call_of_a_slow_model_lasts_long(tmp_path: Path) -> None:
     steps = Scripted(Clock(), seconds=3.0)
     plan = {"epochs": 1, "steps_per_epoch": 50, "log_every": 50}
@@ -374,7 +373,6 @@ def test_checkpoints_by_epoch_step_and_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.task
-@pytest.mark.xfail(strict=True, reason="the time is looked at only where something else is due")
 def test_checkpoints_by_time_within_a_long_epoch(tmp_path: Path) -> None:
     plan = {"epochs": 1, "steps_per_epoch": 100, "log_every": 100, "checkpoint_seconds": 15.0}
     trained = looped(tmp_path / "run", Scripted(Clock(), seconds=0.5), **plan)
@@ -430,7 +428,6 @@ def test_a_resumed_loop_writes_the_points_that_are_missing(tmp_path: Path) -> No
 
 
 @pytest.mark.task
-@pytest.mark.xfail(strict=True, reason="the seconds of the interval are not in the checkpoint")
 def test_the_speed_is_right_after_a_resume(tmp_path: Path) -> None:
     from dtrain.errors import Interrupted
 
@@ -444,7 +441,6 @@ def test_the_speed_is_right_after_a_resume(tmp_path: Path) -> None:
 
 
 @pytest.mark.task
-@pytest.mark.xfail(strict=True, reason="the last interval of a run that stops early is not written")
 def test_the_last_interval_of_a_run_that_stops_early(tmp_path: Path) -> None:
     import keras
 

@@ -91,13 +91,7 @@ def test_a_new_process_goes_on_where_another_stopped(kind: str, devices: int) ->
 @pytest.mark.parametrize(
     ("kind", "devices"),
     [
-        pytest.param(
-            "Mirrored",
-            2,
-            marks=pytest.mark.xfail(
-                strict=True, reason="only the first replica's moving statistics are saved"
-            ),
-        ),
+        ("Mirrored", 2),
         ("CentralStorage", 2),
     ],
 )

@@ -42,8 +42,7 @@ def prepare(
     config = settings() if config is None else config
     strategy = getattr(strategies, kind)([f"CPU:{i}" for i in range(devices)])
     splits, augment = build.dataset(config)
-    with strategy.scope():
-        model = build.model(config, splits, 16, 4)
+    model = build.model(config, splits, strategy, 16, 4)
     place = {"global_batch": BATCH, "replicas": strategy.replicas}
     train = strategy.iterate(
         lambda first, local: pipeline.training(
@@ -129,7 +128,7 @@ def plain_steps(input_shape: Any, classes: int) -> Any:
 
         def train_step(self, data: Any) -> Any:
             self.traces += 1
-            x, y = data
+            x = data[0]
             super().train_step(data)
             return {
                 "mean": tf.reduce_mean(x[:, 0]),
@@ -226,7 +225,7 @@ def test_evaluation_is_keras_own_with_an_uneven_rest(devices: int) -> None:
 @pytest.mark.task
 @pytest.mark.parametrize(("kind", "devices"), [("OneDevice", 1), ("Mirrored", 4)])
 def test_plain_tensors_are_averaged_over_examples(kind: str, devices: int) -> None:
-    model, _, steps, splits = prepare(kind, devices, settings(**PLAIN))
+    _, _, steps, splits = prepare(kind, devices, settings(**PLAIN))
     x = in_order(splits.train, 6)[0]
     sums = steps.train(1)
     assert steps.results(sums)["mean"] == pytest.approx(x[:8, 0].mean(), rel=1e-5)

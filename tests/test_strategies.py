@@ -89,7 +89,10 @@ def test_metrics_count_each_example_once(kind: str) -> None:
         return [strategy.read(variable) for variable in metric.variables]
 
     numbers = [
-        10 * step + 100 * r + i for step in (0, 1) for r in range(strategy.replicas) for i in range(3)
+        10 * step + 100 * r + i
+        for step in (0, 1)
+        for r in range(strategy.replicas)
+        for i in range(3)
     ]
     total, count = (float(value) for value in twice())
     assert (total, count) == (2 * sum(numbers), 2 * len(numbers))
@@ -121,7 +124,11 @@ def test_a_replica_local_variable() -> None:
     def add() -> Any:
         own = tf.identity(variable)
         variable.assign(own + 100.0)
-        tf.cond(own[1] > 5.0, lambda: variable.assign(tf.multiply(2.0, variable)), lambda: tf.identity(own))
+        tf.cond(
+            own[1] > 5.0,
+            lambda: variable.assign(tf.multiply(2.0, variable)),
+            lambda: tf.identity(own),
+        )
         return tf.identity(variable)
 
     @tf.function(autograph=False)

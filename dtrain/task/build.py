@@ -15,6 +15,7 @@ from dtrain.errors import UsageError
 from dtrain.sources import Splits
 from dtrain.targets import plain
 from dtrain.task import pipeline
+from dtrain.task.strategies import Strategy
 
 
 def dataset(config: DictConfig) -> tuple[Splits, pipeline.Augment | None]:
@@ -33,9 +34,13 @@ def dataset(config: DictConfig) -> tuple[Splits, pipeline.Augment | None]:
 
 
 def model(
-    config: DictConfig, splits: Splits, total_steps: int, steps_per_epoch: int
+    config: DictConfig,
+    splits: Splits,
+    strategy: Strategy,
+    total_steps: int,
+    steps_per_epoch: int,
 ) -> keras.Model:
-    """Build and compile the model. Call inside the strategy's scope.
+    """Build and compile the model inside the strategy's scopes.
 
     A model that its own function has compiled stays as it is; ``optimizer``, ``trainer.loss`` and
     ``trainer.metrics`` then do not apply.
@@ -43,6 +48,7 @@ def model(
     Args:
         config: the whole configuration.
         splits: gives the shape of an example and the number of classes.
+        strategy: decides how variables are created.
         total_steps: of the run, for learning-rate schedules.
         steps_per_epoch: likewise.
 
@@ -56,25 +62,43 @@ def model(
     # Eager, on the CPU, one example: shapes and types for everything that is built below.
     with tf.device("CPU:0"):
         example = tuple(np.asarray(p) for p in pipeline.take(splits.train, tf.zeros([1], tf.int64)))
-    built = targets.instantiate(
-        plain(config.model), "model", input_shape=example[0].shape[1:], classes=splits.classes
-    )
-    if not isinstance(built, keras.Model):
-        raise UsageError(
-            "model._target_", config.model._target_, f"returned {type(built).__name__}",
-            "a function or class that makes a keras.Model", "model=cnn",
-        )  # fmt: skip
-    if not built.compiled:
-        trainer = config.trainer
-        built.compile(
-            optimizer=optimizer(plain(config.optimizer), total_steps, steps_per_epoch),
-            loss=_loss(plain(trainer.loss)),
-            metrics=[_named(m, f"trainer.metrics[{i}]") for i, m in enumerate(trainer.metrics)],
-            jit_compile=False,  # ours to do: steps.py compiles the whole step
+    x, y, weight = keras.utils.unpack_x_y_sample_weight(example)
+    # ORDER: everything that creates variables runs here, once, outside the replicas: inside a
+    # replica TensorFlow refuses new variables, or makes them once a replica.
+    with strategy.scope():
+        built = targets.instantiate(
+            plain(config.model), "model", input_shape=x.shape[1:], classes=splits.classes
         )
-    _make_variables(built, example)
-    _check_classes(built, config, splits)
+        if not isinstance(built, keras.Model):
+            raise UsageError(
+                "model._target_", config.model._target_, f"returned {type(built).__name__}",
+                "a function or class that makes a keras.Model", "model=cnn",
+            )  # fmt: skip
+        predicted = built(x, training=False)
+    _check_classes(predicted, config, splits)
+    with strategy.optimizer_scope():
+        chosen = None
+        if not built.compiled:
+            chosen = optimizer(plain(config.optimizer), total_steps, steps_per_epoch)
+    with strategy.scope():
+        if chosen is not None:
+            trainer = config.trainer
+            built.compile(
+                optimizer=chosen,
+                loss=_loss(plain(trainer.loss)),
+                metrics=[_named(m, f"trainer.metrics[{i}]") for i, m in enumerate(trainer.metrics)],
+                jit_compile=False,  # ours to do: steps.py compiles the whole step
+            )
+        _build_metrics(built, x, y, predicted, weight)
+    with strategy.optimizer_scope():
+        if built.optimizer is not None:
+            built.optimizer.build(built.trainable_variables)
     return built
+
+
+def has_own_step(built: keras.Model) -> bool:
+    """Whether a person's class says itself what a training step is."""
+    return type(built).train_step is not keras.Model.train_step
 
 
 def optimizer(
@@ -154,19 +178,13 @@ def _per_example(function: Callable[..., Any]) -> Callable[..., Any]:
     return loss
 
 
-def _make_variables(built: keras.Model, example: tuple[np.ndarray, ...]) -> None:
-    # ORDER: everything that creates variables runs here, once, outside the replicas: inside a
-    # replica TensorFlow refuses new variables, or makes them once a replica.
-    x, y, weight = keras.utils.unpack_x_y_sample_weight(example)
-    predicted = built(x, training=False)
-    if built.optimizer is not None:
-        built.optimizer.build(built.trainable_variables)
+def _build_metrics(built: keras.Model, x: Any, y: Any, predicted: Any, weight: Any) -> None:
     try:
-        # The model's own losses may look at its last call, hence the order.
+        # The metrics of a loss are known only once it was computed, hence the order.
         built.compute_loss(x=x, y=y, y_pred=predicted, sample_weight=weight, training=False)
         built.compute_metrics(x=x, y=y, y_pred=predicted, sample_weight=weight)
-    except (ValueError, TypeError) as error:
-        if "train_step" not in type(built).__dict__:
+    except (ValueError, TypeError, KeyError) as error:
+        if not has_own_step(built):
             raise UsageError(
                 "trainer.loss", "...", f"loss and metrics do not fit the model ({error})",
                 "a loss and metrics for this output and target",
@@ -175,14 +193,11 @@ def _make_variables(built: keras.Model, example: tuple[np.ndarray, ...]) -> None
     built.reset_metrics()
 
 
-def _check_classes(built: keras.Model, config: DictConfig, splits: Splits) -> None:
+def _check_classes(predicted: Any, config: DictConfig, splits: Splits) -> None:
     sparse = plain(config.trainer.loss) == "sparse_categorical_crossentropy"
-    shape = getattr(built, "output_shape", None) if built.built else None
-    if not sparse or splits.classes is None or not isinstance(shape, tuple):
-        return
-    if shape[-1] is not None and splits.classes > shape[-1]:
+    width = getattr(predicted, "shape", (None,))[-1]
+    if sparse and splits.classes is not None and width is not None and splits.classes > width:
         raise UsageError(
-            "model.classes", shape[-1],
-            f"the labels of the dataset go up to {splits.classes - 1}",
+            "model.classes", width, f"the labels of the dataset go up to {splits.classes - 1}",
             f"{splits.classes} or more", f"model.classes={splits.classes}",
         )  # fmt: skip

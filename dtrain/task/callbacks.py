@@ -87,4 +87,8 @@ def _wants_batches(callback: keras.callbacks.Callback) -> bool:
     if isinstance(callback, keras.callbacks.ModelCheckpoint):
         return callback.save_freq != "epoch"
     base = keras.callbacks.Callback
-    return any(getattr(type(callback), hook) is not getattr(base, hook) for hook in _BATCH_HOOKS)
+    # A LambdaCallback has its hooks on the instance, as plain functions.
+    return any(
+        getattr(getattr(callback, hook), "__func__", None) is not getattr(base, hook)
+        for hook in _BATCH_HOOKS
+    )

@@ -109,7 +109,8 @@ class Loop:
         self.logs: dict[str, float] = {}  # of the last whole epoch
         self._interval = Sums()
         self._epoch = Sums()
-        self._step_seconds: float | None = None  # None: the next call traces the function
+        self._calls = 0
+        self._step_seconds = 0.0  # of the last call
         self._train_seconds = 0.0
         self._train_examples = 0
         self._interval_seconds = 0.0
@@ -156,6 +157,8 @@ class Loop:
             if stopping and self.step < schedule.total_steps:
                 self._writer.wait()
                 raise Interrupted(f"stopped at step {self.step}, checkpoint saved")
+        # What a callback cut short: the interval up to here.
+        self._log_interval((self.step - 1) // schedule.steps_per_epoch)
         if self._saved_step != self.step:
             self._save()
         self._writer.wait()
@@ -177,10 +180,12 @@ class Loop:
 
     def _train_until(self, boundary: int) -> None:
         while self.step < boundary and not self._stopping():
-            count = 1
-            if self._step_seconds is not None:
-                count = max(1, int(CALL_SECONDS / max(self._step_seconds, 1e-6)))
-            self._train_call(min(count, boundary - self.step))
+            # The first call traces the function, the second is the first to tell the time of a
+            # step: both take one step, so that a slow model does not keep the host away.
+            count = 1 if self._calls < 2 else int(CALL_SECONDS / max(self._step_seconds, 1e-6))
+            self._train_call(min(max(1, count), boundary - self.step))
+            if self._checkpoint_by_time():
+                return
 
     def _train_call(self, count: int) -> None:
         schedule, hooks = self._schedule, self._callbacks.hooks
@@ -191,12 +196,11 @@ class Loop:
         begin = time.perf_counter()
         sums = self._steps.train(count)
         seconds = time.perf_counter() - begin
-        if self._step_seconds is not None:
+        self._calls += 1
+        self._step_seconds = seconds / count
+        if self._calls > 1:
             self._train_seconds += seconds
             self._train_examples += sums.examples
-        # The first call traces the function: it says nothing about the next one's time.
-        first = self._step_seconds is None
-        self._step_seconds = 0.05 if first else seconds / count
         self._interval_seconds += seconds
         self.step += count
         self._interval.add(sums)
@@ -285,8 +289,11 @@ class Loop:
             return True
         if schedule.checkpoint_steps and self.step % schedule.checkpoint_steps == 0:
             return True
-        elapsed = time.monotonic() - self._checkpoint_at
-        return schedule.checkpoint_seconds is not None and elapsed >= schedule.checkpoint_seconds
+        return self._checkpoint_by_time()
+
+    def _checkpoint_by_time(self) -> bool:
+        interval = self._schedule.checkpoint_seconds
+        return interval is not None and time.monotonic() - self._checkpoint_at >= interval
 
     def _save(self) -> None:
         """Take a snapshot and have it written while training goes on."""
@@ -298,6 +305,7 @@ class Loop:
         meta = {
             **self._identity,
             "interval": interval,
+            "interval_seconds": self._interval_seconds,
             "epoch": epoch,
             "callbacks": callbacks,
             "logs": self.logs,
@@ -318,5 +326,6 @@ class Loop:
         self.step = self._saved_step = checkpoint.step
         self.logs = meta["logs"]
         self._interval = state.unpack_sums("interval", arrays, meta["interval"])
+        self._interval_seconds = meta["interval_seconds"]
         self._epoch = state.unpack_sums("epoch", arrays, meta["epoch"])
         self._callbacks.restore(arrays, meta["callbacks"])

