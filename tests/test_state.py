@@ -87,14 +87,8 @@ def test_a_new_process_goes_on_where_another_stopped(kind: str, devices: int) ->
     assert seed[1] == 3, "one draw a step"
 
 
-@pytest.mark.task(devices=2)
-@pytest.mark.parametrize(
-    ("kind", "devices"),
-    [
-        ("Mirrored", 2),
-        ("CentralStorage", 2),
-    ],
-)
+@pytest.mark.task
+@pytest.mark.parametrize(("kind", "devices"), [("Mirrored", 2), ("CentralStorage", 2)])
 def test_a_restored_model_evaluates_as_before(kind: str, devices: int) -> None:
     from dtrain.task import state
 

@@ -106,7 +106,7 @@ def logistic(input_shape: Any, classes: int) -> Any:
 
 BINARY = {
     "model": {"_target_": "tests.test_steps.logistic"},
-    "dataset": {"_target_": "tests.test_steps.weighted", "train": 50, "held": 21},
+    "dataset": {"_target_": "tests.test_steps.weighted", "train": 50, "held": 17},
     "trainer": {
         "loss": "binary_crossentropy",
         "metrics": [
@@ -196,34 +196,34 @@ def test_training_is_keras_own(kind: str, devices: int) -> None:
 
 
 @pytest.mark.task
-@pytest.mark.parametrize("devices", [1, 4])
+@pytest.mark.parametrize("devices", [1, 2])
 def test_evaluation_is_keras_own_with_an_uneven_rest(devices: int) -> None:
-    # 21 examples: two batches of 8 and a rest of 5, of which 4 replicas get 2, 2, 1 and 0.
+    # 17 examples: two batches of 8 and a rest of 1, of which a second replica gets nothing.
     model, _, steps, splits = prepare("Mirrored", devices, settings(**BINARY))
     steps.train(3)
-    sums = steps.evaluate(2, 5)
-    assert sums.examples == 21
+    sums = steps.evaluate(2, 1)
+    assert sums.examples == 17
     found = steps.results(sums)
     held = splits.validation
     # Keras' evaluate itself fails on several replicas with a rest.
     reference = prepare("Default", 1, settings(**BINARY))[0]
     reference.set_weights(model.get_weights())
     expected = reference.evaluate(
-        held.x, held.y, sample_weight=held.weight, batch_size=21, verbose=0, return_dict=True
+        held.x, held.y, sample_weight=held.weight, batch_size=17, verbose=0, return_dict=True
     )
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         assert found[name] == pytest.approx(value, rel=1e-5), name
     # Nothing is left over from training, and the input begins again.
     again = steps.evaluate(1, 0)
-    again.add(steps.evaluate(1, 5))
+    again.add(steps.evaluate(1, 1))
     assert steps.results(again) == pytest.approx(found, rel=1e-6)
     # Nor does evaluation leave anything behind for training.
     assert steps.train(1).states[1] == BATCH
 
 
 @pytest.mark.task
-@pytest.mark.parametrize(("kind", "devices"), [("OneDevice", 1), ("Mirrored", 4)])
+@pytest.mark.parametrize(("kind", "devices"), [("OneDevice", 1), ("Mirrored", 2)])
 def test_plain_tensors_are_averaged_over_examples(kind: str, devices: int) -> None:
     _, _, steps, splits = prepare(kind, devices, settings(**PLAIN))
     x = in_order(splits.train, 6)[0]

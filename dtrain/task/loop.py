@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from dtrain.journal import Journal
 from dtrain.rundir import RunDir, write_json
 from dtrain.task import state
 from dtrain.task.callbacks import Callbacks
+from dtrain.task.schedule import Schedule
 from dtrain.task.steps import Steps, Sums
 from dtrain.task.strategies import Strategy
 from dtrain.task.summaries import Summaries
@@ -25,41 +25,6 @@ from dtrain.task.summaries import Summaries
 CALL_SECONDS = 1.0
 #: The progress file is written at most this often, in seconds.
 PROGRESS_SECONDS = 0.25
-
-
-@dataclasses.dataclass(frozen=True)
-class Schedule:
-    """When things happen. Steps are counted from 0 over the whole run.
-
-    Attributes:
-        epochs: of the run.
-        steps_per_epoch: steps between two ends of an epoch.
-        global_batch: examples a step.
-        log_every: steps between two points of the journal.
-        validation_examples: 0 for no validation.
-        validation_freq: epochs between two validations.
-        checkpoint_epochs, checkpoint_steps, checkpoint_seconds: intervals between two
-            checkpoints; None for none of that kind.
-        objective: name of the metric that says which checkpoint is the best.
-        terminate_on_nan: end the run when the loss is not finite.
-    """
-
-    epochs: int
-    steps_per_epoch: int
-    global_batch: int
-    log_every: int
-    validation_examples: int
-    validation_freq: int
-    checkpoint_epochs: int | None
-    checkpoint_steps: int | None
-    checkpoint_seconds: float | None
-    objective: str
-    terminate_on_nan: bool
-
-    @property
-    def total_steps(self) -> int:
-        """Steps of the whole run."""
-        return self.epochs * self.steps_per_epoch
 
 
 class Loop:

@@ -19,13 +19,11 @@ from dtrain.journal import Journal
 from dtrain.rundir import RunDir, read_json
 from dtrain.task import build, hardware, pipeline, state
 from dtrain.task.callbacks import Callbacks
-from dtrain.task.loop import Loop, Schedule
+from dtrain.task.loop import Loop
+from dtrain.task.schedule import Schedule, make_schedule
 from dtrain.task.steps import Steps
 from dtrain.task.strategies import Strategy
 from dtrain.task.summaries import Summaries
-
-#: Points of training metrics in a run, about, where ``trainer.log_every_steps`` is null.
-DEFAULT_POINTS = 200
 
 
 class Stop:
@@ -202,30 +200,6 @@ def _save_model(model: keras.Model, rundir: RunDir, journal: Journal) -> None:
             message=f"saved {rundir.weights.name}, not {rundir.model.name}: "
             f"{' '.join(str(error).split())[:200]}",
         )
-
-
-def make_schedule(config: DictConfig, examples: int, validation_examples: int) -> Schedule:
-    """Work out the numbers of steps.
-
-    An epoch is ``examples // batch_size`` steps unless ``trainer.steps_per_epoch`` says otherwise.
-    What does not fill its last batch opens the next epoch: nothing is dropped.
-    """
-    trainer, saving = config.trainer, config.checkpoint
-    per_epoch = trainer.steps_per_epoch or max(1, examples // trainer.batch_size)
-    total = trainer.epochs * per_epoch
-    return Schedule(
-        epochs=trainer.epochs,
-        steps_per_epoch=per_epoch,
-        global_batch=trainer.batch_size,
-        log_every=trainer.log_every_steps or -(-total // DEFAULT_POINTS),
-        validation_examples=validation_examples,
-        validation_freq=trainer.validation_freq,
-        checkpoint_epochs=saving.every_epochs,
-        checkpoint_steps=saving.every_steps,
-        checkpoint_seconds=saving.every_seconds,
-        objective=config.objective,
-        terminate_on_nan=trainer.terminate_on_nan,
-    )
 
 
 def _check_objective(config: DictConfig, model: keras.Model, schedule: Schedule) -> None:

@@ -164,7 +164,7 @@ def test_an_applications_model_on_an_image_folder(dtrain, tmp_path: Path) -> Non
         "dataset=image_folder", "dataset.path=images", "dataset.size=[32,32]", "tracking=none",
         "dataset.augment={_target_:dtrain.augment.shift_flip,pixels:2,flip:true}",
         "model=custom", "model._target_=keras.applications.MobileNetV2", "+model.weights=null",
-        "+model.alpha=0.35", "trainer.batch_size=8", "trainer.epochs=1", "strategy=mirrored",
+        "+model.alpha=0.35", "trainer.batch_size=8", "trainer.epochs=1",
     )  # fmt: skip
     assert run.code == 0, run.output + run.log
     assert run.events("start")[0]["validation_examples"] == 8

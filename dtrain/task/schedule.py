@@ -1,0 +1,69 @@
+"""When things happen in a run, in steps."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from omegaconf import DictConfig
+
+#: Points of training metrics in a run, about, where ``trainer.log_every_steps`` is null.
+DEFAULT_POINTS = 200
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """When things happen. Steps are counted from 0 over the whole run.
+
+    Attributes:
+        epochs: of the run.
+        steps_per_epoch: steps between two ends of an epoch.
+        global_batch: examples a step.
+        log_every: steps between two points of the journal.
+        validation_examples: 0 for no validation.
+        validation_freq: epochs between two validations.
+        checkpoint_epochs, checkpoint_steps, checkpoint_seconds: intervals between two
+            checkpoints; None for none of that kind.
+        objective: name of the metric that says which checkpoint is the best.
+        terminate_on_nan: end the run when the loss is not finite.
+    """
+
+    epochs: int
+    steps_per_epoch: int
+    global_batch: int
+    log_every: int
+    validation_examples: int
+    validation_freq: int
+    checkpoint_epochs: int | None
+    checkpoint_steps: int | None
+    checkpoint_seconds: float | None
+    objective: str
+    terminate_on_nan: bool
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of the whole run."""
+        return self.epochs * self.steps_per_epoch
+
+
+def make_schedule(config: DictConfig, examples: int, validation_examples: int) -> Schedule:
+    """Work out the numbers of steps.
+
+    An epoch is ``examples // batch_size`` steps unless ``trainer.steps_per_epoch`` says otherwise.
+    What does not fill its last batch opens the next epoch: nothing is dropped.
+    """
+    trainer, saving = config.trainer, config.checkpoint
+    per_epoch = trainer.steps_per_epoch or max(1, examples // trainer.batch_size)
+    total = trainer.epochs * per_epoch
+    return Schedule(
+        epochs=trainer.epochs,
+        steps_per_epoch=per_epoch,
+        global_batch=trainer.batch_size,
+        log_every=trainer.log_every_steps or -(-total // DEFAULT_POINTS),
+        validation_examples=validation_examples,
+        validation_freq=trainer.validation_freq,
+        checkpoint_epochs=saving.every_epochs,
+        checkpoint_steps=saving.every_steps,
+        checkpoint_seconds=saving.every_seconds,
+        objective=config.objective,
+        terminate_on_nan=trainer.terminate_on_nan,
+    )

@@ -1,0 +1,33 @@
+"""When things happen: epochs to steps, defaults, intervals."""
+
+from __future__ import annotations
+
+import pytest
+
+from dtrain.task.schedule import make_schedule
+from tests.test_schema import composed
+
+
+@pytest.mark.parametrize(
+    ("overrides", "per_epoch", "total", "log_every"),
+    [
+        ([], 22, 550, 3),
+        (["trainer.epochs=1"], 22, 22, 1),
+        (["trainer.steps_per_epoch=2000", "trainer.epochs=10"], 2000, 20_000, 100),
+        (["trainer.log_every_steps=7"], 22, 550, 7),
+        (["trainer.batch_size=1438"], 1, 25, 1),
+    ],
+)
+def test_steps(overrides: list[str], per_epoch: int, total: int, log_every: int) -> None:
+    schedule = make_schedule(composed(*overrides), 1438, 359)
+    assert (schedule.steps_per_epoch, schedule.total_steps, schedule.log_every) == (
+        per_epoch, total, log_every,
+    )  # fmt: skip
+    assert schedule.validation_examples == 359
+
+
+def test_checkpoint_intervals() -> None:
+    schedule = make_schedule(composed("checkpoint.every_steps=5", "checkpoint.every_epochs=null",
+                                      "checkpoint.every_seconds=2.5"), 1438, 0)  # fmt: skip
+    assert schedule.checkpoint_epochs is None
+    assert (schedule.checkpoint_steps, schedule.checkpoint_seconds) == (5, 2.5)
