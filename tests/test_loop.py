@@ -354,6 +354,21 @@ def test_early_stopping_ends_the_run_with_a_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.task
+@pytest.mark.xfail(strict=True, reason="it is said to be interrupted, and trained on when resumed")
+def test_a_run_that_has_stopped_early_is_done_though_asked_to_stop(tmp_path: Path) -> None:
+    import keras
+
+    stopping = keras.callbacks.EarlyStopping(monitor="loss", patience=1)
+    steps, model = Scripted(Clock()), tiny()  # the request comes with the end of the last epoch
+    trained = looped(
+        tmp_path / "run", steps, model, callbacks=[stopping], epochs=9,
+        stopping=lambda: steps.step >= 20 and model.stop_training,
+    )  # fmt: skip
+    trained.loop.run()
+    assert trained.saved == [20]
+
+
+@pytest.mark.task
 def test_checkpoints_by_epoch_step_and_time(tmp_path: Path) -> None:
     def saved(name: str, **plan: Any) -> list[int]:
         trained = looped(tmp_path / name, Scripted(Clock(), seconds=2.0), **plan)
