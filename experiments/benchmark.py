@@ -43,7 +43,7 @@ def keras_fit() -> float:
 
     keras.utils.set_random_seed(0)
     model = cnn((8, 8, 1), 10)
-    model.compile("adam", "sparse_categorical_crossentropy", ["accuracy"])
+    model.compile("adam", loss="sparse_categorical_crossentropy", metrics=["accuracy"])
     x, y = np.asarray(train.x[:n]), np.asarray(train.y[:n])
     model.fit(x, y, batch_size=BATCH, epochs=EPOCHS, callbacks=[Clock()], verbose=0)
     return n * (EPOCHS - 1) / (ends[-1] - ends[0])

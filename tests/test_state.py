@@ -87,12 +87,12 @@ def test_a_new_process_goes_on_where_another_stopped(kind: str, devices: int) ->
     assert seed[1] == 3, "one draw a step"
 
 
-@pytest.mark.task
-@pytest.mark.parametrize(("kind", "devices"), [("Mirrored", 2), ("CentralStorage", 2)])
-def test_a_restored_model_evaluates_as_before(kind: str, devices: int) -> None:
+@pytest.mark.task(devices=2)
+def test_a_restored_model_evaluates_as_before() -> None:
+    # Each replica evaluates with its own copy of the moving statistics.
     from dtrain.task import state
 
-    model, strategy, steps, _ = prepare(kind, devices, settings(**STATEFUL))
+    model, strategy, steps, _ = prepare("Mirrored", 2, settings(**STATEFUL))
     steps.train(3)
     before = steps.results(steps.evaluate(2, 5))
     saved = state.snapshot(model, strategy)

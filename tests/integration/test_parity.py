@@ -101,8 +101,11 @@ def test_strategies_agree(model: str, dtrain, user_code) -> None:
     assert reference.code == 0, reference.output + reference.log
     names = ["loss", "accuracy", "val_loss", "val_accuracy"]
     names += ["plain"] if model == "own train_step" else []
-    if model == "normalized":  # hardly trained at these steps: a rounding turns a near tie
-        names = ["loss", "val_loss"]
+    tolerance = 1e-5
+    if model == "normalized":
+        # It divides by the variances of a small batch, some of them nearly zero, and is hardly
+        # trained at these steps: a rounding is magnified, and turns a near tie of two classes.
+        names, tolerance = ["loss", "val_loss"], 1e-4
     assert len(reference.points("loss")) == 50
     for name, overrides in STRATEGIES.items():
         if model in PARTLY and name not in PARTLY[model]:
@@ -113,6 +116,6 @@ def test_strategies_agree(model: str, dtrain, user_code) -> None:
             expected, found = reference.points(metric), run.points(metric)
             assert expected.keys() == found.keys()
             for step, value in expected.items():
-                assert math.isclose(found[step], value, rel_tol=1e-5, abs_tol=1e-7), (
+                assert math.isclose(found[step], value, rel_tol=tolerance, abs_tol=1e-7), (
                     name, metric, step, found[step], value,
                 )  # fmt: skip
