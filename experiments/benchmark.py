@@ -57,15 +57,15 @@ def fit_process() -> float:
     return float(done.stdout.split()[-1])
 
 
-def dtrain(*overrides: str) -> float:
-    """Run the command line in a folder of its own and return examples a second."""
-    with tempfile.TemporaryDirectory() as folder:
-        subprocess.run(
-            [sys.executable, "-m", "dtrain", *overrides],
-            cwd=folder, capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        [path] = Path(folder).glob("outputs/*/*/journal.jsonl")
-        events = [json.loads(line) for line in path.read_text().splitlines()]
+def dtrain(folder: Path, *overrides: str) -> float:
+    """Run the command line in ``folder`` and return examples a second."""
+    before = set(folder.glob("outputs/*/*/journal.jsonl"))
+    subprocess.run(
+        [sys.executable, "-m", "dtrain", *overrides],
+        cwd=folder, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    [path] = set(folder.glob("outputs/*/*/journal.jsonl")) - before
+    events = [json.loads(line) for line in path.read_text().splitlines()]
     [start] = [e for e in events if e["event"] == "start"]
     points = [e for e in events if e["event"] == "metrics"]
     first = next(p for p in points if p["step"] >= start["steps_per_epoch"])
@@ -92,20 +92,26 @@ def main() -> None:
     if arguments.fit:
         print(keras_fit())
         return
-    rows = [
-        compare(
-            "digits CNN, batch 64",
-            ("dtrain", lambda: dtrain("experiment=benchmark")),
-            ("Keras fit", fit_process),
-            arguments.rounds,
-        ),
-        compare(
-            "20,000 steps, MLP",
-            ("tracking=mlflow", lambda: dtrain("experiment=long")),
-            ("tracking=none", lambda: dtrain("experiment=long", "tracking=none")),
-            arguments.rounds,
-        ),
-    ]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        rows = [
+            compare(
+                "digits CNN, batch 64",
+                ("dtrain", lambda: dtrain(folder, "experiment=benchmark")),
+                ("Keras fit", fit_process),
+                arguments.rounds,
+            )
+        ]
+        # The first run of all makes the tracking store's tables, once and for all later runs.
+        dtrain(folder, "experiment=benchmark", "tracking=mlflow", "trainer.epochs=2")
+        rows.append(
+            compare(
+                "20,000 steps, MLP",
+                ("tracking=mlflow", lambda: dtrain(folder, "experiment=long")),
+                ("tracking=none", lambda: dtrain(folder, "experiment=long", "tracking=none")),
+                arguments.rounds,
+            )
+        )
     print("\n| what | examples/s | examples/s | ratio |\n|---|---|---|---|")
     print("\n".join(rows))
 

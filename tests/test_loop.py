@@ -354,7 +354,6 @@ def test_early_stopping_ends_the_run_with_a_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.task
-@pytest.mark.xfail(strict=True, reason="it is said to be interrupted, and trained on when resumed")
 def test_a_run_that_has_stopped_early_is_done_though_asked_to_stop(tmp_path: Path) -> None:
     import keras
 

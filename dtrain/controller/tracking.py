@@ -27,8 +27,10 @@ from dtrain.cluster import Cluster
 from dtrain.journal import Follower
 from dtrain.rundir import RunDir, read_json, write_json
 
-#: Seconds between two looks at the journal.
-INTERVAL = 1.0
+#: Seconds between two looks at the journal: each costs a transaction while training goes on.
+INTERVAL = 5.0
+#: Seconds between two tries at the end of a run.
+RETRY_SECONDS = 1.0
 #: Longest wait for the last points at the end of a run, in seconds.
 LAST_SECONDS = 30.0
 _BATCH = 1000  # metrics in one call: MLflow's own limit
@@ -263,7 +265,7 @@ class Tracker:
                     self._warn(f"tracking: {str(error).splitlines()[0]}; training goes on")
                     self._warned = True
                 if ending:
-                    time.sleep(INTERVAL)
+                    time.sleep(RETRY_SECONDS)
 
     def finish(self, status: str | None, ended: float) -> bool:
         """Ship the rest and set the status; with None nothing was recorded, and nothing is.

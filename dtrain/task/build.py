@@ -132,6 +132,9 @@ def optimizer(
 def _named(value: Any, key: str) -> Any:
     """Return a loss or metric: a name that Keras knows, or a node with a target."""
     value = plain(value)
+    if isinstance(value, dict) and "_target_" not in value:
+        raise UsageError(key, value, "has no _target_", "a name, or a node with _target_",
+                         f"'{key}={{_target_:keras.losses.Huber}}'")  # fmt: skip
     return targets.instantiate(value, key) if isinstance(value, dict) else value
 
 

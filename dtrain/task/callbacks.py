@@ -20,7 +20,7 @@ class Callbacks:
     """The callbacks of ``trainer.callbacks``.
 
     State: a callback with ``get_state()`` (returns a JSON value) and ``set_state(value)`` says
-    itself what a resumed run needs. Of any other, the attributes that are numbers, strings,
+    itself what a resumed run needs. Of any other, the public attributes that are numbers, strings,
     booleans or None are kept, and weights held as a list of arrays (``best_weights``).
 
     Args:

@@ -119,7 +119,8 @@ class Loop:
             stopping = self._stopping()
             if stopping or (advanced and self._checkpoint_due(ended, epoch)):
                 self._save()
-            if stopping and self.step < schedule.total_steps:
+            done = self.step == schedule.total_steps or self._model.stop_training
+            if stopping and not done:
                 self._writer.wait()
                 raise Interrupted(f"stopped at step {self.step}, checkpoint saved")
         # What a callback cut short: the interval up to here.
@@ -277,6 +278,9 @@ class Loop:
             "objective": self._objective(),
         }
         arrays = state.snapshot(self._model, self._strategy)
+        if not self._schedule.terminate_on_nan and not _finite(arrays):
+            self._journal.write("notice", message=f"no checkpoint at step {self.step}: not finite")
+            return
         arrays |= interval_arrays | epoch_arrays | callback_arrays
         self._writer.submit(self.step, arrays, meta)
 
@@ -294,3 +298,7 @@ class Loop:
         self._interval_seconds = meta["interval_seconds"]
         self._epoch = state.unpack_sums("epoch", arrays, meta["epoch"])
         self._callbacks.restore(arrays, meta["callbacks"])
+
+
+def _finite(arrays: dict[str, np.ndarray]) -> bool:
+    return all(np.all(np.isfinite(a)) for a in arrays.values() if a.dtype.kind == "f")

@@ -138,7 +138,9 @@ def evaluation_steps(source: Source, global_batch: int) -> int:
 
 
 def _mapped(elements: tf.data.Dataset, load: Callable[..., Any]) -> tf.data.Dataset:
-    dataset = elements.map(load, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    # AutoGraph would read source files anew, which may have changed since they were imported.
+    plain = tf.autograph.experimental.do_not_convert(load)
+    dataset = elements.map(plain, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     options = tf.data.Options()
     # Sharding is done above, by position: tf.data must not shard once more.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF

@@ -17,7 +17,7 @@ class Sums:
 
     Metric states are kept as sums on the host, in float64, and never across calls in TensorFlow's
     variables: a long float32 sum loses digits, and several strategies cannot update one variable
-    from many replicas.
+    from many replicas. So the state of a metric must add up, as that of every Keras metric does.
 
     Args:
         states: one array for each metric variable of the model.
