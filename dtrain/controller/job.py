@@ -142,7 +142,7 @@ class Job:
                 signals.started = True  # what comes now is short and must not be torn
                 self._launcher.kill()
                 self._display.close()
-            self._events += follower.new()
+            self._take_events(follower)  # what was written since the last look
             return self._finish(signals.count > 0)
 
     def _prepare_folder(self) -> None:
@@ -156,14 +156,17 @@ class Job:
         write_json(self._rundir.cluster, self._cluster.to_json())
         self._rundir.logs.mkdir(exist_ok=True)
 
+    def _take_events(self, follower: Follower) -> None:
+        for event in follower.new():
+            self._events.append(event)
+            if event["event"] == "notice":
+                self._display.message(event["message"])
+
     def _follow(self, follower: Follower, signals: Signals) -> None:
         asked, deadline = 0, math.inf
         while self._launcher.running(INTERVAL):
             self._display.update(read_json(self._rundir.progress))
-            for event in follower.new():
-                self._events.append(event)
-                if event["event"] == "notice":
-                    self._display.message(event["message"])
+            self._take_events(follower)
             if signals.count > asked:
                 asked = signals.count
                 if asked > 1:
