@@ -20,6 +20,7 @@ from dtrain.controller.launchers import Launcher
 from dtrain.controller.plan import Plan, check_values, gpus, plan, sizes
 from dtrain.controller.progress import Display
 from dtrain.controller.tracking import Shipper, Tracker
+from dtrain.errors import UsageError
 from dtrain.journal import Follower, cut
 from dtrain.rundir import RunDir, read_json, write_json
 
@@ -115,7 +116,7 @@ class Job:
         self._cluster: Cluster = planned.cluster
         self._launcher = launcher
         self._resumed = config.resume is not None
-        self._rundir = RunDir(config.resume) if self._resumed else RunDir.create(folder)
+        self._rundir = RunDir(config.resume) if self._resumed else _new_folder(config, folder)
         self._display = Display()
         self._tracker: Tracker | None = None
         self._events: list[dict[str, Any]] = []
@@ -258,6 +259,16 @@ class Job:
             "started": self._began,
             "seconds": round(time.time() - self._began, 3),
         }
+
+
+def _new_folder(config: DictConfig, folder: Path) -> RunDir:
+    try:
+        return RunDir.create(folder)
+    except OSError as error:
+        raise UsageError(
+            "output_dir", config.output_dir, f"no folder can be made there ({error.strerror})",
+            "a folder that can be written", "output_dir=FOLDER",
+        ) from None  # fmt: skip
 
 
 def _remove(path: Path) -> None:

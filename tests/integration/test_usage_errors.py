@@ -50,6 +50,7 @@ EARLY = {
         ["model._target_=os.system", "not trusted", "DTRAIN_TRUST=os"],
     ),
     "resume": (["resume=nowhere"], ["resume=nowhere", "is not a run folder"]),
+    "output": (["output_dir=text.csv"], ["output_dir=", "Not a directory", "output_dir=FOLDER"]),
     "text column": (
         ["dataset=csv", "dataset.path=text.csv"],
         ["dataset.path=text.csv", "'colour'", "'red'", "line 2"],
