@@ -78,9 +78,7 @@ def load(path: Path) -> Checkpoint:
         guarded = {**manifest, "sha256": None}
         if hashlib.sha256(_canonical(guarded)).hexdigest() != manifest["sha256"]:
             raise CheckpointError(f"{path / _MANIFEST} does not match its checksum")
-        arrays = safetensors.numpy.load(state)
-        for name, dtype in manifest["dtypes"].items():
-            arrays[name] = arrays[name].view(getattr(ml_dtypes, dtype))
+        arrays = _decode(state, manifest["dtypes"])
         return Checkpoint(manifest["step"], path, arrays, meta)
     except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
         raise CheckpointError(f"{path} cannot be read: {error!r}") from error
@@ -95,6 +93,37 @@ def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
         except CheckpointError as error:
             problems.append(str(error))
     return None, problems
+
+
+def _encode(arrays: dict[str, np.ndarray]) -> tuple[bytes, dict[str, str]]:
+    """Return the safetensors file, and the types that it cannot tell."""
+    dtypes = {name: a.dtype.name for name, a in arrays.items() if a.dtype.name in _CODES}
+    contiguous = {name: np.ascontiguousarray(a).reshape(a.shape) for name, a in arrays.items()}
+    for name, dtype in dtypes.items():
+        contiguous[name] = contiguous[name].view(_CODES[dtype])
+    return safetensors.numpy.save(contiguous), dtypes
+
+
+def _decode(state: bytes, dtypes: dict[str, str]) -> dict[str, np.ndarray]:
+    arrays: dict[str, np.ndarray] = safetensors.numpy.load(state)
+    for name, dtype in dtypes.items():
+        arrays[name] = arrays[name].view(getattr(ml_dtypes, dtype))
+    return arrays
+
+
+def pack(checkpoint: Checkpoint) -> bytes:
+    """Return a checkpoint as bytes, for another process."""
+    state, dtypes = _encode(checkpoint.arrays)
+    about = {"step": checkpoint.step, "path": str(checkpoint.path), "meta": checkpoint.meta}
+    return _canonical({**about, "dtypes": dtypes}) + b"\n" + state
+
+
+def unpack(data: bytes) -> Checkpoint:
+    """Return what was given to :func:`pack`."""
+    head, _, state = data.partition(b"\n")
+    about = json.loads(head)
+    arrays = _decode(state, about["dtypes"])
+    return Checkpoint(about["step"], Path(about["path"]), arrays, about["meta"])
 
 
 def _canonical(value: Any) -> bytes:
@@ -130,11 +159,7 @@ def save(folder: Path, step: int, arrays: dict[str, np.ndarray], meta: dict[str,
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
-        dtypes = {name: a.dtype.name for name, a in arrays.items() if a.dtype.name in _CODES}
-        contiguous = {name: np.ascontiguousarray(a).reshape(a.shape) for name, a in arrays.items()}
-        for name, dtype in dtypes.items():
-            contiguous[name] = contiguous[name].view(_CODES[dtype])
-        state = safetensors.numpy.save(contiguous)
+        state, dtypes = _encode(arrays)
         _write(temporary / _STATE, state)
         manifest = {
             "step": step,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -11,14 +12,24 @@ class Task:
     """One process of the job.
 
     Attributes:
-        role: ``chief`` is the process that writes the journal and the checkpoints.
+        role: ``chief`` is the process that writes the journal and the checkpoints; ``worker`` and
+            ``ps`` (parameter server) as in TensorFlow's cluster specifications.
         index: position among the tasks of the same role.
-        devices: how many devices this process uses.
+        devices: how many devices of the cluster's kind this process computes on.
+        serves: it trains nothing by itself, does what the chief asks, and ends when that has.
+        replaceable: the job goes on without it until it is started again.
+        threads: intra-op threads; None for TensorFlow's own choice.
+        address: ``host:port`` of its TensorFlow server; None before it is placed, and in a job of
+            one process.
     """
 
     role: str
     index: int
     devices: int
+    serves: bool = False
+    replaceable: bool = False
+    threads: int | None = None
+    address: str | None = None
 
     @property
     def name(self) -> str:
@@ -31,7 +42,7 @@ class Cluster:
     """All tasks of a job.
 
     Attributes:
-        tasks: the processes.
+        tasks: the processes, the chief first.
         device_kind: ``cpu`` or ``gpu``.
         replicas: copies of the model that share each global batch, over all tasks.
         environment: variables that every process must have before TensorFlow is imported.
@@ -41,6 +52,29 @@ class Cluster:
     device_kind: str
     replicas: int
     environment: dict[str, str]
+
+    @property
+    def chief(self) -> Task:
+        """The task that leads: it alone writes the journal and the checkpoints."""
+        return self.tasks[0]
+
+    def task(self, name: str) -> Task:
+        """Return the task called ``name``."""
+        return next(task for task in self.tasks if task.name == name)
+
+    def spec(self) -> dict[str, list[str]]:
+        """Return TensorFlow's cluster specification: the addresses of each role, in order."""
+        addresses: dict[str, list[str]] = {}
+        for task in self.tasks:
+            if task.address is not None:
+                addresses.setdefault(task.role, []).append(task.address)
+        return addresses
+
+    def at(self, addresses: Sequence[str]) -> Cluster:
+        """Return the same cluster with an address for each task, in the order of the tasks."""
+        tasks = zip(self.tasks, addresses, strict=True)
+        placed = tuple(dataclasses.replace(task, address=address) for task, address in tasks)
+        return dataclasses.replace(self, tasks=placed)
 
     def to_json(self) -> dict[str, Any]:
         """Return the contents of ``cluster.json``."""

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 OK = 0
 FAILED = 1
 USAGE = 2
+PORT_TAKEN = 74  # of a task, to its launcher: somebody else has its port
 INTERRUPTED = 75  # EX_TEMPFAIL of sysexits.h: try the same command again
 
 

@@ -6,6 +6,7 @@ Every line has ``event`` and ``time`` (seconds since the epoch). Events:
 ``metrics``     ``step``, ``epoch``, ``metrics``: means over the steps since the last point
 ``checkpoint``  ``step``, ``path``
 ``notice``      ``message``: something a person should know
+``restart``     ``step``, ``message``: tasks died, and were started again from a checkpoint
 ``error``       ``kind`` (``usage`` or ``training``), ``message``
 ``end``         ``status``, ``step``, ``examples``, ``examples_per_second``
 """
@@ -70,7 +71,7 @@ def cut(path: Path, step: int) -> None:
     kept = [
         line
         for line in read(path)
-        if line["event"] in ("start", "notice", "metrics", "checkpoint")
+        if line["event"] in ("start", "notice", "metrics", "checkpoint", "restart")
         and line.get("step", 0) <= step
     ]
     temporary = path.with_suffix(".tmp")
@@ -83,7 +84,7 @@ def cut(path: Path, step: int) -> None:
 
 
 class Follower:
-    """Reads a journal while it grows.
+    """Reads a journal while it grows; one that was cut (:func:`cut`) is read from its beginning.
 
     Args:
         path: the file; it need not exist yet.
@@ -92,11 +93,15 @@ class Follower:
     def __init__(self, path: Path):
         self._path = path
         self._offset = 0
+        self._file_id = 0
 
     def new(self) -> list[dict[str, Any]]:
         """Return the events completed since the last call."""
         try:
             with self._path.open("rb") as file:
+                found = os.fstat(file.fileno()).st_ino
+                if found != self._file_id:
+                    self._offset, self._file_id = 0, found
                 file.seek(self._offset)
                 data = file.read()
         except FileNotFoundError:

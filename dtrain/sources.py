@@ -17,7 +17,9 @@ class Source(Protocol):
 
     A source of your own needs ``__len__`` and ``take``; ``take(indices)`` gets int64 ``[b]`` and
     returns ``(x, y)`` or ``(x, y, sample_weight)``, each with ``b`` rows. ``in_graph = True``
-    says that ``indices`` is a tensor and the result is made of tensors.
+    says that ``indices`` is a tensor and the result is made of tensors. One that holds tensors may
+    have ``tensors()`` and ``bind(tensors)``, as :class:`Arrays`: they are then sent to each worker
+    of a parameter-server cluster once, and not with every step.
     """
 
     def __len__(self) -> int: ...
@@ -63,10 +65,18 @@ class Arrays:
         """Gather rows: int64 ``[b]`` to ``(x [b, ...], y [b, ...])``."""
         import tensorflow as tf
 
+        x, y = self.tensors()
+        return tf.gather(x, indices), tf.gather(y, indices)
+
+    def tensors(self) -> list[Any]:
+        """Return what :meth:`take` reads from; made at the first call."""
         if self._tensors is None:
             self._tensors = _captured(self.x, self.y)
-        x, y = self._tensors
-        return tf.gather(x, indices), tf.gather(y, indices)
+        return self._tensors
+
+    def bind(self, tensors: Any) -> None:
+        """Read from ``tensors``: the same values in another place."""
+        self._tensors = list(tensors)
 
 
 class ImageFiles:
@@ -102,11 +112,19 @@ class ImageFiles:
             image = tf.image.resize(tf.cast(image, tf.float32) / 255.0, self.size)
             return tf.ensure_shape(image, (*self.size, self.channels))
 
-        if self._tensors is None:
-            self._tensors = _captured(self.paths, self.y)
-        paths, labels = self._tensors
+        paths, labels = self.tensors()
         images = tf.map_fn(load, tf.gather(paths, indices), fn_output_signature=tf.float32)
         return images, tf.gather(labels, indices)
+
+    def tensors(self) -> list[Any]:
+        """Return what :meth:`take` reads from; made at the first call."""
+        if self._tensors is None:
+            self._tensors = _captured(self.paths, self.y)
+        return self._tensors
+
+    def bind(self, tensors: Any) -> None:
+        """Read from ``tensors``: the same values in another place."""
+        self._tensors = list(tensors)
 
 
 def _captured(*values: Any) -> list[Any]:

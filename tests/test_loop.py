@@ -44,14 +44,27 @@ class Scripted:
         self.calls: list[int] = []
         self.evaluated: list[tuple[int, int]] = []
 
-    def train(self, steps: int) -> Any:
+    def train(self, steps: int, ahead: int = 0) -> Any:
         from dtrain.task.steps import Sums
 
         self.calls.append(steps)
         losses = [self.loss(self.step + i) for i in range(1, steps + 1)]
         self.step += steps
         self.clock.now += steps * self.seconds
-        return Sums([], {"loss": sum(losses) * BATCH}, steps * BATCH)
+        return Sums([], {"loss": sum(losses) * BATCH}, steps * BATCH, steps)
+
+    def settle(self) -> Any:
+        from dtrain.task.steps import Sums
+
+        return Sums()
+
+    def interval(self) -> dict[str, float]:
+        return {}
+
+    summary = interval
+
+    def restore(self, summary: Any) -> None:
+        assert summary == {}
 
     def evaluate(self, steps: int, rest: int) -> Any:
         from dtrain.task.steps import Sums
@@ -123,6 +136,7 @@ def looped(
     from dtrain.rundir import RunDir
     from dtrain.task import loop
     from dtrain.task.callbacks import Callbacks
+    from dtrain.task.records import Records
     from dtrain.task.strategies import Default
     from dtrain.task.summaries import Summaries
 
@@ -153,10 +167,12 @@ def looped(
         steps,
         plan,
         Callbacks(list(callbacks), model, plan.epochs, plan.steps_per_epoch),
-        rundir,
-        Journal(rundir.journal),
-        Summaries(rundir.tensorboard, folder / "none", False, profile),
-        Writer(rundir.checkpoints, keep=99, best=True, mode="min", saved=lambda step: None),
+        Records(
+            rundir,
+            Journal(rundir.journal),
+            Summaries(rundir.tensorboard, folder / "none", False, profile),
+            Writer(rundir.checkpoints, keep=99, best=True, mode="min", saved=lambda step: None),
+        ),
         stopping,
         identity={"mark": 7},
     )

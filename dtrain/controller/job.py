@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import shutil
-import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -15,17 +13,18 @@ from omegaconf import DictConfig, OmegaConf
 
 from dtrain import checkpoint, errors, targets
 from dtrain.cluster import Cluster
-from dtrain.controller import report
+from dtrain.controller import report, result
 from dtrain.controller.launchers import Launcher
-from dtrain.controller.plan import Plan, check_values, gpus, plan, sizes
-from dtrain.controller.progress import Display
+from dtrain.controller.plan import Plan, check_values, machine, plan, sizes
+from dtrain.controller.progress import Display, Tail
+from dtrain.controller.supervisor import Failure, Signals, Supervisor
 from dtrain.controller.tracking import Shipper, Tracker
 from dtrain.errors import UsageError
-from dtrain.journal import Follower, cut
+from dtrain.journal import Follower, Journal, cut
 from dtrain.rundir import RunDir, read_json, write_json
 
-#: Seconds between two looks at the tasks.
-INTERVAL = 0.2
+#: How often the tasks are started anew on other ports because one was taken.
+PORT_TRIES = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,32 +42,6 @@ class Outcome:
     interrupted: bool = False
 
 
-class Signals:
-    """Counts the requests to stop that this process gets, while it is entered.
-
-    Until :attr:`started` is set a request raises KeyboardInterrupt: nothing is there to be saved.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.started = False
-
-    def __enter__(self) -> Signals:
-        self._before = {
-            number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)
-        }
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _note(self, *_: object) -> None:
-        self.count += 1
-        if not self.started:
-            raise KeyboardInterrupt
-
-
 def run(config: DictConfig, folder: Path, command: dict[str, Any]) -> Outcome:
     """Do one job from its configuration to its result.
 
@@ -82,10 +55,11 @@ def run(config: DictConfig, folder: Path, command: dict[str, Any]) -> Outcome:
     """
     check_values(config)
     launcher: Launcher = targets.instantiate(targets.plain(config.launcher), "launcher")
-    early = plan(config, None, gpus())
+    here = machine(launcher.shares_machine)
+    early = plan(config, None, here)
     if not config.dry_run:
         launcher.prepare(early.cluster)  # imports TensorFlow while the data is looked at
-    planned = plan(config, sizes(config), gpus())
+    planned = plan(config, sizes(config), here)
     if config.dry_run:
         report.print_plan(config, planned, folder)
         return Outcome(errors.OK)
@@ -113,83 +87,121 @@ class Job:
     ):
         self._command = command
         self._config = config
-        self._cluster: Cluster = planned.cluster
+        self._cluster: Cluster = launcher.place(planned.cluster)
         self._launcher = launcher
         self._resumed = config.resume is not None
         self._rundir = RunDir(config.resume) if self._resumed else _new_folder(config, folder)
         self._display = Display()
         self._tracker: Tracker | None = None
         self._events: list[dict[str, Any]] = []
+        self._follower = Follower(self._rundir.journal)
+        self._console = Tail(self._rundir.log(self._cluster.chief.name))
         self._began = time.time()
+        self._restarts = 0
+        self._replaced = 0  # workers
 
     def run(self) -> Outcome:
         """Start the tasks, follow them to their end, and write ``result.json``."""
         self._prepare_folder()
-        follower = Follower(self._rundir.journal)
-        follower.new()  # what an earlier start wrote is not news
+        self._follower.new()  # what an earlier start wrote is not news
+        self._console.new()
         if self._config.tracking.mlflow:
             shipper = Shipper(self._config, self._rundir, self._cluster)
             self._tracker = Tracker(shipper, self._rundir.journal, self._display.message)
         self._display.message(f"run folder: {report.short(self._rundir.path)}")
         self._display.message("starting: importing TensorFlow takes 10 to 30 s")
+        failure: Failure | None = None
         with Signals() as signals:
             try:
-                self._launcher.start(self._rundir, self._cluster)
-                signals.started = True
-                self._follow(follower, signals)
+                failure = self._attempts(signals)
             except KeyboardInterrupt:
                 signals.count = max(1, signals.count)
             finally:
                 signals.started = True  # what comes now is short and must not be torn
                 self._launcher.kill()
                 self._display.close()
-            self._take_events(follower)  # what was written since the last look
-            return self._finish(signals.count > 0)
+            self._look()  # at what was written since the last look
+            return self._finish(signals.count > 0, failure)
 
     def _prepare_folder(self) -> None:
         if self._resumed:
-            found, _ = checkpoint.newest(self._rundir.checkpoints)
-            cut(self._rundir.journal, found.step if found else 0)
-            self._rundir.progress.unlink(missing_ok=True)
+            self._back_to_the_checkpoint()
         text = OmegaConf.to_yaml(self._config, resolve=True)
         self._rundir.config.write_text(text)
         write_json(self._rundir.command, self._command)
-        write_json(self._rundir.cluster, self._cluster.to_json())
         self._rundir.logs.mkdir(exist_ok=True)
 
-    def _take_events(self, follower: Follower) -> None:
-        for event in follower.new():
+    def _back_to_the_checkpoint(self) -> int:
+        """Take back from the journal what will be written again; return the step to begin with."""
+        found, _ = checkpoint.newest(self._rundir.checkpoints)
+        step = found.step if found else 0
+        cut(self._rundir.journal, step)
+        self._rundir.progress.unlink(missing_ok=True)
+        return step
+
+    def _attempts(self, signals: Signals) -> Failure | None:
+        """Start the tasks, and again after a failure as often as may be."""
+        stolen = 0
+        while True:
+            write_json(self._rundir.cluster, self._cluster.to_json())
+            self._launcher.start(self._rundir, self._cluster)
+            signals.started = True
+            supervisor = Supervisor(
+                self._launcher, self._cluster, self._rundir, self._display.message
+            )
+            failure = supervisor.watch(signals, self._look)
+            self._launcher.kill()
+            self._replaced += supervisor.replaced
+            if failure is None or signals.count or self._refused():
+                return failure
+            if failure.port and stolen < PORT_TRIES:
+                stolen += 1
+            elif self._restarts < self._launcher.max_restarts and not failure.port:
+                self._restart(failure)
+            else:
+                return failure
+            self._cluster = self._launcher.place(self._cluster)
+
+    def _refused(self) -> bool:
+        return errors.USAGE in self._launcher.exit_codes().values()
+
+    def _restart(self, failure: Failure) -> None:
+        self._look()
+        problem = result.problem(failure, self._rundir, self._events)
+        self._restarts += 1
+        step = self._back_to_the_checkpoint()
+        message = (
+            f"restart {self._restarts} of {self._launcher.max_restarts} from step {step}: {problem}"
+        )
+        journal = Journal(self._rundir.journal)  # no task runs: nobody else writes
+        journal.write("restart", step=step, message=message)
+        journal.close()
+        self._events = self._follower.new()
+        self._display.message(message)
+
+    def _look(self) -> None:
+        """Show and note what is new."""
+        self._display.update(read_json(self._rundir.progress))
+        for event in self._follower.new():
             self._events.append(event)
             if event["event"] == "notice":
                 self._display.message(event["message"])
+        for line in self._console.new():
+            self._display.message(f"{self._cluster.chief.name} | {line}")
 
-    def _follow(self, follower: Follower, signals: Signals) -> None:
-        asked, deadline = 0, math.inf
-        while self._launcher.running(INTERVAL):
-            self._display.update(read_json(self._rundir.progress))
-            self._take_events(follower)
-            if signals.count > asked:
-                asked = signals.count
-                if asked > 1:
-                    self._display.message("stopping at once")
-                    return
-                self._display.message("stopping: saving a checkpoint (once more: stop at once)")
-                self._launcher.stop()
-                deadline = time.monotonic() + self._launcher.grace_seconds
-            if time.monotonic() > deadline:
-                self._display.message("the tasks did not stop in time: ended by force")
-                return
-        self._display.update(read_json(self._rundir.progress))
-
-    def _finish(self, interrupted: bool) -> Outcome:
-        codes = self._launcher.exit_codes()
-        code = self._exit_code(codes, interrupted)
-        problem = self._problem(codes) if code == errors.FAILED else None
+    def _finish(self, interrupted: bool, failure: Failure | None) -> Outcome:
+        code = self._exit_code(interrupted)
+        problem = None
+        if code == errors.FAILED:
+            failure = failure or Failure(self._cluster.chief.name)
+            problem = result.problem(failure, self._rundir, self._events)
         if code == errors.USAGE:
             # Nothing was trained: leave the disk as it was before.
             if self._tracker is not None:
                 self._tracker.finish(None, time.time())
-            message = self._error_message() or f"see {self._rundir.log('chief-0')}"
+            message = result.error(self._events) or result.last_words(
+                self._rundir.log(self._cluster.chief.name)
+            )
             if not self._resumed:
                 _remove(self._rundir.path)
             self._display.message(f"error: {message}")
@@ -197,68 +209,32 @@ class Job:
         status = {errors.OK: "FINISHED", errors.FAILED: "FAILED"}.get(code, "KILLED")
         if interrupted and code == errors.FAILED:
             status, problem = "KILLED", "stopped before a checkpoint was saved"
-        result = self._result(status, code, problem)
+        found = result.result(
+            self._config, self._cluster, self._rundir, self._events,
+            status=status, exit_code=code, error=problem, restarts=self._restarts,
+            replaced=self._replaced, began=self._began,
+        )  # fmt: skip
         try:
-            write_json(self._rundir.result, result)
+            write_json(self._rundir.result, found)
         except OSError as error:
             self._display.message(f"error: {self._rundir.result}: {error.strerror}")
         shipped = self._tracker is None or self._tracker.finish(status, time.time())
-        report.print_end(self._display, self._config, self._rundir, result, shipped)
-        return Outcome(code, result["objective"], interrupted)
+        report.print_end(self._display, self._config, self._rundir, found, shipped)
+        return Outcome(code, found["objective"], interrupted)
 
-    def _exit_code(self, codes: dict[str, int], interrupted: bool) -> int:
-        """Reduce the tasks' exit codes to the command's."""
-        found = set(codes.values())
-        if found == {errors.OK}:
-            return errors.OK
-        if errors.USAGE in found:
+    def _exit_code(self, interrupted: bool) -> int:
+        """Reduce the tasks' exit codes to the command's; those that only serve do not count."""
+        codes = self._launcher.exit_codes()
+        found = {codes.get(t.name) for t in self._cluster.tasks if not t.serves}
+        if codes.get(self._cluster.chief.name) == errors.OK:
+            return errors.OK  # it is the last to be done
+        if errors.USAGE in codes.values():
             return errors.USAGE
         if found == {errors.INTERRUPTED}:
             return errors.INTERRUPTED
         if interrupted and checkpoint.steps(self._rundir.checkpoints):
             return errors.INTERRUPTED
         return errors.FAILED
-
-    def _error_message(self) -> str | None:
-        return next((e["message"] for e in self._events if e["event"] == "error"), None)
-
-    def _problem(self, codes: dict[str, int]) -> str:
-        """Name the task that failed, what it said last, and where the rest is."""
-        for name, code in codes.items():
-            if code == errors.OK:
-                continue
-            log = self._rundir.log(name)
-            said = self._error_message()
-            if code < 0:
-                said = said or f"ended by {signal.Signals(-code).name}"
-            if said is None and log.exists():
-                said = "\n".join(log.read_text(errors="replace").splitlines()[-5:])
-            return f"{name}: {said} (log: {report.short(log)})"
-        return "no task was started"
-
-    def _result(self, status: str, code: int, problem: str | None) -> dict[str, Any]:
-        end: dict[str, Any] = next((e for e in reversed(self._events) if e["event"] == "end"), {})
-        start: dict[str, Any] = next((e for e in self._events if e["event"] == "start"), {})
-        reported = read_json(self._rundir.progress) or {}
-        metrics = end.get("metrics", {})
-        return {
-            "status": status,
-            "exit_code": code,
-            "error": problem,
-            "objective": metrics.get(self._config.objective),
-            "objective_name": self._config.objective,
-            "best_objective": end.get("best_objective"),
-            "best_step": end.get("best_step"),
-            "metrics": metrics,
-            "step": end.get("step", reported.get("step", 0)),
-            "examples": end.get("examples", 0),
-            "examples_per_second": end.get("examples_per_second"),
-            "replicas": self._cluster.replicas,
-            "parameters": start.get("parameters"),
-            "restarts": 0,
-            "started": self._began,
-            "seconds": round(time.time() - self._began, 3),
-        }
 
 
 def _new_folder(config: DictConfig, folder: Path) -> RunDir:

@@ -16,6 +16,8 @@ from dtrain.sources import Splits
 
 #: Logical CPU devices of a data-parallel strategy where nobody says how many.
 DEFAULT_CPU_DEVICES = 2
+#: Processes of strategy=multiworker where nobody says how many.
+DEFAULT_HOSTS = 2
 
 _AT_LEAST = {
     "trainer.batch_size": 1,
@@ -30,7 +32,15 @@ _AT_LEAST = {
     "checkpoint.every_steps": 1,
     "checkpoint.every_seconds": 0,
     "checkpoint.keep": 1,
+    "hardware.hosts": 1,
+    "strategy.workers": 1,
+    "strategy.servers": 1,
+    "strategy.max_staleness": 0,
+    "strategy.backup_workers": 0,
     "launcher.grace_seconds": 0,
+    "launcher.start_timeout": 1,
+    "launcher.stall_timeout": 1,
+    "launcher.max_restarts": 0,
     "seed": 0,
 }
 
@@ -51,14 +61,32 @@ class Plan:
     validation_examples: int | None
 
 
-def gpus() -> int:
-    """Count the GPUs that TensorFlow would be given, without asking TensorFlow or the driver."""
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """What tasks run on.
+
+    Attributes:
+        gpus: how many this machine has for us.
+        cores: likewise.
+        shared: all tasks of a job run on this one machine.
+    """
+
+    gpus: int
+    cores: int
+    shared: bool = True
+
+
+def machine(shared: bool) -> Machine:
+    """Describe this machine, without asking TensorFlow or the driver."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     present = [p for p in Path("/dev").glob("nvidia*") if p.name.removeprefix("nvidia").isdigit()]
-    if visible is None:
-        return len(present)
-    chosen = [name for name in visible.split(",") if name.strip() not in ("", "-1")]
-    return min(len(chosen), len(present))
+    gpus = len(present)
+    if visible is not None:
+        chosen = [name for name in visible.split(",") if name.strip() not in ("", "-1")]
+        gpus = min(len(chosen), gpus)
+    affinity = getattr(os, "sched_getaffinity", None)  # of Linux
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    return Machine(gpus, cores, shared)
 
 
 def check_values(config: DictConfig) -> None:
@@ -109,7 +137,7 @@ def sizes(config: DictConfig) -> Splits | None:
     return splits
 
 
-def plan(config: DictConfig, splits: Splits | None, machine_gpus: int) -> Plan:
+def plan(config: DictConfig, splits: Splits | None, machine: Machine) -> Plan:
     """Work out processes, devices and replicas, and check strategy, hardware and batch together.
 
     A pure function of its arguments.
@@ -117,51 +145,44 @@ def plan(config: DictConfig, splits: Splits | None, machine_gpus: int) -> Plan:
     Args:
         config: checked by :func:`check_values`.
         splits: of :func:`sizes`.
-        machine_gpus: how many there are.
+        machine: what the tasks run on.
 
     Raises:
         UsageError: they do not go together.
     """
     hardware, strategy = config.hardware, config.strategy
-    if hardware.hosts != 1:
+    topology = strategy.topology.name
+    if topology != "hosts" and hardware.hosts not in (None, 1):
         raise UsageError(
-            "hardware.hosts", hardware.hosts, f"strategy={strategy.name} runs on one host",
-            "1", "hardware.hosts=1",
+            "hardware.hosts", hardware.hosts,
+            f"strategy={strategy.name} does not run a process on each host",
+            "1, or strategy=multiworker", "strategy=multiworker",
         )  # fmt: skip
+    hosts = hardware.hosts or (DEFAULT_HOSTS if topology == "hosts" else 1)
     kind = hardware.kind.name
     if kind == "auto":
-        kind = "gpu" if machine_gpus else "cpu"
-    if kind == "gpu" and (hardware.devices or 1) > machine_gpus:
-        raise UsageError(
-            "hardware.devices", hardware.devices or 1,
-            f"this machine has {machine_gpus} GPUs", f"up to {machine_gpus}, or the CPU",
-            f"hardware.devices={machine_gpus}" if machine_gpus else "hardware=cpu",
-        )  # fmt: skip
-    many = strategy.replicas.name == "per_device"
-    devices = hardware.devices
-    if devices is None:
-        devices = 1 if not many else machine_gpus if kind == "gpu" else DEFAULT_CPU_DEVICES
-    replicas = devices if many else 1
-    if hardware.jit_compile and not strategy.compilable:
-        raise UsageError(
-            "hardware.jit_compile", "true",
-            f"XLA cannot compile a step of strategy={strategy.name}: replicas meet inside it",
-            "true with strategy=default or strategy=one_device", "hardware.jit_compile=false",
-        )  # fmt: skip
-    accumulated = OmegaConf.select(config, "optimizer.gradient_accumulation_steps")
-    if replicas > 1 and accumulated is not None:
-        raise UsageError(
-            "optimizer.gradient_accumulation_steps", accumulated,
-            f"Keras cannot accumulate gradients over {replicas} replicas", "null, or one replica",
-            "strategy=one_device",
-        )  # fmt: skip
+        kind = "gpu" if machine.gpus else "cpu"
+    computing = strategy.workers if topology == "parameter_servers" else hosts
+    sharing = computing if machine.shared else 1  # tasks that the machine is divided among
+    devices = _devices(config, kind, machine.gpus // sharing, machine.gpus, sharing)
+    threads = hardware.intra_op_threads
+    if threads is None and kind == "cpu" and sharing > 1:
+        threads = max(1, machine.cores // sharing)
+    if topology == "parameter_servers":
+        tasks = _parameter_servers(config, devices, threads)
+        replicas = strategy.workers if strategy["update"].name == "sync" else 1
+    else:
+        roles = [("chief", 0), *(("worker", index) for index in range(hosts - 1))]
+        tasks = tuple(Task(role, index, devices, threads=threads) for role, index in roles)
+        replicas = devices * hosts if strategy.replicas.name == "per_device" else 1
+    _check_options(config, replicas)
     _check_batch(config.trainer.batch_size, replicas, splits)
     environment = {
         "KERAS_BACKEND": "tensorflow",
         "TF_ENABLE_ONEDNN_OPTS": "1" if hardware.onednn else "0",
         "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"),
     }
-    cluster = Cluster((Task("chief", 0, devices),), kind, replicas, environment)
+    cluster = Cluster(tasks, kind, replicas, environment)
     per_epoch = config.trainer.steps_per_epoch
     if splits is None:
         return Plan(cluster, per_epoch, None, None)
@@ -172,6 +193,75 @@ def plan(config: DictConfig, splits: Splits | None, machine_gpus: int) -> Plan:
         examples,
         len(splits.validation) if splits.validation is not None else 0,
     )
+
+
+def _devices(config: DictConfig, kind: str, each: int, gpus: int, sharing: int) -> int:
+    """Return the devices of each computing task, of ``each`` GPUs that it may have."""
+    devices: int | None = config.hardware.devices
+    many = config.strategy.replicas.name == "per_device"
+    if kind == "gpu":
+        if (devices or 1) > each:
+            tasks = f", which {sharing} tasks share" if sharing > 1 else ""
+            raise UsageError(
+                "hardware.devices", devices or 1, f"this machine has {gpus} GPUs{tasks}",
+                f"up to {each}, or the CPU",
+                f"hardware.devices={each}" if each else "hardware=cpu",
+            )  # fmt: skip
+        return devices or (each if many else 1)
+    if devices is not None:
+        return devices
+    return DEFAULT_CPU_DEVICES if many and config.strategy.topology.name == "single" else 1
+
+
+def _parameter_servers(config: DictConfig, devices: int, threads: int | None) -> tuple[Task, ...]:
+    strategy = config.strategy
+    update = strategy["update"].name
+    if devices != 1:
+        raise UsageError(
+            "hardware.devices", devices, "a worker of strategy=ps computes on one device",
+            "1, and more workers", f"strategy.workers={strategy.workers * devices}",
+        )  # fmt: skip
+    if update == "sync" and strategy.max_staleness is not None:
+        raise UsageError(
+            "strategy.max_staleness", strategy.max_staleness,
+            "a synchronous update is never stale", "null, or strategy.update=async",
+            "strategy.update=async",
+        )  # fmt: skip
+    if update == "async" and strategy.backup_workers:
+        raise UsageError(
+            "strategy.backup_workers", strategy.backup_workers,
+            "asynchronous updates wait for nobody", "0, or strategy.update=sync",
+            "strategy.update=sync",
+        )  # fmt: skip
+    if strategy.backup_workers >= strategy.workers:
+        raise UsageError(
+            "strategy.backup_workers", strategy.backup_workers,
+            f"would drop the gradients of all {strategy.workers} workers",
+            f"up to {strategy.workers - 1}", f"strategy.backup_workers={strategy.workers - 1}",
+        )  # fmt: skip
+    workers = [
+        Task("worker", index, devices, serves=True, replaceable=True, threads=threads)
+        for index in range(strategy.workers)
+    ]
+    servers = [Task("ps", index, 0, serves=True) for index in range(strategy.servers)]
+    return (Task("chief", 0, 0), *workers, *servers)
+
+
+def _check_options(config: DictConfig, replicas: int) -> None:
+    strategy = config.strategy
+    if config.hardware.jit_compile and not strategy.compilable:
+        raise UsageError(
+            "hardware.jit_compile", "true",
+            f"XLA cannot compile a step of strategy={strategy.name}: replicas meet inside it",
+            "true with strategy=default or strategy=one_device", "hardware.jit_compile=false",
+        )  # fmt: skip
+    accumulated = OmegaConf.select(config, "optimizer.gradient_accumulation_steps")
+    if accumulated is not None and (replicas > 1 or strategy.topology.name != "single"):
+        raise UsageError(
+            "optimizer.gradient_accumulation_steps", accumulated,
+            f"Keras cannot accumulate gradients under strategy={strategy.name} "
+            f"({replicas} replicas)", "null, or one replica", "strategy=one_device",
+        )  # fmt: skip
 
 
 def _check_batch(batch: int, replicas: int, splits: Splits | None) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+#: Lines of TensorFlow's C++ half, such as ``E0000 00:00:17... cuda_platform.cc:52] ...``.
+_CHATTER = re.compile(
+    r"[IWEF]\d{4} \d\d:\d\d:|WARNING: All log messages before absl|\d{4}-\d\d-\d\d .*: [IWEF] "
+)
 #: Seconds between two lines where the output is no terminal.
 LINE_SECONDS = 10.0
 
@@ -85,6 +91,31 @@ class Display:
         """Take the bar away."""
         if self._live is not None:
             self._live.stop()
+
+
+class Tail:
+    """Reads the lines that are added to a log, without TensorFlow's own chatter.
+
+    Args:
+        path: the file; it need not exist yet.
+    """
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._offset = 0
+
+    def new(self) -> list[str]:
+        """Return the lines completed since the last call."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except FileNotFoundError:
+            return []
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        lines = whole.decode(errors="replace").splitlines()
+        return [line for line in lines if not _CHATTER.match(line)]
 
 
 def _number(value: float | None) -> str:

@@ -1,7 +1,6 @@
 """Types of every configuration key. ``conf/`` gives the values; a key that is not here is refused.
 
-The fields of a model, dataset, schedule... are the parameters of the function that it names; a
-test holds the two together.
+Those of models, datasets, optimizers and schedules are in :mod:`dtrain.controller.presets`.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 import dtrain
+from dtrain.controller import presets
 from dtrain.errors import UsageError, nearest
 
 
@@ -52,7 +52,7 @@ class Replicas(enum.Enum):
 class Hardware:
     kind: Kind = Kind.auto
     devices: int | None = None
-    hosts: int = 1
+    hosts: int | None = None
     intra_op_threads: int | None = None
     inter_op_threads: int | None = None
     onednn: bool = True
@@ -61,12 +61,51 @@ class Hardware:
     jit_compile: bool = False
 
 
+class Topology(enum.Enum):
+    """Which processes a strategy makes a cluster of.
+
+    ``single``: one. ``hosts``: one on each host, all alike. ``parameter_servers``: workers and
+    parameter servers, which one chief coordinates.
+    """
+
+    single = 1
+    hosts = 2
+    parameter_servers = 3
+
+
+class Communication(enum.Enum):
+    """How tensors are reduced over the tasks; ``auto`` is TensorFlow's own choice."""
+
+    auto = 1
+    ring = 2
+    nccl = 3
+
+
+#: When a gradient is applied: as soon as it is there, or averaged with those of a global batch.
+Update = enum.Enum("Update", ["async", "sync"])  # `async` is a keyword, hence the call
+
+
 @dataclasses.dataclass
 class Strategy:
     _target_: str = MISSING
     name: str = MISSING
     replicas: Replicas = Replicas.one
     compilable: bool = False
+    topology: Topology = Topology.single
+
+
+@dataclasses.dataclass
+class MultiWorker(Strategy):
+    communication: Communication = Communication.auto
+
+
+@dataclasses.dataclass
+class ParameterServer(Strategy):
+    workers: int = 2
+    servers: int = 1
+    update: Update = Update["async"]
+    max_staleness: int | None = None
+    backup_workers: int = 0
 
 
 @dataclasses.dataclass
@@ -104,148 +143,9 @@ class Checkpointing:
 class Launcher:
     _target_: str = MISSING
     grace_seconds: float = 30.0
-
-
-@dataclasses.dataclass
-class Mlp:
-    _target_: str = "dtrain.models.mlp"
-    input_shape: list[int] | None = None
-    classes: int | None = None
-    units: list[int] = dataclasses.field(default_factory=list)
-    dropout: float = 0.0
-    l2: float = 0.0
-
-
-@dataclasses.dataclass
-class Cnn:
-    _target_: str = "dtrain.models.cnn"
-    input_shape: list[int] | None = None
-    classes: int | None = None
-    filters: list[int] = dataclasses.field(default_factory=list)
-    units: int = 64
-    dropout: float = 0.25
-    l2: float = 0.0
-
-
-@dataclasses.dataclass
-class Resnet:
-    _target_: str = "dtrain.models.resnet"
-    input_shape: list[int] | None = None
-    classes: int | None = None
-    filters: list[int] = dataclasses.field(default_factory=list)
-    blocks: int = 1
-
-
-@dataclasses.dataclass
-class Dataset:
-    """Keys of every shipped dataset beside those of its function."""
-
-    augment: Any = None
-
-
-@dataclasses.dataclass
-class Digits(Dataset):
-    _target_: str = "dtrain.datasets.digits"
-    validation_split: float = 0.2
-    split_seed: int = 0
-
-
-@dataclasses.dataclass
-class Synthetic(Dataset):
-    _target_: str = "dtrain.datasets.synthetic"
-    examples: int = 10_000
-    validation_examples: int = 1_000
-    shape: list[int] | None = None
-    classes: int = 10
-    noise: float = 1.0
-    data_seed: int = 0
-
-
-@dataclasses.dataclass
-class Npz(Dataset):
-    _target_: str = "dtrain.datasets.npz"
-    path: str = MISSING
-    x: str = "x"
-    y: str = "y"
-    x_validation: str | None = None
-    y_validation: str | None = None
-    scale: float = 1.0
-    validation_split: float = 0.2
-    split_seed: int = 0
-
-
-@dataclasses.dataclass
-class Csv(Dataset):
-    _target_: str = "dtrain.datasets.csv"
-    path: str = MISSING
-    label: str | None = None
-    separator: str = ","
-    validation_split: float = 0.2
-    split_seed: int = 0
-
-
-@dataclasses.dataclass
-class ImageFolder(Dataset):
-    _target_: str = "dtrain.datasets.image_folder"
-    path: str = MISSING
-    size: list[int] | None = None
-    channels: int = 3
-    validation_split: float = 0.2
-    split_seed: int = 0
-
-
-@dataclasses.dataclass
-class Optimizer:
-    """What every Keras optimizer takes (``keras.optimizers.Optimizer``), and the schedule."""
-
-    _target_: str = MISSING
-    schedule: Any = None
-    learning_rate: float = 0.001
-    weight_decay: float | None = None
-    clipnorm: float | None = None
-    clipvalue: float | None = None
-    global_clipnorm: float | None = None
-    use_ema: bool = False
-    ema_momentum: float = 0.99
-    ema_overwrite_frequency: int | None = None
-    loss_scale_factor: float | None = None
-    gradient_accumulation_steps: int | None = None
-
-
-@dataclasses.dataclass
-class Adam(Optimizer):
-    _target_: str = "keras.optimizers.Adam"
-    beta_1: float = 0.9
-    beta_2: float = 0.999
-    epsilon: float = 1e-7
-    amsgrad: bool = False
-
-
-@dataclasses.dataclass
-class AdamW(Adam):
-    _target_: str = "keras.optimizers.AdamW"
-    weight_decay: float | None = 0.004
-
-
-@dataclasses.dataclass
-class Sgd(Optimizer):
-    _target_: str = "keras.optimizers.SGD"
-    learning_rate: float = 0.01
-    momentum: float = 0.0
-    nesterov: bool = False
-
-
-@dataclasses.dataclass
-class Cosine:
-    _target_: str = "dtrain.schedules.cosine"
-    alpha: float = 0.0
-
-
-@dataclasses.dataclass
-class Warmup:
-    _target_: str = "dtrain.schedules.warmup"
-    warmup_epochs: float = 1.0
-    alpha: float = 1.0
+    start_timeout: float = 60.0
+    stall_timeout: float | None = 1800.0
+    max_restarts: int = 0
 
 
 @dataclasses.dataclass
@@ -272,17 +172,21 @@ class Config:
 
 #: Schema of each option, by the group and name that ``conf/`` refers to it with.
 SCHEMAS: dict[str, dict[str, type]] = {
-    "model": {"mlp": Mlp, "cnn": Cnn, "resnet": Resnet},
+    "model": {"mlp": presets.Mlp, "cnn": presets.Cnn, "resnet": presets.Resnet},
     "dataset": {
-        "digits": Digits,
-        "synthetic": Synthetic,
-        "npz": Npz,
-        "csv": Csv,
-        "image_folder": ImageFolder,
+        "digits": presets.Digits,
+        "synthetic": presets.Synthetic,
+        "npz": presets.Npz,
+        "csv": presets.Csv,
+        "image_folder": presets.ImageFolder,
     },
-    "optimizer": {"adam": Adam, "adamw": AdamW, "sgd": Sgd},
-    "optimizer/schedule": {"cosine": Cosine, "warmup": Warmup},
-    "strategy": {"strategy": Strategy},
+    "optimizer": {"adam": presets.Adam, "adamw": presets.AdamW, "sgd": presets.Sgd},
+    "optimizer/schedule": {"cosine": presets.Cosine, "warmup": presets.Warmup},
+    "strategy": {
+        "strategy": Strategy,
+        "multiworker": MultiWorker,
+        "parameter_server": ParameterServer,
+    },
     "launcher": {"launcher": Launcher},
 }
 

@@ -24,18 +24,19 @@ def configure(hardware: DictConfig, cluster: Cluster, task: Task) -> list[str]:
     Raises:
         UsageError: there are fewer GPUs than planned.
     """
-    if hardware.intra_op_threads is not None:
-        tf.config.threading.set_intra_op_parallelism_threads(hardware.intra_op_threads)
+    if task.threads is not None:
+        tf.config.threading.set_intra_op_parallelism_threads(task.threads)
     if hardware.inter_op_threads is not None:
         tf.config.threading.set_inter_op_parallelism_threads(hardware.inter_op_threads)
     keras.config.set_dtype_policy(hardware.precision)
-    if cluster.device_kind == "cpu":
+    if cluster.device_kind == "cpu" or task.devices == 0:
+        count = max(1, task.devices)
         tf.config.set_visible_devices([], "GPU")
         tf.config.set_logical_device_configuration(
             tf.config.list_physical_devices("CPU")[0],
-            [tf.config.LogicalDeviceConfiguration() for _ in range(task.devices)],
+            [tf.config.LogicalDeviceConfiguration() for _ in range(count)],
         )
-        return [f"CPU:{index}" for index in range(task.devices)]
+        return [f"CPU:{index}" for index in range(count)]
     gpus = tf.config.list_physical_devices("GPU")
     if len(gpus) < task.devices:
         raise UsageError(

@@ -1,7 +1,12 @@
-"""The outer loop: how many steps a call, and what happens between two calls."""
+"""The outer loop: how many steps a call, and what happens between two calls.
+
+Several tasks may run it side by side. What each could decide otherwise (how many steps fit into a
+second, whether it is time to save, whether somebody asked to stop) is agreed on before each call.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable
@@ -10,21 +15,17 @@ from typing import Any
 import keras
 import numpy as np
 
-from dtrain.checkpoint import Checkpoint, Writer
+from dtrain.checkpoint import Checkpoint
 from dtrain.errors import Interrupted, NonFiniteLoss
-from dtrain.journal import Journal
-from dtrain.rundir import RunDir, write_json
 from dtrain.task import state
 from dtrain.task.callbacks import Callbacks
+from dtrain.task.records import Records
 from dtrain.task.schedule import Schedule
 from dtrain.task.steps import Steps, Sums
 from dtrain.task.strategies import Strategy
-from dtrain.task.summaries import Summaries
 
 #: The host is back from TensorFlow at least this often, in seconds.
 CALL_SECONDS = 1.0
-#: The progress file is written at most this often, in seconds.
-PROGRESS_SECONDS = 0.25
 
 
 class Loop:
@@ -36,11 +37,8 @@ class Loop:
         steps: the compiled functions.
         schedule: when things happen.
         callbacks: Keras callbacks.
-        rundir: where the progress file goes.
-        journal: gets every point and event.
-        summaries: TensorBoard.
-        writer: saves checkpoints.
-        stopping: says whether somebody asked the run to stop.
+        records: what is written.
+        stopping: says whether somebody asked this task to stop.
         identity: JSON values to be saved with every checkpoint.
     """
 
@@ -51,10 +49,7 @@ class Loop:
         steps: Steps,
         schedule: Schedule,
         callbacks: Callbacks,
-        rundir: RunDir,
-        journal: Journal,
-        summaries: Summaries,
-        writer: Writer,
+        records: Records,
         stopping: Callable[[], bool],
         identity: dict[str, Any],
     ):
@@ -63,14 +58,12 @@ class Loop:
         self._steps = steps
         self._schedule = schedule
         self._callbacks = callbacks
-        self._rundir = rundir
-        self._journal = journal
-        self._summaries = summaries
-        self._writer = writer
+        self._records = records
         self._stopping = stopping
         self._identity = identity
 
         self.step = 0
+        self.examples = 0  # that were trained on
         self.logs: dict[str, float] = {}  # of the last whole epoch
         self._interval = Sums()
         self._epoch = Sums()
@@ -79,9 +72,12 @@ class Loop:
         self._train_seconds = 0.0
         self._train_examples = 0
         self._interval_seconds = 0.0
-        self._progress_at = 0.0
         self._checkpoint_at = time.monotonic()
         self._saved_step = 0
+        # What the tasks have agreed on for the next call:
+        self._stop = False
+        self._end = False  # a callback ended the training
+        self._save_now = False
 
     @property
     def examples_per_second(self) -> float:
@@ -104,35 +100,55 @@ class Loop:
         hooks.on_train_begin()
         if checkpoint is not None:
             self._restore(checkpoint)
-        while self.step < schedule.total_steps and not self._model.stop_training:
-            epoch = self.step // schedule.steps_per_epoch
-            if self.step % schedule.steps_per_epoch == 0:
-                hooks.on_epoch_begin(epoch)
-            before = self.step
-            self._train_until(min(self._next_boundary(), schedule.total_steps))
-            advanced = self.step > before  # not so where the request to stop came first
+        while self.step < schedule.total_steps:
+            count = self._consult()
+            if self._end:
+                break
+            epoch, before = self.step // schedule.steps_per_epoch, self.step
+            if not self._stop:
+                if self.step % schedule.steps_per_epoch == 0:
+                    hooks.on_epoch_begin(epoch)
+                self._train_until(self._next_boundary(), count)
+            if self._stop or self._save_now:
+                self._settle()
+            advanced = self.step > before
             ended = advanced and self.step % schedule.steps_per_epoch == 0
             if self.step % schedule.log_every == 0 or self.step == schedule.total_steps:
                 self._log_interval(epoch)
             if ended:
                 self._end_epoch(epoch)
-            stopping = self._stopping()
-            if stopping or (advanced and self._checkpoint_due(ended, epoch)):
+            due = self._stop or self._save_now or (advanced and self._checkpoint_due(ended, epoch))
+            if due and self._saved_step != self.step:
                 self._save()
-            done = self.step == schedule.total_steps or self._model.stop_training
-            if stopping and not done:
-                self._writer.wait()
+            if self._stop and self.step < schedule.total_steps:
+                self._records.wait()
                 raise Interrupted(f"stopped at step {self.step}, checkpoint saved")
+        self._settle()
         # What a callback cut short: the interval up to here.
         self._log_interval((self.step - 1) // schedule.steps_per_epoch)
         if self._saved_step != self.step:
             self._save()
-        self._writer.wait()
+        self._records.wait()
         if getattr(self._model.optimizer, "use_ema", False):
             # As Keras' fit does at its end: the model is left with its averaged weights.
             with self._strategy.engine.scope():
                 self._model.optimizer.finalize_variable_values(self._model.trainable_variables)
         hooks.on_train_end(self.logs)
+
+    def _consult(self) -> int:
+        """Let one number of steps, and anybody's wish to stop or to save, hold for all tasks."""
+        # The first call traces the function, the second is the first to tell the time of a
+        # step: both take one step, so that a slow model does not keep the host away.
+        count = 1 if self._calls < 2 else int(CALL_SECONDS / max(self._step_seconds, 1e-6))
+        leads = self._records.keeps
+        steps, stop, end, save = self._strategy.agree([
+            max(1, count) if leads else 0,
+            self._stopping(),
+            self._model.stop_training,
+            leads and self._saved_step != self.step and self._checkpoint_by_time(),
+        ])  # fmt: skip
+        self._stop, self._end, self._save_now = stop > 0, end > 0, save > 0
+        return int(steps)
 
     def _next_boundary(self) -> int:
         """Return the next step at which somebody wants the host to be back."""
@@ -141,67 +157,73 @@ class Loop:
         if self._callbacks.every_batch:
             periods.append(1)
         ends = [(self.step // period + 1) * period for period in periods if period]
-        trace = self._summaries.profile_steps or ()
-        return min(ends + [step for step in trace if step > self.step])
+        trace = self._records.profile_steps or ()
+        return min([*ends, *(step for step in trace if step > self.step), schedule.total_steps])
 
-    def _train_until(self, boundary: int) -> None:
-        while self.step < boundary and not self._stopping():
-            # The first call traces the function, the second is the first to tell the time of a
-            # step: both take one step, so that a slow model does not keep the host away.
-            count = 1 if self._calls < 2 else int(CALL_SECONDS / max(self._step_seconds, 1e-6))
-            self._train_call(min(max(1, count), boundary - self.step))
-            if self._checkpoint_by_time():
+    def _next_rest(self) -> int:
+        """Return the next step after which no later one may have begun: the state is looked at."""
+        schedule = self._schedule
+        periods = (schedule.steps_per_epoch, schedule.checkpoint_steps)
+        ends = [(self.step // period + 1) * period for period in periods if period]
+        return min([*ends, schedule.total_steps])
+
+    def _train_until(self, boundary: int, count: int) -> None:
+        while not (self._stop or self._end or self._save_now):
+            count = min(count, boundary - self.step)
+            batch = self.step % self._schedule.steps_per_epoch
+            self._records.profile(self.step)
+            if self._callbacks.every_batch:
+                self._callbacks.hooks.on_train_batch_begin(batch)
+            ahead = self._next_rest() - self.step - count
+            self._train_call(functools.partial(self._steps.train, count, ahead))
+            if self._callbacks.every_batch:
+                self._callbacks.hooks.on_train_batch_end(batch, self._steps.results(self._epoch))
+            if self.step >= boundary:
                 return
+            count = self._consult()
 
-    def _train_call(self, count: int) -> None:
-        schedule, hooks = self._schedule, self._callbacks.hooks
-        batch = self.step % schedule.steps_per_epoch
-        self._summaries.profile(self.step)
-        if self._callbacks.every_batch:
-            hooks.on_train_batch_begin(batch)
+    def _settle(self) -> None:
+        """Take in the steps that have begun already: the state is to be of a whole step."""
+        self._train_call(self._steps.settle)
+
+    def _train_call(self, call: Callable[[], Sums]) -> None:
         begin = time.perf_counter()
-        sums = self._steps.train(count)
+        sums = call()
+        if sums.steps == 0:
+            return
         seconds = time.perf_counter() - begin
         self._calls += 1
-        self._step_seconds = seconds / count
+        self._step_seconds = seconds / sums.steps
         if self._calls > 1:
             self._train_seconds += seconds
             self._train_examples += sums.examples
         self._interval_seconds += seconds
-        self.step += count
+        self.step += sums.steps
+        self.examples += sums.examples
         self._interval.add(sums)
         self._epoch.add(sums)
         logs = self._steps.results(sums)
-        if schedule.terminate_on_nan and not math.isfinite(logs.get("loss", 0.0)):
+        if self._schedule.terminate_on_nan and not math.isfinite(logs.get("loss", 0.0)):
             raise NonFiniteLoss(
                 f"the loss is {logs['loss']} at step {self.step} (trainer.terminate_on_nan=true); "
                 f"a lower optimizer.learning_rate or optimizer.global_clipnorm=1.0 may help"
             )
-        if self._callbacks.every_batch:
-            hooks.on_train_batch_end(batch, self._steps.results(self._epoch))
         self._report_progress(logs)
 
-    def _report_progress(self, logs: dict[str, float]) -> None:
-        now = time.monotonic()
-        last = self.step in (1, self._schedule.total_steps)
-        if now - self._progress_at < PROGRESS_SECONDS and not last:
-            return
-        self._progress_at = now
+    def _report_progress(self, logs: dict[str, float], evaluated: int = 0) -> None:
         schedule = self._schedule
-        write_json(
-            self._rundir.progress,
-            {
-                "step": self.step,
-                "total_steps": schedule.total_steps,
-                "epoch": (self.step - 1) // schedule.steps_per_epoch + 1,
-                "epochs": schedule.epochs,
-                "steps_per_epoch": schedule.steps_per_epoch,
-                "loss": logs.get("loss"),
-                "metrics": self.logs,
-                "examples_per_second": self.examples_per_second,
-                "time": time.time(),
-            },
-        )
+        report = {
+            "step": self.step,
+            "total_steps": schedule.total_steps,
+            "epoch": (self.step - 1) // schedule.steps_per_epoch + 1,
+            "epochs": schedule.epochs,
+            "steps_per_epoch": schedule.steps_per_epoch,
+            "loss": logs.get("loss"),
+            "metrics": self.logs,
+            "examples_per_second": self.examples_per_second,
+            "evaluated": evaluated,
+        }
+        self._records.progress(report, always=self.step in (1, schedule.total_steps))
 
     def _log_interval(self, epoch: int) -> None:
         if self._interval.examples == 0:
@@ -209,12 +231,12 @@ class Loop:
         metrics = self._steps.results(self._interval)
         metrics["learning_rate"] = float(np.asarray(self._model.optimizer.learning_rate))
         metrics["examples_per_second"] = self._interval.examples / self._interval_seconds
+        metrics.update(self._steps.interval())
         self._point(epoch, metrics)
         self._interval, self._interval_seconds = Sums(), 0.0
 
     def _point(self, epoch: int, metrics: dict[str, float]) -> None:
-        self._journal.write("metrics", step=self.step, epoch=epoch + 1, metrics=metrics)
-        self._summaries.scalars(self.step, metrics)
+        self._records.point(self.step, epoch + 1, metrics)
 
     def _end_epoch(self, epoch: int) -> None:
         schedule = self._schedule
@@ -226,8 +248,7 @@ class Loop:
             logs.update(validation)
         self.logs = logs
         self._callbacks.hooks.on_epoch_end(epoch, logs)
-        self._summaries.weights(self.step, self._model)
-        self._summaries.flush()
+        self._records.epoch_ended(self.step, self._model)
 
     def _validate(self) -> dict[str, float]:
         """Evaluate every validation example once."""
@@ -236,12 +257,14 @@ class Loop:
         full, rest = divmod(schedule.validation_examples, schedule.global_batch)
         sums, done, count = Sums(), 0, 1
         while done < full:
-            count = min(count, full - done)
+            [agreed] = self._strategy.agree([count if self._records.keeps else 0])
+            now = min(int(agreed), full - done)
             begin = time.perf_counter()
-            sums.add(self._steps.evaluate(count, 0))
-            seconds = (time.perf_counter() - begin) / count
-            done += count
+            sums.add(self._steps.evaluate(now, 0))
+            seconds = (time.perf_counter() - begin) / now
+            done += now
             count = max(1, int(CALL_SECONDS / max(seconds, 1e-3)))
+            self._report_progress(self._steps.results(sums), sums.examples)
         if rest:
             sums.add(self._steps.evaluate(0, rest))
         logs = self._steps.results(sums)
@@ -253,9 +276,8 @@ class Loop:
         epochs = schedule.checkpoint_epochs
         if epoch_ended and epochs and (epoch + 1) % epochs == 0:
             return True
-        if schedule.checkpoint_steps and self.step % schedule.checkpoint_steps == 0:
-            return True
-        return self._checkpoint_by_time()
+        every = schedule.checkpoint_steps
+        return every is not None and self.step % every == 0
 
     def _checkpoint_by_time(self) -> bool:
         interval = self._schedule.checkpoint_seconds
@@ -265,6 +287,8 @@ class Loop:
         """Take a snapshot and have it written while training goes on."""
         self._checkpoint_at = time.monotonic()
         self._saved_step = self.step
+        if not self._records.keeps:
+            return
         interval_arrays, interval = state.pack_sums("interval", self._interval)
         epoch_arrays, epoch = state.pack_sums("epoch", self._epoch)
         callback_arrays, callbacks = self._callbacks.state()
@@ -272,6 +296,8 @@ class Loop:
             **self._identity,
             "interval": interval,
             "interval_seconds": self._interval_seconds,
+            "examples": self.examples,
+            "steps": self._steps.summary(),
             "epoch": epoch,
             "callbacks": callbacks,
             "logs": self.logs,
@@ -279,10 +305,10 @@ class Loop:
         }
         arrays = state.snapshot(self._model, self._strategy)
         if not self._schedule.terminate_on_nan and not _finite(arrays):
-            self._journal.write("notice", message=f"no checkpoint at step {self.step}: not finite")
+            self._records.event("notice", message=f"no checkpoint at step {self.step}: not finite")
             return
         arrays |= interval_arrays | epoch_arrays | callback_arrays
-        self._writer.submit(self.step, arrays, meta)
+        self._records.save(self.step, arrays, meta)
 
     def _objective(self) -> float | None:
         if self.step % self._schedule.steps_per_epoch:
@@ -293,9 +319,10 @@ class Loop:
     def _restore(self, checkpoint: Checkpoint) -> None:
         meta, arrays = checkpoint.meta, checkpoint.arrays
         self.step = self._saved_step = checkpoint.step
-        self.logs = meta["logs"]
+        self.logs, self.examples = meta["logs"], meta["examples"]
         self._interval = state.unpack_sums("interval", arrays, meta["interval"])
         self._interval_seconds = meta["interval_seconds"]
+        self._steps.restore(meta["steps"])
         self._epoch = state.unpack_sums("epoch", arrays, meta["epoch"])
         self._callbacks.restore(arrays, meta["callbacks"])
 

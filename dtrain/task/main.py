@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
+import multiprocessing
 import os
 import signal
 import sys
+import tempfile
+import threading
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -20,36 +25,54 @@ from dtrain.rundir import RunDir, read_json
 from dtrain.task import build, hardware, pipeline, state
 from dtrain.task.callbacks import Callbacks
 from dtrain.task.loop import Loop
+from dtrain.task.records import Records, Silence
 from dtrain.task.schedule import Schedule, make_schedule
 from dtrain.task.steps import Steps
 from dtrain.task.strategies import Strategy
 from dtrain.task.summaries import Summaries
 
+#: Keys of the strategy group that are for the plan; the others are for the strategy's class.
+PLANNED = ("name", "replicas", "compilable", "topology", "workers", "servers")
+
 
 class Stop:
-    """Remembers that SIGTERM asked this process to stop."""
+    """Remembers that a signal asked this process to stop.
 
-    def __init__(self) -> None:
+    Args:
+        tell: called at the first signal; by a task that cannot stop by itself.
+    """
+
+    def __init__(self, tell: Callable[[], None] = lambda: None) -> None:
         self._asked = False
+        self._tell = tell
 
     def __call__(self) -> bool:
-        """Say whether it did."""
+        """Say whether one did."""
         return self._asked
 
     def install(self) -> None:
-        """Take SIGTERM over; Ctrl-C is the controller's to see and to pass on as SIGTERM."""
-        signal.signal(signal.SIGTERM, self._ask)
+        """Take over SIGTERM, SIGUSR2 (of schedulers) and, in a process of its own, Ctrl-C."""
+        for number in (signal.SIGTERM, signal.SIGUSR2):
+            signal.signal(number, self._ask)
+        if multiprocessing.parent_process() is not None:
+            signal.signal(signal.SIGINT, self._ask)
+            # Blocked since before the fork: a terminal's Ctrl-C must not end the import.
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
     def _ask(self, *_: Any) -> None:
-        self._asked = True
+        if not self._asked:
+            self._asked = True
+            self._tell()
 
 
-def run(run_path: str, task_name: str) -> int:
+def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda word: None) -> int:
     """Do the part of one task.
 
     Args:
         run_path: the run folder, with ``config.yaml`` and ``cluster.json``.
         task_name: which of the tasks of ``cluster.json`` this process is.
+        say: tells the launcher ``joined`` (the cluster is there) and ``stop`` (this task was asked
+            to stop, and cannot do it by itself).
 
     Returns:
         The exit code (:mod:`dtrain.errors`).
@@ -58,28 +81,49 @@ def run(run_path: str, task_name: str) -> int:
     config = OmegaConf.load(rundir.config)
     assert isinstance(config, DictConfig)
     cluster = Cluster.from_json(read_json(rundir.cluster) or {})
-    task = next(task for task in cluster.tasks if task.name == task_name)
-    stop = Stop()
+    task = cluster.task(task_name)
+    stop = Stop(tell=lambda: say("stop")) if task.serves else Stop()
     stop.install()
     journal: Journal | None = None
     try:
-        past, problems = checkpoint.newest(rundir.checkpoints)
-        journal = Journal(rundir.journal)
-        for problem in problems:
-            journal.write("notice", message=f"passed over a checkpoint: {problem}")
-        train(rundir, config, cluster, task, past, journal, stop)
+        devices = hardware.configure(config.hardware, cluster, task)
+        if task.serves:
+            kind: Any = targets.locate(config.strategy._target_, "strategy._target_")
+            kind.serve(cluster, task, lambda: say("joined"))
+            return errors.OK
+        past = None
+        if task == cluster.chief:
+            past, problems = checkpoint.newest(rundir.checkpoints)
+            journal = Journal(rundir.journal)
+            for problem in problems:
+                journal.write("notice", message=f"passed over a checkpoint: {problem}")
+        strategy = _strategy(config, cluster, task, devices)
+        say("joined")
+        stop.install()  # ORDER: some strategies install TensorFlow's own SIGTERM handler when made
+        train(rundir, config, strategy, strategy.share(past), journal, stop)
     except DtrainError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
         _report(journal, error, str(error))
         return error.exit_code
     except Exception as error:  # the person's model, data or callback, or TensorFlow itself
         traceback.print_exc()
+        if "Could not start gRPC server" in str(error):
+            return errors.PORT_TAKEN
         _report(journal, error, f"{type(error).__name__}: {error}")
         return errors.FAILED
     finally:
         if journal is not None:
             _quietly(journal.close)
     return errors.OK
+
+
+def _strategy(config: DictConfig, cluster: Cluster, task: Task, devices: list[str]) -> Strategy:
+    node = targets.plain(config.strategy)
+    options = {key: value for key, value in node.items() if key not in PLANNED}
+    strategy: Strategy = targets.instantiate(
+        options, "strategy", devices=devices, cluster=cluster, task=task
+    )
+    return strategy
 
 
 def _report(journal: Journal | None, error: Exception, message: str) -> None:
@@ -99,54 +143,26 @@ def _quietly(action: Any) -> None:
 def train(
     rundir: RunDir,
     config: DictConfig,
-    cluster: Cluster,
-    task: Task,
+    strategy: Strategy,
     past: checkpoint.Checkpoint | None,
-    journal: Journal,
+    journal: Journal | None,
     stop: Stop,
 ) -> None:
-    """Build everything in order, train, and save the final model."""
-    devices = hardware.configure(config.hardware, cluster, task)
-    strategy: Strategy = targets.instantiate(
-        {"_target_": config.strategy._target_}, "strategy", devices=devices
-    )
-    stop.install()  # ORDER: some strategies install TensorFlow's own SIGTERM handler when made
-    batch = config.trainer.batch_size
+    """Build everything in order, train, and save the final model; without a journal, keep nothing.
 
+    Every task of a cluster that trains does the same here, except for what it writes.
+    """
     splits, augment = build.dataset(config)
     schedule = make_schedule(config, len(splits.train), len(splits.validation or ()))
     model = build.model(config, splits, strategy, schedule.total_steps, schedule.steps_per_epoch)
     _check_objective(config, model, schedule)
     if past is not None:
         state.restore(model, strategy, past.arrays)
-
-    train_iterator = strategy.iterate(
-        lambda first, local: pipeline.training(
-            splits.train,
-            global_batch=batch,
-            replicas=strategy.replicas,
-            first_replica=first,
-            local_replicas=local,
-            start_step=past.step if past else 0,
-            seed=config.seed,
-            augment=augment,
-        )
+    start = past.step if past else 0
+    inputs = pipeline.Inputs(
+        splits.train, splits.validation, config.trainer.batch_size, config.seed, start, augment
     )
-    validation = splits.validation
-    evaluation_iterator = None
-    if validation is not None:
-        evaluation_iterator = strategy.iterate(
-            lambda first, local: pipeline.evaluation(
-                validation,
-                global_batch=batch,
-                replicas=strategy.replicas,
-                first_replica=first,
-                local_replicas=local,
-            )
-        )
-    steps = Steps(
-        model, strategy, batch, train_iterator, evaluation_iterator, config.hardware.jit_compile
-    )
+    steps = strategy.steps(model, inputs, config.hardware.jit_compile)
     callbacks = Callbacks(
         [
             targets.instantiate(targets.plain(node), f"trainer.callbacks[{index}]")
@@ -156,50 +172,60 @@ def train(
         schedule.epochs,
         schedule.steps_per_epoch,
     )
-    tracking = config.tracking
-    summaries = Summaries(
-        rundir.tensorboard,
-        rundir.journal,
-        tracking.histograms,
-        tuple(tracking.profile_steps) if tracking.profile_steps else None,
-    )
-    writer = checkpoint.Writer(
-        rundir.checkpoints,
-        config.checkpoint.keep,
-        config.checkpoint.best,
-        config.objective_mode,
-        saved=lambda step: journal.write("checkpoint", step=step, path=f"checkpoints/{step}"),
-    )
-    journal.write("start", step=past.step if past else 0, **derived(model, strategy, schedule))
+    records = _records(rundir, config, journal)
+    records.event("start", step=start, **derived(model, strategy, schedule))
     loop = Loop(
-        model, strategy, steps, schedule, callbacks, rundir, journal, summaries, writer, stop,
+        model, strategy, steps, schedule, callbacks, records, stop,
         identity={"seed": config.seed, "replicas": strategy.replicas},
     )  # fmt: skip
     status = "FAILED"
     try:
         loop.run(past)
-        _save_model(model, rundir, journal)
+        _save_model(model, rundir, records)
+        strategy.agree([0])  # ORDER: none leaves before the chief is done: it would be missed
         status = "FINISHED"
     except errors.Interrupted:
+        strategy.agree([0])
         status = "KILLED"
         raise
     finally:
-        _quietly(lambda: journal.write("end", status=status, **outcome(loop, writer, batch)))
-        summaries.close()
+        _quietly(lambda: records.end(status=status, **outcome(loop, steps)))
 
 
-def _save_model(model: keras.Model, rundir: RunDir, journal: Journal) -> None:
-    try:
-        model.save(rundir.model)
-    except (NotImplementedError, TypeError, ValueError) as error:
-        # A person's class without get_config: the training is not to be lost for that.
-        rundir.model.unlink(missing_ok=True)
-        model.save_weights(rundir.weights)
-        journal.write(
-            "notice",
-            message=f"saved {rundir.weights.name}, not {rundir.model.name}: "
-            f"{' '.join(str(error).split())[:200]}",
-        )
+def _records(rundir: RunDir, config: DictConfig, journal: Journal | None) -> Records:
+    tracking, saving = config.tracking, config.checkpoint
+    traced = tuple(tracking.profile_steps) if tracking.profile_steps else None
+    if journal is None:
+        return Silence(traced)
+    return Records(
+        rundir,
+        journal,
+        Summaries(rundir.tensorboard, rundir.journal, tracking.histograms, traced),
+        checkpoint.Writer(
+            rundir.checkpoints,
+            saving.keep,
+            saving.best,
+            config.objective_mode,
+            saved=lambda step: journal.write("checkpoint", step=step, path=f"checkpoints/{step}"),
+        ),
+    )
+
+
+def _save_model(model: keras.Model, rundir: RunDir, records: Records) -> None:
+    """Save the model; every task takes part: reading a metric's variable may be a collective."""
+    with tempfile.TemporaryDirectory() as elsewhere:
+        kept = rundir if records.keeps else RunDir(elsewhere)
+        try:
+            model.save(kept.model)
+        except (NotImplementedError, TypeError, ValueError) as error:
+            # A person's class without get_config: the training is not to be lost for that.
+            kept.model.unlink(missing_ok=True)
+            model.save_weights(kept.weights)
+            records.event(
+                "notice",
+                message=f"saved {kept.weights.name}, not {kept.model.name}: "
+                f"{' '.join(str(error).split())[:200]}",
+            )
 
 
 def _check_objective(config: DictConfig, model: keras.Model, schedule: Schedule) -> None:
@@ -228,21 +254,25 @@ def derived(model: keras.Model, strategy: Strategy, schedule: Schedule) -> dict[
     }
 
 
-def outcome(loop: Loop, writer: checkpoint.Writer, batch: int) -> dict[str, Any]:
+def outcome(loop: Loop, steps: Steps) -> dict[str, Any]:
     """Return the numbers of the ``end`` event."""
-    best = writer.best_step()
     return {
         "step": loop.step,
-        "examples": loop.step * batch,
+        "examples": loop.examples,
         "examples_per_second": round(loop.examples_per_second, 1),
         "metrics": loop.logs,
-        "best_step": best,
-        "best_objective": None if best is None else writer.objectives[best],
+        **steps.summary(),
     }
 
 
-def child(run_path: str, task_name: str, environment: dict[str, str]) -> None:
-    """Run as a forked process: own environment, output to the log, gone with the controller."""
+def child(run_path: str, task_name: str, environment: dict[str, str], pipe: Any) -> None:
+    """Run as a forked process: own environment, output to the log, gone with the controller.
+
+    Args:
+        run_path, task_name: as of :func:`run`.
+        environment: of this process.
+        pipe: a connection to the launcher; gets one word at a time (:func:`run`).
+    """
     _die_with_the_controller()
     os.environ.update(environment)
     log = RunDir(run_path).log(task_name)
@@ -253,7 +283,9 @@ def child(run_path: str, task_name: str, environment: dict[str, str]) -> None:
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     faulthandler.enable()
-    code = run(run_path, task_name)
+    faulthandler.register(signal.SIGUSR1)  # asked for by the watchdog, and by whoever is curious
+    pipe.send("started")
+    code = run(run_path, task_name, pipe.send)
     sys.stdout.flush()
     sys.stderr.flush()
     # TensorFlow's threads may outlive the interpreter's end and crash it: leave at once.
@@ -261,12 +293,13 @@ def child(run_path: str, task_name: str, environment: dict[str, str]) -> None:
 
 
 def _die_with_the_controller() -> None:
-    import multiprocessing
-    import threading
-
     parent = multiprocessing.parent_process()
     if parent is None:
         return
+    if sys.platform == "linux":
+        # The warm server ends with the controller. The kernel then ends even a task that is
+        # stopped, or deep inside TensorFlow: prctl(PR_SET_PDEATHSIG, SIGKILL).
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
     def watch() -> None:
         parent.join()

@@ -8,6 +8,7 @@ from a step number, on any number of replicas, and sees every example of every p
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -61,73 +62,111 @@ def take(source: Source, indices: tf.Tensor) -> tuple[tf.Tensor, ...]:
     return tuple(values)
 
 
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """Everything that decides which examples a step sees.
+
+    Attributes:
+        train: what to train on.
+        validation: what to evaluate on, or None.
+        global_batch: examples a step, over all replicas; a multiple of their number.
+        seed: of the experiment.
+        start_step: the global step to begin with.
+        augment: see :mod:`dtrain.augment`.
+    """
+
+    train: Source
+    validation: Source | None
+    global_batch: int
+    seed: int
+    start_step: int = 0
+    augment: Augment | None = None
+
+
+def training_part(
+    inputs: Inputs, source: Source, step: tf.Tensor, replica: tf.Tensor | int, replicas: int
+) -> tuple[tf.Tensor, ...]:
+    """Return what one of ``replicas`` trains on in global step ``step``, an int64 scalar.
+
+    A pure function of its arguments. ``source`` is ``inputs.train``, or the same bound elsewhere.
+
+    Returns:
+        ``(x [b, ...], y [b, ...])`` with ``b = global_batch / replicas``.
+    """
+    batch = inputs.global_batch // replicas
+    first = step * inputs.global_batch + replica * batch
+    positions = first + tf.range(batch, dtype=tf.int64)
+    data = take(source, example_order(positions, len(source), inputs.seed))
+    if inputs.augment is None:
+        return data
+    augment = inputs.augment
+    # 31 bits of the position are enough to keep 2^31 draws of one experiment apart.
+    keys = tf.stack(
+        [
+            tf.fill([batch], tf.constant(inputs.seed, tf.int32)),
+            tf.cast(positions % 2**31, tf.int32),
+        ],
+        1,
+    )
+    changed = tf.vectorized_map(lambda pair: augment(pair[0], seed=pair[1]), (data[0], keys))
+    return tf.ensure_shape(changed, data[0].shape), *data[1:]
+
+
+def evaluation_part(
+    inputs: Inputs, source: Source, step: tf.Tensor, replica: tf.Tensor | int, replicas: int
+) -> tuple[tuple[tf.Tensor, ...], tf.Tensor]:
+    """Return what one of ``replicas`` evaluates in step ``step`` of a pass, in the source's order.
+
+    Returns:
+        ``(data, count)``: the first ``count`` of the ``b`` rows of ``data`` are real, the others
+        repeat the last example and must not be looked at.
+    """
+    batch = inputs.global_batch // replicas
+    first = step * inputs.global_batch + replica * batch
+    count = tf.clip_by_value(len(source) - first, 0, batch)
+    rows = tf.minimum(first + tf.range(batch, dtype=tf.int64), len(source) - 1)
+    return take(source, rows), count
+
+
 def training(
-    source: Source,
-    *,
-    global_batch: int,
-    replicas: int,
-    first_replica: int,
-    local_replicas: int,
-    start_step: int,
-    seed: int,
-    augment: Augment | None = None,
+    inputs: Inputs, *, replicas: int, first_replica: int, local_replicas: int
 ) -> tf.data.Dataset:
     """Return the training batches of some of the replicas.
 
     Args:
-        source: what to read.
-        global_batch: examples a step, over all replicas; a multiple of ``replicas``.
+        inputs: what to read.
         replicas: how many share a global batch.
         first_replica: the first of those that this input pipeline feeds.
         local_replicas: how many it feeds.
-        start_step: the global step to begin with.
-        seed: of the experiment.
-        augment: see :mod:`dtrain.augment`.
 
     Returns:
-        An endless dataset of ``(x [b, ...], y [b, ...])`` with ``b = global_batch / replicas``:
-        for each step, one element for each local replica in turn.
+        An endless dataset of :func:`training_part`: for each step, one element for each local
+        replica in turn.
     """
-    batch = global_batch // replicas
-    examples = len(source)
 
     def load(element: tf.Tensor) -> tuple[tf.Tensor, ...]:
         step, replica = element // local_replicas, first_replica + element % local_replicas
-        first = step * global_batch + replica * batch
-        positions = first + tf.range(batch, dtype=tf.int64)
-        data = take(source, example_order(positions, examples, seed))
-        if augment is None:
-            return data
-        # 31 bits of the position are enough to keep 2^31 draws of one experiment apart.
-        keys = tf.stack(
-            [tf.fill([batch], tf.constant(seed, tf.int32)), tf.cast(positions % 2**31, tf.int32)], 1
-        )
-        changed = tf.vectorized_map(lambda pair: augment(pair[0], seed=pair[1]), (data[0], keys))
-        return tf.ensure_shape(changed, data[0].shape), *data[1:]
+        return training_part(inputs, inputs.train, step, replica, replicas)
 
-    elements = tf.data.Dataset.range(start_step * local_replicas, tf.int64.max)
+    elements = tf.data.Dataset.range(inputs.start_step * local_replicas, tf.int64.max)
     return _mapped(elements, load)
 
 
 def evaluation(
-    source: Source, *, global_batch: int, replicas: int, first_replica: int, local_replicas: int
+    inputs: Inputs, *, replicas: int, first_replica: int, local_replicas: int
 ) -> tf.data.Dataset:
     """Return the evaluation batches of some of the replicas: each example once a pass, in order.
 
     Returns:
-        An endless dataset of ``(data, count)``: the first ``count`` of the ``b`` rows of ``data``
-        are real, the others repeat the last example and must not be looked at.
+        An endless dataset of :func:`evaluation_part`.
     """
-    batch = global_batch // replicas
-    examples = len(source)
-    steps = evaluation_steps(source, global_batch)
+    source = inputs.validation
+    assert source is not None
+    steps = evaluation_steps(source, inputs.global_batch)
 
     def load(element: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], tf.Tensor]:
         step, replica = element // local_replicas, first_replica + element % local_replicas
-        first = (step % steps) * global_batch + replica * batch
-        count = tf.clip_by_value(examples - first, 0, batch)
-        rows = tf.minimum(first + tf.range(batch, dtype=tf.int64), examples - 1)
-        return take(source, rows), count
+        return evaluation_part(inputs, source, step % steps, replica, replicas)
 
     return _mapped(tf.data.Dataset.range(tf.int64.max), load)
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from dtrain.task.strategies import Strategy
+if TYPE_CHECKING:
+    from dtrain.task.strategies import Strategy
 
 
 class Sums:
@@ -23,6 +25,7 @@ class Sums:
         states: one array for each metric variable of the model.
         returned: what the steps returned by name, each value times the rows it stands for.
         examples: how many examples (rows) in all.
+        steps: how many training steps.
     """
 
     def __init__(
@@ -30,10 +33,12 @@ class Sums:
         states: Iterable[np.ndarray] = (),
         returned: dict[str, float] | None = None,
         examples: int = 0,
+        steps: int = 0,
     ):
         self.states = [np.asarray(state, np.float64) for state in states]
         self.returned = dict(returned or {})
         self.examples = examples
+        self.steps = steps
 
     def add(self, other: Sums) -> None:
         """Add ``other`` to this one, in place."""
@@ -45,6 +50,7 @@ class Sums:
         for name, value in other.returned.items():
             self.returned[name] = self.returned.get(name, 0.0) + value
         self.examples += other.examples
+        self.steps += other.steps
 
 
 class Steps:
@@ -77,19 +83,39 @@ class Steps:
         # What steps return beside metrics: a sum by name, for training and for evaluation.
         self._trained: dict[str, tf.Variable] = {}
         self._evaluated: dict[str, tf.Variable] = {}
+        self._own = has_own_steps(model)
         self._train_step = (
             tf.function(model.train_step, jit_compile=True) if jit_compile else model.train_step
         )
 
-    def train(self, steps: int) -> Sums:
+    def train(self, steps: int, ahead: int = 0) -> Sums:
         """Run ``steps`` training steps in one call.
+
+        Args:
+            steps: how many.
+            ahead: how many more may be begun before it returns; of use where steps overlap.
 
         Returns:
             The metric sums over exactly these steps and all replicas.
         """
         # The number is a tensor: another number must not trace the function again.
         outcome = self._train(tf.constant(steps, tf.int64))
-        return self._sums(outcome, steps * self._global_batch)
+        return self._sums(outcome, steps * self._global_batch, steps)
+
+    def settle(self) -> Sums:
+        """Wait for steps that were begun and not returned; here there are none."""
+        return Sums()
+
+    def interval(self) -> dict[str, float]:
+        """Return what else there is to be told of the steps since the last such call."""
+        return {}
+
+    def summary(self) -> dict[str, Any]:
+        """Return what else there is to be told of the whole run, as JSON values."""
+        return {}
+
+    def restore(self, summary: dict[str, Any]) -> None:
+        """Go on counting from a :meth:`summary`; of a run on another strategy it may be empty."""
 
     def evaluate(self, steps: int, rest: int) -> Sums:
         """Run ``steps`` full evaluation steps, and one more of ``rest`` examples if any."""
@@ -122,13 +148,18 @@ class Steps:
                 values.update({name: float(value) for name, value in result.items()})
         return values
 
-    def _sums(self, outcome: Any, examples: int) -> Sums:
-        states, returned = outcome
-        return Sums(
-            [state.numpy() for state in states],
-            {name: float(value) for name, value in returned.items()},
-            examples,
-        )
+    def _sums(self, total: tf.Tensor, examples: int, steps: int = 0) -> Sums:
+        """Take apart what :meth:`_take_sums` put together."""
+        states, returned = self._unpack(total.numpy())
+        names = self._trained if steps else self._evaluated
+        return Sums(states, dict(zip(names, returned.tolist(), strict=True)), examples, steps)
+
+    def _unpack(self, vector: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+        """Split float64 ``[m]`` into the states of the metric variables and what comes after."""
+        sizes = [math.prod(variable.shape) for variable in self._variables]
+        *states, rest = np.split(vector, np.cumsum(sizes))
+        shaped = zip(states, self._variables, strict=True)
+        return [state.reshape(variable.shape) for state, variable in shaped], rest
 
     # Keras does not put a model's step through AutoGraph, and neither do these loops.
     @tf.function(autograph=False)
@@ -165,7 +196,7 @@ class Steps:
         names: list[str] = []
 
         def some() -> dict[str, tf.Tensor]:
-            logs = _scalars(self._model.test_step(tuple(part[:count] for part in batch)))
+            logs = self._logs(self._model.test_step(tuple(part[:count] for part in batch)))
             names.extend(logs)
             return {name: value * tf.cast(count, tf.float32) for name, value in logs.items()}
 
@@ -176,29 +207,36 @@ class Steps:
         self, steps: tf.Tensor, step: Any, iterator: Any, returned: dict[str, tf.Variable]
     ) -> None:
         def body(i: tf.Tensor) -> tuple[tf.Tensor]:
-            logs = self._strategy.run(lambda data: _scalars(step(data)), next(iterator))
+            logs = self._strategy.run(lambda data: self._logs(step(data)), next(iterator))
             self._add(returned, logs, rows=self._global_batch / self._strategy.replicas)
             return (i + 1,)
 
         tf.while_loop(lambda i: i < steps, body, [tf.constant(0, tf.int64)], parallel_iterations=1)
+
+    def _logs(self, logs: Any) -> dict[str, tf.Tensor]:
+        # Keras' own steps return the results of the metrics, which are read from their states.
+        return scalars(logs) if self._own else {}
 
     def _add(self, returned: dict[str, tf.Variable], logs: dict[str, Any], rows: float) -> None:
         for name, value in logs.items():
             if name not in returned:
                 with tf.init_scope():  # a plain variable on the host, made while tracing
                     returned[name] = tf.Variable(0.0, trainable=False)
-            returned[name].assign_add(self._strategy.sum(value) * rows)
+            returned[name].assign_add(self._strategy.local_sum(value) * rows)
 
-    def _take_sums(self, sums: dict[str, tf.Variable]) -> Any:
+    def _take_sums(self, sums: dict[str, tf.Variable]) -> tf.Tensor:
+        """Read and reset everything in one float64 vector: one reduction over the tasks."""
         # ORDER: all reads before the first reset.
-        states = [tf.identity(self._strategy.read(variable)) for variable in self._variables]
-        returned = {name: tf.identity(value) for name, value in sums.items()}
-        with tf.control_dependencies([*states, *returned.values()]):
+        found = [self._strategy.local_sum(variable.value) for variable in self._variables]
+        found += [tf.identity(value) for value in sums.values()]
+        flat = [tf.reshape(tf.cast(value, tf.float64), [-1]) for value in found]
+        vector = tf.concat([*flat, tf.zeros([0], tf.float64)], 0)
+        with tf.control_dependencies([vector]):
             for metric in self._model.metrics:
                 metric.reset_state()
             for value in sums.values():
                 value.assign(0.0)
-        return states, returned
+        return self._strategy.total(vector)
 
     @tf.function(autograph=False)
     def _results(self, states: list[tf.Tensor]) -> list[dict[str, tf.Tensor]]:
@@ -210,7 +248,15 @@ class Steps:
         return results
 
 
-def _scalars(logs: Any) -> dict[str, tf.Tensor]:
+def has_own_steps(model: keras.Model) -> bool:
+    """Whether a person's class says itself what a step is, and so what its results are."""
+    kind = type(model)
+    return (
+        kind.train_step is not keras.Model.train_step or kind.test_step is not keras.Model.test_step
+    )
+
+
+def scalars(logs: Any) -> dict[str, tf.Tensor]:
     """Keep what a step returned that is one number, as float32."""
     numbers = {
         name: tf.convert_to_tensor(value)

@@ -13,30 +13,68 @@ class Launcher(ABC):
 
     Args:
         grace_seconds: from the request to stop to the end by force.
+        start_timeout: seconds until every task must have joined the cluster.
+        stall_timeout: seconds without a step after which the job is ended; None for never.
+        max_restarts: how often the tasks may be started again after one of them died.
     """
 
-    def __init__(self, grace_seconds: float):
+    #: Whether all tasks of a job run on this machine and share its devices and cores.
+    shares_machine = True
+
+    def __init__(
+        self,
+        grace_seconds: float,
+        start_timeout: float,
+        stall_timeout: float | None,
+        max_restarts: int,
+    ):
         self.grace_seconds = grace_seconds
+        self.start_timeout = start_timeout
+        self.stall_timeout = stall_timeout
+        self.max_restarts = max_restarts
 
     def prepare(self, cluster: Cluster) -> None:  # noqa: B027 - an optional hook
         """Begin early with what takes long (importing TensorFlow), before the job is checked."""
+
+    def place(self, cluster: Cluster) -> Cluster:
+        """Return ``cluster`` with an address for each task, where there are several."""
+        return cluster
 
     @abstractmethod
     def start(self, rundir: RunDir, cluster: Cluster) -> None:
         """Start every task of ``cluster``; each reads its part from the run folder."""
 
+    def start_again(self, name: str) -> None:
+        """Start one task that has ended once more, at its old address."""
+        raise NotImplementedError(f"{type(self).__name__} cannot start {name} again")
+
     @abstractmethod
-    def running(self, timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds for a change; say whether a task still runs."""
+    def wait(self, timeout: float) -> list[tuple[str, str]]:
+        """Wait up to ``timeout`` seconds for news, and return it as (task, word).
+
+        ``started``, ``joined`` and ``stop`` are the task's own words
+        (:func:`dtrain.task.main.run`); ``ended`` means that its process is gone.
+        """
 
     @abstractmethod
     def stop(self) -> None:
-        """Ask every task to save its state and end."""
+        """Ask every task that trains to save its state and end."""
 
     @abstractmethod
     def kill(self) -> None:
         """End every task at once; returns when none is left."""
 
+    def end(self, name: str) -> None:
+        """End one task at once."""
+        raise NotImplementedError(f"{type(self).__name__} cannot end {name} alone")
+
     @abstractmethod
     def exit_codes(self) -> dict[str, int]:
         """Return the exit code of each task that has ended, by name; negative for a signal."""
+
+    def frozen(self) -> set[str]:
+        """Return the tasks that have been stopped (SIGSTOP) since the last such call or before."""
+        return set()
+
+    def dump(self) -> None:  # noqa: B027 - an optional hook
+        """Have every task write its Python stacks to its log."""

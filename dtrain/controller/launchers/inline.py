@@ -6,27 +6,34 @@ import os
 
 from dtrain.cluster import Cluster
 from dtrain.controller.launchers.base import Launcher
+from dtrain.errors import UsageError
 from dtrain.rundir import RunDir
 
 
 class Inline(Launcher):
     """Runs the single task of a job inside :meth:`start`, which returns when it has ended."""
 
-    def __init__(self, grace_seconds: float):
-        super().__init__(grace_seconds)
-        self._codes: dict[str, int] = {}
+    _codes: dict[str, int] | None = None
+
+    def place(self, cluster: Cluster) -> Cluster:
+        """Refuse a job of several tasks."""
+        if len(cluster.tasks) > 1:
+            raise UsageError(
+                "launcher", "inline", f"one process cannot be {len(cluster.tasks)} tasks",
+                "a strategy of one task, or launcher=local", "launcher=local",
+            )  # fmt: skip
+        return cluster
 
     def start(self, rundir: RunDir, cluster: Cluster) -> None:
         """Import TensorFlow here and train here."""
         os.environ.update(cluster.environment)
         from dtrain.task.main import run  # the one place where the controller's process has it
 
-        [task] = cluster.tasks
-        self._codes[task.name] = run(str(rundir.path), task.name)
+        self._codes = {cluster.chief.name: run(str(rundir.path), cluster.chief.name)}
 
-    def running(self, timeout: float) -> bool:
-        """Return False: :meth:`start` has done all."""
-        return False
+    def wait(self, timeout: float) -> list[tuple[str, str]]:
+        """Return at once: :meth:`start` has done all."""
+        return [(name, "ended") for name in self._codes or {}]
 
     def stop(self) -> None:
         """Nothing to do: the task, in this process, sees SIGTERM itself."""
@@ -36,4 +43,4 @@ class Inline(Launcher):
 
     def exit_codes(self) -> dict[str, int]:
         """Return the one exit code."""
-        return self._codes
+        return self._codes or {}

@@ -3,6 +3,16 @@
 from dtrain.task.strategies.base import Strategy
 from dtrain.task.strategies.central_storage import CentralStorage
 from dtrain.task.strategies.mirrored import Mirrored
+from dtrain.task.strategies.multiworker import MultiWorker
+from dtrain.task.strategies.parameter_server import ParameterServer
 from dtrain.task.strategies.single import Default, OneDevice
 
-__all__ = ["CentralStorage", "Default", "Mirrored", "OneDevice", "Strategy"]
+__all__ = [
+    "CentralStorage",
+    "Default",
+    "Mirrored",
+    "MultiWorker",
+    "OneDevice",
+    "ParameterServer",
+    "Strategy",
+]

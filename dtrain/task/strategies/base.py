@@ -9,6 +9,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from dtrain.checkpoint import Checkpoint
+from dtrain.cluster import Cluster, Task
+from dtrain.task import pipeline
+from dtrain.task.pipeline import Inputs
+from dtrain.task.steps import Steps
+
 NONE = tf.VariableAggregation.NONE
 
 
@@ -24,6 +30,11 @@ class Strategy:
 
     def __init__(self, engine: tf.distribute.Strategy):
         self.engine = engine
+
+    @staticmethod
+    def serve(cluster: Cluster, task: Task, ready: Callable[[], None]) -> None:
+        """Do the part of a task that serves the chief, until it is ended from outside."""
+        raise NotImplementedError("no task of this strategy serves another")
 
     @property
     def replicas(self) -> int:
@@ -71,10 +82,38 @@ class Strategy:
         """Run ``step`` once on every replica, each with its part of ``data``."""
         return self.engine.run(step, args=(data,))
 
-    def sum(self, value: Any) -> tf.Tensor:
-        """Add a per-replica scalar up over the replicas."""
-        return self.engine.reduce(tf.distribute.ReduceOp.SUM, value, axis=None)
+    def local_sum(self, value: Any) -> tf.Tensor:
+        """Add a value of each replica up over the replicas of this task, in or out of a graph."""
+        parts = self.engine.experimental_local_results(value)
+        return tf.add_n([tf.convert_to_tensor(part) for part in parts])
 
-    def read(self, variable: keras.Variable) -> tf.Tensor:
-        """Return a metric variable summed over the replicas. Call outside the replicas."""
-        return tf.convert_to_tensor(variable.value)
+    def total(self, vector: tf.Tensor) -> tf.Tensor:
+        """Add a vector up over the tasks; each of them must call it at the same point."""
+        return vector
+
+    def agree(self, numbers: list[float]) -> list[float]:
+        """Add numbers up over the tasks, on the host; each must call it at the same point."""
+        return numbers
+
+    def share(self, past: Checkpoint | None) -> Checkpoint | None:
+        """Return the chief's checkpoint; each task must call it at the same point."""
+        return past
+
+    def steps(self, model: keras.Model, inputs: Inputs, jit_compile: bool) -> Steps:
+        """Return the compiled functions that train and evaluate ``model`` on ``inputs``."""
+
+        def lay_out(make: Any) -> Any:
+            return self.iterate(
+                lambda first, local: make(
+                    inputs, replicas=self.replicas, first_replica=first, local_replicas=local
+                )
+            )
+
+        return Steps(
+            model,
+            self,
+            inputs.global_batch,
+            lay_out(pipeline.training),
+            None if inputs.validation is None else lay_out(pipeline.evaluation),
+            jit_compile,
+        )

@@ -1,0 +1,208 @@
+"""Watches the tasks of one start of a job: who came, who died, who hangs, who asked to stop."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from dtrain import errors
+from dtrain.cluster import Cluster
+from dtrain.controller.launchers import Launcher
+from dtrain.rundir import RunDir, read_json
+
+#: Seconds between two looks at the tasks.
+INTERVAL = 0.2
+#: A task that is stopped (SIGSTOP) for so many seconds is given up. TensorFlow itself notices
+#: after 10 s at the earliest, and a parameter server never.
+FROZEN_SECONDS = 5.0
+#: For the stacks of all tasks to reach their logs, in seconds.
+DUMP_SECONDS = 2.0
+
+
+class Signals:
+    """Counts the requests to stop that this process gets, while it is entered.
+
+    Until :attr:`started` is set a request raises KeyboardInterrupt: nothing is there to be saved.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.started = False
+
+    def __enter__(self) -> Signals:
+        wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
+        self._before = {number: signal.signal(number, self._note) for number in wanted}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, *_: object) -> None:
+        self.count += 1
+        if not self.started:
+            raise KeyboardInterrupt
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """Why a job could not go on.
+
+    Attributes:
+        task: whose end, or absence, was the first.
+        reason: a clause; None where the task's own last words tell.
+        port: nothing is wrong but that somebody else has taken its port.
+    """
+
+    task: str
+    reason: str | None = None
+    port: bool = False
+
+
+class Supervisor:
+    """Follows one start of the tasks to its end.
+
+    Args:
+        launcher: has started them.
+        cluster: what was started.
+        rundir: where the chief reports its progress.
+        say: shows a person one line.
+    """
+
+    def __init__(
+        self, launcher: Launcher, cluster: Cluster, rundir: RunDir, say: Callable[[str], None]
+    ):
+        self._launcher = launcher
+        self._cluster = cluster
+        self._rundir = rundir
+        self._say = say
+        self._training = {task.name for task in cluster.tasks if not task.serves}
+        self._waited_for = {task.name for task in cluster.tasks}  # have not joined
+        self._unborn = set(self._waited_for)
+        self._start_deadline = time.monotonic() + launcher.start_timeout
+        self._deadline = math.inf  # for all to end
+        self._frozen_since: dict[str, float] = {}
+        self._report: dict[str, Any] | None = None
+        self._moved_at = time.monotonic()
+        self.replaced = 0  # workers that were started again
+
+    def watch(self, signals: Signals, look: Callable[[], None]) -> Failure | None:
+        """Return when the job has ended, well or not, or cannot go on.
+
+        Args:
+            signals: requests to stop; the second one is obeyed at once.
+            look: called at each turn.
+        """
+        asked = signals.count
+        while True:
+            news = self._launcher.wait(INTERVAL)
+            failure = self._hear(news)
+            look()
+            if failure is not None:
+                return failure
+            if not self._training:
+                return None
+            if signals.count > asked:
+                asked = signals.count
+                if self._deadline < math.inf:
+                    self._say("stopping at once")
+                    return None
+                self._stop("stopping: saving a checkpoint (once more: stop at once)")
+            now = time.monotonic()
+            if now > self._deadline:
+                self._say("the tasks did not stop in time: ended by force")
+                return None
+            failure = self._absent(now) or self._frozen(now) or self._stalled(now)
+            if failure is not None:
+                return failure
+
+    def _stop(self, message: str) -> None:
+        if self._deadline == math.inf:
+            self._say(message)
+            self._launcher.stop()
+            self._deadline = time.monotonic() + self._launcher.grace_seconds
+
+    def _hear(self, news: list[tuple[str, str]]) -> Failure | None:
+        ended = []
+        for name, word in news:
+            if word == "started":
+                self._unborn.discard(name)
+            elif word == "joined":
+                self._waited_for.discard(name)
+                self._moved_at = time.monotonic()
+            elif word == "stop":
+                self._stop(f"{name} was asked to stop: saving a checkpoint")
+            else:
+                ended.append(name)
+        codes = self._launcher.exit_codes()
+        # Of several that are found dead together, one that a signal ended is the cause.
+        for name in sorted(ended, key=lambda name: codes[name] >= 0):
+            failure = self._bury(name, codes[name])
+            if failure is not None:
+                return failure
+        return None
+
+    def _bury(self, name: str, code: int) -> Failure | None:
+        task = self._cluster.task(name)
+        if not task.serves and code in (errors.OK, errors.INTERRUPTED):
+            self._training.discard(name)
+            # The others are at the same point: they will not be waited for without an end.
+            patience = time.monotonic() + self._launcher.grace_seconds
+            self._deadline = min(self._deadline, patience)
+            return None
+        if code == errors.PORT_TAKEN:
+            return Failure(name, "its port was taken by another program", port=True)
+        reason = f"ended by {signal.Signals(-code).name}" if code < 0 else None
+        if task.replaceable and name not in self._waited_for:
+            self._say(f"{name} {reason or f'ended with exit code {code}'}: it is started again")
+            self._launcher.start_again(name)
+            self._waited_for.add(name)
+            self._start_deadline = time.monotonic() + self._launcher.start_timeout
+            self.replaced += 1
+            return None
+        return Failure(name, reason)
+
+    def _absent(self, now: float) -> Failure | None:
+        """Name the task that never came."""
+        if not self._waited_for or now < self._start_deadline:
+            return None
+        missing = sorted(self._unborn & self._waited_for) or sorted(self._waited_for)
+        did = "start" if missing[0] in self._unborn else "join the cluster"
+        others = f"; nor did {', '.join(missing[1:])}" if missing[1:] else ""
+        return Failure(
+            missing[0],
+            f"did not {did} within {self._launcher.start_timeout:g} s "
+            f"(launcher.start_timeout){others}",
+        )
+
+    def _frozen(self, now: float) -> Failure | None:
+        frozen = self._launcher.frozen()
+        self._frozen_since = {name: self._frozen_since.get(name, now) for name in frozen}
+        for name, since in self._frozen_since.items():
+            if now - since < FROZEN_SECONDS:
+                continue
+            if self._cluster.task(name).replaceable:
+                self._launcher.end(name)
+            else:
+                return Failure(name, f"was stopped (SIGSTOP) for {FROZEN_SECONDS:g} s")
+        return None
+
+    def _stalled(self, now: float) -> Failure | None:
+        """Have every task write its stacks where nothing has moved for too long."""
+        timeout = self._launcher.stall_timeout
+        report = read_json(self._rundir.progress)
+        if timeout is None or report != self._report:
+            self._report, self._moved_at = report, now
+        elif now - self._moved_at >= timeout:
+            self._launcher.dump()
+            time.sleep(DUMP_SECONDS)
+            return Failure(
+                self._cluster.chief.name,
+                f"no step in {timeout:g} s (launcher.stall_timeout); where every task was "
+                f"stands at the end of its log",
+            )
+        return None

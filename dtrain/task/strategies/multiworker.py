@@ -1,0 +1,101 @@
+"""Data parallel over hosts: a process on each, a copy of every variable on each of its devices."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
+
+from dtrain.checkpoint import Checkpoint, pack, unpack
+from dtrain.cluster import Cluster, Task
+from dtrain.task.strategies.base import Strategy
+
+
+class MultiWorker(Strategy):
+    """``tf.distribute.MultiWorkerMirroredStrategy``; returns when every task of it is there.
+
+    Args:
+        devices: names of the devices of this task; one replica on each.
+        cluster: all tasks, with their addresses.
+        task: the one that this process is.
+        communication: ``auto``, ``ring`` or ``nccl``.
+
+    Raises:
+        tf.errors.OpError: TensorFlow's server could not start, or the others did not come.
+    """
+
+    def __init__(self, devices: list[str], cluster: Cluster, task: Task, communication: str):
+        if len(cluster.tasks) > 1:
+            os.environ["TF_CONFIG"] = json.dumps(
+                {"cluster": cluster.spec(), "task": {"type": task.role, "index": task.index}}
+            )
+        kind = tf.distribute.experimental.CommunicationImplementation[communication.upper()]
+        with _local_devices(devices):
+            engine = tf.distribute.MultiWorkerMirroredStrategy(
+                communication_options=tf.distribute.experimental.CommunicationOptions(
+                    implementation=kind
+                )
+            )
+        super().__init__(engine)
+        self._leads = task == cluster.chief
+        self._agree = tf.function(self.total, autograph=False)
+
+    def total(self, vector: tf.Tensor) -> tf.Tensor:
+        """Add a vector up over the tasks by one collective; each replica takes part in it."""
+
+        def reduce() -> tf.Tensor:
+            context = tf.distribute.get_replica_context()
+            assert context is not None
+            replica = int(tf.get_static_value(context.replica_id_in_sync_group))
+            local = replica % self.engine.extended._num_devices_per_worker
+            own = vector if local == 0 else tf.zeros_like(vector)  # once a task, not a replica
+            # The copy has the replica's device, where the sum is wanted.
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(own))
+
+        return self.engine.experimental_local_results(self.engine.run(reduce))[0]
+
+    def agree(self, numbers: list[float]) -> list[float]:
+        """Add numbers up over the tasks, on the host; each must call it at the same point."""
+        found: list[float] = self._agree(tf.constant(numbers, tf.float64)).numpy().tolist()
+        return found
+
+    def share(self, past: Checkpoint | None) -> Checkpoint | None:
+        """Send the chief's checkpoint to all: the folder may be on the chief's disk alone."""
+        data = self._broadcast(pack(past) if past is not None else b"")
+        return unpack(data) if data else None
+
+    def _broadcast(self, data: bytes) -> bytes:
+        """Return the chief's ``data``: the others add zeros to it."""
+        [length] = self.agree([len(data) if self._leads else 0])
+        words = np.zeros(-(-int(length) // 4), np.int32)
+        if self._leads:
+            words = np.frombuffer(data.ljust(words.nbytes, b"\0"), np.int32)
+        if not len(words):
+            return b""
+        summed: bytes = self._agree(tf.constant(words)).numpy().tobytes()
+        return summed[: int(length)]
+
+
+@contextlib.contextmanager
+def _local_devices(devices: list[str]) -> Iterator[None]:
+    """Let the strategy that is made inside have these devices in each task.
+
+    TensorFlow counts a task's GPUs and knows of one CPU device alone: several logical ones, on
+    which a data-parallel run is tried without GPUs, cannot be asked for publicly.
+    """
+
+    def found(self: object, resolver: object, worker_device: str) -> tuple[tuple[str, ...], str]:
+        names = tuple(f"{worker_device}/device:{name}" for name in devices)
+        return names, devices[0].partition(":")[0]
+
+    original = CollectiveAllReduceExtended._initialize_local_devices
+    CollectiveAllReduceExtended._initialize_local_devices = found
+    try:
+        yield
+    finally:
+        CollectiveAllReduceExtended._initialize_local_devices = original

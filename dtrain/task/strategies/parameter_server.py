@@ -1,0 +1,98 @@
+"""Parameter servers keep the variables, workers compute, one chief coordinates."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from dtrain.cluster import Cluster, Task
+from dtrain.task.coordinated import AsynchronousSteps, CoordinatedSteps, SynchronousSteps
+from dtrain.task.pipeline import Inputs
+from dtrain.task.strategies.base import Strategy
+
+
+class ParameterServer(Strategy):
+    """``tf.distribute.ParameterServerStrategy`` under one ``ClusterCoordinator``, in the chief.
+
+    Args:
+        cluster: all tasks, with their addresses.
+        task: the chief.
+        update: ``async`` or ``sync``: see :mod:`dtrain.task.coordinated`.
+        max_staleness: of ``async``, in updates; None for no bound.
+        backup_workers: of ``sync``: how many of the workers' gradients a step does without.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        task: Task,
+        update: str,
+        max_staleness: int | None,
+        backup_workers: int,
+    ):
+        os.environ["TF_CONFIG"] = json.dumps(
+            {"cluster": cluster.spec(), "task": {"type": task.role, "index": task.index}}
+        )
+        resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+        super().__init__(tf.distribute.ParameterServerStrategy(resolver))
+        self.coordinator = tf.distribute.coordinator.ClusterCoordinator(self.engine)
+        self.workers = sum(t.role == "worker" for t in cluster.tasks)
+        self._replicas = cluster.replicas
+        self._update = update
+        self._max_staleness = max_staleness
+        self._backup_workers = backup_workers
+        self._loads = [0] * sum(t.role == "ps" for t in cluster.tasks)  # bytes on each server
+
+    @staticmethod
+    def serve(cluster: Cluster, task: Task, ready: Callable[[], None]) -> None:
+        """Run the TensorFlow server of a worker or a parameter server."""
+        spec = tf.train.ClusterSpec(cluster.spec())
+        server = tf.distribute.Server(spec, task.role, task.index, protocol="grpc")
+        ready()
+        server.join()
+
+    @property
+    def replicas(self) -> int:
+        """How many parts each global batch is computed in: one a worker, or one if ``async``."""
+        return self._replicas
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        """Create model and metrics inside it, spread over the servers."""
+        # ORDER: the outer creator is called last, inside the device that TensorFlow chose in turn,
+        # and so has the last word on it.
+        with tf.variable_creator_scope(self._place), self.engine.scope():
+            yield
+
+    def optimizer_scope(self) -> contextlib.AbstractContextManager[Any]:
+        """As for the model; TensorFlow puts a slot where its variable is."""
+        return self.scope()
+
+    def _place(self, next_creator: Any, **kwargs: Any) -> Any:
+        """Put a variable on the server that has the fewest bytes so far."""
+        if kwargs.get("colocate_with") is not None:
+            variable = next_creator(**kwargs)
+            server = tf.DeviceSpec.from_string(variable.device).task
+        else:
+            server = self._loads.index(min(self._loads))
+            with tf.device(f"/job:ps/task:{server}/device:CPU:0"):
+                variable = next_creator(**kwargs)
+        self._loads[server] += math.prod(variable.shape) * variable.dtype.size
+        return variable
+
+    def local_sum(self, value: Any) -> tf.Tensor:
+        """Return a value of the coordinator's own."""
+        return tf.convert_to_tensor(value)
+
+    def steps(self, model: keras.Model, inputs: Inputs, jit_compile: bool) -> CoordinatedSteps:
+        """Return what dispatches the steps of ``model`` over the workers."""
+        if self._update == "sync":
+            return SynchronousSteps(model, self, inputs, self._backup_workers)
+        return AsynchronousSteps(model, self, inputs, self._max_staleness)
