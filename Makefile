@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: install run test check bench clean
+.PHONY: install run test test-faults check bench clean
 
 install: $(STAMP)
 
@@ -19,6 +19,9 @@ run: install
 test: install
 	$(BIN)/python -m pytest
 
+test-faults: install
+	$(BIN)/python -m pytest -m faults
+
 check: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -27,6 +30,7 @@ check: install
 
 bench: install
 	$(BIN)/python experiments/benchmark.py
+	$(BIN)/python experiments/clusters.py
 
 clean:
 	rm -rf .venv build dist *.egg-info

@@ -109,6 +109,27 @@ def test_steps(tmp_path: Path) -> None:
     assert checkpoint.steps(tmp_path) == [9, 10]
 
 
+@pytest.mark.parametrize("dtype", [None, ml_dtypes.bfloat16, ml_dtypes.float8_e5m2])
+def test_packed_for_another_process(dtype: Any) -> None:
+    given = arrays()
+    if dtype is not None:
+        given["special"] = np.array([[1.5, -2.0, 0.25], [0.0, np.inf, 4.0]]).astype(dtype)
+    past = checkpoint.Checkpoint(7, Path("/a/b c/é"), given, {**META, "newline": "a\nb"})
+    found = checkpoint.unpack(checkpoint.pack(past))
+    assert (found.step, found.path, found.meta) == (past.step, past.path, past.meta)
+    assert found.arrays.keys() == given.keys()
+    for name, array in given.items():
+        assert found.arrays[name].dtype == array.dtype.newbyteorder("="), name
+        assert found.arrays[name].shape == array.shape, name
+        assert np.array_equal(found.arrays[name], array), name
+        assert not np.shares_memory(found.arrays[name], array), name
+
+
+def test_packed_without_arrays() -> None:
+    past = checkpoint.Checkpoint(0, Path("x"), {}, {})
+    assert checkpoint.unpack(checkpoint.pack(past)) == past
+
+
 # -- damage --------------------------------------------------------------------------------------
 
 

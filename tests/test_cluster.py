@@ -39,3 +39,31 @@ def test_a_plan_does_not_change() -> None:
 def test_an_unknown_field_is_not_passed_over() -> None:
     with pytest.raises(TypeError, match="colour"):
         Cluster.from_json({**CLUSTERS["one"].to_json(), "colour": "red"})
+
+
+def test_the_addresses_of_a_cluster(tmp_path: Path) -> None:
+    roles = (("chief", 0), ("worker", 0), ("worker", 1), ("ps", 0))
+    tasks = tuple(Task(role, index, 1, serves=role != "chief") for role, index in roles)
+    planned = Cluster(tasks, "cpu", 1, {"A": "b"})
+    assert planned.spec() == {}, "nobody has an address before it is placed"
+
+    placed = planned.at(["h:1", "h:2", "h:3", "h:4"])
+    assert placed.spec() == {"chief": ["h:1"], "worker": ["h:2", "h:3"], "ps": ["h:4"]}
+    assert [task.address for task in planned.tasks] == [None] * 4, "the plan is as it was"
+    # Nothing else is another's, and a second placing replaces the first.
+    assert [dataclasses.replace(task, address=None) for task in placed.tasks] == list(tasks)
+    assert dataclasses.replace(placed, tasks=tasks) == planned
+    assert placed.at(["n:1", "n:2", "n:3", "n:4"]).spec()["worker"] == ["n:2", "n:3"]
+    for addresses in (["h:1"], ["h:1"] * 5):
+        with pytest.raises(ValueError, match=r"shorter|longer"):
+            planned.at(addresses)
+
+    write_json(tmp_path / "cluster.json", placed.to_json())
+    assert Cluster.from_json(read_json(tmp_path / "cluster.json") or {}) == placed
+
+
+def test_a_task_is_found_by_its_name() -> None:
+    many = CLUSTERS["many"]
+    assert many.chief == Task("chief", 0, 2)
+    assert many.task("worker-1") == many.tasks[2]
+    assert [many.task(task.name) for task in many.tasks] == list(many.tasks)

@@ -5,19 +5,16 @@ from typing import Any
 import pytest
 
 
-def configured(devices: int, kind: str = "cpu", **changed: Any) -> list[str]:
+def configured(
+    devices: int, kind: str = "cpu", threads: int | None = None, **changed: Any
+) -> list[str]:
     from omegaconf import OmegaConf
 
     from dtrain.cluster import Cluster, Task
     from dtrain.task import hardware
 
-    base = {
-        "intra_op_threads": None,
-        "inter_op_threads": None,
-        "memory_growth": True,
-        "precision": "float32",
-    }
-    task = Task("chief", 0, devices)
+    base = {"inter_op_threads": None, "memory_growth": True, "precision": "float32"}
+    task = Task("chief", 0, devices, threads=threads)
     return hardware.configure(
         OmegaConf.create({**base, **changed}), Cluster((task,), kind, devices, {}), task
     )
@@ -28,7 +25,7 @@ def test_logical_cpus_threads_and_policy() -> None:
     import keras
     import tensorflow as tf
 
-    names = configured(3, intra_op_threads=2, inter_op_threads=1, precision="mixed_bfloat16")
+    names = configured(3, threads=2, inter_op_threads=1, precision="mixed_bfloat16")
     assert names == ["CPU:0", "CPU:1", "CPU:2"]
     assert len(tf.config.list_logical_devices("CPU")) == 3
     for name in names:
@@ -58,3 +55,11 @@ def test_too_few_gpus_are_refused() -> None:
     with pytest.raises(UsageError, match=r"sees 0 GPUs.*hardware=cpu") as caught:
         configured(2, "gpu")
     assert caught.value.key == "hardware.devices"
+
+
+@pytest.mark.task
+def test_a_task_that_computes_nothing_needs_no_gpu() -> None:
+    import tensorflow as tf
+
+    assert configured(0, "gpu") == ["CPU:0"]
+    assert tf.config.get_visible_devices("GPU") == []

@@ -104,6 +104,33 @@ def test_follower_returns_each_event_once_and_whole(path: Path) -> None:
     assert [e["message"] for e in journal.read(path)] == ["Zürich"] * 3
 
 
+def test_follower_reads_a_journal_that_was_cut_from_its_beginning(path: Path) -> None:
+    """A job that goes on from a checkpoint takes back what it will write again."""
+    follower = Follower(path)
+    with contextlib.closing(Journal(path)) as log:
+        for step in range(1, 6):
+            log.write("metrics", step=step, metrics={"loss": 1.0 / step})
+    assert [event["step"] for event in follower.new()] == [1, 2, 3, 4, 5]
+    journal.cut(path, 3)
+    assert [event["step"] for event in follower.new()] == [1, 2, 3]
+    assert follower.new() == []
+    with contextlib.closing(Journal(path)) as log:
+        log.write("restart", step=3, message="worker-0 died")
+        assert [event["event"] for event in follower.new()] == ["restart"]
+        log.write("metrics", step=4, metrics={"loss": 0.5})
+    [event] = follower.new()
+    assert (event["step"], event["metrics"]) == (4, {"loss": 0.5})
+    # Cut while it grew past where the follower was: the length alone would not tell.
+    with contextlib.closing(Journal(path)) as log:
+        log.write("metrics", step=5, metrics={"loss": 0.25})
+    journal.cut(path, 4)
+    with contextlib.closing(Journal(path)) as log:
+        for step in range(5, 20):
+            log.write("metrics", step=step, metrics={})
+    found = [event["step"] for event in follower.new()]
+    assert found == [1, 2, 3, 3, *range(4, 20)]
+
+
 EVENTS: list[dict[str, Any]] = [
     {"event": "start", "replicas": 2},
     {"event": "metrics", "step": 1, "metrics": {"loss": math.inf}},
@@ -112,11 +139,12 @@ EVENTS: list[dict[str, Any]] = [
     {"event": "metrics", "step": 3, "metrics": {"loss": 0.5}},
     {"event": "error", "kind": "training", "message": "m"},
     {"event": "end", "status": "failed", "step": 3},
+    {"event": "restart", "step": 2, "message": "m"},
 ]
 
 
 @pytest.mark.parametrize(
-    ("step", "kept"), [(0, [0, 2]), (1, [0, 1, 2]), (2, [0, 1, 2, 3]), (3, [0, 1, 2, 3, 4])]
+    ("step", "kept"), [(0, [0, 2]), (1, [0, 1, 2]), (2, [0, 1, 2, 3, 7]), (3, [0, 1, 2, 3, 4, 7])]
 )
 def test_cut_takes_back_what_a_resumed_run_writes_again(
     path: Path, step: int, kept: list[int]

@@ -128,6 +128,7 @@ def looped(
     callbacks: Any = (),
     stopping: Callable[[], bool] = lambda: False,
     profile: tuple[int, int] | None = None,
+    leads: bool = True,
     **schedule: Any,
 ) -> Trained:
     """Make a loop of 2 epochs of 10 steps that saves nothing but the end."""
@@ -136,7 +137,7 @@ def looped(
     from dtrain.rundir import RunDir
     from dtrain.task import loop
     from dtrain.task.callbacks import Callbacks
-    from dtrain.task.records import Records
+    from dtrain.task.records import Records, Silence
     from dtrain.task.strategies import Default
     from dtrain.task.summaries import Summaries
 
@@ -161,18 +162,21 @@ def looped(
     folder.mkdir(exist_ok=True)
     rundir = RunDir(folder)
     model = tiny() if model is None else model
+    records = Silence(profile)
+    if leads:
+        records = Records(
+            rundir,
+            Journal(rundir.journal),
+            Summaries(rundir.tensorboard, folder / "none", False, profile),
+            Writer(rundir.checkpoints, keep=99, best=True, mode="min", saved=lambda step: None),
+        )
     made = loop.Loop(
         model,
         Default([]) if strategy is None else strategy,
         steps,
         plan,
         Callbacks(list(callbacks), model, plan.epochs, plan.steps_per_epoch),
-        Records(
-            rundir,
-            Journal(rundir.journal),
-            Summaries(rundir.tensorboard, folder / "none", False, profile),
-            Writer(rundir.checkpoints, keep=99, best=True, mode="min", saved=lambda step: None),
-        ),
+        records,
         stopping,
         identity={"mark": 7},
     )
@@ -531,3 +535,418 @@ def test_training_for_real_and_going_on(tmp_path: Path) -> None:
         assert second.points(name) == pytest.approx(whole.points(name), rel=1e-5), name
     for ours, theirs in zip(second.model.get_weights(), whole.model.get_weights(), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)
+
+
+# -- several tasks -------------------------------------------------------------------------------
+
+
+def beside(says: Callable[[], list[float]]) -> Any:
+    """A strategy of two tasks, of which the other one ``says`` (steps, stop, end, save).
+
+    ``told`` are the numbers of this one.
+    """
+    from dtrain.task.strategies import Default
+
+    class Beside(Default):
+        def __init__(self) -> None:
+            super().__init__([])
+            self.told: list[list[float]] = []
+
+        def agree(self, numbers: list[float]) -> list[float]:
+            self.told.append([float(number) for number in numbers])
+            return [a + b for a, b in zip(numbers, says(), strict=False)]
+
+    return Beside()
+
+
+@pytest.mark.task
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_stop_that_another_task_was_asked_for_stops_this_one(tmp_path: Path, leads: bool) -> None:
+    from dtrain.errors import Interrupted
+
+    for after in (0, 1, 7, 13):
+        steps = Scripted(Clock(), seconds=1.0)
+        strategy = beside(lambda steps=steps, after=after: [not leads, steps.step >= after, 0, 0])
+        trained = looped(tmp_path / str(after), steps, strategy=strategy, leads=leads, log_every=20)
+        with pytest.raises(Interrupted, match=f"stopped at step {after}, "):
+            trained.loop.run()
+        assert steps.calls == [1] * after
+        assert trained.saved == ([after] if leads else [])
+        assert all(stop == 0 for _, stop, *_ in strategy.told), "nobody asked this one"
+
+
+@pytest.mark.task
+def test_this_task_tells_the_others_of_its_stop(tmp_path: Path) -> None:
+    from dtrain.errors import Interrupted
+
+    steps, strategy = Scripted(Clock(), seconds=1.0), beside(lambda: [1, 0, 0, 0])
+    trained = looped(
+        tmp_path / "run", steps, strategy=strategy, leads=False, stopping=lambda: steps.step >= 3
+    )
+    with pytest.raises(Interrupted):
+        trained.loop.run()
+    assert [stop for _, stop, *_ in strategy.told] == [0, 0, 0, 1]
+
+
+@pytest.mark.task
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_callback_of_another_task_ends_the_training_of_all(tmp_path: Path, leads: bool) -> None:
+    steps, callback = Scripted(Clock()), recorder()
+    strategy = beside(lambda: [not leads, 0, steps.step >= 20, 0])
+    trained = looped(
+        tmp_path / "run", steps, strategy=strategy, leads=leads, callbacks=[callback], epochs=9
+    )
+    trained.loop.run()
+    assert trained.loop.step == 20
+    assert callback.seen[-1] == ("done", {"loss": 15.5})
+    assert [entry[1] for entry in callback.seen if entry[0] == "begin"] == [0, 1]
+    assert trained.saved == ([20] if leads else [])
+    assert all(end == 0 for _, _, end, _ in strategy.told)
+
+
+@pytest.mark.task
+def test_a_callback_of_this_task_is_told_to_the_others(tmp_path: Path) -> None:
+    import keras
+
+    stopping = keras.callbacks.EarlyStopping(monitor="loss", patience=1)
+    strategy = beside(lambda: [1, 0, 0, 0])
+    trained = looped(
+        tmp_path / "run", Scripted(Clock()), strategy=strategy, leads=False, callbacks=[stopping],
+        epochs=9,
+    )  # fmt: skip
+    trained.loop.run()
+    assert trained.loop.step == 20
+    assert [end for _, _, end, _ in strategy.told] == [0] * 20 + [1]
+
+
+@pytest.mark.task
+def test_the_chief_says_how_many_steps_a_call_has(tmp_path: Path) -> None:
+    # By its own clock this task would take one step a call, and evaluate one.
+    steps, strategy = Scripted(Clock(), seconds=3.0), beside(lambda: [7, 0, 0, 0])
+    plan = {"steps_per_epoch": 50, "log_every": 50, "validation_examples": 16 * BATCH + 1}
+    trained = looped(tmp_path / "run", steps, strategy=strategy, leads=False, **plan)
+    trained.loop.run()
+    assert steps.calls == [7, 7, 7, 7, 7, 7, 7, 1] * 2
+    assert steps.evaluated == [(7, 0), (7, 0), (2, 0), (0, 1)] * 2
+    assert {numbers[0] for numbers in strategy.told} == {0.0}
+    assert list(trained.folder.iterdir()) == []
+
+
+@pytest.mark.task
+def test_only_the_chief_looks_at_the_clock_to_save(tmp_path: Path) -> None:
+    plan = {"log_every": 20, "checkpoint_seconds": 3.0}
+    steps, strategy = Scripted(Clock(), seconds=1.0), beside(lambda: [1, 0, 0, 0])
+    looped(tmp_path / "other", steps, strategy=strategy, leads=False, **plan).loop.run()
+    assert {save for *_, save in strategy.told} == {0.0}
+
+    steps, strategy = Scripted(Clock(), seconds=1.0), beside(lambda: [0, 0, 0, 0])
+    trained = looped(tmp_path / "chief", steps, strategy=strategy, **plan)
+    trained.loop.run()
+    assert trained.saved == [3, 6, 9, 12, 15, 18, 20]
+    # It asks when the time is over, and the save is over before the next step.
+    asked = [save for *_, save in strategy.told]
+    assert asked.count(1.0) == 6
+
+    # A task that does not lead stands still for it: its part of the state is wanted too.
+    settled: list[int] = []
+
+    class Noted(Scripted):
+        def settle(self) -> Any:
+            settled.append(self.step)
+            return super().settle()
+
+    noted, wishes = Noted(Clock(), seconds=1.0), [4, 9]
+
+    def chief() -> list[float]:
+        wish = noted.step in wishes
+        if wish:
+            wishes.remove(noted.step)
+        return [1, 0, 0, wish]
+
+    options = {**plan, "epochs": 1, "strategy": beside(chief), "leads": False}
+    looped(tmp_path / "noted", noted, **options).loop.run()
+    assert set(settled) == {4, 9, 10}
+
+
+@pytest.mark.task
+def test_saving_as_often_as_can_be_still_trains(tmp_path: Path) -> None:
+    for validation in (0, 3):
+        steps, callback = Scripted(Clock(), seconds=0.25), recorder()
+        trained = looped(
+            tmp_path / str(validation), steps, callbacks=[callback], log_every=20,
+            checkpoint_seconds=0.0, validation_examples=validation,
+        )  # fmt: skip
+        trained.loop.run()
+        assert steps.ends[-1] == 20
+        assert trained.saved == steps.ends, "once after each call, and not before the first"
+        kinds = [entry[:2] for entry in callback.seen[:-1]]
+        assert kinds == [("begin", 0), ("end", 0), ("begin", 1), ("end", 1)]
+
+
+@pytest.mark.task
+def test_an_epoch_begins_once_though_a_save_comes_between(tmp_path: Path) -> None:
+    # The time for a checkpoint is over when the validation at the epoch's end is.
+    steps, callback = Scripted(Clock(), seconds=0.5), recorder()
+    trained = looped(
+        tmp_path / "run", steps, callbacks=[callback], epochs=3, checkpoint_seconds=9.0,
+        validation_examples=12 * BATCH,
+    )  # fmt: skip
+    trained.loop.run()
+    assert trained.saved == [10, 20, 30]
+    kinds = [entry[:2] for entry in callback.seen[:-1]]
+    assert kinds == [(kind, epoch) for epoch in range(3) for kind in ("begin", "end")]
+
+
+@pytest.mark.task
+def test_two_tasks_side_by_side_do_the_same(tmp_path: Path) -> None:
+    """A fast chief and a slow worker, with a stop for the one and an end by the other."""
+    import threading
+
+    from dtrain.errors import Interrupted
+    from dtrain.task.strategies import Default
+
+    class OwnClock(Clock):
+        """A clock for each thread."""
+
+        def __init__(self) -> None:
+            self._local = threading.local()
+
+        @property
+        def now(self) -> float:
+            return getattr(self._local, "now", 0.0)
+
+        @now.setter
+        def now(self, value: float) -> None:
+            self._local.now = value
+
+    def both(name: str, stop: int = 99, end: int = 99) -> list[tuple[Trained, Any]]:
+        meet, said = threading.Barrier(2, timeout=60), [[0.0], [0.0]]
+        clock, found = OwnClock(), []
+
+        class Task(Default):
+            def __init__(self, index: int):
+                super().__init__([])
+                self.index = index
+
+            def agree(self, numbers: list[float]) -> list[float]:
+                said[self.index] = numbers
+                meet.wait()
+                total = [a + b for a, b in zip(*said, strict=True)]
+                meet.wait()
+                return total
+
+        for index, seconds in enumerate((0.3, 2.0)):
+            steps, model = Scripted(clock, seconds), tiny()
+            found.append(looped(
+                tmp_path / f"{name}-{index}", steps, model, Task(index), leads=index == 0,
+                stopping=lambda steps=steps, i=index: i == 1 and steps.step >= stop,
+                checkpoint_seconds=2.0, validation_examples=5 * BATCH + 1,
+                callbacks=[ending(end if index else 99)], log_every=7,
+            ))  # fmt: skip
+        outcomes: list[Any] = [None, None]
+
+        def run(index: int) -> None:
+            try:
+                found[index].loop.run()
+                outcomes[index] = "done"
+            except Interrupted as error:
+                outcomes[index] = str(error)[:20]
+
+        threads = [threading.Thread(target=run, args=(index,)) for index in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return list(zip(found, outcomes, strict=True))
+
+    def ending(epoch: int) -> Any:
+        import keras
+
+        class Ending(keras.callbacks.Callback):
+            def on_epoch_end(self, at: int, logs: Any = None) -> None:
+                self.model.stop_training = at == epoch
+
+        return Ending()
+
+    for name, options in {"whole": {}, "stop": {"stop": 12}, "end": {"end": 0}}.items():
+        (chief, first), (worker, second) = both(name, **options)
+        assert chief.steps.calls == worker.steps.calls, name
+        assert chief.steps.evaluated == worker.steps.evaluated, name
+        assert chief.loop.step == worker.loop.step, name
+        assert first == second, name
+        assert chief.saved[-1] == chief.loop.step
+        if name == "whole":
+            assert (chief.loop.step, first) == (20, "done")
+        if name == "stop":
+            assert 12 <= chief.loop.step < 20
+            assert first == f"stopped at step {chief.loop.step}, "[:20]
+        if name == "end":
+            assert (chief.loop.step, first) == (10, "done")
+
+
+# -- steps that overlap --------------------------------------------------------------------------
+
+
+class Overlapping(Scripted):
+    """Steps of which up to 3 more are begun, and end after those that were asked for."""
+
+    in_flight = 0
+
+    def __init__(self, clock: Clock, **options: Any):
+        super().__init__(clock, **options)
+        self.begun: list[int] = []
+        self.settled: list[int] = []
+
+    def train(self, steps: int, ahead: int = 0) -> Any:
+        assert ahead >= 0
+        sums = super().train(steps)
+        self.in_flight = min(3, ahead)
+        self.begun.append(self.step + self.in_flight)
+        return sums
+
+    def settle(self) -> Any:
+        from dtrain.task.steps import Sums
+
+        waiting, self.in_flight = self.in_flight, 0
+        if not waiting:
+            return Sums()
+        self.settled.append(self.step + waiting)
+        sums = Scripted.train(self, waiting)
+        self.calls.pop()
+        return sums
+
+    def evaluate(self, steps: int, rest: int) -> Any:
+        assert self.in_flight == 0, "the state changes while it is evaluated"
+        return super().evaluate(steps, rest)
+
+
+@pytest.mark.task
+def test_a_stop_takes_in_the_steps_that_have_begun(tmp_path: Path) -> None:
+    from dtrain.errors import Interrupted
+
+    for after, stopped in ((1, 4), (5, 8), (8, 10), (16, 19)):
+        steps = Overlapping(Clock(), seconds=1.0)
+        trained = looped(
+            tmp_path / str(after), steps, log_every=20, validation_examples=9,
+            stopping=lambda steps=steps, after=after: steps.step >= after,
+        )  # fmt: skip
+        with pytest.raises(Interrupted, match=f"stopped at step {stopped}, "):
+            trained.loop.run()
+        assert (steps.settled, steps.step) == ([stopped], stopped)
+        assert trained.loop.step == stopped
+        assert trained.saved == [stopped]
+        meta = trained.newest.meta
+        assert meta["examples"] == trained.loop.examples == stopped * BATCH
+        assert meta["epoch"]["examples"] == BATCH * (stopped % 10)
+        assert meta["interval"]["examples"] == BATCH * stopped
+        # Where what was begun ends the epoch, that is ended too.
+        assert list(trained.points("val_loss")) == ([10] if stopped >= 10 else [])
+
+
+@pytest.mark.task
+def test_no_step_begins_before_the_state_is_looked_at(tmp_path: Path) -> None:
+    steps = Overlapping(Clock())
+    trained = looped(
+        tmp_path / "run", steps, log_every=4, checkpoint_steps=6, validation_examples=9,
+        checkpoint_epochs=1,
+    )  # fmt: skip
+    trained.loop.run()
+    assert trained.saved == [6, 10, 12, 18, 20]
+    assert steps.settled == [], "there is nothing left to wait for"
+    for end, begun in zip(steps.ends, steps.begun, strict=True):
+        assert begun <= min(rest for rest in (6, 10, 12, 18, 20) if rest >= end)
+    # At a point of the journal alone nobody waits.
+    assert any(begun > end for end, begun in zip(steps.ends, steps.begun, strict=True))
+    assert trained.points("loss") == {4: 2.5, 8: 6.5, 12: 10.5, 16: 14.5, 20: 18.5}
+
+
+@pytest.mark.task
+def test_a_save_by_time_takes_in_the_steps_that_have_begun(tmp_path: Path) -> None:
+    steps = Overlapping(Clock(), seconds=1.0)
+    plan = {"epochs": 1, "steps_per_epoch": 20, "log_every": 20, "checkpoint_seconds": 5.0}
+    trained = looped(tmp_path / "run", steps, **plan)
+    trained.loop.run()
+    assert trained.saved == [8, 16, 20]
+    assert steps.settled == [8, 16]
+    assert trained.points("loss") == {20: 10.5}
+
+
+@pytest.mark.task
+def test_a_callback_that_ends_the_run_takes_in_the_steps_that_have_begun(tmp_path: Path) -> None:
+    import keras
+
+    class Third(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.model.stop_training = batch == 2
+
+    steps = Overlapping(Clock())
+    trained = looped(tmp_path / "run", steps, callbacks=[Third()], log_every=20)
+    trained.loop.run()
+    assert trained.loop.step == steps.step == 6
+    assert trained.saved == [6]
+    assert trained.points("loss") == {6: 3.5}
+
+
+class Dropping(Scripted):
+    """Steps that use 3 examples fewer than a batch, and tell of it."""
+
+    restored: Any = None
+
+    def train(self, steps: int, ahead: int = 0) -> Any:
+        from dtrain.task.steps import Sums
+
+        sums = super().train(steps)
+        examples = sums.examples - 3 * steps
+        returned = {"loss": sums.returned["loss"] / sums.examples * examples}
+        return Sums([], returned, examples, steps)
+
+    def interval(self) -> dict[str, float]:
+        return {"dropped": float(self.step)}
+
+    def summary(self) -> dict[str, Any]:
+        return {"lost": {"worker-0": self.step}}
+
+    def restore(self, summary: Any) -> None:
+        self.restored = summary
+
+
+@pytest.mark.task
+def test_only_the_examples_that_were_used_are_counted(tmp_path: Path) -> None:
+    from dtrain.errors import Interrupted
+
+    first = Dropping(Clock(), seconds=0.5)
+    run = looped(tmp_path / "run", first, log_every=10, stopping=lambda: first.step >= 14)
+    with pytest.raises(Interrupted):
+        run.loop.run()
+    used = BATCH - 3
+    assert run.loop.step == 14
+    assert run.loop.examples == 14 * used
+    assert run.loop.examples_per_second == used / 0.5
+    assert run.points("dropped") == {10: 10.0}
+    assert run.points("loss") == {10: 5.5}
+    assert run.points("examples_per_second") == {10: used / 0.5}
+    checkpoint = run.newest
+    assert checkpoint.meta["examples"] == 14 * used
+    assert checkpoint.meta["steps"] == {"lost": {"worker-0": 14}}
+
+    second = Dropping(Clock(), seconds=0.5, start=14)
+    again = looped(run.folder, second, log_every=10)
+    again.loop.run(checkpoint)
+    assert second.restored == {"lost": {"worker-0": 14}}
+    assert again.loop.examples == 20 * used
+    assert again.points("loss") == {10: 5.5, 20: 15.5}
+
+
+@pytest.mark.task
+def test_the_loss_that_is_shown_is_that_of_training(tmp_path: Path) -> None:
+    steps = Scripted(Clock(), seconds=2.0)
+    seen: list[Any] = []
+    trained = looped(tmp_path / "run", steps, validation_examples=3 * BATCH + 1)
+    trained.loop._records.progress = lambda report, always: seen.append(report)
+    trained.loop.run()
+    assert [report["loss"] for report in seen if not report["evaluated"]] == [
+        float(step) for step in range(1, 21)
+    ]
+    during = [(r["step"], r["loss"], r["evaluated"]) for r in seen if r["evaluated"]]
+    # Validation is told of too: a job that evaluates for long does not stand still.
+    assert during == [(step, float(step), BATCH * part) for step in (10, 20) for part in (1, 2, 3)]

@@ -47,20 +47,18 @@ def global_batches(
     from dtrain.task import pipeline
 
     local = replicas // pipelines
-    inputs = [
+    inputs = pipeline.Inputs(
+        source, None, **{"global_batch": 12, "seed": 3, "start_step": start, **options}
+    )
+    iterators = [
         pipeline.training(
-            source,
-            replicas=replicas,
-            first_replica=i * local,
-            local_replicas=local,
-            start_step=start,
-            **{"global_batch": 12, "seed": 3, **options},
+            inputs, replicas=replicas, first_replica=i * local, local_replicas=local
         ).as_numpy_iterator()
         for i in range(pipelines)
     ]
     batches = []
     for _ in range(steps):
-        parts = [next(each) for each in inputs for _ in range(local)]
+        parts = [next(each) for each in iterators for _ in range(local)]
         assert len({len(part[0]) for part in parts}) == 1
         batches.append(tuple(np.concatenate(column) for column in zip(*parts, strict=True)))
     return batches
@@ -183,17 +181,13 @@ def test_evaluation_has_every_example_once() -> None:
         source, local = numbers(n), replicas // pipelines
         steps = pipeline.evaluation_steps(source, batch)
         assert steps == int(np.ceil(n / batch))
-        inputs = [
+        inputs = pipeline.Inputs(source, source, global_batch=batch, seed=0)
+        iterators = [
             pipeline.evaluation(
-                source,
-                global_batch=batch,
-                replicas=replicas,
-                first_replica=i * local,
-                local_replicas=local,
-            )
+                inputs, replicas=replicas, first_replica=i * local, local_replicas=local
+            ).as_numpy_iterator()
             for i in range(pipelines)
         ]
-        iterators = [each.as_numpy_iterator() for each in inputs]
         rows: list[int] = []
         for _ in range(2 * steps):  # it begins again by itself
             for iterator in iterators:
@@ -211,17 +205,20 @@ def test_shapes_are_known_in_the_graph() -> None:
 
     from dtrain.task import pipeline
 
-    place = {"global_batch": 12, "replicas": 3, "first_replica": 0, "local_replicas": 3}
-    train = pipeline.training(numbers(50), **place, start_step=0, seed=0, augment=noisy)
+    def inputs(source: Any, augment: Any = None) -> Any:
+        return pipeline.Inputs(source, source, global_batch=12, seed=0, augment=augment)
+
+    place = {"replicas": 3, "first_replica": 0, "local_replicas": 3}
+    train = pipeline.training(inputs(numbers(50), noisy), **place)
     assert train.element_spec == (
         tf.TensorSpec([4, 1], tf.float32), tf.TensorSpec([4], tf.int64)
     )  # fmt: skip
-    own = pipeline.training(Table(50), **place, start_step=0, seed=0)
+    own = pipeline.training(inputs(Table(50)), **place)
     assert own.element_spec == (
         tf.TensorSpec([4, 2], tf.float64), tf.TensorSpec([4], tf.int32),
         tf.TensorSpec([4], tf.float64),
     )  # fmt: skip
-    held = pipeline.evaluation(numbers(50), **place)
+    held = pipeline.evaluation(inputs(numbers(50)), **place)
     assert held.element_spec[1] == tf.TensorSpec([], tf.int64)
     for dataset in (train, own, held):
         policy = dataset.options().experimental_distribute.auto_shard_policy
@@ -270,11 +267,52 @@ def test_a_source_in_numpy() -> None:
     np.testing.assert_array_equal(x, np.stack([expected, expected / 2], 1))
     np.testing.assert_allclose(weight, 1 / (1 + expected))
 
+    inputs = pipeline.Inputs(Table(3), Table(3), global_batch=8, seed=0)
     (held, count) = next(iter(pipeline.evaluation(
-        Table(3), global_batch=8, replicas=1, first_replica=0, local_replicas=1
+        inputs, replicas=1, first_replica=0, local_replicas=1
     )))  # fmt: skip
     assert count == 3
     assert held[1][:3].numpy().tolist() == [0, 1, 2]
 
     with pytest.raises(tf.errors.OpError, match="no such example"):
         global_batches(TooLong(50), 10)
+
+
+@pytest.mark.task
+def test_a_part_is_a_pure_function_of_step_and_place() -> None:
+    """A worker is told the step and reads its part of it, from the source bound elsewhere."""
+    import numpy as np
+    import tensorflow as tf
+
+    from dtrain.sources import Arrays
+    from dtrain.task import pipeline
+
+    source, replicas = numbers(50), 3
+    inputs = pipeline.Inputs(source, source, global_batch=12, seed=3, start_step=5, augment=noisy)
+    elsewhere = Arrays(np.zeros_like(source.x), np.zeros_like(source.y))
+    elsewhere.bind(source.tensors())
+
+    @tf.function(autograph=False)
+    def part(step: Any, replica: Any) -> Any:
+        return pipeline.training_part(inputs, elsewhere, step, replica, replicas)
+
+    expected = global_batches(source, 9, augment=noisy)
+    for step in (8, 0, 3, 8):  # in any order, and as often as is wanted
+        parts = [
+            part(tf.constant(step, tf.int64), tf.constant(r, tf.int64)) for r in range(replicas)
+        ]
+        assert {len(y) for _, y in parts} == {4}
+        for column in (0, 1):
+            found = np.concatenate([each[column] for each in parts])
+            np.testing.assert_array_equal(found, expected[step][column])
+
+    counts, rows = [], []
+    for step in range(5):
+        for replica in range(replicas):
+            (_, y), count = pipeline.evaluation_part(
+                inputs, source, tf.constant(step, tf.int64), replica, replicas
+            )
+            counts.append(int(count))
+            rows += y[: int(count)].numpy().tolist()
+    assert rows == list(range(50))
+    assert counts == [4] * 12 + [2, 0, 0]

@@ -7,10 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dtrain.controller.plan import gpus, plan, sizes
+from dtrain.cluster import Task
+from dtrain.controller.plan import Machine, check_values, machine, plan, sizes
 from dtrain.datasets import Arrays, Splits
 from dtrain.errors import UsageError
 from tests.test_schema import composed
+
+#: A machine without GPUs.
+PLAIN = Machine(gpus=0, cores=8)
 
 
 def made(n: int, held: int = 7) -> Splits:
@@ -20,8 +24,14 @@ def made(n: int, held: int = 7) -> Splits:
     return Splits(part(n), part(held), 2)
 
 
+def planned(*overrides: str, on: Machine = PLAIN, splits: Splits | None = None) -> Any:
+    config = composed(*overrides)
+    check_values(config)
+    return plan(config, splits, on)
+
+
 @pytest.mark.parametrize(
-    ("overrides", "machine", "kind", "devices", "replicas"),
+    ("overrides", "gpus", "kind", "devices", "replicas"),
     [
         ([], 0, "cpu", 1, 1),
         (["strategy=one_device", "hardware.devices=3"], 0, "cpu", 3, 1),
@@ -34,31 +44,32 @@ def made(n: int, held: int = 7) -> Splits:
     ],
 )
 def test_devices_and_replicas(
-    overrides: list[str], machine: int, kind: str, devices: int, replicas: int
+    overrides: list[str], gpus: int, kind: str, devices: int, replicas: int
 ) -> None:
-    planned = plan(composed(*overrides), None, machine)
-    [task] = planned.cluster.tasks
-    assert (planned.cluster.device_kind, task.devices, planned.cluster.replicas) == (
+    found = planned(*overrides, on=Machine(gpus, cores=8))
+    [task] = found.cluster.tasks
+    assert (found.cluster.device_kind, task.devices, found.cluster.replicas) == (
         kind, devices, replicas,
     )  # fmt: skip
-    assert planned.steps_per_epoch is None
+    assert (task.threads, task.serves, task.address) == (None, False, None), "nothing is shared"
+    assert found.steps_per_epoch is None
 
 
 def test_too_many_gpus() -> None:
     with pytest.raises(UsageError, match=r"hardware.devices=4.*2 GPUs.*hardware.devices=2"):
-        plan(composed("hardware=gpu", "hardware.devices=4"), None, 2)
+        planned("hardware=gpu", "hardware.devices=4", on=Machine(2, 8))
 
 
 def test_steps_of_an_epoch() -> None:
-    planned = plan(composed("trainer.batch_size=10"), made(105), 0)
-    assert (planned.train_examples, planned.validation_examples) == (105, 7)
-    assert planned.steps_per_epoch == 10
-    assert plan(composed("trainer.steps_per_epoch=3"), made(105), 0).steps_per_epoch == 3
+    found = planned("trainer.batch_size=10", splits=made(105))
+    assert (found.train_examples, found.validation_examples) == (105, 7)
+    assert found.steps_per_epoch == 10
+    assert planned("trainer.steps_per_epoch=3", splits=made(105)).steps_per_epoch == 3
 
 
 def test_environment_follows_the_configuration() -> None:
     def of(*overrides: str) -> Any:
-        return plan(composed(*overrides), None, 0).cluster.environment
+        return planned(*overrides).cluster.environment
 
     assert of()["TF_ENABLE_ONEDNN_OPTS"] == "1"
     assert of("hardware.onednn=false")["TF_ENABLE_ONEDNN_OPTS"] == "0"
@@ -67,9 +78,15 @@ def test_environment_follows_the_configuration() -> None:
 
 def test_gpus_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-    assert gpus() == 0
+    assert machine(shared=True).gpus == 0
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert gpus() == 0
+    assert machine(shared=True).gpus == 0
+
+
+def test_cores_are_those_that_we_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 3, 5}, raising=False)
+    assert machine(shared=False).cores == 3
+    assert [machine(shared).shared for shared in (True, False)] == [True, False]
 
 
 def test_sizes_of_shipped_and_own_datasets() -> None:
@@ -78,3 +95,170 @@ def test_sizes_of_shipped_and_own_datasets() -> None:
     assert (len(splits.train), splits.classes) == (1438, 10)
     own = composed("dataset=custom", "dataset._target_=mine.load")
     assert sizes(own) is None  # only the task calls a person's function
+
+
+MULTIWORKER = "strategy=multiworker"
+PS = "strategy=ps"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "on", "kind", "devices", "replicas", "threads"),
+    [
+        # (task names are checked below) two hosts where nobody says how many
+        ([], PLAIN, "cpu", [1, 1], 2, 4),
+        (["hardware.hosts=1"], PLAIN, "cpu", [1], 1, None),
+        (["hardware.hosts=3", "hardware.devices=2"], PLAIN, "cpu", [2, 2, 2], 6, 2),
+        # a machine of its own for each: nothing is divided
+        (["hardware.hosts=3"], Machine(0, 8, shared=False), "cpu", [1, 1, 1], 3, None),
+        (["hardware.hosts=3"], Machine(0, 2), "cpu", [1, 1, 1], 3, 1),
+        (["hardware.intra_op_threads=5"], PLAIN, "cpu", [1, 1], 2, 5),
+        ([], Machine(4, 8), "gpu", [2, 2], 4, None),
+        (["hardware.hosts=3"], Machine(4, 8), "gpu", [1, 1, 1], 3, None),
+        (["hardware.devices=1"], Machine(4, 8), "gpu", [1, 1], 2, None),
+        (["hardware.hosts=3"], Machine(4, 8, shared=False), "gpu", [4, 4, 4], 12, None),
+        (["hardware=cpu"], Machine(4, 8), "cpu", [1, 1], 2, 4),
+    ],
+)
+def test_hosts(
+    overrides: list[str], on: Machine, kind: str, devices: list[int], replicas: int, threads: int
+) -> None:
+    cluster = planned(MULTIWORKER, "trainer.batch_size=96", *overrides, on=on).cluster
+    assert (cluster.device_kind, cluster.replicas) == (kind, replicas)
+    assert [task.devices for task in cluster.tasks] == devices
+    names = ["chief-0", *(f"worker-{index}" for index in range(len(devices) - 1))]
+    assert [task.name for task in cluster.tasks] == names
+    for task in cluster.tasks:
+        assert (task.threads, task.serves, task.replaceable) == (threads, False, False)
+
+
+def test_parameter_servers() -> None:
+    cluster = planned(PS, "strategy.workers=3", "strategy.servers=2").cluster
+    assert cluster.tasks == (
+        Task("chief", 0, 0),
+        *(Task("worker", i, 1, serves=True, replaceable=True, threads=2) for i in range(3)),
+        *(Task("ps", i, 0, serves=True) for i in range(2)),
+    )
+    assert (cluster.device_kind, cluster.replicas) == ("cpu", 1)
+    assert cluster.chief == cluster.tasks[0]
+
+    alone = planned(PS, "strategy.workers=1", on=Machine(0, 8)).cluster
+    assert [(t.name, t.threads) for t in alone.tasks] == [
+        ("chief-0", None), ("worker-0", None), ("ps-0", None),
+    ]  # fmt: skip
+
+    # Each worker of `sync` has a part of the global batch, those that are dropped too.
+    sync = planned(PS, "strategy.update=sync", "strategy.workers=4", "strategy.backup_workers=1")
+    assert sync.cluster.replicas == 4
+
+    gpus = planned(PS, on=Machine(2, 8)).cluster
+    assert [(t.name, t.devices, t.threads) for t in gpus.tasks] == [
+        ("chief-0", 0, None), ("worker-0", 1, None), ("worker-1", 1, None), ("ps-0", 0, None),
+    ]  # fmt: skip
+    # On machines of their own, the workers need not share.
+    assert planned(PS, "strategy.workers=9", on=Machine(1, 8, shared=False)).cluster
+
+
+#: overrides, what the plan is made for, and parts of the message: key=value, why, what to type
+REFUSED: list[tuple[list[str], Machine, int | None, tuple[str, str, str]]] = [
+    (["hardware.hosts=2"], PLAIN, None, (
+        "hardware.hosts=2", "strategy=default does not run a process on each host",
+        "strategy=multiworker")),
+    ([PS, "hardware.hosts=4"], PLAIN, None, (
+        "hardware.hosts=4", "strategy=ps does not run a process on each host",
+        "strategy=multiworker")),
+    (["hardware=gpu"], PLAIN, None, (
+        "hardware.devices=1", "this machine has 0 GPUs", "hardware=cpu")),
+    ([MULTIWORKER, "hardware.devices=2"], Machine(3, 8), None, (
+        "hardware.devices=2", "this machine has 3 GPUs, which 2 tasks share",
+        "hardware.devices=1")),
+    ([MULTIWORKER, "hardware.hosts=4"], Machine(2, 8), None, (
+        "hardware.devices=1", "this machine has 2 GPUs, which 4 tasks share", "hardware=cpu")),
+    ([PS, "strategy.workers=3"], Machine(2, 8), None, (
+        "hardware.devices=1", "this machine has 2 GPUs, which 3 tasks share", "hardware=cpu")),
+    ([PS, "strategy.update=sync", "strategy.max_staleness=2"], PLAIN, None, (
+        "strategy.max_staleness=2", "never stale", "strategy.update=async")),
+    ([PS, "strategy.backup_workers=1"], PLAIN, None, (
+        "strategy.backup_workers=1", "asynchronous updates wait for nobody",
+        "strategy.update=sync")),
+    ([PS, "strategy.update=sync", "strategy.backup_workers=2"], PLAIN, None, (
+        "strategy.backup_workers=2", "would drop the gradients of all 2 workers",
+        "strategy.backup_workers=1")),
+    (["strategy=mirrored", "hardware.jit_compile=true"], PLAIN, None, (
+        "hardware.jit_compile=true", "XLA cannot compile a step of strategy=mirrored",
+        "hardware.jit_compile=false")),
+    ([PS, "hardware.jit_compile=true"], PLAIN, None, (
+        "hardware.jit_compile=true", "XLA cannot compile a step of strategy=ps",
+        "hardware.jit_compile=false")),
+    (["strategy=mirrored", "optimizer.gradient_accumulation_steps=4"], PLAIN, None, (
+        "optimizer.gradient_accumulation_steps=4", "under strategy=mirrored (2 replicas)",
+        "strategy=one_device")),
+    ([PS, "optimizer.gradient_accumulation_steps=4"], PLAIN, None, (
+        "optimizer.gradient_accumulation_steps=4", "under strategy=ps (1 replicas)",
+        "strategy=one_device")),
+    ([MULTIWORKER, "hardware.hosts=3", "trainer.batch_size=64"], PLAIN, None, (
+        "trainer.batch_size=64", "3 replicas cannot share it evenly", "trainer.batch_size=66")),
+    ([PS, "strategy.update=sync", "strategy.workers=3", "trainer.batch_size=2"], PLAIN, None, (
+        "trainer.batch_size=2", "3 replicas cannot share it evenly", "trainer.batch_size=3")),
+    ([MULTIWORKER, "hardware.hosts=3", "trainer.batch_size=96"], PLAIN, 50, (
+        "trainer.batch_size=96", "the dataset has 50 training examples",
+        "trainer.batch_size=48")),
+    (["trainer.epochs=0"], PLAIN, None, (
+        "trainer.epochs=0", "must be at least 1", "trainer.epochs=10")),
+    ([MULTIWORKER, "hardware.hosts=0"], PLAIN, None, (
+        "hardware.hosts=0", "must be at least 1", "hardware.hosts=1")),
+    ([PS, "strategy.workers=0"], PLAIN, None, (
+        "strategy.workers=0", "must be at least 1", "strategy.workers=1")),
+    ([PS, "strategy.servers=0"], PLAIN, None, (
+        "strategy.servers=0", "must be at least 1", "strategy.servers=1")),
+    ([PS, "strategy.max_staleness=-1"], PLAIN, None, (
+        "strategy.max_staleness=-1", "must be at least 0", "strategy.max_staleness=0")),
+    ([PS, "strategy.backup_workers=-1"], PLAIN, None, (
+        "strategy.backup_workers=-1", "must be at least 0", "strategy.backup_workers=0")),
+    (["launcher.start_timeout=0"], PLAIN, None, (
+        "launcher.start_timeout=0.0", "must be at least 1", "launcher.start_timeout=1")),
+    (["launcher.stall_timeout=0"], PLAIN, None, (
+        "launcher.stall_timeout=0.0", "must be at least 1", "launcher.stall_timeout=1")),
+    (["launcher.max_restarts=-1"], PLAIN, None, (
+        "launcher.max_restarts=-1", "must be at least 0", "launcher.max_restarts=0")),
+    (["seed=2147483648"], PLAIN, None, ("seed=2147483648", "is too large", "seed=0")),
+    (["optimizer.learning_rate=0"], PLAIN, None, (
+        "optimizer.learning_rate=0.0", "must be positive", "optimizer.learning_rate=0.001")),
+    (["tracking.profile_steps=[5,5]"], PLAIN, None, (
+        "tracking.profile_steps=[5, 5]", "is not a first and a later last step",
+        "tracking.profile_steps=[20,25]")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("overrides", "on", "examples", "parts"), REFUSED, ids=[r[3][0] for r in REFUSED]
+)
+def test_what_does_not_go_together(
+    overrides: list[str], on: Machine, examples: int | None, parts: tuple[str, str, str]
+) -> None:
+    splits = None if examples is None else made(examples)
+    with pytest.raises(UsageError) as caught:
+        planned(*overrides, on=on, splits=splits)
+    given, why, hint = parts
+    message = str(caught.value)
+    assert message.startswith(f"{given}: ")
+    assert why in message
+    assert message.rpartition("type: ")[2].strip("'") == hint
+    # What it says to type goes.
+    key = hint.partition("=")[0]
+    others = [override for override in overrides if override.partition("=")[0] != key]
+    if key == "hardware":  # a group is chosen before its keys
+        others = [override for override in others if override != "hardware=gpu"]
+    assert planned(*others, hint, on=on, splits=splits)
+
+
+def test_a_worker_of_parameter_servers_has_one_device() -> None:
+    with pytest.raises(UsageError) as caught:
+        planned(PS, "strategy.workers=3", "hardware.devices=2")
+    assert caught.value.key == "hardware.devices"
+    assert "computes on one device" in str(caught.value)
+    assert "strategy.workers=6" in str(caught.value)
+
+
+def test_a_value_that_was_left_open() -> None:
+    with pytest.raises(UsageError, match=r"dataset.path=\?\?\?: has no value yet.*path=VALUE"):
+        planned("dataset=csv")

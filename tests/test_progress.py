@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from dtrain.controller import progress
-from dtrain.controller.progress import Display
+from dtrain.controller.progress import Display, Tail
 
 
 def report(step: int, **changes: Any) -> dict[str, Any]:
@@ -68,3 +69,39 @@ def test_a_loss_that_is_not_known() -> None:
     shown, file = display(terminal=False)
     shown.update(report(1, loss=None))
     assert "loss -" in file.getvalue()
+
+
+CHATTER = (
+    "2026-11-21 04:11:17.123456: I tensorflow/core/platform/cpu_feature_guard.cc:210] This\n"
+    "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n"
+    "E0000 00:00:1700000000.123456   12345 cuda_platform.cc:52] failed call to cuInit\n"
+    "I1121 04:11:17.000000 139 grpc_server_lib.cc:463] Started server\n"
+    "W1121 04:11:17.000000 139 coordination_service.cc:1] lost\n"
+)
+
+
+def test_a_log_is_shown_without_tensorflows_chatter(tmp_path: Path) -> None:
+    path = tmp_path / "chief-0.log"
+    tail = Tail(path)
+    assert tail.new() == [], "it does not exist yet"
+    lines = ["mine: 3", "", "Every Word", "E. coli: 7", "2026-11-21 is a day", "W 5"]
+    path.write_text("".join(f"{line}\n{CHATTER}" for line in lines))
+    assert tail.new() == lines
+    assert tail.new() == []
+
+
+def test_a_torn_last_line_is_shown_once_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "chief-0.log"
+    tail = Tail(path)
+    text = "first\nZürich\n".encode() + CHATTER.encode() + b"last \xff\n"
+    found: list[list[str]] = []
+    with path.open("ab", buffering=0) as file:
+        for position in range(len(text)):  # also between the two bytes of a letter
+            file.write(text[position : position + 1])
+            found.append(tail.new())
+    assert [line for lines in found for line in lines] == ["first", "Zürich", "last \ufffd"]
+    assert found[text.index(b"\n")] == ["first"]
+    assert found[-1] == ["last \ufffd"]
+    with path.open("a") as file:
+        file.write("no end")
+    assert tail.new() == []

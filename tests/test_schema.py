@@ -90,9 +90,25 @@ def test_the_other_schemas_are_their_functions() -> None:
             assert fields == takes
 
 
+def planned() -> list[str]:
+    from dtrain.task.main import PLANNED
+
+    return list(PLANNED)
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (CONF / "strategy").glob("*.yaml")))
+def test_keys_of_a_strategy_are_for_the_plan_or_for_its_class(name: str) -> None:
+    node = composed(f"strategy={name}").strategy
+    target = node._target_
+    rest = set(node) - {"_target_", *warm.call(planned, 1, {})}
+    takes = set(warm.call(parameters, 1, {"targets": [target]})[target])
+    assert rest == takes - {"devices", "cluster", "task"}
+
+
 def test_every_key_is_read_by_code() -> None:
     package = Path(schema.__file__).parent.parent
-    code = "\n".join(path.read_text() for path in package.rglob("*.py") if path.name != "schema.py")
+    typed = ("schema.py", "presets.py")
+    code = "\n".join(path.read_text() for path in package.rglob("*.py") if path.name not in typed)
     kinds = [schema.Hardware, schema.Trainer, schema.Tracking, schema.Checkpointing,
              schema.Strategy, schema.Launcher, schema.Config]  # fmt: skip
     for kind in kinds:

@@ -30,32 +30,26 @@ def settings(**changed: Any) -> Any:
 
 
 def prepare(
-    kind: str, devices: int, config: Any = None, start: int = 0, jit_compile: bool = False
+    kind: str,
+    devices: int,
+    config: Any = None,
+    start: int = 0,
+    jit_compile: bool = False,
+    strategy: Any = None,
 ) -> tuple[Any, Any, Any, Any]:
-    """Make (model, strategy, steps, splits), as a task does."""
+    """Make (model, strategy, steps, splits), as a task does; ``strategy`` if it is there."""
     import os
 
     from dtrain.task import build, pipeline, strategies
-    from dtrain.task.steps import Steps
 
     os.environ["DTRAIN_TRUST"] = "tests"
     config = settings() if config is None else config
-    strategy = getattr(strategies, kind)([f"CPU:{i}" for i in range(devices)])
+    if strategy is None:
+        strategy = getattr(strategies, kind)([f"CPU:{i}" for i in range(devices)])
     splits, augment = build.dataset(config)
     model = build.model(config, splits, strategy, 16, 4)
-    place = {"global_batch": BATCH, "replicas": strategy.replicas}
-    train = strategy.iterate(
-        lambda first, local: pipeline.training(
-            splits.train, **place, first_replica=first, local_replicas=local,
-            start_step=start, seed=config.seed, augment=augment,
-        )
-    )  # fmt: skip
-    held = strategy.iterate(
-        lambda first, local: pipeline.evaluation(
-            splits.validation, **place, first_replica=first, local_replicas=local
-        )
-    )
-    return model, strategy, Steps(model, strategy, BATCH, train, held, jit_compile), splits
+    inputs = pipeline.Inputs(splits.train, splits.validation, BATCH, config.seed, start, augment)
+    return model, strategy, strategy.steps(model, inputs, jit_compile), splits
 
 
 def in_order(source: Any, steps: int) -> tuple[Any, ...]:

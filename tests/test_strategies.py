@@ -1,8 +1,22 @@
+"""Also holds ``together``, which other tests use: a cluster of real processes."""
+
 from __future__ import annotations
 
+import importlib
+import multiprocessing.connection
+import os
+import signal
+import time
+import traceback
+import warnings
 from typing import Any
 
 import pytest
+
+from dtrain.cluster import Cluster, Task
+from dtrain.controller.launchers.ports import Ports
+from tests import warm
+from tests.test_steps import BATCH, prepare
 
 #: name: replicas on two devices
 KINDS = {"Default": 1, "OneDevice": 1, "Mirrored": 2, "CentralStorage": 2}
@@ -39,7 +53,7 @@ def test_each_replica_runs_on_its_own_part() -> None:
         @tf.function(autograph=False)
         def total(strategy: Any, iterator: Any) -> Any:
             each = strategy.run(tf.reduce_sum, next(iterator))
-            return strategy.sum(each)
+            return strategy.local_sum(each)
 
         parts = [sum(10 * step + 100 * r + i for r in range(replicas) for i in (0, 1))
                  for step in range(3)]  # fmt: skip
@@ -86,7 +100,7 @@ def test_metrics_count_each_example_once(kind: str) -> None:
     def twice() -> Any:
         for _ in range(2):
             strategy.run(step, next(iterator))
-        return [strategy.read(variable) for variable in metric.variables]
+        return [strategy.local_sum(variable.value) for variable in metric.variables]
 
     numbers = [
         10 * step + 100 * r + i
@@ -98,7 +112,7 @@ def test_metrics_count_each_example_once(kind: str) -> None:
     assert (total, count) == (2 * sum(numbers), 2 * len(numbers))
     assert float(metric.result()) == pytest.approx(sum(numbers) / len(numbers))
     metric.reset_state()
-    assert [float(strategy.read(variable)) for variable in metric.variables] == [0.0, 0.0]
+    assert [float(strategy.local_sum(v.value)) for v in metric.variables] == [0.0, 0.0]
 
 
 @pytest.mark.task(devices=2)
@@ -178,3 +192,209 @@ def test_central_storage_agrees_on_what_replicas_need_not_agree_on() -> None:
     assert float(tf.squeeze(layer.moving_mean.value)) == pytest.approx(0.5 * (1 + 101) / 2)
     after = np.array(tf.convert_to_tensor(state.value))
     assert after.tolist() == [seed[0], seed[1] + 1], "one draw a step, not one a replica"
+
+
+# -- several processes ---------------------------------------------------------------------------
+
+
+def together(function: Any, tasks: list[Task], replicas: int = 1, **arguments: Any) -> list[Any]:
+    """Call ``function(cluster, task, devices, **arguments)`` in each task of a cluster.
+
+    Returns:
+        What it returned in each task that does not serve, the chief first.
+    """
+    context: Any = warm.warm(warm.ENVIRONMENT)
+    ports = Ports()
+    planned = Cluster(tuple(tasks), "cpu", replicas, {})
+    cluster = planned.at([f"127.0.0.1:{port}" for port in ports.take(len(tasks))])
+    pipes: dict[Any, int] = {}
+    processes = []
+    found: list[Any] = [None] * sum(not task.serves for task in tasks)
+    try:
+        for index, task in enumerate(cluster.tasks):
+            ours, theirs = context.Pipe()
+            if not task.serves:
+                pipes[ours] = index
+            name = (function.__module__, function.__qualname__)
+            process = context.Process(
+                target=_enter, args=(theirs, *name, cluster, task.name, arguments)
+            )
+            process.start()
+            processes.append(process)
+            theirs.close()
+        deadline = time.monotonic() + 120
+        while pipes:
+            ready = multiprocessing.connection.wait(list(pipes), deadline - time.monotonic())
+            if not ready:
+                raise AssertionError(f"{[tasks[i].name for i in pipes.values()]}: no answer")
+            for pipe in ready:
+                assert isinstance(pipe, multiprocessing.connection.Connection)
+                index = pipes.pop(pipe)
+                problem, found[index] = pipe.recv()  # EOFError: it died
+                assert problem is None, f"{tasks[index].name}: {problem}"
+    finally:
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.join()
+        ports.release()
+    return found
+
+
+def _enter(
+    pipe: Any, module: str, name: str, cluster: Cluster, task_name: str, arguments: dict[str, Any]
+) -> None:
+    os.environ.update({
+        **warm.ENVIRONMENT, "CUDA_VISIBLE_DEVICES": "-1", "no_grpc_proxy": "127.0.0.1",
+        "DTRAIN_TRUST": "tests",
+    })  # fmt: skip
+    try:
+        from omegaconf import OmegaConf
+
+        from dtrain.task import hardware
+        from dtrain.task.strategies import ParameterServer
+
+        task = cluster.task(task_name)
+        options = {"inter_op_threads": None, "precision": "float32"}
+        devices = hardware.configure(OmegaConf.create(options), cluster, task)
+        if task.serves:
+            ParameterServer.serve(cluster, task, lambda: None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            value = getattr(importlib.import_module(module), name)(
+                cluster, task, devices, **arguments
+            )
+        pipe.send((None, value))
+    except BaseException:
+        pipe.send((traceback.format_exc(), None))
+    while True:  # none leaves before all have answered: it would be missed
+        signal.pause()
+
+
+HOSTS = [Task("chief", 0, 2), Task("worker", 0, 2)]
+
+
+def adds_up(cluster: Cluster, task: Task, devices: list[str]) -> Any:
+    """Add up over the tasks, in and out of graphs; return (strategy's replicas, all sums)."""
+    import keras
+    import tensorflow as tf
+
+    from dtrain.task.strategies import MultiWorker
+
+    strategy = MultiWorker(devices, cluster, task, "auto")
+    leads = task == cluster.chief
+
+    def pipeline(first: int, local: int) -> tf.data.Dataset:
+        assert (first, local) == (0 if leads else 2, 2)
+        return tf.data.Dataset.range(100).map(
+            lambda i: 10 * (i // local) + 100 * (first + i % local) + tf.range(3, dtype=tf.int64)
+        )
+
+    iterator = strategy.iterate(pipeline)
+    with strategy.scope():
+        metric = keras.metrics.Mean()
+
+    @tf.function(autograph=False)
+    def step() -> tuple[Any, Any]:
+        def replica(data: Any) -> Any:
+            metric.update_state(data)
+            return tf.reduce_sum(data)
+
+        local = strategy.local_sum(strategy.run(replica, next(iterator)))
+        sums = [strategy.local_sum(variable.value) for variable in metric.variables]
+        vector = tf.stack([tf.cast(value, tf.float64) for value in (local, *sums)])
+        return vector, strategy.total(vector)
+
+    steps = [[values.numpy().tolist() for values in step()] for _ in range(2)]
+    agreed = [
+        strategy.agree([1 + 2**40, leads, task.index + 0.5]),
+        strategy.agree([3.0]),
+        strategy.agree([5.0, not leads, 0.0]),
+    ]
+    return strategy.replicas, steps, agreed
+
+
+def test_multiworker_adds_up_over_the_tasks() -> None:
+    (replicas, chief, agreed), (other_replicas, other, other_agreed) = together(adds_up, HOSTS, 4)
+    assert replicas == other_replicas == 4
+    sums = [[sum(10 * step + 100 * r + i for r in pair for i in range(3))
+             for pair in ((0, 1), (2, 3))] for step in range(2)]  # fmt: skip
+    for step in range(2):
+        own, total = chief[step]
+        others, same = other[step]
+        assert (own[0], others[0]) == tuple(sums[step])
+        assert total == same
+        # The metric has the sum and the number of all that was seen so far, in all tasks.
+        seen = [sum(map(sum, sums[: step + 1])), 12 * (step + 1)]
+        assert total == [sum(sums[step]), *seen]
+        assert own[1:] == [sum(s[0] for s in sums[: step + 1]), 6 * (step + 1)]
+    assert agreed == other_agreed == [[2.0 + 2**41, 1.0, 1.0], [6.0], [10.0, 1.0, 0.0]]
+
+
+def shares(cluster: Cluster, task: Task, devices: list[str], sent: list[Any]) -> Any:
+    from dtrain.task.strategies import MultiWorker
+
+    strategy = MultiWorker(devices, cluster, task, "ring")
+    return [strategy.share(past if task == cluster.chief else None) for past in (*sent, None)]
+
+
+def test_multiworker_shares_the_chiefs_checkpoint() -> None:
+    from pathlib import Path
+
+    import ml_dtypes
+    import numpy as np
+
+    from dtrain.checkpoint import Checkpoint, pack
+
+    arrays = {
+        "float": np.linspace(-1, 1, 7, dtype=np.float32).reshape(7, 1),
+        "double": np.array(1e300),
+        "half": np.array([1.5, -2], ml_dtypes.bfloat16),
+        "whole": np.array([-1, 2**62]),
+        "flag": np.array([True, False, True]),
+        "seed": np.array([2**32 - 1, 0], np.uint32),
+        "none": np.zeros((0, 3)),
+    }
+    sent = []
+    for text in ("", "a", "ab", "abc"):  # whatever the length
+        sent.append(Checkpoint(12, Path("/tmp/of the chief"), arrays, {"logs": {"é": text}}))
+    assert len({len(pack(past)) % 4 for past in sent}) == 4
+    for found in together(shares, HOSTS, 4, sent=sent):
+        assert found[-1] is None, "there was none"
+        for past, expected in zip(found, sent, strict=False):
+            assert (past.step, past.path, past.meta) == (12, expected.path, expected.meta)
+            assert past.arrays.keys() == arrays.keys()
+            for name, array in arrays.items():
+                assert past.arrays[name].dtype == array.dtype, name
+                np.testing.assert_array_equal(past.arrays[name], array, err_msg=name)
+
+
+def trained(cluster: Cluster, task: Task, devices: list[str]) -> Any:
+    """Train and evaluate on several hosts; return (metrics, validation, weights)."""
+    from dtrain.task.strategies import MultiWorker
+
+    strategy = MultiWorker(devices, cluster, task, "auto")
+    model, _, steps, _ = prepare("MultiWorker", 2, strategy=strategy)
+    sums = steps.train(1)
+    sums.add(steps.train(5))
+    assert (sums.examples, sums.steps) == (6 * BATCH, 6)
+    held = steps.evaluate(2, 5)
+    assert held.examples == 21
+    return steps.results(sums), steps.results(held), model.get_weights()
+
+
+def trained_alone() -> Any:
+    model, _, steps, _ = prepare("Default", 1)
+    sums = steps.train(6)
+    return steps.results(sums), steps.results(steps.evaluate(2, 5)), model.get_weights()
+
+
+def test_multiworker_trains_as_one_process() -> None:
+    import numpy as np
+
+    expected, expected_held, expected_weights = warm.call(trained_alone, 1, {})
+    for metrics, held, weights in together(trained, HOSTS, 4):
+        assert metrics == pytest.approx(expected, rel=1e-5)
+        assert held == pytest.approx(expected_held, rel=1e-5)
+        for found, wanted in zip(weights, expected_weights, strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)

@@ -13,13 +13,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from dtrain import checkpoint, errors, targets
 from dtrain.cluster import Cluster
-from dtrain.controller import report, result
-from dtrain.controller.launchers import Launcher
+from dtrain.controller import member, report, result
+from dtrain.controller.launchers import Env, Launcher
 from dtrain.controller.plan import Plan, check_values, machine, plan, sizes
 from dtrain.controller.progress import Display, Tail
 from dtrain.controller.supervisor import Failure, Signals, Supervisor
-from dtrain.controller.tracking import Shipper, Tracker
-from dtrain.errors import UsageError
+from dtrain.controller.tracking import Shipper, Tracker, flatten
+from dtrain.errors import TrainingError, UsageError
 from dtrain.journal import Follower, Journal, cut
 from dtrain.rundir import RunDir, read_json, write_json
 
@@ -57,13 +57,26 @@ def run(config: DictConfig, folder: Path, command: dict[str, Any]) -> Outcome:
     launcher: Launcher = targets.instantiate(targets.plain(config.launcher), "launcher")
     here = machine(launcher.shares_machine)
     early = plan(config, None, here)
+    facts = {key: text for key, text in flatten(targets.plain(config)).items() if _shared(key)}
+    cluster = launcher.check(early.cluster, facts)
     if not config.dry_run:
-        launcher.prepare(early.cluster)  # imports TensorFlow while the data is looked at
-    planned = plan(config, sizes(config), here)
+        launcher.prepare(cluster)  # imports TensorFlow while the data is looked at
+    planned = dataclasses.replace(plan(config, sizes(config), here), cluster=cluster)
     if config.dry_run:
         report.print_plan(config, planned, folder)
         return Outcome(errors.OK)
+    if launcher.own(cluster) != cluster.chief:
+        assert isinstance(launcher, Env)
+        return Outcome(member.run(config, cluster, launcher))
     return Job(config, planned, launcher, folder, command).run()
+
+
+#: Keys that may differ between the commands of one cluster.
+_OF_A_HOST = ("tracking", "launcher", "output_dir", "resume", "dry_run", "name")
+
+
+def _shared(key: str) -> bool:
+    return key.partition(".")[0] not in _OF_A_HOST
 
 
 class Job:
@@ -97,6 +110,8 @@ class Job:
         self._follower = Follower(self._rundir.journal)
         self._console = Tail(self._rundir.log(self._cluster.chief.name))
         self._began = time.time()
+        self._launched = self._began
+        self._start_seconds: float | None = None
         self._restarts = 0
         self._replaced = 0  # workers
 
@@ -116,12 +131,17 @@ class Job:
                 failure = self._attempts(signals)
             except KeyboardInterrupt:
                 signals.count = max(1, signals.count)
+            except UsageError:
+                self._discard()
+                raise
             finally:
                 signals.started = True  # what comes now is short and must not be torn
                 self._launcher.kill()
                 self._display.close()
             self._look()  # at what was written since the last look
-            return self._finish(signals.count > 0, failure)
+            outcome = self._finish(signals.count > 0, failure)
+            self._launcher.farewell(outcome.exit_code)
+            return outcome
 
     def _prepare_folder(self) -> None:
         if self._resumed:
@@ -144,7 +164,11 @@ class Job:
         stolen = 0
         while True:
             write_json(self._rundir.cluster, self._cluster.to_json())
-            self._launcher.start(self._rundir, self._cluster)
+            try:
+                self._launcher.start(self._rundir, self._cluster)
+            except TrainingError as error:
+                return Failure(self._cluster.chief.name, str(error))
+            self._launched = time.time()  # TensorFlow is imported: a fork has been answered
             signals.started = True
             supervisor = Supervisor(
                 self._launcher, self._cluster, self._rundir, self._display.message
@@ -181,7 +205,10 @@ class Job:
 
     def _look(self) -> None:
         """Show and note what is new."""
-        self._display.update(read_json(self._rundir.progress))
+        progress = read_json(self._rundir.progress)
+        if progress is not None and self._start_seconds is None:
+            self._start_seconds = round(progress["time"] - self._launched, 3)
+        self._display.update(progress)
         for event in self._follower.new():
             self._events.append(event)
             if event["event"] == "notice":
@@ -196,14 +223,10 @@ class Job:
             failure = failure or Failure(self._cluster.chief.name)
             problem = result.problem(failure, self._rundir, self._events)
         if code == errors.USAGE:
-            # Nothing was trained: leave the disk as it was before.
-            if self._tracker is not None:
-                self._tracker.finish(None, time.time())
             message = result.error(self._events) or result.last_words(
                 self._rundir.log(self._cluster.chief.name)
             )
-            if not self._resumed:
-                _remove(self._rundir.path)
+            self._discard()
             self._display.message(f"error: {message}")
             return Outcome(code)
         status = {errors.OK: "FINISHED", errors.FAILED: "FAILED"}.get(code, "KILLED")
@@ -212,7 +235,7 @@ class Job:
         found = result.result(
             self._config, self._cluster, self._rundir, self._events,
             status=status, exit_code=code, error=problem, restarts=self._restarts,
-            replaced=self._replaced, began=self._began,
+            replaced=self._replaced, began=self._began, start_seconds=self._start_seconds,
         )  # fmt: skip
         try:
             write_json(self._rundir.result, found)
@@ -221,6 +244,13 @@ class Job:
         shipped = self._tracker is None or self._tracker.finish(status, time.time())
         report.print_end(self._display, self._config, self._rundir, found, shipped)
         return Outcome(code, found["objective"], interrupted)
+
+    def _discard(self) -> None:
+        """Nothing was trained: leave the disk as it was before."""
+        if self._tracker is not None:
+            self._tracker.finish(None, time.time())
+        if not self._resumed:
+            _remove(self._rundir.path)
 
     def _exit_code(self, interrupted: bool) -> int:
         """Reduce the tasks' exit codes to the command's; those that only serve do not count."""

@@ -100,8 +100,7 @@ class Host:
                 if missing != said:
                     said = missing
                     say(f"waiting for {', '.join(missing)}")
-                left = deadline - time.monotonic()
-                if left <= 0:
+                if (left := deadline - time.monotonic()) <= 0:
                     error = f"{', '.join(missing)} did not come to the chief at {self._address}"
                     self._close({"ok": False, "error": f"{error} within {timeout:g} s"})
                     raise TrainingError(f"{error} within {timeout:g} s")
@@ -148,7 +147,7 @@ class Host:
         if not differ:
             return
         key, *more = differ
-        others = f" ({', '.join(more)} differ too)" if more else ""
+        others = f" (also different: {', '.join(more)})" if more else ""
         theirs, ours = (str(side.get(key, "(not set)")) for side in (facts, mine))
         hint = f"{key}={ours}" if key in mine else f"the command without {key}"
         said = _problem(
@@ -210,8 +209,7 @@ class Guest:
         deadline = time.monotonic() + timeout + MARGIN
         line.send(self._hello)
         while (answer := line.receive()) is None and not line.closed:
-            left = deadline - time.monotonic()
-            if left <= 0:
+            if (left := deadline - time.monotonic()) <= 0:
                 late = f"the chief at {self._address} did not begin within {timeout + MARGIN:g} s"
                 raise TrainingError(late)
             _readable([line], left)

@@ -8,6 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from dtrain.cluster import Cluster
 from dtrain.controller.plan import Plan
 from dtrain.controller.progress import Display
 from dtrain.controller.tracking import uri
@@ -45,11 +46,29 @@ def print_plan(config: DictConfig, planned: Plan, folder: Path) -> None:
     print(f"plan: {config.name}")
     for name, value in rows.items():
         print(f"  {name:<20} {value}")
-    print("  tasks")
-    for task in cluster.tasks:
-        devices = ", ".join(f"{cluster.device_kind.upper()}:{i}" for i in range(task.devices))
-        print(f"    {task.name:<18} this machine: {devices}")
+    for line in drawing(cluster):
+        print(f"  {line}")
     print("dry_run=true: nothing was started")
+
+
+def drawing(cluster: Cluster) -> list[str]:
+    """Return the cluster as lines: who leads, who trains, who serves, where and on what."""
+    rows = [("task", "does", "devices", "address")]
+    for task in cluster.tasks:
+        kind = cluster.device_kind.upper() if task.devices else "CPU"
+        devices = ", ".join(f"{kind}:{index}" for index in range(max(1, task.devices)))
+        if task == cluster.chief:
+            does = "coordinates" if task.devices == 0 else "trains and records"
+        elif task.role == "ps":
+            does = "keeps variables"
+        else:
+            does = "computes gradients" if task.serves else "trains"
+        address = task.address or "this machine"
+        rows.append((task.name, does, devices, address))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    lines = ["  ".join(f"{c:<{w}}" for c, w in zip(r, widths, strict=True)).rstrip() for r in rows]
+    branches = ["  ", *(["├─"] * (len(rows) - 2)), "└─"]
+    return [f"{branch} {line}" for branch, line in zip(branches, lines, strict=True)]
 
 
 def print_end(

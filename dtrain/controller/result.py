@@ -48,6 +48,7 @@ def result(
     restarts: int,
     replaced: int,
     began: float,
+    start_seconds: float | None,
 ) -> dict[str, Any]:
     """Return the contents of ``result.json``."""
     end: dict[str, Any] = next((e for e in reversed(events) if e["event"] == "end"), {})
@@ -65,6 +66,7 @@ def result(
         "metrics": metrics,
         "step": end.get("step", reported.get("step", 0)),
         "examples": end.get("examples", 0),
+        "evaluated_examples": end.get("evaluated_examples", 0),
         "examples_per_second": end.get("examples_per_second"),
         "replicas": cluster.replicas,
         "tasks": len(cluster.tasks),
@@ -73,5 +75,6 @@ def result(
         "replaced_workers": replaced,
         **{name: end[name] for name in ACCOUNTS if name in end},
         "started": began,
+        "start_seconds": start_seconds,  # from the fork of the tasks to the first step
         "seconds": round(time.time() - began, 3),
     }

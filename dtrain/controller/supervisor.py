@@ -170,7 +170,9 @@ class Supervisor:
         """Name the task that never came."""
         if not self._waited_for or now < self._start_deadline:
             return None
-        missing = sorted(self._unborn & self._waited_for) or sorted(self._waited_for)
+        # The chief is named last: it waits for the others, and lacks because they do.
+        names = self._unborn & self._waited_for or self._waited_for
+        missing = sorted(names, key=lambda name: (name == self._cluster.chief.name, name))
         did = "start" if missing[0] in self._unborn else "join the cluster"
         others = f"; nor did {', '.join(missing[1:])}" if missing[1:] else ""
         return Failure(

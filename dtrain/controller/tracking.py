@@ -214,6 +214,9 @@ class Shipper:
     def close(self, status: str, ended: float) -> None:
         """Add the artifacts and set the final status."""
         rundir = self._rundir
+        result = read_json(rundir.result) or {}
+        if "restarts" in result:
+            self._client.set_tag(self._run_id, "restarts", str(result["restarts"]))
         for path in (rundir.config, rundir.result, rundir.model, rundir.weights):
             if path.exists():
                 self._client.log_artifact(self._run_id, str(path))

@@ -64,6 +64,7 @@ class Loop:
 
         self.step = 0
         self.examples = 0  # that were trained on
+        self.evaluated = 0  # examples of the last evaluation
         self.logs: dict[str, float] = {}  # of the last whole epoch
         self._interval = Sums()
         self._epoch = Sums()
@@ -267,6 +268,7 @@ class Loop:
             self._report_progress(self._steps.results(sums), sums.examples)
         if rest:
             sums.add(self._steps.evaluate(0, rest))
+        self.evaluated = sums.examples
         logs = self._steps.results(sums)
         hooks.on_test_end(logs)
         return logs

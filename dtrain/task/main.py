@@ -259,6 +259,7 @@ def outcome(loop: Loop, steps: Steps) -> dict[str, Any]:
     return {
         "step": loop.step,
         "examples": loop.examples,
+        "evaluated_examples": loop.evaluated,
         "examples_per_second": round(loop.examples_per_second, 1),
         "metrics": loop.logs,
         **steps.summary(),

@@ -159,6 +159,10 @@ class Command:
 
         until(there, lambda: self.output)
 
+    def tasks(self) -> dict[str, int]:
+        """Return the process of each task."""
+        return processes(self._folder)
+
     def close(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
@@ -173,6 +177,17 @@ class Command:
                 if int(fields[2]) == self.process.pid and fields[0] != "Z":
                     found.append(int(stat.parent.name))
         return found
+
+
+def processes(folder: Path) -> dict[str, int]:
+    """Return the process of each task of any run below ``folder``, by its open log."""
+    found = {}
+    for link in Path("/proc").glob("[0-9]*/fd/1"):
+        with contextlib.suppress(OSError):
+            log = Path(os.readlink(link))
+            if log.suffix == ".log" and folder in log.parents:
+                found[log.stem] = int(link.parts[2])
+    return found
 
 
 def until(condition: Callable[[], bool], explain: Callable[[], Any], seconds: float = 120) -> None:
@@ -291,9 +306,12 @@ def test_ctrl_c_ends_a_sweep(dtrain, user_code, monkeypatch, tmp_path: Path) -> 
     assert len(list(tmp_path.glob("outputs/multirun/*/*/*/result.json"))) == 1
 
 
-def test_no_task_survives_the_controller(command, tmp_path: Path) -> None:
-    running = command(*QUICK, *ENDLESS)
+@pytest.mark.parametrize("strategy", [(), ("strategy=multiworker", "hardware.hosts=2")])
+def test_no_task_survives_the_controller(strategy: tuple[str, ...], command) -> None:
+    running = command(*QUICK, *ENDLESS, *strategy)
     running.wait_for("metrics")
+    if strategy:  # even one that is stopped, and could not end itself
+        os.kill(running.tasks()["worker-0"], signal.SIGSTOP)
     running.process.kill()
     running.process.wait()
-    until(lambda: not running.group(), running.group)
+    until(lambda: not running.group(), running.group, 20)

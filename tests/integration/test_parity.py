@@ -6,6 +6,8 @@ import math
 
 import pytest
 
+from tests.conftest import Run
+
 MODEL = '''
 import keras
 from dtrain import models
@@ -94,6 +96,68 @@ PARTLY = {
 }
 
 
+SHARED_BY_ALL = "trainer.batch_size=48"  # by 2, 3 and 4 replicas
+CLUSTERS = {
+    "mirrored 2": ("strategy=mirrored", "hardware.devices=2"),
+    "multiworker 2": ("strategy=multiworker", "hardware.hosts=2"),
+    "multiworker 3": ("strategy=multiworker", "hardware.hosts=3"),
+    "multiworker 2 x 2": ("strategy=multiworker", "hardware.hosts=2", "hardware.devices=2"),
+    "ps sync 2 + 2": (
+        "strategy=ps",
+        "strategy.update=sync",
+        "strategy.workers=2",
+        "strategy.servers=2",
+    ),
+}
+
+
+def agree(reference: Run, run: Run, names: list[str], tolerance: float, about: str) -> None:
+    """Assert that two runs have the same points of the metrics ``names``."""
+    for metric in names:
+        expected, found = reference.points(metric), run.points(metric)
+        assert expected.keys() == found.keys(), about
+        for step, value in expected.items():
+            assert math.isclose(found[step], value, rel_tol=tolerance, abs_tol=1e-7), (
+                about, metric, step, found[step], value,
+            )  # fmt: skip
+
+
+@pytest.mark.parametrize("model", ["regularized", "own train_step"])
+def test_clusters_agree(model: str, dtrain, user_code) -> None:
+    user_code(MODEL)
+    base = (*BASE, SHARED_BY_ALL, *MODELS[model])
+    reference = dtrain(*base, "strategy=one_device")
+    assert len(reference.points("loss")) == 50
+    assert reference.result["evaluated_examples"] == 359
+    names = ["loss", "accuracy", "val_loss", "val_accuracy"]
+    chosen = dict(CLUSTERS)
+    if model == "own train_step":
+        chosen = {name: CLUSTERS[name] for name in ("multiworker 2", "ps sync 2 + 2")}
+        names.append("plain")
+    for name, overrides in chosen.items():
+        run = dtrain(*base, *overrides)
+        assert run.code == 0, name + run.output + run.log
+        agree(reference, run, names, 1e-5, name)
+        for key in ("evaluated_examples", "examples", "step"):
+            assert run.result[key] == reference.result[key], (name, key)
+        final = run.result["metrics"]["val_accuracy"]
+        assert final == reference.result["metrics"]["val_accuracy"], name
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_asynchronous_updates_learn_as_well(workers: int, dtrain) -> None:
+    run = dtrain("tracking=none", "strategy=ps", f"strategy.workers={workers}")
+    assert run.code == 0, run.output
+    result = run.result
+    assert result["metrics"]["val_accuracy"] >= 0.96
+    assert result["step"] == 550
+    assert result["examples"] == 550 * 64
+    assert sum(result["worker_steps"].values()) == 550
+    assert len(result["worker_steps"]) == workers, "all were busy"
+    assert sum(result["staleness"].values()) == 550
+    assert set(run.points("staleness")) == set(run.points("loss"))
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_strategies_agree(model: str, dtrain, user_code) -> None:
     user_code(MODEL)
@@ -112,10 +176,4 @@ def test_strategies_agree(model: str, dtrain, user_code) -> None:
             continue
         run = dtrain(*BASE, *MODELS[model], *overrides)
         assert run.code == 0, name + run.output + run.log
-        for metric in names:
-            expected, found = reference.points(metric), run.points(metric)
-            assert expected.keys() == found.keys()
-            for step, value in expected.items():
-                assert math.isclose(found[step], value, rel_tol=tolerance, abs_tol=1e-7), (
-                    name, metric, step, found[step], value,
-                )  # fmt: skip
+        agree(reference, run, names, tolerance, name)

@@ -1,7 +1,8 @@
 """Launchers start planned tasks and watch their processes; they know nothing of training."""
 
 from dtrain.controller.launchers.base import Launcher
+from dtrain.controller.launchers.env import Env
 from dtrain.controller.launchers.inline import Inline
 from dtrain.controller.launchers.local import Local
 
-__all__ = ["Inline", "Launcher", "Local"]
+__all__ = ["Env", "Inline", "Launcher", "Local"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from dtrain.cluster import Cluster
+from dtrain.cluster import Cluster, Task
 from dtrain.rundir import RunDir
 
 
@@ -35,6 +35,22 @@ class Launcher(ABC):
 
     def prepare(self, cluster: Cluster) -> None:  # noqa: B027 - an optional hook
         """Begin early with what takes long (importing TensorFlow), before the job is checked."""
+
+    def check(self, cluster: Cluster, facts: dict[str, str]) -> Cluster:
+        """Refuse a cluster that this launcher cannot start; return it as far as it is known now.
+
+        Args:
+            cluster: the planned one.
+            facts: the configuration, flat, as text: what must be the same for every task.
+
+        Raises:
+            UsageError: it cannot.
+        """
+        return cluster
+
+    def own(self, cluster: Cluster) -> Task:
+        """Return the task that this command stands for."""
+        return cluster.chief
 
     def place(self, cluster: Cluster) -> Cluster:
         """Return ``cluster`` with an address for each task, where there are several."""
@@ -71,6 +87,9 @@ class Launcher(ABC):
     @abstractmethod
     def exit_codes(self) -> dict[str, int]:
         """Return the exit code of each task that has ended, by name; negative for a signal."""
+
+    def farewell(self, code: int) -> None:  # noqa: B027 - an optional hook
+        """Called once when the job is over, with the command's exit code."""
 
     def frozen(self) -> set[str]:
         """Return the tasks that have been stopped (SIGSTOP) since the last such call or before."""

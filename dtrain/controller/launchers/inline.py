@@ -15,7 +15,7 @@ class Inline(Launcher):
 
     _codes: dict[str, int] | None = None
 
-    def place(self, cluster: Cluster) -> Cluster:
+    def check(self, cluster: Cluster, facts: dict[str, str]) -> Cluster:
         """Refuse a job of several tasks."""
         if len(cluster.tasks) > 1:
             raise UsageError(

@@ -174,8 +174,10 @@ class Local(Launcher):
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         total = sum(each.devices for each in self._cluster.tasks)
         names = visible.split(",") if visible else [str(index) for index in range(total)]
-        position = self._cluster.tasks.index(task)
-        first = sum(each.devices for each in self._cluster.tasks[:position])
+        first = 0
+        if self.shares_machine:
+            position = self._cluster.tasks.index(task)
+            first = sum(each.devices for each in self._cluster.tasks[:position])
         return ",".join(names[first : first + task.devices])
 
     def wait(self, timeout: float) -> list[tuple[str, str]]:

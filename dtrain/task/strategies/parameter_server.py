@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -55,8 +56,10 @@ class ParameterServer(Strategy):
         """Run the TensorFlow server of a worker or a parameter server."""
         spec = tf.train.ClusterSpec(cluster.spec())
         server = tf.distribute.Server(spec, task.role, task.index, protocol="grpc")
+        assert server.target  # it serves from threads of its own
         ready()
-        server.join()
+        while True:
+            signal.pause()  # not server.join(), which would never let a signal through to Python
 
     @property
     def replicas(self) -> int:

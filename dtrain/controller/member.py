@@ -1,0 +1,79 @@
+"""A command that stands for one task of a cluster and is not the chief's (``launcher=env``)."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from dtrain import errors
+from dtrain.cluster import Cluster
+from dtrain.controller import report, result
+from dtrain.controller.launchers import Env
+from dtrain.controller.supervisor import INTERVAL, Signals
+from dtrain.rundir import RunDir, write_json
+
+
+def run(config: DictConfig, cluster: Cluster, launcher: Env) -> int:
+    """Meet the chief, run this host's task to its end, and return the exit code.
+
+    Raises:
+        UsageError: the chief has another configuration.
+        TrainingError: it did not come.
+    """
+    task = launcher.own(cluster)
+    guest = launcher.guest(cluster)
+    with Signals() as signals:
+        try:
+            _say(f"{task.name}: looking for the chief at {cluster.chief.address}")
+            rundir = _folder(config, cluster, guest.meet(launcher.start_timeout))
+            launcher.start_own(rundir, cluster)
+            signals.started = True
+            _say(f"{task.name}: started; its log is {report.short(rundir.log(task.name))}")
+            asked, deadline = 0, math.inf
+            while "ended" not in (words := {word for _, word in launcher.wait(INTERVAL)}):
+                if signals.count > asked or "stop" in words:
+                    if signals.count > 1:
+                        break
+                    asked = signals.count
+                    _say(f"{task.name}: asked to stop: the chief saves a checkpoint")
+                    guest.ask_to_stop()
+                    launcher.stop()
+                if guest.ended() is not None:
+                    if task.serves:
+                        break
+                    deadline = min(deadline, time.monotonic() + launcher.grace_seconds)
+                if time.monotonic() > deadline:
+                    break
+        except KeyboardInterrupt:
+            return errors.FAILED
+        finally:
+            signals.started = True
+            launcher.kill()
+            ended = guest.ended()
+            guest.close()
+    own = launcher.exit_codes().get(task.name, errors.FAILED)
+    code = own if own >= 0 and not task.serves else errors.FAILED if ended is None else ended
+    if code == errors.FAILED:
+        _say(f"{task.name}: {result.last_words(rundir.log(task.name))}")
+    _say(f"{task.name}: ended with exit code {code}")
+    return code
+
+
+def _folder(config: DictConfig, cluster: Cluster, path: str) -> RunDir:
+    """Return the chief's run folder, or one of the same name where its disk is not shared."""
+    rundir = RunDir(path)
+    if not rundir.config.is_file():
+        rundir = RunDir(Path(config.output_dir) / Path(path).parent.name / Path(path).name)
+    rundir.logs.mkdir(parents=True, exist_ok=True)
+    if not rundir.config.is_file():
+        rundir.config.write_text(OmegaConf.to_yaml(config, resolve=True))
+        write_json(rundir.cluster, cluster.to_json())
+    return rundir
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)

@@ -1,0 +1,187 @@
+"""What asynchronous and synchronous updates have in common: steps, evaluation, accounts."""
+
+from __future__ import annotations
+
+import collections
+import queue
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from dtrain.errors import UsageError
+from dtrain.task import pipeline
+from dtrain.task.coordinated.feed import Feed
+from dtrain.task.pipeline import Inputs
+from dtrain.task.steps import Steps, Sums, scalars
+
+if TYPE_CHECKING:
+    from dtrain.task.strategies.parameter_server import ParameterServer
+
+#: Between two looks at a step whose worker has died.
+RETRY_SECONDS = 0.1
+
+_EVALUATION = "evaluation"  # marks the keys of its steps; those of training begin with a number
+
+worker_index = tf.distribute.coordinator.experimental_get_current_worker_index
+
+
+class CoordinatedSteps(Steps):
+    """What asynchronous and synchronous updates have in common: steps, evaluation, accounts.
+
+    Args:
+        model: built in the strategy's scope.
+        strategy: has the coordinator.
+        inputs: the data.
+    """
+
+    def __init__(self, model: keras.Model, strategy: ParameterServer, inputs: Inputs):
+        super().__init__(model, strategy, inputs.global_batch, None, None)
+        self._engine = strategy.engine
+        self._coordinator = strategy.coordinator
+        self._workers = strategy.workers
+        self._step = inputs.start_step
+        self._feed = Feed(strategy, inputs.train, inputs, strategy.replicas, training=True)
+        self._evaluation_feed = None
+        self._evaluation_steps = 0
+        if inputs.validation is not None:
+            self._evaluation_feed = Feed(strategy, inputs.validation, inputs, 1, training=False)
+            self._evaluation_steps = pipeline.evaluation_steps(
+                inputs.validation, inputs.global_batch
+            )
+        self._evaluation_step = 0
+        self._names: dict[bool, list[str]] = {True: [], False: []}  # returned by training, or not
+        # One thread for each step in flight waits for its result: TensorFlow has no "any of".
+        self._waiting = ThreadPoolExecutor(2 * self._workers, "result")
+        self._results_queue: queue.SimpleQueue[tuple[tuple[Any, ...], Any]] = queue.SimpleQueue()
+        self._worker_steps: collections.Counter[int] = collections.Counter()
+
+    def _begin(self, key: tuple[Any, ...], function: Any, arguments: tuple[Any, ...]) -> None:
+        """Hand a step out; its result comes by :meth:`_next`, under ``key``."""
+        remote = self._coordinator.schedule(function, args=arguments)
+
+        self._waiting.submit(lambda: self._results_queue.put((key, self._await(remote))))
+
+    def _await(self, remote: Any) -> Any:
+        """Return a step's result, or the error that ended it for good."""
+        while True:
+            try:
+                return remote.fetch()
+            except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError):
+                # Its worker has died between the step and this look at its result; the coordinator
+                # has the step run again elsewhere, unless it has given up, and then it says so.
+                try:
+                    self._coordinator.done()
+                except Exception as error:
+                    return error
+                time.sleep(RETRY_SECONDS)
+            except Exception as error:  # of the step itself, to be raised where it is awaited
+                return error
+
+    def _next(self) -> tuple[tuple[Any, ...], Any]:
+        key, value = self._results_queue.get()
+        if isinstance(value, Exception):
+            raise value
+        return key, value
+
+    def _pure(self, data: Any, training: bool) -> tuple[list[Any], list[Any], tf.Tensor]:
+        """Run Keras' step without side effects.
+
+        Returns:
+            The gradient of each trainable variable (or None), the new value of each other
+            variable (or None), and the metric states and returned values as float64 ``[m]``.
+        """
+        model, caught = self._model, []
+        zeros = [(v, tf.zeros(v.shape, v.dtype)) for v in self._variables]
+        optimizer = model.optimizer
+
+        def catch(grads: Any, trainable_variables: Any = None) -> Any:
+            caught.append((list(grads), list(trainable_variables or model.trainable_variables)))
+            return optimizer.iterations
+
+        # Regularizers ask the scope for weights. It must return the variables themselves, for the
+        # gradient tape knows no others; its constructor would read them.
+        weights = {id(v): v.value for v in model.trainable_variables}
+        scope = keras.StatelessScope(zeros)
+        scope.state_mapping.update(weights)
+        with scope:
+            if training:
+                optimizer.apply = catch
+                try:
+                    logs = model.train_step(data)
+                finally:
+                    del optimizer.apply
+            else:
+                logs = model.test_step(data)
+        logs = scalars(logs) if self._own else {}
+        self._names[training] = list(logs)
+        states = [scope.get_current_value(v) for v in self._variables]
+        numbers = [tf.reshape(tf.cast(s, tf.float64), [-1]) for s in (*states, *logs.values())]
+        vector = tf.concat([*numbers, tf.zeros([0], tf.float64)], 0)
+        if not training:
+            return [], [], vector
+        if len(caught) != 1:
+            raise UsageError(
+                "strategy", "ps", f"the model's train_step applies gradients {len(caught)} times",
+                "a train_step that calls self.optimizer.apply or apply_gradients once",
+                "strategy=mirrored",
+            )  # fmt: skip
+        gradients = {id(variable): gradient for gradient, variable in zip(*caught[0], strict=True)}
+        others = [scope.get_current_value(v) for v in model.non_trainable_variables]
+        return [gradients.get(id(v)) for v in model.trainable_variables], others, vector
+
+    def _account(self, vector: np.ndarray, rows: int, training: bool, steps: int = 0) -> Sums:
+        """Turn what a step returned into sums over its ``rows`` examples."""
+        states, returned = self._unpack(vector)
+        named = zip(self._names[training], (returned * rows).tolist(), strict=True)
+        return Sums(states, dict(named), rows, steps)
+
+    def evaluate(self, steps: int, rest: int) -> Sums:
+        """Run full evaluation steps, and one of ``rest`` examples if any, over all workers."""
+        assert self._evaluation_feed is not None
+        sums, begun, ended, total = Sums(), 0, 0, steps + bool(rest)
+        while ended < total:
+            while begun < total and begun - ended < 2 * self._workers:
+                whole = begun < steps
+                [arguments] = self._evaluation_feed.arguments(self._evaluation_step)
+                function = self._evaluate_whole if whole else self._evaluate_rest
+                rows = self._global_batch if whole else rest
+                self._begin((_EVALUATION, rows), function, arguments)
+                self._evaluation_step = (self._evaluation_step + 1) % self._evaluation_steps
+                begun += 1
+            key, vector = self._next()
+            if key[0] is not _EVALUATION:
+                self._came_late()
+                continue
+            sums.add(self._account(vector, key[1], training=False))
+            ended += 1
+        return sums
+
+    def _came_late(self) -> None:
+        """Take note of a training step that ended during an evaluation."""
+        raise AssertionError("every step has ended before an evaluation begins")
+
+    @tf.function(autograph=False)
+    def _evaluate_whole(self, *arguments: Any) -> tf.Tensor:
+        assert self._evaluation_feed is not None
+        data, _ = self._evaluation_feed.load(*arguments)
+        return self._engine.run(lambda: self._pure(data, training=False)[-1])
+
+    @tf.function(autograph=False)
+    def _evaluate_rest(self, *arguments: Any) -> tf.Tensor:
+        assert self._evaluation_feed is not None
+        data, count = self._evaluation_feed.load(*arguments)
+        real = tuple(part[:count] for part in data)
+        return self._engine.run(lambda: self._pure(real, training=False)[-1])
+
+    def summary(self) -> dict[str, Any]:
+        """Return how many steps, or parts of steps, each worker has done."""
+        return {"worker_steps": {f"worker-{w}": n for w, n in sorted(self._worker_steps.items())}}
+
+    def restore(self, summary: dict[str, Any]) -> None:
+        """Go on counting from a summary."""
+        for name, steps in summary.get("worker_steps", {}).items():
+            self._worker_steps[int(name.removeprefix("worker-"))] = steps
