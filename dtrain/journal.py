@@ -93,21 +93,23 @@ class Follower:
     def __init__(self, path: Path):
         self._path = path
         self._offset = 0
-        self._file_id = 0
+        self._last = b""  # line that was read; each has its time, so no two are alike
 
     def new(self) -> list[dict[str, Any]]:
         """Return the events completed since the last call."""
         try:
             with self._path.open("rb") as file:
-                found = os.fstat(file.fileno()).st_ino
-                if found != self._file_id:
-                    self._offset, self._file_id = 0, found
+                file.seek(self._offset - len(self._last))
+                if file.read(len(self._last)) != self._last:
+                    self._offset = 0  # it is not where it was
                 file.seek(self._offset)
                 data = file.read()
         except FileNotFoundError:
             return []
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
+        if whole:
+            self._last = whole[whole.rfind(b"\n", 0, -1) + 1 :]
         events = [json.loads(line) for line in whole.splitlines()]
         for event in events:
             if "metrics" in event:

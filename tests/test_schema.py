@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import OmegaConf
+from omegaconf import OmegaConf, open_dict
 
 from dtrain import datasets
 from dtrain.controller import schema
@@ -40,9 +40,10 @@ def composed(*overrides: str) -> Any:
     with initialize_config_dir(str(CONF), version_base="1.3"):
         whole = compose("config", list(overrides), return_hydra_config=True)
         HydraConfig.instance().set_config(whole)
-        config = compose("config", list(overrides))
-        OmegaConf.resolve(config)
-        return config
+        with open_dict(whole):
+            del whole["hydra"]  # which took a copy of it
+        OmegaConf.resolve(whole)
+        return whole
 
 
 @pytest.mark.parametrize("preset", [*PRESETS, *EXPERIMENTS])

@@ -219,7 +219,8 @@ def _parameter_servers(config: DictConfig, devices: int, threads: int | None) ->
     if devices != 1:
         raise UsageError(
             "hardware.devices", devices, "a worker of strategy=ps computes on one device",
-            "1, and more workers", f"strategy.workers={strategy.workers * devices}",
+            "1, and more workers",
+            f"hardware.devices=1 strategy.workers={strategy.workers * devices}",
         )  # fmt: skip
     if update == "sync" and strategy.max_staleness is not None:
         raise UsageError(
@@ -275,6 +276,12 @@ def _check_batch(batch: int, replicas: int, splits: Splits | None) -> None:
         )  # fmt: skip
     if splits is not None and batch > len(splits.train):
         largest = len(splits.train) // replicas * replicas
+        if largest == 0:
+            raise UsageError(
+                "trainer.batch_size", batch,
+                f"{replicas} replicas cannot share {len(splits.train)} training examples",
+                "more examples, or fewer replicas", "strategy=one_device",
+            )  # fmt: skip
         raise UsageError(
             "trainer.batch_size", batch, f"the dataset has {len(splits.train)} training examples",
             f"up to {largest}", f"trainer.batch_size={largest}",

@@ -74,7 +74,8 @@ class Loop:
         self._train_examples = 0
         self._interval_seconds = 0.0
         self._checkpoint_at = time.monotonic()
-        self._saved_step = 0
+        self._saved_step = -1  # none yet
+        self._loss: float | None = None  # of the last call
         # What the tasks have agreed on for the next call:
         self._stop = False
         self._end = False  # a callback ended the training
@@ -106,7 +107,7 @@ class Loop:
             if self._end:
                 break
             epoch, before = self.step // schedule.steps_per_epoch, self.step
-            if not self._stop:
+            if not (self._stop or self._save_now):
                 if self.step % schedule.steps_per_epoch == 0:
                     hooks.on_epoch_begin(epoch)
                 self._train_until(self._next_boundary(), count)
@@ -146,7 +147,7 @@ class Loop:
             max(1, count) if leads else 0,
             self._stopping(),
             self._model.stop_training,
-            leads and self._saved_step != self.step and self._checkpoint_by_time(),
+            leads and self.step > max(0, self._saved_step) and self._checkpoint_by_time(),
         ])  # fmt: skip
         self._stop, self._end, self._save_now = stop > 0, end > 0, save > 0
         return int(steps)
@@ -209,9 +210,10 @@ class Loop:
                 f"the loss is {logs['loss']} at step {self.step} (trainer.terminate_on_nan=true); "
                 f"a lower optimizer.learning_rate or optimizer.global_clipnorm=1.0 may help"
             )
-        self._report_progress(logs)
+        self._loss = logs.get("loss")
+        self._report_progress()
 
-    def _report_progress(self, logs: dict[str, float], evaluated: int = 0) -> None:
+    def _report_progress(self, evaluated: int = 0) -> None:
         schedule = self._schedule
         report = {
             "step": self.step,
@@ -219,7 +221,7 @@ class Loop:
             "epoch": (self.step - 1) // schedule.steps_per_epoch + 1,
             "epochs": schedule.epochs,
             "steps_per_epoch": schedule.steps_per_epoch,
-            "loss": logs.get("loss"),
+            "loss": self._loss,
             "metrics": self.logs,
             "examples_per_second": self.examples_per_second,
             "evaluated": evaluated,
@@ -233,11 +235,8 @@ class Loop:
         metrics["learning_rate"] = float(np.asarray(self._model.optimizer.learning_rate))
         metrics["examples_per_second"] = self._interval.examples / self._interval_seconds
         metrics.update(self._steps.interval())
-        self._point(epoch, metrics)
-        self._interval, self._interval_seconds = Sums(), 0.0
-
-    def _point(self, epoch: int, metrics: dict[str, float]) -> None:
         self._records.point(self.step, epoch + 1, metrics)
+        self._interval, self._interval_seconds = Sums(), 0.0
 
     def _end_epoch(self, epoch: int) -> None:
         schedule = self._schedule
@@ -245,7 +244,7 @@ class Loop:
         self._epoch = Sums()
         if schedule.validation_examples and (epoch + 1) % schedule.validation_freq == 0:
             validation = {f"val_{name}": value for name, value in self._validate().items()}
-            self._point(epoch, validation)
+            self._records.point(self.step, epoch + 1, validation)
             logs.update(validation)
         self.logs = logs
         self._callbacks.hooks.on_epoch_end(epoch, logs)
@@ -265,7 +264,7 @@ class Loop:
             seconds = (time.perf_counter() - begin) / now
             done += now
             count = max(1, int(CALL_SECONDS / max(seconds, 1e-3)))
-            self._report_progress(self._steps.results(sums), sums.examples)
+            self._report_progress(sums.examples)
         if rest:
             sums.add(self._steps.evaluate(0, rest))
         self.evaluated = sums.examples
@@ -306,7 +305,7 @@ class Loop:
             "objective": self._objective(),
         }
         arrays = state.snapshot(self._model, self._strategy)
-        if not self._schedule.terminate_on_nan and not _finite(arrays):
+        if not self._schedule.terminate_on_nan and not state.finite(arrays):
             self._records.event("notice", message=f"no checkpoint at step {self.step}: not finite")
             return
         arrays |= interval_arrays | epoch_arrays | callback_arrays
@@ -327,7 +326,3 @@ class Loop:
         self._steps.restore(meta["steps"])
         self._epoch = state.unpack_sums("epoch", arrays, meta["epoch"])
         self._callbacks.restore(arrays, meta["callbacks"])
-
-
-def _finite(arrays: dict[str, np.ndarray]) -> bool:
-    return all(np.all(np.isfinite(a)) for a in arrays.values() if a.dtype.kind == "f")

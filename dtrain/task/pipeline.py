@@ -180,6 +180,9 @@ def _mapped(elements: tf.data.Dataset, load: Callable[..., Any]) -> tf.data.Data
     # AutoGraph would read source files anew, which may have changed since they were imported.
     plain = tf.autograph.experimental.do_not_convert(load)
     dataset = elements.map(plain, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    # Unless it is known to be endless, the tasks of a cluster ask each other at every step whether
+    # all of them still have data.
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
     options = tf.data.Options()
     # Sharding is done above, by position: tf.data must not shard once more.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF

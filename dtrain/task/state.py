@@ -59,6 +59,11 @@ def restore(model: keras.Model, strategy: Strategy, arrays: Mapping[str, np.ndar
             variable.assign(arrays[name])
 
 
+def finite(arrays: Mapping[str, np.ndarray]) -> bool:
+    """Say whether no number is NaN or infinite."""
+    return all(np.all(np.isfinite(a)) for a in arrays.values() if a.dtype.kind == "f")
+
+
 def pack_sums(name: str, sums: Sums) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Return the arrays and the JSON value that :func:`unpack_sums` turns back."""
     arrays = {f"sums/{name}/{i}": state for i, state in enumerate(sums.states)}

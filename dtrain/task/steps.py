@@ -130,8 +130,9 @@ class Steps:
     def results(self, sums: Sums) -> dict[str, float]:
         """Turn sums into values by name.
 
-        A metric that was updated gives its result. What a step returned under a name that no
-        updated metric has (a plain tensor) gives its mean over the examples.
+        A metric gives its result, unless a step of the class's own did not update it. What such a
+        step returned under a name that no updated metric has (a plain tensor) gives its mean over
+        the examples.
         """
         values = {name: value / max(1, sums.examples) for name, value in sums.returned.items()}
         if not sums.states:
@@ -144,7 +145,7 @@ class Steps:
         for metric, result in zip(self._model.metrics, self._results(tensors), strict=True):
             states = sums.states[position : position + len(metric.variables)]
             position += len(metric.variables)
-            if any(np.any(state != 0) for state in states):
+            if not self._own or any(np.any(state != 0) for state in states):
                 values.update({name: float(value) for name, value in result.items()})
         return values
 

@@ -1,4 +1,4 @@
-"""Clusters that are hurt: real processes, real signals; what is said, what goes on, what is left."""
+"""Clusters that are hurt: real processes and signals; what is said, what goes on, what is left."""
 
 from __future__ import annotations
 

@@ -37,6 +37,7 @@ class SynchronousSteps(CoordinatedSteps):
         self._rows = self._global_batch // self._workers
         self._late = 0  # parts of earlier steps that are still being computed
         self._dropped = 0
+        self._told = 0  # of them, in points of the journal
 
     def train(self, steps: int, ahead: int = 0) -> Sums:
         """Run ``steps`` updates, one after the other."""
@@ -108,8 +109,17 @@ class SynchronousSteps(CoordinatedSteps):
         """Return how many gradients were dropped since the last such call, if any may be."""
         if self._needed == self._workers:
             return {}
-        dropped, self._dropped = self._dropped, 0
+        dropped, self._told = self._dropped - self._told, self._dropped
         return {"dropped_gradients": float(dropped)}
+
+    def summary(self) -> dict[str, Any]:
+        """Return how many parts each worker has done, and how many gradients were dropped."""
+        return {**super().summary(), "dropped_gradients": self._dropped}
+
+    def restore(self, summary: dict[str, Any]) -> None:
+        """Go on counting from a summary."""
+        super().restore(summary)
+        self._dropped = self._told = summary.get("dropped_gradients", 0)
 
 
 class _Split:
