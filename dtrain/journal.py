@@ -84,7 +84,7 @@ def cut(path: Path, step: int) -> None:
 
 
 class Follower:
-    """Reads a journal while it grows; one that was cut (:func:`cut`) is read from its beginning.
+    """Reads a journal while it grows; one of which read lines were cut, from its beginning again.
 
     Args:
         path: the file; it need not exist yet.

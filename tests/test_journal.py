@@ -120,15 +120,21 @@ def test_follower_reads_a_journal_that_was_cut_from_its_beginning(path: Path) ->
         log.write("metrics", step=4, metrics={"loss": 0.5})
     [event] = follower.new()
     assert (event["step"], event["metrics"]) == (4, {"loss": 0.5})
-    # Cut while it grew past where the follower was: the length alone would not tell.
+    # What was read is still there: it goes on.
     with contextlib.closing(Journal(path)) as log:
         log.write("metrics", step=5, metrics={"loss": 0.25})
     journal.cut(path, 4)
     with contextlib.closing(Journal(path)) as log:
         for step in range(5, 20):
             log.write("metrics", step=step, metrics={})
+    assert [event["step"] for event in follower.new()] == [*range(5, 20)]
+    # Cut, and grown past where the follower was: the length alone would not tell.
+    journal.cut(path, 7)
+    with contextlib.closing(Journal(path)) as log:
+        for step in range(8, 40):
+            log.write("metrics", step=step, metrics={"another": step})
     found = [event["step"] for event in follower.new()]
-    assert found == [1, 2, 3, 3, *range(4, 20)]
+    assert found == [1, 2, 3, 3, *range(4, 40)]
 
 
 EVENTS: list[dict[str, Any]] = [

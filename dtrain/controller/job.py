@@ -200,7 +200,8 @@ class Job:
         journal = Journal(self._rundir.journal)  # no task runs: nobody else writes
         journal.write("restart", step=step, message=message)
         journal.close()
-        self._events = self._follower.new()
+        self._follower = Follower(self._rundir.journal)
+        self._events = self._follower.new()  # all that still holds
         self._display.message(message)
 
     def _look(self) -> None:
