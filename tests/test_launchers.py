@@ -1,17 +1,33 @@
-"""The local launcher: real processes, their exit codes, their end."""
+"""The launchers: real processes, what they say, their exit codes, their end."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
+import signal
+import socket
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dtrain import errors
 from dtrain.cluster import Cluster, Task
-from dtrain.controller.launchers import Local
+from dtrain.controller.launchers import Env, Inline, Launcher, Local
 from dtrain.controller.launchers import local as module
+from dtrain.errors import UsageError
 from dtrain.rundir import RunDir, write_json
 from tests import warm
+from tests.integration.test_failures import processes, until
+
+SETTINGS = {"grace_seconds": 5, "start_timeout": 60, "stall_timeout": None, "max_restarts": 0}
+SERVED = (
+    Task("chief", 0, 0),
+    Task("worker", 0, 1, serves=True, replaceable=True),
+    Task("ps", 0, 0, serves=True),
+)
 
 
 @pytest.fixture
@@ -19,52 +35,349 @@ def cluster() -> Cluster:
     return Cluster((Task("chief", 0, 1),), "cpu", 1, warm.ENVIRONMENT)
 
 
+@pytest.fixture
+def several() -> Cluster:
+    return Cluster(SERVED, "cpu", 1, warm.ENVIRONMENT)
+
+
+@pytest.fixture
+def launcher() -> Iterator[Local]:
+    launcher = Local(**SETTINGS)
+    yield launcher
+    launcher.kill()
+
+
 def broken(tmp_path: Path, cluster: Cluster) -> RunDir:
-    """Return a run folder whose configuration names a model that does not exist."""
+    """Return a run folder whose configuration lacks all that a task needs."""
     rundir = RunDir.create(tmp_path / "run")
     write_json(rundir.cluster, cluster.to_json())
     rundir.config.write_text("hardware: {}\n")
     return rundir
 
 
-def test_exit_codes_and_logs(tmp_path: Path, cluster: Cluster) -> None:
+def endless(tmp_path: Path, cluster: Cluster) -> RunDir:
+    """Return a run folder whose configuration is a pipe: its tasks wait for it for ever."""
     rundir = broken(tmp_path, cluster)
-    launcher = Local(grace_seconds=5)
+    rundir.config.unlink()
+    os.mkfifo(rundir.config)
+    return rundir
+
+
+def busy(tmp_path: Path, cluster: Cluster) -> RunDir:
+    """Return a run folder whose configuration keeps a processor busy for minutes."""
+    rundir = broken(tmp_path, cluster)
+    rundir.config.write_text("a:\n" + "- 1\n" * 1_000_000)
+    return rundir
+
+
+def heard(launcher: Launcher, *last: tuple[str, str]) -> dict[str, list[str]]:
+    """Wait for news until those of ``last`` have come; return the words of each task."""
+    news: list[tuple[str, str]] = []
+
+    def come() -> bool:
+        news.extend(launcher.wait(0.05))
+        return set(last) <= set(news)
+
+    until(come, lambda: news, 60)
+    return {name: [word for who, word in news if who == name] for name, _ in news}
+
+
+# --- one task
+
+
+def test_exit_codes_and_logs(tmp_path: Path, cluster: Cluster, launcher: Local) -> None:
+    rundir = broken(tmp_path, cluster)
     launcher.prepare(cluster)
-    launcher.start(rundir, cluster)
-    while launcher.running(timeout=10):
-        pass
+    launcher.start(rundir, launcher.place(cluster))
+    assert heard(launcher, ("chief-0", "ended")) == {"chief-0": ["started", "ended"]}
     assert launcher.exit_codes() == {"chief-0": 1}
     assert "ConfigAttributeError" in rundir.log("chief-0").read_text()
+    assert launcher.wait(0) == []  # it is told once
 
 
-def test_kill_leaves_nothing(tmp_path: Path, cluster: Cluster) -> None:
-    launcher = Local(grace_seconds=5)
-    launcher.start(broken(tmp_path, cluster), cluster)
+def test_kill_leaves_nothing(tmp_path: Path, cluster: Cluster, launcher: Local) -> None:
+    launcher.start(endless(tmp_path, cluster), cluster)
+    heard(launcher, ("chief-0", "started"))
+    assert set(processes(tmp_path)) == {"chief-0"}
+    assert launcher.exit_codes() == {}
     launcher.kill()
-    assert not launcher.running(timeout=0)
-    assert launcher.exit_codes()["chief-0"] in (-9, 1)
+    assert processes(tmp_path) == {}
+    assert launcher.exit_codes() == {"chief-0": -9}
 
 
-def test_an_idle_launcher_is_not_running() -> None:
-    launcher = Local(grace_seconds=5)
-    assert not launcher.running(timeout=0)
+def test_an_idle_launcher(launcher: Local) -> None:
+    assert launcher.wait(0) == []
     launcher.stop()
+    launcher.dump()
     launcher.kill()
     assert launcher.exit_codes() == {}
+    assert launcher.frozen() == set()
 
 
-def test_another_environment_gets_fresh_processes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_environment_gets_fresh_processes(
+    capsys: pytest.CaptureFixture[str], launcher: Local
+) -> None:
     """TensorFlow has read the server's environment: it cannot be changed by a fork."""
     assert module.warm(warm.ENVIRONMENT).get_start_method() == "forkserver"
     other = {**warm.ENVIRONMENT, "TF_ENABLE_ONEDNN_OPTS": "0"}
     assert module.warm(other).get_start_method() == "spawn"
-    Local(5).prepare(Cluster((), "cpu", 1, other))
+    launcher.prepare(Cluster((), "cpu", 1, other))
     assert "importing TensorFlow anew" in capsys.readouterr().err
     assert module.warm(warm.ENVIRONMENT).get_start_method() == "forkserver"
 
 
-def test_the_environment_of_this_process_stays_as_it_is() -> None:
+def test_the_environment_of_this_process_stays_as_it_is(
+    tmp_path: Path, cluster: Cluster, launcher: Local
+) -> None:
     before = dict(os.environ)
     module.warm(warm.ENVIRONMENT)
+    launcher.start(broken(tmp_path, cluster), cluster)
     assert dict(os.environ) == before
+
+
+def test_a_hanging_task_writes_where_it_is(
+    tmp_path: Path, cluster: Cluster, launcher: Local
+) -> None:
+    rundir = endless(tmp_path, cluster)
+    launcher.start(rundir, cluster)
+    heard(launcher, ("chief-0", "started"))
+    log = rundir.log("chief-0")
+    launcher.dump()
+    for part in ("Current thread", "main.py"):
+        until(lambda part=part: part in log.read_text(), log.read_text, 20)
+    assert launcher.wait(0) == []  # and goes on
+    launcher.kill()
+    launcher.dump()  # nobody is there: nobody is signalled
+
+
+def test_a_frozen_task(tmp_path: Path, cluster: Cluster, launcher: Local) -> None:
+    launcher.start(busy(tmp_path, cluster), cluster)
+    heard(launcher, ("chief-0", "started"))
+    pid = processes(tmp_path)["chief-0"]
+
+    def work() -> None:
+        """Wait until it has had processor time since the last look."""
+        before = module._state(pid)[1]
+        until(lambda: module._state(pid)[1] > before, lambda: module._state(pid), 20)
+
+    def stop() -> None:
+        os.kill(pid, signal.SIGSTOP)
+        until(lambda: module._state(pid)[0] == "T", lambda: module._state(pid), 20)
+
+    assert launcher.frozen() == set()
+    work()
+    stop()
+    assert launcher.frozen() == set()  # it has done something since
+    assert launcher.frozen() == {"chief-0"}
+    assert launcher.frozen() == {"chief-0"}
+    os.kill(pid, signal.SIGCONT)
+    work()
+    assert launcher.frozen() == set()
+    work()
+    stop()
+    assert launcher.frozen() == set()
+    assert launcher.frozen() == {"chief-0"}
+    launcher.kill()
+    assert launcher.frozen() == set()
+
+
+def test_a_task_that_waits_is_not_frozen(tmp_path: Path, cluster: Cluster, launcher: Local) -> None:
+    launcher.start(endless(tmp_path, cluster), cluster)
+    heard(launcher, ("chief-0", "started"))
+    pid = processes(tmp_path)["chief-0"]
+    until(lambda: module._state(pid)[0] == "S", lambda: module._state(pid), 20)
+    assert [launcher.frozen() for _ in range(3)] == [set(), set(), set()]
+
+
+# --- several tasks
+
+
+def test_every_task_starts_and_one_again(tmp_path: Path, several: Cluster, launcher: Local) -> None:
+    placed = launcher.place(several)
+    rundir = broken(tmp_path, placed)
+    launcher.start(rundir, placed)
+    names = [task.name for task in several.tasks]
+    words = heard(launcher, *((name, "ended") for name in names))
+    assert words == {name: ["started", "ended"] for name in names}
+    assert launcher.exit_codes() == dict.fromkeys(names, 1)
+    once = rundir.log("worker-0").read_text()
+
+    launcher.start_again("worker-0")
+    assert "worker-0" not in launcher.exit_codes()
+    assert heard(launcher, ("worker-0", "ended")) == {"worker-0": ["started", "ended"]}
+    assert launcher.exit_codes()["worker-0"] == 1
+    assert len(rundir.log("worker-0").read_text()) > len(once)
+
+
+def test_one_task_is_ended(tmp_path: Path, several: Cluster, launcher: Local) -> None:
+    launcher.start(endless(tmp_path, several), several)
+    heard(launcher, *((task.name, "started") for task in several.tasks))
+    launcher.end("worker-0")
+    assert heard(launcher, ("worker-0", "ended")) == {"worker-0": ["ended"]}
+    assert launcher.exit_codes() == {"worker-0": -9}
+    assert set(processes(tmp_path)) == {"chief-0", "ps-0"}
+
+
+def test_a_stop_is_for_those_that_train(tmp_path: Path, several: Cluster, launcher: Local) -> None:
+    """These need the others to save their state."""
+    launcher.start(endless(tmp_path, several), several)
+    heard(launcher, *((task.name, "started") for task in several.tasks))
+    launcher.stop()
+    assert heard(launcher, ("chief-0", "ended")) == {"chief-0": ["ended"]}
+    assert launcher.exit_codes() == {"chief-0": -15}
+    assert set(processes(tmp_path)) == {"worker-0", "ps-0"}
+    assert launcher.wait(0) == []
+
+
+def test_addresses(cluster: Cluster, several: Cluster, launcher: Local) -> None:
+    assert launcher.place(cluster) is cluster
+    placed = launcher.place(several)
+    addresses = [str(task.address) for task in placed.tasks]
+    assert len(set(addresses)) == 3
+    for address in addresses:
+        host, _, port = address.partition(":")
+        assert host == "127.0.0.1"
+        with socket.socket() as probe:
+            probe.bind(("", int(port)))  # it is free
+    assert [dataclasses.replace(task, address=None) for task in placed.tasks] == [*SERVED]
+    again = launcher.place(placed)
+    assert again.spec().keys() == {"chief", "worker", "ps"}
+    assert len(launcher._ports._locks) == 3  # those of before are given back
+    launcher.kill()
+    assert launcher._ports._locks == []
+
+
+# --- devices
+
+HOSTS = (Task("chief", 0, 2), Task("worker", 0, 1), Task("worker", 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("tasks", "kind", "visible", "expected"),
+    [
+        (HOSTS, "gpu", None, ["0,1", "2", "3,4"]),
+        (HOSTS, "gpu", "7,5,GPU-3,1,0", ["7,5", "GPU-3", "1,0"]),
+        (HOSTS, "cpu", "0,1", ["-1", "-1", "-1"]),
+        (SERVED, "gpu", None, ["-1", "0", "-1"]),
+        (SERVED, "gpu", "6,7", ["-1", "6", "-1"]),
+    ],
+)
+def test_each_task_has_gpus_of_its_own(
+    tasks: tuple[Task, ...], kind: str, visible: str | None, expected: list[str],
+    monkeypatch: pytest.MonkeyPatch, launcher: Local,
+) -> None:  # fmt: skip
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    launcher._cluster = Cluster(tasks, kind, 1, {})
+    assert [launcher._gpus(task) for task in tasks] == expected
+
+
+@pytest.mark.parametrize(("visible", "expected"), [(None, "0,1"), ("3,4,5", "3,4")])
+def test_a_host_of_its_own_has_all_gpus(
+    visible: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    launcher = Env(**SETTINGS)
+    launcher._cluster = Cluster(HOSTS, "gpu", 5, {})
+    assert launcher._gpus(HOSTS[2]) == expected
+
+
+# --- in this process
+
+
+def test_one_process_is_not_several_tasks(cluster: Cluster, several: Cluster) -> None:
+    launcher = Inline(**SETTINGS)
+    assert launcher.check(cluster, {}) is cluster
+    with pytest.raises(UsageError) as caught:
+        launcher.check(several, {})
+    assert "launcher=inline: one process cannot be 3 tasks" in str(caught.value)
+    assert "type: launcher=local" in str(caught.value)
+
+
+def test_what_a_launcher_need_not_do(cluster: Cluster) -> None:
+    launcher = Inline(**SETTINGS)
+    assert launcher.own(cluster) == cluster.chief
+    assert launcher.followed(cluster) == cluster.tasks
+    assert launcher.place(cluster) is cluster
+    assert (launcher.wait(0), launcher.exit_codes(), launcher.frozen()) == ([], {}, set())
+    for act in (launcher.start_again, launcher.end):
+        with pytest.raises(NotImplementedError, match=r"Inline cannot (start|end) chief-0"):
+            act("chief-0")
+
+
+# --- one task of many
+
+PLACES = {"chief": ["a.example:2222"], "worker": ["b.example:2222"], "ps": ["c.example:2222"]}
+
+
+@pytest.fixture
+def env(monkeypatch: pytest.MonkeyPatch) -> Iterator[Env]:
+    """Return the launcher of ps-0's host, and leave nothing."""
+    task = {"type": "ps", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": PLACES, "task": task}))
+    launcher = Env(**SETTINGS)
+    yield launcher
+    launcher.kill()
+
+
+def test_others_start_the_others_again() -> None:
+    with pytest.raises(UsageError) as caught:
+        Env(**{**SETTINGS, "max_restarts": 2})
+    assert str(caught.value).startswith("launcher.max_restarts=2: launcher=env starts one task")
+    assert str(caught.value).endswith("type: launcher.max_restarts=0")
+
+
+def test_a_place_in_somebodys_cluster(several: Cluster, env: Env) -> None:
+    placed = env.check(several, {"strategy.name": "ps"})
+    assert placed.spec() == PLACES
+    assert env.place(placed) is placed
+    assert env.own(placed) == placed.task("ps-0")
+    assert env.followed(placed) == (placed.task("ps-0"),)
+    assert not env.shares_machine
+
+
+def test_the_own_task_alone_is_started(tmp_path: Path, several: Cluster, env: Env) -> None:
+    placed = env.check(several, {"strategy.name": "ps"})
+    env.start_own(broken(tmp_path, placed), placed)
+    assert heard(env, ("ps-0", "ended")) == {"ps-0": ["started", "ended"]}
+    assert env.exit_codes() == {"ps-0": 1}
+    assert not (tmp_path / "run" / "logs" / "chief-0.log").exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"), [(errors.PORT_TAKEN, errors.FAILED), (75, 75), (0, 0), (-9, -9)]
+)
+def test_nobody_here_can_choose_another_port(
+    code: int, expected: int, env: Env, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Local, "exit_codes", lambda self: {"ps-0": code})
+    assert env.exit_codes() == {"ps-0": expected}
+
+
+class Others:
+    """The chief's line to the other commands."""
+
+    def __init__(self) -> None:
+        self.news = [("worker-0", "stop"), ("ps-0", "gone")]
+        self.ended: list[int] = []
+
+    def messages(self) -> list[tuple[str, str]]:
+        news, self.news = self.news, []
+        return news
+
+    def end(self, code: int) -> None:
+        self.ended.append(code)
+
+
+def test_what_other_hosts_say(env: Env, capsys: pytest.CaptureFixture[str]) -> None:
+    others: Any = Others()
+    env._host = others
+    assert env.wait(0) == [("worker-0", "stop")]
+    assert capsys.readouterr().err == "dtrain: ps-0 is gone\n"
+    assert env.wait(0) == []
+    env.farewell(75)
+    env.farewell(75)
+    assert others.ended == [75]

@@ -25,6 +25,35 @@ SHARED = [
     "datasets",
     "checkpoint",
 ]
+#: Modules of one half each: what a task's strategy, model or data may name, and the controller's.
+OF_A_TASK = ["augment", "models", "schedules"]
+OF_THE_CONTROLLER = ["__main__", "sync"]
+#: Modules of the controller, lowest first; each may import those before it.
+CONTROLLER = [
+    "tf_config",
+    "rendezvous",
+    "launchers.base",
+    "launchers.ports",
+    "launchers.inline",
+    "launchers.local",
+    "launchers.env",
+    "launchers",
+    "presets",
+    "schema",
+    "explain",
+    "resume",
+    "plan",
+    "progress",
+    "tracking",
+    "report",
+    "supervisor",
+    "result",
+    "member",
+    "job",
+    "cli",
+]
+#: What starts processes or talks to other hosts knows nothing of training.
+IGNORANT = CONTROLLER[: CONTROLLER.index("launchers") + 1]
 
 
 def imports(path: Path) -> Iterator[tuple[str, bool]]:
@@ -66,6 +95,38 @@ def test_shared_modules_build_on_each_other_only(name: str) -> None:
         parts = imported.split(".")
         assert not (top and parts[0] in ("tensorflow", "keras", "hydra", "mlflow"))
         assert parts[0] != "dtrain" or len(parts) == 1 or parts[1] in below
+
+
+def within(folder: str, path: Path) -> str:
+    """Return the module's name below ``dtrain.<folder>``; that of a package is the folder's."""
+    parts = path.relative_to(PACKAGE / folder).with_suffix("").parts
+    return ".".join(part for part in parts if part != "__init__")
+
+
+def test_every_module_has_its_place() -> None:
+    top = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
+    assert top == {*SHARED, *OF_A_TASK, *OF_THE_CONTROLLER}
+    assert {within("controller", path) for path in modules("controller")} == {"", *CONTROLLER}
+
+
+@pytest.mark.parametrize("path", modules("controller"), ids=lambda p: p.name)
+def test_the_controller_is_built_from_below(path: Path) -> None:
+    name = within("controller", path)
+    below = CONTROLLER[: CONTROLLER.index(name)] if name else []
+    for imported, _ in imports(path):
+        head, _, rest = imported.partition("dtrain.controller.")
+        if not head and rest:
+            assert any(rest == each or rest.startswith(f"{each}.") for each in below), imported
+
+
+@pytest.mark.parametrize("name", IGNORANT)
+def test_launchers_know_nothing_of_training(name: str) -> None:
+    [path] = [p for p in modules("controller") if within("controller", p) == name]
+    for imported, top in imports(path):
+        parts = imported.split(".")
+        known = ("errors", "cluster", "rundir", "controller", "__version__")
+        assert parts[0] != "dtrain" or len(parts) == 1 or not top or parts[1] in known
+        assert parts[0] not in ("omegaconf", "hydra", "mlflow", "numpy", "rich")
 
 
 @pytest.mark.parametrize("arguments", [["--cfg", "job"], ["dry_run=true", "strategy=mirrored"]])

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from dtrain.cluster import Cluster, Task
+from dtrain.controller.plan import Plan
 from dtrain.controller.progress import Display
-from dtrain.controller.report import print_end, short
+from dtrain.controller.report import drawing, print_end, print_plan, short
 from dtrain.rundir import RunDir
 from tests.test_schema import composed
 
@@ -53,3 +55,46 @@ def test_other_ends(
 def test_short_paths(tmp_path: Path) -> None:
     assert short(tmp_path / "a" / "b") == "a/b"
     assert short(Path("/elsewhere/b")) == "/elsewhere/b"
+
+
+def test_a_drawing_of_one_task() -> None:
+    assert drawing(Cluster((Task("chief", 0, 2),), "gpu", 2, {})) == [
+        "   task     does                devices       address",
+        "└─ chief-0  trains and records  GPU:0, GPU:1  this machine",
+    ]
+
+
+def test_a_drawing_of_workers() -> None:
+    """An environment may know no chief: the first worker leads."""
+    tasks = (Task("worker", 0, 1), Task("worker", 1, 1))
+    placed = Cluster(tasks, "cpu", 2, {}).at(["a.example:2222", "127.0.0.1:20000"])
+    assert drawing(placed) == [
+        "   task      does                devices  address",
+        "├─ worker-0  trains and records  CPU:0    a.example:2222",
+        "└─ worker-1  trains              CPU:0    127.0.0.1:20000",
+    ]
+
+
+def test_a_drawing_of_parameter_servers() -> None:
+    tasks = (
+        Task("chief", 0, 0),
+        Task("worker", 0, 1, serves=True, replaceable=True),
+        Task("ps", 0, 0, serves=True),
+    )
+    assert drawing(Cluster(tasks, "gpu", 1, {})) == [
+        "   task      does                devices  address",
+        "├─ chief-0   coordinates         CPU:0    this machine",
+        "├─ worker-0  computes gradients  GPU:0    this machine",
+        "└─ ps-0      keeps variables     CPU:0    this machine",
+    ]
+
+
+def test_the_plan_shows_the_drawing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = Cluster((Task("chief", 0, 1), Task("worker", 0, 1)), "cpu", 2, {})
+    print_plan(composed("dry_run=true"), Plan(cluster, 8, 1000, None), tmp_path / "run")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.strip() for line in lines[-4:-1]] == [line.strip() for line in drawing(cluster)]
+    assert "  train examples       1,000" in lines
+    assert "  validation examples  known once the task has loaded the dataset" in lines
+    assert "  run folder           run" in lines
+    assert lines[-1] == "dry_run=true: nothing was started"

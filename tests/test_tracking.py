@@ -10,7 +10,7 @@ import pytest
 from dtrain.cluster import Cluster, Task
 from dtrain.controller.tracking import Shipper, Tracker, flatten, import_mlflow, tags, uri
 from dtrain.journal import Journal
-from dtrain.rundir import RunDir, read_json
+from dtrain.rundir import RunDir, read_json, write_json
 from tests.test_schema import composed
 
 CLUSTER = Cluster((Task("chief", 0, 1),), "cpu", 1, {})
@@ -57,6 +57,40 @@ def test_a_second_shipper_goes_on_and_repeats_nothing(shipper: Any) -> None:
     assert (run.info.start_time, run.info.end_time) == (1_000_000, 2_000_000)
     assert run.data.params["parameters"] == "42"
     assert run.data.params["optimizer.learning_rate"] == "0.001"
+
+
+@pytest.mark.parametrize(("result", "tag"), [({"restarts": 2}, "2"), ({"restarts": 0}, "0")])
+def test_how_often_it_was_started_again(result: dict[str, Any], tag: str, shipper: Any) -> None:
+    one = shipper()
+    one.open(1000.0)
+    write_json(shipper.rundir.result, result)
+    one.close("FINISHED", 2000.0)
+    client, run = recorded(shipper.rundir)
+    assert run.data.tags["restarts"] == tag
+    assert [a.path for a in client.list_artifacts(run.info.run_id)] == ["result.json"]
+
+
+def test_a_run_without_a_result_says_nothing_of_restarts(shipper: Any) -> None:
+    """As one that dtrain.sync ships after its controller was killed."""
+    one = shipper()
+    one.open(1000.0)
+    one.close("KILLED", 2000.0)
+    _, run = recorded(shipper.rundir)
+    assert run.info.status == "KILLED"
+    assert "restarts" not in run.data.tags
+
+
+def test_points_of_a_restart_are_not_written_twice(shipper: Any) -> None:
+    """The journal is cut, and read again from its beginning."""
+    one = shipper()
+    one.open(1000.0)
+    one.ship([START, point(1, loss=3.0), point(2, loss=2.0)])
+    restart = {"event": "restart", "time": 1003.0, "step": 1, "message": "restart 1 of 1"}
+    one.ship([START, point(1, loss=3.0), restart, START, point(2, loss=2.0), point(3, loss=1.0)])
+    client, run = recorded(shipper.rundir)
+    history = client.get_metric_history(run.info.run_id, "loss")
+    assert [(p.step, p.value) for p in history] == [(1, 3.0), (2, 2.0), (3, 1.0)]
+    assert run.data.params["parameters"] == "42"
 
 
 def test_more_points_than_one_call_takes(shipper: Any) -> None:

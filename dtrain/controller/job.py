@@ -114,6 +114,7 @@ class Job:
         self._start_seconds: float | None = None
         self._restarts = 0
         self._replaced = 0  # workers
+        self._asked = False  # to stop
 
     def run(self) -> Outcome:
         """Start the tasks, follow them to their end, and write ``result.json``."""
@@ -176,7 +177,8 @@ class Job:
             failure = supervisor.watch(signals, self._look)
             self._launcher.kill()
             self._replaced += supervisor.replaced
-            if failure is None or signals.count or self._refused():
+            self._asked = self._asked or supervisor.asked
+            if failure is None or self._asked or self._refused():
                 return failure
             if failure.port and stolen < PORT_TRIES:
                 stolen += 1
@@ -218,7 +220,7 @@ class Job:
             self._display.message(f"{self._cluster.chief.name} | {line}")
 
     def _finish(self, interrupted: bool, failure: Failure | None) -> Outcome:
-        code = self._exit_code(interrupted)
+        code = self._exit_code(interrupted or self._asked)
         problem = None
         if code == errors.FAILED:
             failure = failure or Failure(self._cluster.chief.name)
@@ -231,7 +233,7 @@ class Job:
             self._display.message(f"error: {message}")
             return Outcome(code)
         status = {errors.OK: "FINISHED", errors.FAILED: "FAILED"}.get(code, "KILLED")
-        if interrupted and code == errors.FAILED:
+        if (interrupted or self._asked) and code == errors.FAILED:
             status, problem = "KILLED", "stopped before a checkpoint was saved"
         found = result.result(
             self._config, self._cluster, self._rundir, self._events,

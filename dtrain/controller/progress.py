@@ -114,8 +114,12 @@ class Tail:
             return []
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
-        lines = whole.decode(errors="replace").splitlines()
-        return [line for line in lines if not _CHATTER.match(line)]
+        return without_chatter(whole.decode(errors="replace"))
+
+
+def without_chatter(text: str) -> list[str]:
+    """Return the lines that are not from TensorFlow's C++ half."""
+    return [line for line in text.splitlines() if not _CHATTER.match(line)]
 
 
 def _number(value: float | None) -> str:

@@ -10,6 +10,7 @@ from omegaconf import DictConfig
 
 from dtrain.cluster import Cluster
 from dtrain.controller import report
+from dtrain.controller.progress import without_chatter
 from dtrain.controller.supervisor import Failure
 from dtrain.rundir import RunDir, read_json
 
@@ -26,7 +27,7 @@ def last_words(log: Path) -> str:
     """Return the last lines of a task's log."""
     if not log.exists():
         return "it left no log"
-    return "\n".join(log.read_text(errors="replace").splitlines()[-5:])
+    return "\n".join(without_chatter(log.read_text(errors="replace"))[-5:])
 
 
 def problem(failure: Failure, rundir: RunDir, events: list[dict[str, Any]]) -> str:

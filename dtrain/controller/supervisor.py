@@ -89,6 +89,7 @@ class Supervisor:
         self._report: dict[str, Any] | None = None
         self._moved_at = time.monotonic()
         self.replaced = 0  # workers that were started again
+        self.asked = False  # somebody asked the job, or one of its tasks, to stop
 
     def watch(self, signals: Signals, look: Callable[[], None]) -> Failure | None:
         """Return when the job has ended, well or not, or cannot go on.
@@ -97,7 +98,7 @@ class Supervisor:
             signals: requests to stop; the second one is obeyed at once.
             look: called at each turn.
         """
-        asked = signals.count
+        asked = before = signals.count
         while True:
             news = self._launcher.wait(INTERVAL)
             failure = self._hear(news)
@@ -107,11 +108,14 @@ class Supervisor:
             if not self._training:
                 return None
             if signals.count > asked:
-                asked = signals.count
-                if self._deadline < math.inf:
+                asked += 1
+                # Ctrl-C in a terminal reaches the tasks as well: they may have been the first to
+                # tell, and only a second one is meant so.
+                if asked - before > 1:
                     self._say("stopping at once")
                     return None
-                self._stop("stopping: saving a checkpoint (once more: stop at once)")
+                self._say("stopping: saving a checkpoint (once more: stop at once)")
+                self._stop()
             now = time.monotonic()
             if now > self._deadline:
                 self._say("the tasks did not stop in time: ended by force")
@@ -120,9 +124,9 @@ class Supervisor:
             if failure is not None:
                 return failure
 
-    def _stop(self, message: str) -> None:
-        if self._deadline == math.inf:
-            self._say(message)
+    def _stop(self) -> None:
+        if not self.asked:
+            self.asked = True
             self._launcher.stop()
             self._deadline = time.monotonic() + self._launcher.grace_seconds
 
@@ -135,7 +139,9 @@ class Supervisor:
                 self._waited_for.discard(name)
                 self._moved_at = time.monotonic()
             elif word == "stop":
-                self._stop(f"{name} was asked to stop: saving a checkpoint")
+                if not self.asked:
+                    self._say(f"{name} was asked to stop: saving a checkpoint")
+                self._stop()
             else:
                 ended.append(name)
         codes = self._launcher.exit_codes()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import multiprocessing
 import os
@@ -22,7 +21,7 @@ from dtrain.cluster import Cluster, Task
 from dtrain.errors import DtrainError, UsageError, nearest
 from dtrain.journal import Journal
 from dtrain.rundir import RunDir, read_json
-from dtrain.task import build, hardware, pipeline, state
+from dtrain.task import build, hardware, lifeline, pipeline, state
 from dtrain.task.callbacks import Callbacks
 from dtrain.task.loop import Loop
 from dtrain.task.records import Records, Silence
@@ -39,10 +38,10 @@ class Stop:
     """Remembers that a signal asked this process to stop.
 
     Args:
-        tell: called at the first signal; by a task that cannot stop by itself.
+        tell: called at the first signal.
     """
 
-    def __init__(self, tell: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, tell: Callable[[], None]) -> None:
         self._asked = False
         self._tell = tell
 
@@ -72,7 +71,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda word:
         run_path: the run folder, with ``config.yaml`` and ``cluster.json``.
         task_name: which of the tasks of ``cluster.json`` this process is.
         say: tells the launcher ``joined`` (the cluster is there) and ``stop`` (this task was asked
-            to stop, and cannot do it by itself).
+            to stop: if it serves it cannot do so by itself, and if it trains it may be stuck).
 
     Returns:
         The exit code (:mod:`dtrain.errors`).
@@ -82,7 +81,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda word:
     assert isinstance(config, DictConfig)
     cluster = Cluster.from_json(read_json(rundir.cluster) or {})
     task = cluster.task(task_name)
-    stop = Stop(tell=lambda: say("stop")) if task.serves else Stop()
+    stop = Stop(tell=lambda: say("stop"))
     stop.install()
     journal: Journal | None = None
     try:
@@ -297,10 +296,7 @@ def _die_with_the_controller() -> None:
     parent = multiprocessing.parent_process()
     if parent is None:
         return
-    if sys.platform == "linux":
-        # The warm server ends with the controller. The kernel then ends even a task that is
-        # stopped, or deep inside TensorFlow: prctl(PR_SET_PDEATHSIG, SIGKILL).
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    lifeline.end_with_the_parent()  # the warm server, which ends with the controller
 
     def watch() -> None:
         parent.join()

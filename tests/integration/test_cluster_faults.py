@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import threading
@@ -95,6 +96,7 @@ def test_a_coordinator_or_a_server_is_lost(task: str, number: signal.Signals, dt
 
 USER = '''
 import os
+import random
 import threading
 import keras
 import tensorflow as tf
@@ -278,3 +280,48 @@ def test_a_stolen_port_is_replaced(dtrain, monkeypatch) -> None:
     assert run.code == 0, run.output
     assert len(seen) == 2
     assert run.result["restarts"] == 0
+
+
+def test_a_task_that_does_not_stop_is_ended_by_force(dtrain, user_code, hurt) -> None:
+    user_code(USER)
+    hurt("chief-0", signal.SIGTERM)
+    began = time.monotonic()
+    run = dtrain(
+        *QUICK, *MULTIWORKER, *ENDLESS, "trainer.callbacks=[{_target_:mine.Hang}]",
+        "launcher.grace_seconds=2",
+    )  # fmt: skip
+    # Hanging tasks may be asked as soon as the first checkpoint is there, which stays.
+    assert run.code == 75, run.output
+    assert run.result["status"] == "KILLED"
+    assert time.monotonic() - began < 60
+    assert sound(run.rundir)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("seed", range(10))
+def test_any_task_may_die_at_any_moment(seed: int, dtrain, tmp_path: Path) -> None:
+    """The job ends with the curve of one that was never hurt."""
+    chance = random.Random(seed)
+    base = (*QUICK, *MULTIWORKER, "trainer.epochs=60")
+    moments = sorted(chance.randrange(4, 200) for _ in range(3))
+
+    def act() -> None:
+        for moment in moments:
+
+            def reached(moment: int = moment) -> bool:
+                [folder] = tmp_path.glob("outputs/*/*/journal.jsonl")
+                return any(e.get("step", 0) >= moment for e in journal.read(folder))
+
+            until(reached, lambda: moments, 100)
+            found = processes(tmp_path)
+            if found:  # else it is between two starts
+                os.kill(found[chance.choice(sorted(found))], signal.SIGKILL)
+
+    thread = Hurt(tmp_path, "checkpoint", lambda _: act())
+    hurt = dtrain(*base, "launcher.max_restarts=3")
+    thread.join()
+    assert hurt.code == 0, hurt.output
+    assert hurt.result["restarts"] >= 1
+    whole = dtrain(*base)
+    for name in ("loss", "val_loss"):
+        assert hurt.points(name) == whole.points(name)

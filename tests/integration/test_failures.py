@@ -211,7 +211,7 @@ def command(tmp_path: Path) -> Iterator[Callable[..., Command]]:
         each.close()
 
 
-ENDLESS = ("trainer.epochs=100000", "tracking=mlflow", "trainer.log_every_steps=1000")
+ENDLESS = ("trainer.epochs=20000", "tracking=mlflow", "trainer.log_every_steps=1000")
 
 
 def test_ctrl_c_saves_and_the_same_run_goes_on(command, dtrain, tmp_path: Path) -> None:

@@ -37,7 +37,9 @@ def warm(environment: dict[str, str]) -> multiprocessing.context.BaseContext:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     if _warm is None:
-        context.set_forkserver_preload(["tensorflow", "keras", "dtrain.task.main"])
+        # ORDER: the first ends the server with this process, even while it imports the others.
+        modules = ["dtrain.task.server", "tensorflow", "keras", "dtrain.task.main"]
+        context.set_forkserver_preload(modules)
     _warm = dict(environment)
     before = dict(os.environ)
     os.environ.update(environment)

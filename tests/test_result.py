@@ -1,0 +1,132 @@
+"""What is said of a job when it is over."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dtrain.cluster import Cluster, Task
+from dtrain.controller.result import error, last_words, problem, result
+from dtrain.controller.supervisor import Failure
+from dtrain.rundir import RunDir, write_json
+from tests.test_schema import composed
+
+CLUSTER = Cluster((Task("chief", 0, 1), Task("worker", 0, 1)), "cpu", 2, {})
+START = {"event": "start", "step": 0, "parameters": 42}
+END = {
+    "event": "end", "status": "FINISHED", "step": 8, "examples": 256, "evaluated_examples": 50,
+    "examples_per_second": 1234.5, "metrics": {"loss": 0.5, "val_accuracy": 0.75},
+    "best_objective": 0.8, "best_step": 4,
+}  # fmt: skip
+
+
+@pytest.fixture
+def rundir(tmp_path: Path) -> RunDir:
+    rundir = RunDir.create(tmp_path / "run")
+    rundir.logs.mkdir()
+    return rundir
+
+
+def made(rundir: RunDir, events: list[dict[str, Any]], **facts: Any) -> dict[str, Any]:
+    known = {"status": "FINISHED", "exit_code": 0, "error": None, "restarts": 0, "replaced": 0,
+             "began": time.time() - 10, "start_seconds": 1.5}  # fmt: skip
+    return result(composed(), CLUSTER, rundir, events, **{**known, **facts})
+
+
+# --- in words
+
+
+def test_the_last_error_counts() -> None:
+    events = [
+        START, {"event": "error", "message": "one"}, {"event": "error", "message": "two"},
+        {"event": "end", "status": "FAILED"},
+    ]  # fmt: skip
+    assert error(events) == "two"
+    assert error([START, END]) is None
+    assert error([]) is None
+
+
+def test_last_words(rundir: RunDir) -> None:
+    log = rundir.log("worker-0")
+    assert last_words(log) == "it left no log"
+    log.write_text("")
+    assert last_words(log) == ""
+    log.write_bytes(b"\n".join(b"line %d \xff" % number for number in range(9)) + b"\n")
+    assert last_words(log) == "\n".join(f"line {number} \ufffd" for number in range(4, 9))
+
+
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (Failure("chief-0"), "chief-0: RuntimeError: bang"),
+        (Failure("worker-0"), "worker-0: Traceback\nMemoryError"),
+        (Failure("chief-0", "ended by SIGKILL"), "chief-0: ended by SIGKILL"),
+        (Failure("worker-0", "ended by SIGKILL"), "worker-0: ended by SIGKILL"),
+    ],
+)
+def test_each_task_is_quoted_with_its_own_words(
+    failure: Failure, said: str, rundir: RunDir
+) -> None:
+    """The chief's error may be that it misses the others."""
+    events = [START, {"event": "error", "message": "RuntimeError: bang"}]
+    rundir.log("worker-0").write_text("Traceback\nMemoryError\n")
+    whole = f"{said} (log: run/logs/{failure.task}.log)"
+    assert problem(failure, CLUSTER, rundir, events) == whole
+
+
+def test_a_chief_that_wrote_no_error(rundir: RunDir) -> None:
+    rundir.log("chief-0").write_text("core dumped\n")
+    assert problem(Failure("chief-0"), CLUSTER, rundir, [START]) == (
+        "chief-0: core dumped (log: run/logs/chief-0.log)"
+    )
+
+
+# --- in numbers
+
+
+def test_a_job_that_ended_well(rundir: RunDir) -> None:
+    write_json(rundir.progress, {"step": 7})  # the journal knows better
+    found = made(rundir, [START, END], restarts=1, replaced=2)
+    assert found["metrics"] == END["metrics"]
+    assert found["examples_per_second"] == 1234.5
+    assert {name: found[name] for name in ("status", "exit_code", "error")} == {
+        "status": "FINISHED", "exit_code": 0, "error": None,
+    }  # fmt: skip
+    assert (found["objective"], found["objective_name"]) == (0.75, "val_accuracy")
+    assert (found["best_objective"], found["best_step"]) == (0.8, 4)
+    assert (found["step"], found["examples"], found["evaluated_examples"]) == (8, 256, 50)
+    assert (found["replicas"], found["tasks"], found["parameters"]) == (2, 2, 42)
+    assert (found["restarts"], found["replaced_workers"]) == (1, 2)
+    assert found["start_seconds"] == 1.5
+    assert 10 <= found["seconds"] < 20
+    assert not {"worker_steps", "staleness", "dropped_gradients"} & found.keys()
+
+
+def test_the_last_start_and_end_count(rundir: RunDir) -> None:
+    """A resumed run has a start for each of its lives."""
+    events = [START, {**END, "step": 4}, {**START, "parameters": 43}, END]
+    found = made(rundir, events)
+    assert (found["parameters"], found["step"]) == (43, 8)
+
+
+def test_accounts_of_some_strategies(rundir: RunDir) -> None:
+    accounts = {"worker_steps": {"worker-0": 8}, "staleness": {"0": 8}, "dropped_gradients": 3}
+    found = made(rundir, [START, {**END, **accounts}])
+    assert {name: found[name] for name in accounts} == accounts
+
+
+def test_a_job_that_was_killed(rundir: RunDir) -> None:
+    """There is no end in the journal: what was last shown to the person is known."""
+    write_json(rundir.progress, {"step": 5})
+    found = made(rundir, [START], status="FAILED", exit_code=1, error="chief-0: gone")
+    assert (found["status"], found["exit_code"], found["error"]) == ("FAILED", 1, "chief-0: gone")
+    assert (found["step"], found["examples"], found["metrics"]) == (5, 0, {})
+    assert (found["objective"], found["best_step"], found["examples_per_second"]) == (None,) * 3
+
+
+def test_a_job_that_never_began(rundir: RunDir) -> None:
+    found = made(rundir, [], status="FAILED", exit_code=1, start_seconds=None)
+    assert (found["step"], found["parameters"], found["start_seconds"]) == (0, None, None)
