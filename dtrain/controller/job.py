@@ -177,7 +177,8 @@ class Job:
             failure = supervisor.watch(signals, self._look)
             self._launcher.kill()
             self._replaced += supervisor.replaced
-            self._asked = self._asked or supervisor.asked
+            # A signal may have come at the very look at which a task was found dead.
+            self._asked = self._asked or supervisor.asked or signals.count > 0
             if failure is None or self._asked or self._refused():
                 return failure
             if failure.port and stolen < PORT_TRIES:
@@ -193,7 +194,7 @@ class Job:
 
     def _restart(self, failure: Failure) -> None:
         self._look()
-        problem = result.problem(failure, self._rundir, self._events)
+        problem = result.problem(failure, self._cluster, self._rundir, self._events)
         self._restarts += 1
         step = self._back_to_the_checkpoint()
         message = (
@@ -210,7 +211,8 @@ class Job:
         """Show and note what is new."""
         progress = read_json(self._rundir.progress)
         if progress is not None and self._start_seconds is None:
-            self._start_seconds = round(progress["time"] - self._launched, 3)
+            seconds = round(progress["time"] - self._launched, 3)
+            self._start_seconds = seconds if seconds > 0 else None  # launcher=inline forks nothing
         self._display.update(progress)
         for event in self._follower.new():
             self._events.append(event)
@@ -224,7 +226,7 @@ class Job:
         problem = None
         if code == errors.FAILED:
             failure = failure or Failure(self._cluster.chief.name)
-            problem = result.problem(failure, self._rundir, self._events)
+            problem = result.problem(failure, self._cluster, self._rundir, self._events)
         if code == errors.USAGE:
             message = result.error(self._events) or result.last_words(
                 self._rundir.log(self._cluster.chief.name)
@@ -256,15 +258,13 @@ class Job:
             _remove(self._rundir.path)
 
     def _exit_code(self, interrupted: bool) -> int:
-        """Reduce the tasks' exit codes to the command's; those that only serve do not count."""
+        """Reduce the tasks' exit codes to the command's."""
         codes = self._launcher.exit_codes()
-        found = {codes.get(t.name) for t in self._cluster.tasks if not t.serves}
-        if codes.get(self._cluster.chief.name) == errors.OK:
-            return errors.OK  # it is the last to be done
-        if errors.USAGE in codes.values():
+        chief = codes.get(self._cluster.chief.name)
+        if chief in (errors.OK, errors.INTERRUPTED):
+            return chief  # it is the last to be done, and has saved everything
+        if self._refused() and not any(event["event"] == "start" for event in self._events):
             return errors.USAGE
-        if found == {errors.INTERRUPTED}:
-            return errors.INTERRUPTED
         if interrupted and checkpoint.steps(self._rundir.checkpoints):
             return errors.INTERRUPTED
         return errors.FAILED

@@ -9,12 +9,15 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from dtrain import errors
+from dtrain import errors, targets
 from dtrain.cluster import Cluster
 from dtrain.controller import report, result
 from dtrain.controller.launchers import Env
 from dtrain.controller.supervisor import INTERVAL, Signals
-from dtrain.rundir import RunDir, write_json
+from dtrain.rundir import RunDir, read_json, write_json
+
+#: Parts of the configuration that every task must have alike.
+_DECISIVE = ("seed", "trainer", "dataset", "model", "optimizer", "strategy")
 
 
 def run(config: DictConfig, cluster: Cluster, launcher: Env) -> int:
@@ -69,10 +72,21 @@ def _folder(config: DictConfig, cluster: Cluster, path: str) -> RunDir:
     if not rundir.config.is_file():
         rundir = RunDir(Path(config.output_dir) / Path(path).parent.name / Path(path).name)
     rundir.logs.mkdir(parents=True, exist_ok=True)
-    if not rundir.config.is_file():
+    if not _is_of_this_job(rundir, config, cluster):  # none, or what a resumed run left here
         rundir.config.write_text(OmegaConf.to_yaml(config, resolve=True))
         write_json(rundir.cluster, cluster.to_json())
     return rundir
+
+
+def _is_of_this_job(rundir: RunDir, config: DictConfig, cluster: Cluster) -> bool:
+    if not rundir.config.is_file():
+        return False
+    # The chief's own differ in what is of a host (its paths, its devices), never in these.
+    here, planned = targets.plain(OmegaConf.load(rundir.config)), read_json(rundir.cluster)
+    if planned is None or Cluster.from_json(planned).spec() != cluster.spec():
+        return False
+    ours = targets.plain(config)
+    return all(here.get(key) == ours[key] for key in _DECISIVE)
 
 
 def _say(text: str) -> None:

@@ -30,10 +30,13 @@ def last_words(log: Path) -> str:
     return "\n".join(without_chatter(log.read_text(errors="replace"))[-5:])
 
 
-def problem(failure: Failure, rundir: RunDir, events: list[dict[str, Any]]) -> str:
+def problem(
+    failure: Failure, cluster: Cluster, rundir: RunDir, events: list[dict[str, Any]]
+) -> str:
     """Name the task that failed, what it said last, and where the rest is."""
     log = rundir.log(failure.task)
-    said = failure.reason or error(events) or last_words(log)
+    own = error(events) if failure.task == cluster.chief.name else None
+    said = failure.reason or own or last_words(log)
     return f"{failure.task}: {said} (log: {report.short(log)})"
 
 

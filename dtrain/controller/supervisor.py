@@ -80,8 +80,9 @@ class Supervisor:
         self._cluster = cluster
         self._rundir = rundir
         self._say = say
-        self._training = {task.name for task in cluster.tasks if not task.serves}
-        self._waited_for = {task.name for task in cluster.tasks}  # have not joined
+        followed = launcher.followed(cluster)
+        self._training = {task.name for task in followed if not task.serves}
+        self._waited_for = {task.name for task in followed}  # have not joined
         self._unborn = set(self._waited_for)
         self._start_deadline = time.monotonic() + launcher.start_timeout
         self._deadline = math.inf  # for all to end
@@ -128,7 +129,8 @@ class Supervisor:
         if not self.asked:
             self.asked = True
             self._launcher.stop()
-            self._deadline = time.monotonic() + self._launcher.grace_seconds
+            patience = time.monotonic() + self._launcher.grace_seconds
+            self._deadline = min(self._deadline, patience)
 
     def _hear(self, news: list[tuple[str, str]]) -> Failure | None:
         ended = []
@@ -137,7 +139,8 @@ class Supervisor:
                 self._unborn.discard(name)
             elif word == "joined":
                 self._waited_for.discard(name)
-                self._moved_at = time.monotonic()
+                if not self.replaced:  # one that dies whenever it is back moves nothing
+                    self._moved_at = time.monotonic()
             elif word == "stop":
                 if not self.asked:
                     self._say(f"{name} was asked to stop: saving a checkpoint")
@@ -145,8 +148,10 @@ class Supervisor:
             else:
                 ended.append(name)
         codes = self._launcher.exit_codes()
-        # Of several that are found dead together, one that a signal ended is the cause.
-        for name in sorted(ended, key=lambda name: codes[name] >= 0):
+        # Of several that are found dead together, one that a signal ended is the cause; but a
+        # chief that has done all has no need of the others.
+        done = (self._cluster.chief.name, errors.OK), (self._cluster.chief.name, errors.INTERRUPTED)
+        for name in sorted(ended, key=lambda n: ((n, codes[n]) not in done, codes[n] >= 0)):
             failure = self._bury(name, codes[name])
             if failure is not None:
                 return failure
@@ -159,6 +164,9 @@ class Supervisor:
             # The others are at the same point: they will not be waited for without an end.
             patience = time.monotonic() + self._launcher.grace_seconds
             self._deadline = min(self._deadline, patience)
+            return None
+        if self._cluster.chief.name not in self._training:  # what it does after that is no loss
+            self._training.discard(name)
             return None
         if code == errors.PORT_TAKEN:
             return Failure(name, "its port was taken by another program", port=True)

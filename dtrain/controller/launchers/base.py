@@ -52,6 +52,10 @@ class Launcher(ABC):
         """Return the task that this command stands for."""
         return cluster.chief
 
+    def followed(self, cluster: Cluster) -> tuple[Task, ...]:
+        """Return the tasks of which there will be news, the chief always among them."""
+        return cluster.tasks
+
     def place(self, cluster: Cluster) -> Cluster:
         """Return ``cluster`` with an address for each task, where there are several."""
         return cluster

@@ -51,6 +51,10 @@ class Env(Local):
         assert self._own is not None, "after check"
         return self._own
 
+    def followed(self, cluster: Cluster) -> tuple[Task, ...]:
+        """Return the own task alone: the other commands follow theirs."""
+        return (self.own(cluster),)
+
     def place(self, cluster: Cluster) -> Cluster:
         """Return it as it is: :meth:`check` has read the addresses."""
         return cluster

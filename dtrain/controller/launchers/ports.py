@@ -11,6 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
+from dtrain.errors import TrainingError
+
 #: Below what Linux gives to outgoing connections (net.ipv4.ip_local_port_range), which would
 #: otherwise take a port between our look and TensorFlow's bind.
 FIRST, LAST = 20000, 32767
@@ -30,25 +32,28 @@ class Ports:
         """Return ``count`` ports on which nobody listens, held until :meth:`release`.
 
         Raises:
-            OSError: there are not so many.
+            TrainingError: there are not so many.
         """
         self._folder.mkdir(mode=0o700, exist_ok=True)
+        if self._folder.lstat().st_uid != os.getuid():
+            raise TrainingError(f"{self._folder} belongs to somebody else")
         taken: list[int] = []
         for port in random.sample(range(FIRST, LAST + 1), LAST - FIRST + 1):
-            if len(taken) == count:
-                return taken
             lock = (self._folder / str(port)).open("w")
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 lock.close()
                 continue
-            if not _free(port):
+            # ORDER: who held it may have removed the file after we opened it: a lock on nothing.
+            if os.fstat(lock.fileno()).st_nlink == 0 or not _free(port):
                 lock.close()
                 continue
             self._locks.append(lock)
             taken.append(port)
-        raise OSError(f"there are no {count} free ports between {FIRST} and {LAST}")
+            if len(taken) == count:
+                return taken
+        raise TrainingError(f"there are no {count} free ports between {FIRST} and {LAST}")
 
     def release(self) -> None:
         """Give all of them back."""
