@@ -19,6 +19,7 @@ class Task:
         serves: it trains nothing by itself, does what the chief asks, and ends when that has.
         replaceable: the job goes on without it until it is started again.
         threads: intra-op threads; None for TensorFlow's own choice.
+        cores: which of the machine's cores it is kept to, counted from 0; empty for any.
         address: ``host:port`` of its TensorFlow server; None before it is placed, and in a job of
             one process.
     """
@@ -29,6 +30,7 @@ class Task:
     serves: bool = False
     replaceable: bool = False
     threads: int | None = None
+    cores: tuple[int, ...] = ()
     address: str | None = None
 
     @property
@@ -83,4 +85,5 @@ class Cluster:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Cluster:
         """Read back what :meth:`to_json` returned."""
-        return cls(**{**value, "tasks": tuple(Task(**task) for task in value["tasks"])})
+        tasks = [Task(**{**task, "cores": tuple(task["cores"])}) for task in value["tasks"]]
+        return cls(**{**value, "tasks": tuple(tasks)})

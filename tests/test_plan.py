@@ -131,11 +131,34 @@ def test_hosts(
         assert (task.threads, task.serves, task.replaceable) == (threads, False, False)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "on", "cores"),
+    [
+        ([], Machine(0, 2), [(0,), (1,)]),
+        ([], Machine(0, 5), [(0, 1), (2, 3)]),
+        (["hardware.intra_op_threads=1"], Machine(0, 4), [(0, 1), (2, 3)]),
+        (["hardware.intra_op_threads=4"], Machine(0, 4), [(), ()]),
+        (["hardware.hosts=3"], Machine(0, 2), [(), (), ()]),
+        ([], Machine(0, 8, shared=False), [(), ()]),
+        ([], Machine(2, 8), [(), ()]),
+    ],
+)
+def test_each_task_has_cores_of_its_own(
+    overrides: list[str], on: Machine, cores: list[tuple[int, ...]]
+) -> None:
+    """Where there are enough of them for its threads."""
+    cluster = planned(MULTIWORKER, "trainer.batch_size=96", *overrides, on=on).cluster
+    assert [task.cores for task in cluster.tasks] == cores
+
+
 def test_parameter_servers() -> None:
     cluster = planned(PS, "strategy.workers=3", "strategy.servers=2").cluster
     assert cluster.tasks == (
         Task("chief", 0, 0),
-        *(Task("worker", i, 1, serves=True, replaceable=True, threads=2) for i in range(3)),
+        *(
+            Task("worker", i, 1, serves=True, replaceable=True, threads=2, cores=(2 * i, 2 * i + 1))
+            for i in range(3)
+        ),
         *(Task("ps", i, 0, serves=True) for i in range(2)),
     )
     assert (cluster.device_kind, cluster.replicas) == ("cpu", 1)

@@ -165,15 +165,20 @@ def plan(config: DictConfig, splits: Splits | None, machine: Machine) -> Plan:
     computing = strategy.workers if topology == "parameter_servers" else hosts
     sharing = computing if machine.shared else 1  # tasks that the machine is divided among
     devices = _devices(config, kind, machine.gpus // sharing, machine.gpus, sharing)
-    threads = hardware.intra_op_threads
-    if threads is None and kind == "cpu" and sharing > 1:
-        threads = max(1, machine.cores // sharing)
+    threads, own = hardware.intra_op_threads, 0  # cores that each computing task has for itself
+    if kind == "cpu" and sharing > 1:
+        own = machine.cores // sharing
+        threads = threads or max(1, own)
+        own = own if own >= threads else 0
     if topology == "parameter_servers":
-        tasks = _parameter_servers(config, devices, threads)
+        tasks = _parameter_servers(config, devices, threads, own)
         replicas = strategy.workers if strategy["update"].name == "sync" else 1
     else:
         roles = [("chief", 0), *(("worker", index) for index in range(hosts - 1))]
-        tasks = tuple(Task(role, index, devices, threads=threads) for role, index in roles)
+        tasks = tuple(
+            Task(role, index, devices, threads=threads, cores=_cores(position, own))
+            for position, (role, index) in enumerate(roles)
+        )
         replicas = devices * hosts if strategy.replicas.name == "per_device" else 1
     _check_options(config, replicas)
     _check_batch(config.trainer.batch_size, replicas, splits)
@@ -213,7 +218,14 @@ def _devices(config: DictConfig, kind: str, each: int, gpus: int, sharing: int) 
     return DEFAULT_CPU_DEVICES if many and config.strategy.topology.name == "single" else 1
 
 
-def _parameter_servers(config: DictConfig, devices: int, threads: int | None) -> tuple[Task, ...]:
+def _cores(position: int, own: int) -> tuple[int, ...]:
+    """Return the cores of the task at ``position``, of ``own`` cores each."""
+    return tuple(range(position * own, (position + 1) * own))
+
+
+def _parameter_servers(
+    config: DictConfig, devices: int, threads: int | None, own: int
+) -> tuple[Task, ...]:
     strategy = config.strategy
     update = strategy["update"].name
     if devices != 1:
@@ -241,7 +253,15 @@ def _parameter_servers(config: DictConfig, devices: int, threads: int | None) ->
             f"up to {strategy.workers - 1}", f"strategy.backup_workers={strategy.workers - 1}",
         )  # fmt: skip
     workers = [
-        Task("worker", index, devices, serves=True, replaceable=True, threads=threads)
+        Task(
+            "worker",
+            index,
+            devices,
+            serves=True,
+            replaceable=True,
+            threads=threads,
+            cores=_cores(index, own),
+        )
         for index in range(strategy.workers)
     ]
     servers = [Task("ps", index, 0, serves=True) for index in range(strategy.servers)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import keras
 import tensorflow as tf
 from omegaconf import DictConfig
@@ -24,14 +26,14 @@ def configure(hardware: DictConfig, cluster: Cluster, task: Task) -> list[str]:
     Raises:
         UsageError: there are fewer GPUs than planned.
     """
-    between = hardware.inter_op_threads
-    if between is None and len(cluster.tasks) > 1:
-        # Tasks that share a machine: more threads than cores cost a fifth of the throughput.
-        between = task.threads
+    if task.cores and hasattr(os, "sched_setaffinity"):  # Linux
+        # A step waits for the slowest task: one that is moved between cores makes all wait.
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[core] for core in task.cores})
     if task.threads is not None:
         tf.config.threading.set_intra_op_parallelism_threads(task.threads)
-    if between is not None:
-        tf.config.threading.set_inter_op_parallelism_threads(between)
+    if hardware.inter_op_threads is not None:
+        tf.config.threading.set_inter_op_parallelism_threads(hardware.inter_op_threads)
     keras.config.set_dtype_policy(hardware.precision)
     if cluster.device_kind == "cpu" or task.devices == 0:
         count = max(1, task.devices)

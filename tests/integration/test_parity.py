@@ -63,6 +63,7 @@ BASE = (
     "trainer.epochs=2",
     "trainer.log_every_steps=1",
     "checkpoint.every_epochs=null",
+    "launcher.stall_timeout=120",
 )
 STRATEGIES = {
     "default": ("strategy=default",),
@@ -146,7 +147,9 @@ def test_clusters_agree(model: str, dtrain, user_code) -> None:
 
 @pytest.mark.parametrize("workers", [2, 4])
 def test_asynchronous_updates_learn_as_well(workers: int, dtrain) -> None:
-    run = dtrain("tracking=none", "strategy=ps", f"strategy.workers={workers}")
+    run = dtrain(
+        "tracking=none", "strategy=ps", f"strategy.workers={workers}", "launcher.stall_timeout=120"
+    )
     assert run.code == 0, run.output
     result = run.result
     assert result["metrics"]["val_accuracy"] >= 0.96

@@ -41,6 +41,9 @@ class ParameterServer(Strategy):
         os.environ["TF_CONFIG"] = json.dumps(
             {"cluster": cluster.spec(), "task": {"type": task.role, "index": task.index}}
         )
+        # ORDER: before TensorFlow has made its threads.
+        if not tf.config.threading.get_inter_op_parallelism_threads():
+            tf.config.threading.set_inter_op_parallelism_threads(_enough_threads(cluster))
         resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
         super().__init__(tf.distribute.ParameterServerStrategy(resolver))
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(self.engine)
@@ -54,8 +57,12 @@ class ParameterServer(Strategy):
     @staticmethod
     def serve(cluster: Cluster, task: Task, ready: Callable[[], None]) -> None:
         """Run the TensorFlow server of a worker or a parameter server."""
+        config = tf.compat.v1.ConfigProto(
+            intra_op_parallelism_threads=task.threads or 0,
+            inter_op_parallelism_threads=_enough_threads(cluster),
+        )
         spec = tf.train.ClusterSpec(cluster.spec())
-        server = tf.distribute.Server(spec, task.role, task.index, protocol="grpc")
+        server = tf.distribute.Server(spec, task.role, task.index, protocol="grpc", config=config)
         assert server.target  # it serves from threads of its own
         ready()
         while True:
@@ -99,3 +106,12 @@ class ParameterServer(Strategy):
         if self._update == "sync":
             return SynchronousSteps(model, self, inputs, self._backup_workers)
         return AsynchronousSteps(model, self, inputs, self._max_staleness)
+
+
+def _enough_threads(cluster: Cluster) -> int:
+    """Return how many operations a task must be able to wait in at once.
+
+    By default TensorFlow makes as many threads as there are cores. On a single one a worker waits
+    for itself for ever (TensorFlow's guide to parameter servers asks for workers + 1).
+    """
+    return max(os.cpu_count() or 1, 1 + sum(task.role == "worker" for task in cluster.tasks))
