@@ -177,7 +177,7 @@ def draw(kept: dict[str, list[float]], path: Path) -> None:
         axes.text(0.02, row, f"{medians[row]:.2f}", color="white", va="center")
     axes.axvline(0.8, color="grey", linestyle=":")
     axes.invert_yaxis()
-    axes.set_xlabel("throughput kept when a third worker, ten times slower, joins two")
+    axes.set_xlabel("throughput kept when a slow third worker joins")
     figure.savefig(path, dpi=120)
 
 

@@ -37,7 +37,10 @@ EARLY = {
         ["hardware.devices=4", "this machine has 0 GPUs", "type: hardware=cpu"],
     ),
     "devices 0": (["hardware.devices=0"], ["hardware.devices=0", "at least 1"]),
-    "hosts": (["hardware.hosts=2"], ["hardware.hosts=2", "one host", "type: hardware.hosts=1"]),
+    "hosts": (
+        ["hardware.hosts=2"],
+        ["hardware.hosts=2", "does not run a process on each host", "type: strategy=multiworker"],
+    ),
     "xla": (["strategy=mirrored", "hardware.jit_compile=true"], ["jit_compile=true", "one_device"]),
     "accumulation": (
         ["strategy=mirrored", "optimizer.gradient_accumulation_steps=4"],
