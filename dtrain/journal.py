@@ -1,5 +1,7 @@
 """The journal: one JSON object a line, appended by the chief alone; the truth about a run.
 
+Between two starts of a job, when no task runs, the controller adds ``restart``.
+
 Every line has ``event`` and ``time`` (seconds since the epoch). Events:
 
 ``start``       training is about to begin: what was derived (replicas, parameters, ...)
