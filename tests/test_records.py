@@ -149,3 +149,34 @@ def test_a_task_that_is_not_the_chief_writes_nothing(tmp_path: Path) -> None:
     for name, values in arguments.items():
         getattr(silence, name)(*values)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.task
+def test_the_end_waits_for_a_checkpoint_that_is_being_written(tmp_path: Path) -> None:
+    """A run that fails ends its process next: the last save must not be lost with it."""
+    import numpy as np
+
+    from dtrain import checkpoint
+
+    records = made(tmp_path / "run")
+    large = np.zeros(20_000_000, np.float32)  # a fraction of a second on any disk
+    records.save(4, {"large": large}, {"objective": None})
+    assert checkpoint.steps(tmp_path / "run" / "checkpoints") == [], "it is still being written"
+    records.end(status="FAILED", step=7)
+    assert checkpoint.steps(tmp_path / "run" / "checkpoints") == [4]
+
+
+@pytest.mark.task
+def test_a_save_that_fails_does_not_hide_why_the_run_ended(
+    tmp_path: Path,
+) -> None:
+    import numpy as np
+
+    from dtrain import journal
+
+    records = made(tmp_path / "run")
+    (tmp_path / "run" / "checkpoints").write_text("a file where the folder should be")
+    records.save(4, {"small": np.zeros(1)}, {"objective": None})
+    records.end(status="FAILED", step=7)
+    [event] = journal.read(tmp_path / "run" / "journal.jsonl")
+    assert (event["event"], event["status"]) == ("end", "FAILED")

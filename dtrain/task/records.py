@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Any
 
@@ -9,6 +10,7 @@ import keras
 import numpy as np
 
 from dtrain.checkpoint import Writer
+from dtrain.errors import CheckpointError
 from dtrain.journal import Journal
 from dtrain.rundir import RunDir, write_json
 from dtrain.task.summaries import Summaries
@@ -72,7 +74,14 @@ class Records:
         self._writer.wait()
 
     def end(self, **fields: Any) -> None:
-        """Write the last event and close TensorBoard's files."""
+        """Wait for the checkpoint that is being written, write the last event, close TensorBoard.
+
+        The process ends next, and with it whatever is half written.
+        """
+        try:
+            self._writer.wait()
+        except CheckpointError as error:  # the run has ended by another error, or by this one
+            print(error, file=sys.stderr)
         try:
             best = self._writer.best_step()
             objective = None if best is None else self._writer.objectives[best]
