@@ -20,6 +20,7 @@ SHARED = [
     "cluster",
     "journal",
     "targets",
+    "identity",
     "sources",
     "splits",
     "datasets",
@@ -91,10 +92,16 @@ def test_the_task_imports_no_hydra(path: Path) -> None:
 @pytest.mark.parametrize("name", SHARED)
 def test_shared_modules_build_on_each_other_only(name: str) -> None:
     below = SHARED[: SHARED.index(name)]
-    for imported, top in imports(PACKAGE / f"{name}.py"):
+    files = modules(name) or [PACKAGE / f"{name}.py"]  # a package's build on each other
+    for imported, top in (found for path in files for found in imports(path)):
         parts = imported.split(".")
         assert not (top and parts[0] in ("tensorflow", "keras", "hydra", "mlflow"))
-        assert parts[0] != "dtrain" or len(parts) == 1 or parts[1] in below
+        assert parts[0] != "dtrain" or len(parts) == 1 or parts[1] in [*below, *packages([name])]
+
+
+def packages(names: list[str]) -> set[str]:
+    """Return those of ``names`` that are folders with modules of their own."""
+    return {name for name in names if modules(name)}
 
 
 def within(folder: str, path: Path) -> str:
@@ -104,7 +111,7 @@ def within(folder: str, path: Path) -> str:
 
 
 def test_every_module_has_its_place() -> None:
-    top = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
+    top = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"} | packages(SHARED)
     assert top == {*SHARED, *OF_A_TASK, *OF_THE_CONTROLLER}
     assert {within("controller", path) for path in modules("controller")} == {"", *CONTROLLER}
 

@@ -1,0 +1,209 @@
+"""``python -m dtrain.checkpoint PATH``: show the checkpoints of a run, and whether they are sound.
+
+PATH is a run folder, its ``checkpoints``, or one checkpoint. Every file is read and verified.
+Exit codes: 0 all is sound, 1 something is damaged or nothing sound is there, 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from dtrain import errors
+from dtrain.checkpoint import store, writer
+from dtrain.checkpoint.format import MANIFEST, STATE, Checkpoint, digest, load, read_manifest
+from dtrain.errors import CheckpointError, UsageError
+
+
+@dataclasses.dataclass
+class _Row:
+    """What is told of one checkpoint."""
+
+    step: int
+    path: Path
+    objective: float | None
+    problem: str | None
+    marks: list[str]
+
+    def cells(self) -> list[str]:
+        sizes = [p.stat().st_size for p in (self.path / STATE, self.path / MANIFEST) if p.is_file()]
+        return [
+            str(self.step),
+            _saved(self.path),
+            f"{sum(sizes):,}",
+            "-" if self.objective is None else f"{self.objective:.6g}",
+            " ".join(self.marks) or "-",
+            self.problem or "sound",
+        ]
+
+
+def _saved(path: Path) -> str:
+    manifest = path / MANIFEST
+    if not manifest.is_file():
+        return "-"
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(manifest.stat().st_mtime))
+
+
+def _table(rows: list[list[str]], right: set[int]) -> None:
+    """Print rows, the first of which is the head; columns in ``right`` are set flush right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [
+            cell.rjust(width) if i in right else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        print("  ".join(cells).rstrip())
+
+
+def _mode(config: Path) -> str | None:
+    """Return which objective is better in the run of ``config``; None where that is not known."""
+    if not config.is_file():
+        return None
+    from omegaconf import OmegaConf
+
+    try:
+        found = OmegaConf.select(OmegaConf.load(config), "objective_mode")
+    except Exception:  # whatever a damaged file makes of the parser: it only costs a mark
+        return None
+    return str(found) if found in ("max", "min") else None
+
+
+def _look(folder: Path, mode: str | None) -> tuple[list[_Row], Checkpoint | None, list[str]]:
+    """Read all checkpoints of a run.
+
+    Returns:
+        A row for each, by step; the one to go on from; what is wrong with the pointer.
+    """
+    paths, problems = store.candidates(folder)
+    last = None if problems else store.committed(folder)
+    rows: list[_Row] = []
+    newest: Checkpoint | None = None
+    for path in paths:
+        step, problem, value = int(path.name.removeprefix(store.ASIDE)), None, None
+        try:
+            value = writer.objective(read_manifest(path)["meta"])
+            found = load(path)
+            newest = newest or found
+        except CheckpointError as error:
+            if step != last and not path.exists():
+                continue  # a run that goes on has removed it just now
+            problem = str(error).removeprefix(f"{path}/")
+        marks = ["latest"] if step == last else []
+        marks += ["uncommitted"] if last is not None and step > last else []
+        marks += ["aside"] if path.name != str(step) else []
+        rows.append(_Row(step, path, value, problem, marks))
+    if mode is not None:
+        top = writer.best({r.step: r.objective for r in rows if r.objective is not None}, mode)
+        for row in rows:
+            row.marks += ["best"] if row.step == top else []
+    return sorted(rows, key=lambda row: row.step), newest, problems
+
+
+def _facts(checkpoint: Checkpoint) -> None:
+    """Print what there is to be told of one sound checkpoint, and the plain values of its meta."""
+    arrays = checkpoint.arrays
+    facts: dict[str, Any] = {
+        "arrays": len(arrays),
+        "bytes": f"{sum(array.nbytes for array in arrays.values()):,}",
+        "digest": digest(arrays),
+    }
+    plain = {k: v for k, v in checkpoint.meta.items() if isinstance(v, str | int | float)}
+    print(f"{checkpoint.path} (step {checkpoint.step}):")
+    for name, value in {**facts, **plain}.items():
+        print(f"  {name:<16}  {value}")
+
+
+def _arrays(checkpoint: Checkpoint) -> None:
+    head = ["name", "dtype", "shape", "bytes"]
+    rows = [
+        [name, a.dtype.name, "x".join(map(str, a.shape)) or "scalar", f"{a.nbytes:,}"]
+        for name, a in sorted(checkpoint.arrays.items())
+    ]
+    print()
+    _table([head, *rows], {3})
+
+
+def _one(path: Path) -> int:
+    try:
+        found = load(path)
+    except CheckpointError as error:
+        print(f"damaged: {error}")
+        return errors.FAILED
+    _facts(found)
+    _arrays(found)
+    return errors.OK
+
+
+def _run(folder: Path, config: Path, arrays: bool) -> int:
+    rows, newest, problems = _look(folder, _mode(config))
+    if rows:
+        head = ["step", "saved", "bytes", "objective", "marks", "state"]
+        _table([head, *(row.cells() for row in rows)], {0, 2, 3})
+    for problem in problems:
+        print(f"damaged: {problem}")
+    print()
+    if newest is None:
+        print(f"{folder} holds no sound checkpoint")
+        return errors.FAILED
+    _facts(newest)
+    if arrays:
+        _arrays(newest)
+    return errors.FAILED if problems or any(row.problem for row in rows) else errors.OK
+
+
+def show(path: Path, arrays: bool = False) -> int:
+    """Print what is at ``path``.
+
+    Args:
+        path: a run folder, its ``checkpoints``, or one checkpoint.
+        arrays: list the arrays of the newest sound checkpoint too.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        UsageError: ``path`` is none of these.
+    """
+    if (path / "checkpoints").is_dir() or (path / "config.yaml").is_file():
+        return _run(path / "checkpoints", path / "config.yaml", arrays)
+    if path.is_dir():
+        name = path.resolve().name
+        if (path / MANIFEST).exists() or (path / STATE).exists() or name.isdecimal():
+            return _one(path)
+        if name == "checkpoints" or store.candidates(path)[0] or (path / store.POINTER).exists():
+            return _run(path, path.resolve().parent / "config.yaml", arrays)
+    problem = "is neither a run folder nor a checkpoint" if path.exists() else "is not there"
+    raise UsageError(
+        "PATH", path, problem, "a run folder, its checkpoints folder, or one checkpoint in it",
+        "python -m dtrain.checkpoint outputs/DATE/TIME_NAME",
+    )  # fmt: skip
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    Args:
+        arguments: in place of those of the process.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m dtrain.checkpoint", description=__doc__.partition(": ")[2]
+    )
+    parser.add_argument("path", metavar="PATH", type=Path)
+    parser.add_argument("--arrays", action="store_true", help="list every array of the newest")
+    given = parser.parse_args(arguments)
+    try:
+        return show(given.path, given.arrays)
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        print(f"error: {given.path} cannot be read: {error.strerror}", file=sys.stderr)
+        return errors.FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

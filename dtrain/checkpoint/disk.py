@@ -1,0 +1,57 @@
+"""File operations that are on the disk when they return; every save is made of these.
+
+All of them go through ``os``, so that a test can let any single one fail or be the last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write a file and flush it to the disk; its name is safe after :func:`sync` of its folder.
+
+    Raises:
+        OSError: the disk is full, a limit was reached, it may not be written.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    try:
+        rest = memoryview(data)
+        while rest:  # Linux writes 2 GiB at a time at most, and less where the disk fills up
+            rest = rest[os.write(descriptor, rest) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync(folder: Path) -> None:
+    """Flush the names in ``folder`` to the disk: what was made, renamed or removed there."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it, where there is none.
+
+    Raises:
+        OSError: it cannot be made; a file is there.
+    """
+    if not path.is_dir():
+        make_folder(path.parent)
+        os.mkdir(path)
+        sync(path.parent)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder as far as that can be done; nobody counts on its being gone."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    elif os.path.lexists(path):
+        with contextlib.suppress(OSError):
+            os.unlink(path)

@@ -1,0 +1,131 @@
+"""Saves checkpoints from a thread of its own, and keeps the newest ones and the best."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dtrain.checkpoint import store
+from dtrain.checkpoint.format import read_manifest
+from dtrain.errors import CheckpointError
+
+
+def objective(meta: Mapping[str, Any]) -> float | None:
+    """Return the objective that was saved with a checkpoint, None if none or not a number."""
+    found = meta.get("objective")
+    return float(found) if isinstance(found, int | float) and math.isfinite(found) else None
+
+
+def best(objectives: Mapping[int, float], mode: str) -> int | None:
+    """Return the step with the best objective, the earliest of equals.
+
+    Args:
+        objectives: by step.
+        mode: ``max`` or ``min``: which is better.
+    """
+    sign = 1 if mode == "max" else -1
+    return max(objectives, key=lambda step: (sign * objectives[step], -step), default=None)
+
+
+class Writer:
+    """Saves checkpoints from a thread, and keeps the newest ones and the best.
+
+    It begins by removing what killed saves have left in the folder, and an uncommitted checkpoint
+    with it: call :func:`~dtrain.checkpoint.newest` before.
+
+    Args:
+        folder: where checkpoints go.
+        keep: how many of the newest stay.
+        best: whether the one with the best objective stays too.
+        mode: ``max`` or ``min``: which objective is better.
+        saved: called from the thread with the step of each checkpoint that is on the disk.
+    """
+
+    def __init__(
+        self, folder: Path, keep: int, best: bool, mode: str, saved: Callable[[int], None]
+    ):
+        self._folder = folder
+        self._keep = keep
+        self._best = best
+        self._saved = saved
+        self._mode = mode
+        self._thread: threading.Thread | None = None
+        self._error: CheckpointError | None = None
+        self.objectives: dict[int, float] = {}
+        store.tidy(folder)
+        for step in store.steps(folder):
+            try:
+                self._note(step, read_manifest(folder / str(step))["meta"])
+            except CheckpointError:
+                continue  # damaged: `newest` says so
+
+    def _note(self, step: int, meta: dict[str, Any]) -> None:
+        self.objectives.pop(step, None)
+        found = objective(meta)
+        if found is not None:
+            self.objectives[step] = found
+
+    def best_step(self) -> int | None:
+        """Return the saved step with the best objective, the earliest of equals."""
+        return best(self.objectives, self._mode)
+
+    def submit(self, step: int, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
+        """Begin to save; waits only where the previous save still runs.
+
+        Args:
+            step: global step.
+            arrays: a snapshot that nobody changes any more.
+            meta: JSON values; ``objective`` (float or None) decides which is the best.
+
+        Raises:
+            CheckpointError: the previous save failed.
+        """
+        self.wait()
+        self._thread = threading.Thread(
+            target=self._save, args=(step, arrays, meta), name="checkpoint", daemon=True
+        )
+        self._thread.start()
+
+    def _save(self, step: int, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
+        try:
+            store.save(self._folder, step, arrays, meta)
+            self._note(step, meta)
+            self._saved(step)
+            self._remove_old(step)  # ORDER: only now are the others not the last any more
+        except CheckpointError as error:
+            self._error = error
+        except Exception as error:  # of `saved`: it must not be lost with the thread
+            self._error = CheckpointError(f"step {step} was saved, but not reported: {error}")
+            self._error.__cause__ = error
+
+    def _remove_old(self, newest: int) -> None:
+        saved = store.steps(self._folder)
+        # Later ones are those that the run passed over as damaged when it was resumed.
+        for step in [s for s in saved if s > newest]:
+            self.objectives.pop(step, None)
+        kept = set([s for s in saved if s <= newest][-self._keep :])
+        top = self.best_step()
+        if self._best and top is not None:
+            kept.add(top)
+        gone = sorted(set(saved) - kept)
+        store.discard(self._folder, [self._folder / str(step) for step in gone])
+        for step in gone:
+            self.objectives.pop(step, None)
+
+    def wait(self) -> None:
+        """Wait for the save that is under way.
+
+        Raises:
+            CheckpointError: it failed.
+        """
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error

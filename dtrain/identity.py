@@ -1,0 +1,54 @@
+"""What makes a resumed run the same run: hashes of what decides its numbers, and versions."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from dtrain import targets
+
+#: Which examples a step sees.
+DATA = ("dataset", "trainer.batch_size", "trainer.steps_per_epoch")
+#: What a resumed run may not change: its numbers would no longer be those of one run.
+FIXED = (
+    "model",
+    *DATA,
+    "optimizer",
+    "seed",
+    "trainer.loss",
+    "trainer.metrics",
+    "trainer.callbacks",
+    "hardware.precision",
+)
+_PACKAGES = ("dtrain", "tensorflow", "keras", "numpy")
+
+
+def value(config: DictConfig, key: str) -> Any:
+    """Return what ``config`` has under ``key`` as plain values, enumerations by their names."""
+    found = targets.plain(OmegaConf.select(config, key))
+    return getattr(found, "name", found)
+
+
+def fingerprints(config: DictConfig) -> dict[str, str]:
+    """Return a hash of what ``config`` has under each of :data:`FIXED`."""
+    return {key: _hash(value(config, key)) for key in FIXED}
+
+
+def config_hash(config: DictConfig) -> str:
+    """Return one hash of everything that decides the numbers of a run."""
+    return _hash(fingerprints(config))
+
+
+def _hash(found: Any) -> str:
+    # Twice: keys of a mapping may be of several types, which cannot be sorted, and become text.
+    text = json.dumps(json.loads(json.dumps(found, default=str)), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what computes the numbers."""
+    return {name: importlib.metadata.version(name) for name in _PACKAGES}

@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from dtrain import checkpoint
+from dtrain.checkpoint import format
+from dtrain.errors import CheckpointError
+
+DTYPES = "?bBhHiIlLefd"
+META: dict[str, Any] = {"position": 3, "text": "é", "a": {"b": [1.5, None]}, "objective": 0.25}
+
+
+def arrays(scale: int = 1) -> dict[str, np.ndarray]:
+    """Arrays of every kind and layout that NumPy has for numbers."""
+    table = np.arange(24).reshape(2, 3, 4) * scale
+    found = {f"dtype {code}": table.astype(code) for code in DTYPES}
+    return found | {
+        "0-d": np.array(3.5 * scale),
+        "none": np.zeros((0, 4), np.float32),
+        "transposed": table.T,
+        "every other": table[:, ::2],
+        "big-endian": table.astype(">i4"),
+        "path/with é:0": table,
+    }
+
+
+def names(folder: Path) -> set[str]:
+    return set(os.listdir(folder))
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    path = checkpoint.save(tmp_path / "new" / "folder", 7, arrays(), META)
+    assert path == tmp_path / "new" / "folder" / "7"
+    assert names(path.parent) == {"7", "latest"}
+    assert names(path) == {"state.safetensors", "manifest.json"}
+    found = checkpoint.load(path)
+    assert (found.step, found.path, found.meta) == (7, path, META)
+    assert found.arrays.keys() == arrays().keys()
+    for name, array in arrays().items():
+        assert found.arrays[name].dtype == array.dtype.newbyteorder("="), name
+        assert found.arrays[name].shape == array.shape, name
+        assert np.array_equal(found.arrays[name], array), name
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn])
+def test_round_trip_of_what_numpy_has_no_type_for(tmp_path: Path, dtype: Any) -> None:
+    array = np.array([[1.5, -2.0, 0.25]]).astype(dtype)
+    found = checkpoint.load(checkpoint.save(tmp_path, 1, {"v": array}, {})).arrays["v"]
+    assert found.dtype == dtype and np.array_equal(found, array)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        "f4",
+        "f8",
+        "f2",
+        ml_dtypes.bfloat16,
+    ],
+)
+def test_what_is_not_finite_is_refused(tmp_path: Path, value: float, dtype: Any) -> None:
+    checkpoint.save(tmp_path, 1, {"w/kernel": np.ones(3)}, {})
+    bad = np.array([0, value, 1]).astype(dtype)
+    with pytest.raises(CheckpointError, match="w/kernel is not finite at step 2"):
+        checkpoint.save(tmp_path, 2, {"a": np.ones(1), "w/kernel": bad}, {})
+    assert names(tmp_path) == {"1", "latest"}
+
+
+def test_keys_that_are_numbers(tmp_path: Path) -> None:
+    path = checkpoint.save(tmp_path, 1, {}, {"counts": {2: 1, 10: 2}})
+    assert checkpoint.load(path).meta == {"counts": {"2": 1, "10": 2}}
+
+
+@pytest.mark.parametrize("dtype", [None, ml_dtypes.bfloat16, ml_dtypes.float8_e5m2])
+def test_packed_for_another_process(dtype: Any) -> None:
+    given = arrays()
+    if dtype is not None:
+        given["special"] = np.array([[1.5, -2.0, 0.25], [0.0, np.inf, 4.0]]).astype(dtype)
+    past = checkpoint.Checkpoint(7, Path("/a/b c/é"), given, {**META, "newline": "a\nb"})
+    found = checkpoint.unpack(checkpoint.pack(past))
+    assert (found.step, found.path, found.meta) == (past.step, past.path, past.meta)
+    assert found.arrays.keys() == given.keys()
+    for name, array in given.items():
+        assert found.arrays[name].dtype == array.dtype.newbyteorder("="), name
+        assert found.arrays[name].shape == array.shape, name
+        assert np.array_equal(found.arrays[name], array), name
+        assert not np.shares_memory(found.arrays[name], array), name
+
+
+def test_packed_without_arrays() -> None:
+    past = checkpoint.Checkpoint(0, Path("x"), {}, {})
+    assert checkpoint.unpack(checkpoint.pack(past)) == past
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "state.safetensors",
+        "manifest.json",
+    ],
+)
+def test_every_damaged_byte_is_found(tmp_path: Path, name: str) -> None:
+    path = checkpoint.save(tmp_path, 5, {"a": np.arange(6.0), "b": np.array(1)}, META)
+    whole = (path / name).read_bytes()
+    for length in range(0, len(whole), 7):
+        (path / name).write_bytes(whole[:length])
+        with pytest.raises(CheckpointError):
+            checkpoint.load(path)
+    (path / name).write_bytes(whole)
+    with (path / name).open("r+b", buffering=0) as file:
+        for position in range(len(whole)):
+            for bit in range(8):
+                os.pwrite(file.fileno(), bytes([whole[position] ^ 1 << bit]), position)
+                with pytest.raises(CheckpointError):
+                    checkpoint.load(path)
+            os.pwrite(file.fileno(), whole[position : position + 1], position)
+    assert checkpoint.load(path).step == 5
+
+
+# -- identity ------------------------------------------------------------------------------------
+
+
+def test_the_digest_is_written_down() -> None:
+    """A fixed value: two versions of dtrain must agree on it."""
+    given = {"b": np.array(1, np.int64), "a": np.arange(3, dtype=np.float32)}
+    listed = b'[["a", "float32", [3]], ["b", "int64", []]]\n'
+    data = bytes.fromhex("00000000 0000803f 00000040 0100000000000000")
+    assert checkpoint.digest(given) == hashlib.sha256(listed + data).hexdigest()
+    assert checkpoint.digest({}) == hashlib.sha256(b"[]\n").hexdigest()
+
+
+def test_the_digest_does_not_depend_on_layout() -> None:
+    table = np.arange(24.0).reshape(2, 3, 4)
+    expected = checkpoint.digest({"a": table, "b": np.array(2)})
+    for same in (
+        {"b": np.array(2), "a": table},
+        {"a": np.asfortranarray(table), "b": np.array(2)},
+        {"a": table.astype(">f8"), "b": np.array(2, ">i8")},
+        {"a": np.repeat(table, 2, axis=1)[:, ::2], "b": np.array(2)},
+    ):
+        assert checkpoint.digest(same) == expected
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {},
+        {"b": np.arange(6.0)},
+        {"a": np.arange(6.0), "b": np.zeros(0)},
+        {"a": np.arange(6.0).reshape(2, 3)},
+        {"a": np.arange(6.0).view(np.int64)},
+        {"a": np.arange(6)},
+        {"a": np.array([0, 1, 2, 3, 4, np.nextafter(5, 6)])},
+        {"a": np.array([-0.0, 1, 2, 3, 4, 5])},
+    ],
+)
+def test_the_digest_depends_on_all_else(other: dict[str, np.ndarray]) -> None:
+    assert checkpoint.digest(other) != checkpoint.digest({"a": np.arange(6.0)})
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, ml_dtypes.float8_e5m2, ml_dtypes.int4])
+def test_the_digest_of_what_numpy_has_no_type_for(dtype: Any) -> None:
+    array = np.arange(6).reshape(2, 3).astype(dtype)
+    found = {checkpoint.digest({"a": each}) for each in (array, array.T.copy().T)}
+    assert len(found) == 1
+    as_integers = array.view(np.uint16 if array.itemsize == 2 else np.uint8)
+    assert checkpoint.digest({"a": as_integers}) not in found
+
+
+def test_the_digest_is_saved_and_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = checkpoint.save(tmp_path, 1, arrays(), META)
+    assert format.read_manifest(path)["digest"] == checkpoint.digest(arrays())
+    assert checkpoint.digest(checkpoint.load(path).arrays) == checkpoint.digest(arrays())
+    # As if another version of safetensors read whole files in another way.
+    decode = format._decode
+    monkeypatch.setattr(format, "_decode", lambda *given: {**decode(*given), "0-d": np.array(0)})
+    with pytest.raises(CheckpointError, match=f"{path} does not match its digest"):
+        checkpoint.load(path)
+
+
+def test_one_of_an_older_version_has_no_digest(tmp_path: Path) -> None:
+    path = checkpoint.save(tmp_path, 1, arrays(), META)
+    rewrite(path, digest=None)
+    assert "digest" not in json.loads((path / "manifest.json").read_text())
+    assert checkpoint.digest(checkpoint.load(path).arrays) == checkpoint.digest(arrays())
+
+
+def rewrite(path: Path, **changes: Any) -> None:
+    """Write the manifest with other values, None for none, and a checksum that fits."""
+    manifest = {**json.loads((path / "manifest.json").read_text()), **changes, "sha256": None}
+    manifest = {k: v for k, v in manifest.items() if v is not None or k == "sha256"}
+    text = json.dumps(manifest, sort_keys=True)
+    manifest["sha256"] = hashlib.sha256(text.encode()).hexdigest()
+    (path / "manifest.json").write_text(json.dumps(manifest, indent=1))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"meta": []}, "manifest.json is not a manifest: "),
+        ({"files": None}, "manifest.json is not a manifest: KeyError"),
+        ({"files": {}}, "1 is of another version: KeyError"),
+        ({"step": None}, "1 is of another version: KeyError"),
+        ({"dtypes": {"none": 5}}, "1 is of another version: TypeError"),
+        ({"dtypes": {"absent": "bfloat16"}}, "1 is of another version: KeyError"),
+    ],
+)
+def test_one_of_another_version_is_told(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    path = checkpoint.save(tmp_path, 1, arrays(), META)
+    rewrite(path, **changes)
+    with pytest.raises(CheckpointError, match=message):
+        checkpoint.load(path)
+
+
+@pytest.mark.parametrize("name", ["state.safetensors", "manifest.json"])
+def test_an_absent_file_is_told(tmp_path: Path, name: str) -> None:
+    path = checkpoint.save(tmp_path, 1, {}, {})
+    (path / name).unlink()
+    with pytest.raises(CheckpointError) as caught:
+        checkpoint.load(path)
+    assert str(caught.value) == f"{path / name} cannot be read: No such file or directory"
+
+
+# -- numbers that are none -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        "f2",
+        "f4",
+        "f8",
+        "c8",
+        ml_dtypes.bfloat16,
+        ml_dtypes.float8_e5m2,
+        ml_dtypes.float8_e4m3fn,  # has NaN, and no infinity
+        ml_dtypes.float8_e4m3fnuz,
+    ],
+)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_the_first_that_is_not_finite_is_named(value: float, dtype: Any) -> None:
+    with np.errstate(all="ignore"):
+        bad = np.array([[0, 1], [value, 2]]).astype(dtype)
+    good = np.ones((2, 2)).astype(dtype)
+    assert checkpoint.non_finite({"a": good, "c": bad, "b": bad}) == "c"
+    assert checkpoint.non_finite({"a": good, "b": good[:0]}) is None
+    assert checkpoint.non_finite({"0-d": bad[1, 0].reshape(())}) == "0-d"
+
+
+def test_what_has_no_such_numbers_is_finite() -> None:
+    given = {code: np.ones(3).astype(code) for code in "?bBhHiIlLU"}
+    given |= {"int4": np.ones(3).astype(ml_dtypes.int4), "object": np.array([None])}
+    assert checkpoint.non_finite(given) is None
+    assert checkpoint.non_finite({}) is None

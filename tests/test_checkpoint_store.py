@@ -1,0 +1,445 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dtrain import checkpoint
+from dtrain.checkpoint import store
+from dtrain.errors import CheckpointError
+from tests.test_checkpoint_format import META, arrays, names
+from tests.test_checkpoint_writer import writer
+
+
+def test_the_same_step_again_replaces(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, 5, arrays(), {"old": 1})
+    checkpoint.save(tmp_path, 5, {"a": np.ones(2)}, {"new": 1})
+    found = checkpoint.load(tmp_path / "5")
+    assert list(found.arrays) == ["a"] and found.meta == {"new": 1}
+    assert names(tmp_path) == {"5", "latest"}
+
+
+def test_steps(tmp_path: Path) -> None:
+    assert checkpoint.steps(tmp_path / "absent") == []
+    for name in ("10", "9", ".tmp-11", ".old-12", "best", "9.old", "010", "²"):
+        (tmp_path / name).mkdir()
+    assert checkpoint.steps(tmp_path) == [9, 10]
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-9] ^= 16
+    path.write_bytes(data)
+
+
+def make_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize("damage", [truncate, flip, os.remove, make_folder])
+@pytest.mark.parametrize("name", ["state.safetensors", "manifest.json"])
+def test_newest_falls_back_and_says_so(tmp_path: Path, name: str, damage: Any) -> None:
+    for step in (1, 5, 20, 100):
+        checkpoint.save(tmp_path, step, arrays(step), {"step": step})
+    found, problems = checkpoint.newest(tmp_path)
+    assert found is not None and (found.step, problems) == (100, [])
+    damage(tmp_path / "100" / name)
+    damage(tmp_path / "20" / name)
+    found, problems = checkpoint.newest(tmp_path)
+    assert found is not None and found.step == found.meta["step"] == 5
+    assert np.array_equal(found.arrays["0-d"], np.array(17.5))
+    assert len(problems) == 2
+    for step, problem in zip((100, 20), problems, strict=True):
+        assert str(tmp_path / str(step)) in problem, problem
+    shutil.rmtree(tmp_path / "5")
+    damage(tmp_path / "1" / name)
+    found, problems = checkpoint.newest(tmp_path)
+    assert found is None and len(problems) == 3
+
+
+def test_newest_of_nothing(tmp_path: Path) -> None:
+    assert checkpoint.newest(tmp_path / "absent") == (None, [])
+    assert checkpoint.newest(tmp_path) == (None, [])
+
+
+def test_a_process_that_is_killed_leaves_whole_checkpoints(tmp_path: Path) -> None:
+    code = """if True:
+        import itertools, pathlib, sys, numpy
+        from dtrain import checkpoint
+        folder, arrays = pathlib.Path(sys.argv[1]), {"a": numpy.ones(200_000)}
+        for step in itertools.count(1):
+            checkpoint.save(folder, step, arrays, {"objective": float(step)})
+            print(step, flush=True)
+    """
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    root = Path(checkpoint.__file__).parent.parent.parent
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(root)}
+    ) as child:
+        assert child.stdout is not None
+        lines = [child.stdout.readline() for _ in range(3)]
+        child.send_signal(signal.SIGKILL)
+        reported = int((lines + child.stdout.readlines())[-1])
+    found, problems = checkpoint.newest(tmp_path)
+    assert found is not None and problems == []
+    assert reported <= found.step <= reported + 1
+    assert found.arrays["a"].sum() == 200_000
+    log = writer(tmp_path)
+    assert names(tmp_path) == {"latest", *map(str, checkpoint.steps(tmp_path))}
+    assert log.best_step() == found.step
+
+
+# -- the pointer ---------------------------------------------------------------------------------
+
+
+def found(folder: Path) -> tuple[int | None, list[str]]:
+    """Return the step that a run would go on from, and what it would be told."""
+    past, problems = checkpoint.newest(folder)
+    return (None if past is None else past.step), problems
+
+
+def saved(folder: Path, *steps: int) -> None:
+    for step in steps:
+        checkpoint.save(folder, step, {"a": np.full(3, step)}, {"objective": float(step)})
+
+
+def point(folder: Path, step: int) -> None:
+    """Let the pointer name ``step``, as if later saves had been killed before they moved it."""
+    (folder / "latest").write_bytes(store._pointer(step))
+
+
+def test_the_pointer_names_what_was_saved_last(tmp_path: Path) -> None:
+    assert store.committed(tmp_path) is None
+    for step in (3, 10, 7, 0, 7):
+        saved(tmp_path, step)
+        assert store.committed(tmp_path) == step
+        assert json.loads((tmp_path / "latest").read_text())["step"] == step
+    assert store.committed(tmp_path / "latest") is None, "not a folder at all"
+
+
+def test_any_damage_of_the_pointer_is_survived_and_told(tmp_path: Path) -> None:
+    saved(tmp_path, 10, 11, 12, 13)
+    pointer = tmp_path / "latest"
+    whole = pointer.read_bytes()
+    damaged = [whole[:length] for length in range(len(whole))]
+    for position in range(len(whole)):
+        for bit in range(8):
+            damaged.append(bytearray(whole))
+            damaged[-1][position] ^= 1 << bit
+    damaged += [b"null", b"[]", b'{"step": null}', b'{"step": Infinity}', b'{"step": -1}', b"9" * 9]
+    for data in damaged:
+        pointer.write_bytes(data)
+        step, problems = found(tmp_path)
+        assert step == 13, data
+        assert len(problems) == 1 and f"{pointer} is damaged: it " in problems[0], data
+    assert len(damaged) > 9 * len(whole)
+    saved(tmp_path, 14)
+    assert found(tmp_path) == (14, [])
+
+
+def test_a_pointer_that_cannot_be_read(tmp_path: Path) -> None:
+    saved(tmp_path, 1, 2)
+    (tmp_path / "latest").unlink()
+    (tmp_path / "latest").mkdir()
+    assert found(tmp_path) == (2, [f"{tmp_path / 'latest'} cannot be read: Is a directory"])
+    writer(tmp_path)
+    assert checkpoint.steps(tmp_path) == [1, 2]
+    with pytest.raises(CheckpointError, match=r"3 could not be written .*: Is a directory"):
+        saved(tmp_path, 3)
+    assert names(tmp_path) == {"1", "2", "latest"}
+
+
+def test_a_run_without_a_pointer(tmp_path: Path) -> None:
+    saved(tmp_path, 1, 2, 3)
+    (tmp_path / "latest").unlink()
+    assert found(tmp_path) == (3, [])
+    writer(tmp_path)
+    assert checkpoint.steps(tmp_path) == [1, 2, 3]
+    truncate(tmp_path / "3" / "manifest.json")
+    assert found(tmp_path)[0] == 2
+
+
+def test_what_was_never_committed_does_not_count(tmp_path: Path) -> None:
+    saved(tmp_path, 1, 2, 3, 4)
+    point(tmp_path, 2)
+    assert found(tmp_path) == (2, [])
+    truncate(tmp_path / "2" / "state.safetensors")
+    step, [problem] = found(tmp_path)
+    assert step == 1 and str(tmp_path / "2") in problem
+    truncate(tmp_path / "1" / "state.safetensors")
+    step, problems = found(tmp_path)
+    assert step == 4 and len(problems) == 2, "it is better than nothing"
+    truncate(tmp_path / "4" / "state.safetensors")
+    assert found(tmp_path)[0] == 3
+
+
+def test_a_writer_removes_what_was_never_committed(tmp_path: Path) -> None:
+    saved(tmp_path, 1, 2, 3, 4)
+    point(tmp_path, 2)
+    log = writer(tmp_path)
+    assert names(tmp_path) == {"1", "2", "latest"}
+    assert log.objectives == {1: 1.0, 2: 2.0}
+
+
+def test_a_writer_leaves_what_was_never_committed_if_nothing_else_is_sound(tmp_path: Path) -> None:
+    saved(tmp_path, 1, 2, 3)
+    point(tmp_path, 1)
+    truncate(tmp_path / "1" / "state.safetensors")
+    log = writer(tmp_path)
+    assert names(tmp_path) == {"1", "2", "3", "latest"}
+    log.submit(4, {"a": np.ones(1)}, {})
+    log.wait()
+    assert found(tmp_path) == (4, [])
+    assert names(tmp_path) == {"2", "3", "4", "latest"}
+
+
+def test_a_writer_removes_nothing_where_the_pointer_is_damaged(tmp_path: Path) -> None:
+    saved(tmp_path, 1, 2, 3)
+    (tmp_path / "latest").write_text("{}")
+    writer(tmp_path)
+    assert checkpoint.steps(tmp_path) == [1, 2, 3]
+
+
+def test_a_pointer_to_what_is_not_there(tmp_path: Path) -> None:
+    saved(tmp_path, 1, 2, 3)
+    shutil.rmtree(tmp_path / "3")
+    step, [problem] = found(tmp_path)
+    assert step == 2
+    assert problem == f"{tmp_path}/3/manifest.json cannot be read: No such file or directory"
+    saved(tmp_path, 3)
+    assert found(tmp_path) == (3, [])
+
+
+def test_going_back_before_a_damaged_one_moves_the_pointer(tmp_path: Path) -> None:
+    saved(tmp_path, 10, 20)
+    truncate(tmp_path / "20" / "state.safetensors")
+    log = writer(tmp_path)
+    log.submit(15, {"a": np.ones(1)}, {})
+    log.wait()
+    assert names(tmp_path) == {"10", "15", "latest"}
+    assert store.committed(tmp_path) == 15
+    assert found(tmp_path) == (15, [])
+
+
+# -- one that was set aside ----------------------------------------------------------------------
+
+
+def test_one_that_was_set_aside_counts_where_no_other_is(tmp_path: Path) -> None:
+    saved(tmp_path, 1, 2)
+    os.rename(tmp_path / "2", tmp_path / ".old-2")
+    past, problems = checkpoint.newest(tmp_path)
+    assert past is not None and (past.path, problems) == (tmp_path / ".old-2", [])
+    assert checkpoint.steps(tmp_path) == [1]
+    log = writer(tmp_path)
+    assert names(tmp_path) == {"1", "2", "latest"}
+    assert log.objectives == {1: 1.0, 2: 2.0}
+    assert found(tmp_path) == (2, [])
+
+
+def test_one_that_was_set_aside_goes_where_another_is(tmp_path: Path) -> None:
+    saved(tmp_path, 1)
+    shutil.copytree(tmp_path / "1", tmp_path / ".old-1")
+    checkpoint.save(tmp_path, 1, {"a": np.zeros(1)}, {})
+    assert names(tmp_path) == {"1", "latest"}
+    shutil.copytree(tmp_path / "1", tmp_path / ".old-1")
+    past, _ = checkpoint.newest(tmp_path)
+    assert past is not None and past.path == tmp_path / "1"
+    writer(tmp_path)
+    assert names(tmp_path) == {"1", "latest"}
+
+
+def test_the_same_step_again_where_the_old_one_is_aside(tmp_path: Path) -> None:
+    saved(tmp_path, 1)
+    os.rename(tmp_path / "1", tmp_path / ".old-1")
+    saved(tmp_path, 1)
+    assert names(tmp_path) == {"1", "latest"}
+
+
+# -- saves that fail -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", [2, 3])
+@pytest.mark.parametrize("name", ["rename", "replace", "fsync"])
+def test_a_failure_at_the_end_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, name: str
+) -> None:
+    """Each operation fails in test_checkpoint_faults; here is what it comes to."""
+    saved(tmp_path, 1, 2)
+    before = (tmp_path / "latest").read_bytes()
+    real, calls = getattr(os, name), [0]
+    last = {"rename": 2 if step == 2 else 1, "replace": 1, "fsync": 6}[name]
+
+    def fail(*given: Any) -> None:
+        calls[0] += 1
+        if calls[0] == last:
+            raise OSError(28, "No space left on device")
+        real(*given)
+
+    monkeypatch.setattr(os, name, fail)
+    with pytest.raises(CheckpointError) as caught:
+        checkpoint.save(tmp_path, step, {"a": np.ones(9)}, {})
+    assert str(caught.value) == (
+        f"the checkpoint of step {step} could not be written to {tmp_path / str(step)}: "
+        "No space left on device"
+    )
+    assert names(tmp_path) == {"1", "2", "latest"}
+    assert (tmp_path / "latest").read_bytes() == before
+    past, problems = checkpoint.newest(tmp_path)
+    assert past is not None and (past.step, problems) == (2, [])
+    assert past.arrays["a"].tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"), [(MemoryError(), "MemoryError"), (KeyError("x"), "'x'")]
+)
+def test_whatever_fails_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
+) -> None:
+    def fail(*given: Any) -> None:
+        raise error
+
+    saved(tmp_path, 1)
+    monkeypatch.setattr(checkpoint.format, "_encode", fail)
+    with pytest.raises(CheckpointError, match=f"written to {tmp_path}/2: {reason}$"):
+        saved(tmp_path, 2)
+    assert names(tmp_path) == {"1", "latest"}
+
+
+def test_what_cannot_be_removed_does_not_fail_the_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(tmp_path, 1, 2)
+
+    def fail(*given: Any, **options: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", fail)
+        patch.setattr(os, "rmdir", fail)
+        log = writer(tmp_path, keep=1)
+        log.submit(3, {"a": np.ones(1)}, {})
+        log.wait()
+    assert checkpoint.steps(tmp_path) == [3], "what stays has no name that counts"
+    assert names(tmp_path) == {".tmp-1", ".tmp-2", "3", "latest"}
+    writer(tmp_path)
+    assert names(tmp_path) == {"3", "latest"}
+
+
+# -- a folder that cannot be written to ----------------------------------------------------------
+
+
+def mounted(*options: str) -> bool:
+    """Mount a tmpfs; False where that is not allowed."""
+    if os.geteuid() or not shutil.which("mount"):
+        return False
+    return subprocess.run(["mount", *options], capture_output=True).returncode == 0
+
+
+@contextlib.contextmanager
+def full_disk(folder: Path) -> Iterator[None]:
+    """A disk of 64 KiB at ``folder``, or else files of 64 KiB at most."""
+    if mounted("-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)):
+        try:
+            yield
+        finally:
+            subprocess.run(["umount", str(folder)], check=True)
+        return
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 1024, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path: Path) -> None:
+    large = {"a": np.ones(100_000)}
+    with full_disk(tmp_path):
+        checkpoint.save(tmp_path, 1, arrays(), META)
+        for step in (2, 1):  # a new one, and the same step again
+            with pytest.raises(CheckpointError) as caught:
+                checkpoint.save(tmp_path, step, large, META)
+            assert f"step {step} could not be written to {tmp_path / str(step)}: " in str(
+                caught.value
+            )
+            assert str(caught.value).endswith(("No space left on device", "File too large"))
+            assert names(tmp_path) == {"1", "latest"}
+            assert store.committed(tmp_path) == 1
+        # Of several small files the second may be what does not fit: all goes, all the same.
+        for step in range(2, 40):
+            try:
+                checkpoint.save(tmp_path, step, {"a": np.ones(500)}, {"text": "x" * 4000})
+            except CheckpointError:
+                assert names(tmp_path) == {"latest", *(str(s) for s in range(1, step))}
+                assert store.committed(tmp_path) == step - 1
+                break
+        assert checkpoint.load(tmp_path / "1").meta == META
+
+
+def test_a_full_disk_ends_training_at_the_next_save(tmp_path: Path) -> None:
+    with full_disk(tmp_path):
+        log = writer(tmp_path)
+        log.submit(1, {"a": np.ones(3)}, {})
+        log.submit(2, {"a": np.ones(100_000)}, {})
+        with pytest.raises(CheckpointError, match="step 2 could not be written"):
+            log.submit(3, {"a": np.ones(3)}, {})
+        log.submit(4, {"a": np.ones(3)}, {})
+        log.wait()
+        assert names(tmp_path) == {"1", "4", "latest"}
+
+
+@contextlib.contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """Take away the right to write to ``folder``, from root by mounting it so."""
+    if os.geteuid() == 0:
+        if not mounted("--bind", str(folder), str(folder)):
+            pytest.skip("root may write everywhere, and may not mount here")
+        try:
+            assert mounted("-o", "remount,ro,bind", str(folder))
+            yield
+        finally:
+            subprocess.run(["umount", str(folder)], check=True)
+        return
+    folder.chmod(0o500)
+    try:
+        yield
+    finally:
+        folder.chmod(0o700)
+
+
+def test_a_read_only_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    checkpoint.save(folder, 1, {"a": np.ones(3)}, META)
+    (folder / ".tmp-9").mkdir()
+    with read_only(folder):
+        log = writer(folder)
+        log.submit(2, {"a": np.ones(3)}, {})
+        with pytest.raises(CheckpointError) as caught:
+            log.wait()
+        assert f"written to {folder / '2'}: " in str(caught.value)
+        assert str(caught.value).endswith(("Permission denied", "Read-only file system"))
+        assert checkpoint.load(folder / "1").meta == META
+        assert names(folder) == {"1", ".tmp-9", "latest"} and store.committed(folder) == 1
+
+
+def test_a_file_in_the_place_of_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").write_text("mine")
+    with pytest.raises(CheckpointError, match=f"{tmp_path}/checkpoints/2: "):
+        checkpoint.save(tmp_path / "checkpoints", 2, {}, {})
+    assert (tmp_path / "checkpoints").read_text() == "mine"

@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dtrain import checkpoint
+from dtrain.errors import CheckpointError
+from tests.test_checkpoint_format import META, arrays, names
+
+
+def nothing(step: int) -> None:
+    pass
+
+
+def writer(folder: Path, **options: Any) -> checkpoint.Writer:
+    given = {"keep": 3, "best": False, "mode": "max", "saved": nothing, **options}
+    return checkpoint.Writer(folder, **given)
+
+
+#: (objectives of steps 1, 2, ..., keep, best, mode, steps that stay, the best step)
+KEPT = [
+    ([0.1, 0.9, 0.5, 0.6, 0.7], 2, True, "max", [2, 4, 5], 2),
+    ([0.1, 0.9, 0.5, 0.6, 0.7], 2, True, "min", [1, 4, 5], 1),
+    ([0.1, 0.9, 0.5, 0.6, 0.7], 2, False, "max", [4, 5], 5),
+    ([0.1, 0.9, 0.5, 0.6, 0.7], 1, True, "max", [2, 5], 2),
+    ([0.1, 0.2, 0.3], 1, True, "max", [3], 3),
+    ([0.5, 0.5, 0.5], 1, True, "max", [1, 3], 1),
+    ([0.5, 0.5, 0.5], 1, True, "min", [1, 3], 1),
+    ([None, None, None], 2, True, "max", [2, 3], None),
+    ([None, -1.0, None, None], 1, True, "max", [2, 4], 2),
+    ([0.1, 0.2, 0.3], 9, True, "max", [1, 2, 3], 3),
+]
+
+
+@pytest.mark.parametrize(("objectives", "keep", "best", "mode", "stay", "best_step"), KEPT)
+@pytest.mark.parametrize("reopened", [False, True])
+def test_the_newest_and_the_best_stay(
+    tmp_path: Path,
+    objectives: list[float | None],
+    keep: int,
+    best: bool,
+    mode: str,
+    stay: list[int],
+    best_step: int | None,
+    reopened: bool,
+) -> None:
+    log = writer(tmp_path, keep=keep, best=best, mode=mode)
+    for step, objective in enumerate(objectives, 1):
+        if reopened:
+            log.wait()
+            log = writer(tmp_path, keep=keep, best=best, mode=mode)
+        log.submit(step, {"a": np.array(step)}, {"objective": objective})
+    log.wait()
+    assert checkpoint.steps(tmp_path) == stay
+    assert log.best_step() == best_step
+    if best_step is not None:
+        assert log.objectives[best_step] == objectives[best_step - 1]
+
+
+def test_nan_is_never_the_best(tmp_path: Path) -> None:
+    log = writer(tmp_path, best=True)
+    for step, objective in enumerate([np.nan, 0.5], 1):
+        log.submit(step, {}, {"objective": objective})
+    log.wait()
+    assert log.best_step() == 2
+
+
+def test_saved_is_called_when_it_can_be_loaded(tmp_path: Path) -> None:
+    calls = []
+
+    def saved(step: int) -> None:
+        found = checkpoint.load(tmp_path / str(step)).arrays["a"]
+        calls.append((step, int(found), threading.current_thread() is threading.main_thread()))
+
+    log = writer(tmp_path, keep=1, saved=saved)
+    for step in (1, 2, 3):
+        log.submit(step, {"a": np.array(step * 10)}, {})
+    log.wait()
+    assert calls == [(1, 10, False), (2, 20, False), (3, 30, False)]
+
+
+def test_a_failed_save_is_raised_once(tmp_path: Path) -> None:
+    calls: list[int] = []
+    log = writer(tmp_path, saved=calls.append)
+    log.submit(1, {"a": np.array(np.nan)}, {"objective": 9.0})
+    with pytest.raises(CheckpointError, match="a is not finite at step 1"):
+        log.wait()
+    log.wait()
+    assert calls == [] and log.best_step() is None
+    log.submit(2, {"a": np.array(1.0)}, {})
+    log.wait()
+    assert calls == [2]
+
+
+@pytest.mark.parametrize(
+    ("array", "meta"), [(np.ones(1), {"a": object()}), (np.array(["text"]), {})]
+)
+def test_no_failure_is_lost(tmp_path: Path, array: np.ndarray, meta: dict[str, Any]) -> None:
+    log = writer(tmp_path)
+    log.submit(1, {"a": array}, meta)
+    with pytest.raises(CheckpointError, match="step 1"):
+        log.wait()
+    assert names(tmp_path) == set()
+
+
+def test_leftovers_of_torn_saves_are_removed(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, 1, arrays(), META)
+    (tmp_path / ".tmp-2").mkdir()
+    (tmp_path / ".tmp-2" / "state.safetensors").write_bytes(b"half")
+    found, problems = checkpoint.newest(tmp_path)
+    assert found is not None and (found.step, problems) == (1, [])
+    checkpoint.save(tmp_path, 2, arrays(), META)  # over the leftover of the same step
+    assert names(tmp_path) == {"1", "2", "latest"}
+    (tmp_path / ".tmp-3").mkdir()
+    writer(tmp_path)
+    assert names(tmp_path) == {"1", "2", "latest"}
+    assert writer(tmp_path / "absent").best_step() is None
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        "",
+        "{",
+        "{}",
+        "[]",
+        '{"meta": null}',
+    ],
+)
+def test_a_writer_passes_over_damaged_manifests(tmp_path: Path, manifest: str) -> None:
+    for step in (1, 2):
+        checkpoint.save(tmp_path, step, {}, {"objective": step})
+    (tmp_path / "2" / "manifest.json").write_text(manifest)
+    assert writer(tmp_path).objectives == {1: 1.0}
+
+
+@pytest.mark.parametrize(
+    ("keep", "best", "stay"), [(1, True, [10, 15]), (2, False, [10, 15]), (1, False, [15])]
+)
+def test_what_a_resumed_run_saves_stays(
+    tmp_path: Path, keep: int, best: bool, stay: list[int]
+) -> None:
+    for step, objective in ((10, 0.9), (20, 0.5)):
+        checkpoint.save(tmp_path, step, {"a": np.ones(3)}, {"objective": objective})
+    os.truncate(tmp_path / "20" / "state.safetensors", 9)
+    log = writer(tmp_path, keep=keep, best=best)
+    log.submit(15, {"a": np.ones(3)}, {"objective": 0.4})  # resumed from step 10
+    log.wait()
+    assert checkpoint.steps(tmp_path) == stay
+    found, problems = checkpoint.newest(tmp_path)
+    assert found is not None and (found.step, problems) == (15, [])
+
+
+def test_the_same_step_again_without_an_objective(tmp_path: Path) -> None:
+    log = writer(tmp_path, best=True)
+    for step, objective in ((1, 0.5), (2, 0.9), (2, None)):
+        log.submit(step, {}, {"objective": objective})
+    log.wait()
+    assert log.objectives == {1: 0.5} and log.best_step() == 1
+
+
+@pytest.mark.parametrize("objective", ["much", [1.0], None])
+def test_an_objective_that_is_no_number(tmp_path: Path, objective: Any) -> None:
+    log = writer(tmp_path, best=True)
+    log.submit(1, {}, {"objective": objective})
+    log.wait()
+    assert log.objectives == {} and writer(tmp_path).objectives == {}
+
+
+def test_an_altered_objective_is_not_the_best(tmp_path: Path) -> None:
+    for step in (1, 2):
+        checkpoint.save(tmp_path, step, {}, {"objective": step / 10})
+    manifest = tmp_path / "1" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace("0.1", "9.1"))
+    assert writer(tmp_path).objectives == {2: 0.2}
+
+
+def test_a_failed_report_is_told(tmp_path: Path) -> None:
+    def saved(step: int) -> None:
+        raise OSError("the journal is full")
+
+    log = writer(tmp_path, saved=saved)
+    log.submit(1, {}, {})
+    with pytest.raises(CheckpointError, match="step 1 was saved, but not reported: the journal"):
+        log.wait()
+    assert checkpoint.steps(tmp_path) == [1]
+
+
+def test_the_previous_one_stays_until_the_pointer_names_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[set[str]] = []
+    real = os.replace
+
+    def replace(*given: Any) -> None:
+        seen.append(names(tmp_path))
+        real(*given)
+        seen.append(names(tmp_path))
+
+    monkeypatch.setattr(os, "replace", replace)
+    log = writer(tmp_path, keep=1)
+    for step in (1, 2):
+        log.submit(step, {}, {})
+    log.wait()
+    assert {"1", "2", "latest"} <= seen[2] and {"1", "2", "latest"} == seen[3]
+    assert names(tmp_path) == {"2", "latest"}
