@@ -326,7 +326,7 @@ def test_a_slow_worker_holds_the_others_back() -> None:
     import numpy as np
 
     from dtrain.task.coordinated import AsynchronousSteps
-    from dtrain.task.steps import Sums
+    from dtrain.task.sums import Sums
 
     class Scripted(AsynchronousSteps):
         _global_batch, _train_step_remote = BATCH, None

@@ -44,17 +44,22 @@ class Scripted:
         self.calls: list[int] = []
         self.evaluated: list[tuple[int, int]] = []
 
+    max_steps = 10**6
+
     def train(self, steps: int, ahead: int = 0) -> Any:
-        from dtrain.task.steps import Sums
+        import numpy as np
+
+        from dtrain.task.sums import Sums
 
         self.calls.append(steps)
         losses = [self.loss(self.step + i) for i in range(1, steps + 1)]
         self.step += steps
         self.clock.now += steps * self.seconds
-        return Sums([], {"loss": sum(losses) * BATCH}, steps * BATCH, steps)
+        returned = {"loss": np.array(losses) * BATCH}
+        return Sums.of_steps([], returned, steps * BATCH, steps)
 
     def settle(self) -> Any:
-        from dtrain.task.steps import Sums
+        from dtrain.task.sums import Sums
 
         return Sums()
 
@@ -67,7 +72,7 @@ class Scripted:
         assert summary == {}
 
     def evaluate(self, steps: int, rest: int) -> Any:
-        from dtrain.task.steps import Sums
+        from dtrain.task.sums import Sums
 
         self.evaluated.append((steps, rest))
         self.clock.now += (steps + bool(rest)) * self.seconds
@@ -346,7 +351,7 @@ def test_nan_ends_the_run_unless_it_may_go_on(tmp_path: Path) -> None:
     for value in (math.nan, math.inf):
         steps = Scripted(Clock(), loss=lambda step, value=value: value if step == 13 else 1.0)
         trained = looped(tmp_path / str(value), steps)
-        with pytest.raises(NonFiniteLoss, match=f"{value} at step 15"):
+        with pytest.raises(NonFiniteLoss, match=f"{value} at step 13"):
             trained.loop.run()
         assert trained.saved == []
         assert list(trained.points("loss")) == [5, 10]
@@ -805,7 +810,7 @@ class Overlapping(Scripted):
         return sums
 
     def settle(self) -> Any:
-        from dtrain.task.steps import Sums
+        from dtrain.task.sums import Sums
 
         waiting, self.in_flight = self.in_flight, 0
         if not waiting:
@@ -893,7 +898,7 @@ class Dropping(Scripted):
     restored: Any = None
 
     def train(self, steps: int, ahead: int = 0) -> Any:
-        from dtrain.task.steps import Sums
+        from dtrain.task.sums import Sums
 
         sums = super().train(steps)
         examples = sums.examples - 3 * steps

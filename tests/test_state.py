@@ -154,13 +154,13 @@ def test_sums_survive_as_arrays_and_json() -> None:
     import numpy as np
 
     from dtrain.task.state import pack_sums, unpack_sums
-    from dtrain.task.steps import Sums
+    from dtrain.task.sums import Sums
 
     sums = Sums([np.arange(3.0), np.array(2.0)], {"plain": 0.5}, 24)
-    arrays, value = pack_sums("interval", sums)
-    others, _ = pack_sums("epoch", Sums([np.ones(3)]))
-    found = unpack_sums("interval", {**others, **arrays}, json.loads(json.dumps(value)))
+    arrays, values = pack_sums(interval=sums, epoch=Sums([np.ones(3)]))
+    values = json.loads(json.dumps(values))
+    found = unpack_sums("interval", arrays, values["interval"])
     assert [state.tolist() for state in found.states] == [[0.0, 1.0, 2.0], 2.0]
     assert (found.returned, found.examples) == ({"plain": 0.5}, 24)
-    empty = unpack_sums("a", {}, json.loads(json.dumps(pack_sums("a", Sums())[1])))
+    empty = unpack_sums("a", {}, json.loads(json.dumps(pack_sums(a=Sums())[1]))["a"])
     assert (empty.states, empty.returned, empty.examples) == ([], {}, 0)

@@ -143,28 +143,6 @@ PLAIN = {"model": {"_target_": "tests.test_steps.plain_steps"}}
 
 
 @pytest.mark.task
-def test_sums_add_up_in_float64() -> None:
-    import numpy as np
-
-    from dtrain.task.steps import Sums
-
-    total = Sums()
-    part = Sums([np.array([1.0, 2.0], np.float32), np.float32(3.0)], {"a": 1.5}, 4)
-    total.add(part)
-    total.add(part)
-    assert [state.tolist() for state in total.states] == [[2.0, 4.0], 6.0]
-    assert (total.returned, total.examples) == ({"a": 3.0}, 8)
-    total.add(Sums([np.zeros(2), np.zeros(())], {"b": 1.0}, 1))
-    assert (total.returned, total.examples) == ({"a": 3.0, "b": 1.0}, 9)
-    # What was added is not changed, and nothing is shared with it.
-    assert (part.states[0].tolist(), part.returned, part.examples) == ([1.0, 2.0], {"a": 1.5}, 4)
-
-    long = Sums([np.array(2.0**24)])  # where float32 stops to count
-    long.add(Sums([np.array(1.0, np.float32)]))
-    assert long.states[0] == 2**24 + 1
-
-
-@pytest.mark.task
 @pytest.mark.parametrize(("kind", "devices"), [("OneDevice", 1), ("Mirrored", 2)])
 def test_training_is_keras_own(kind: str, devices: int) -> None:
     import numpy as np

@@ -12,13 +12,17 @@ from dtrain.cluster import Cluster, Task
 from dtrain.errors import UsageError
 
 
-def configure(hardware: DictConfig, cluster: Cluster, task: Task) -> list[str]:
+def configure(
+    hardware: DictConfig, cluster: Cluster, task: Task, deterministic: bool = False
+) -> list[str]:
     """Set up this process; must run before TensorFlow has touched any device.
 
     Args:
         hardware: the ``hardware`` group.
         cluster: says which kind of device.
         task: says how many.
+        deterministic: only operations that give the same bits each time
+            (``tf.config.experimental.enable_op_determinism``).
 
     Returns:
         Names of the devices that the task uses, such as ``CPU:0``.
@@ -34,6 +38,9 @@ def configure(hardware: DictConfig, cluster: Cluster, task: Task) -> list[str]:
         tf.config.threading.set_intra_op_parallelism_threads(task.threads)
     if hardware.inter_op_threads is not None:
         tf.config.threading.set_inter_op_parallelism_threads(hardware.inter_op_threads)
+    if deterministic:
+        keras.utils.set_random_seed(0)  # TensorFlow asks for one; the run's own is set later
+        tf.config.experimental.enable_op_determinism()
     keras.config.set_dtype_policy(hardware.precision)
     if cluster.device_kind == "cpu" or task.devices == 0:
         count = max(1, task.devices)

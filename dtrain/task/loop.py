@@ -15,14 +15,15 @@ from typing import Any
 import keras
 import numpy as np
 
-from dtrain.checkpoint import Checkpoint
+from dtrain.checkpoint import Checkpoint, non_finite
 from dtrain.errors import Interrupted, NonFiniteLoss
 from dtrain.task import state
 from dtrain.task.callbacks import Callbacks
 from dtrain.task.records import Records
 from dtrain.task.schedule import Schedule
-from dtrain.task.steps import Steps, Sums
+from dtrain.task.steps import Steps
 from dtrain.task.strategies import Strategy
+from dtrain.task.sums import Sums
 
 #: The host is back from TensorFlow at least this often, in seconds.
 CALL_SECONDS = 1.0
@@ -66,8 +67,7 @@ class Loop:
         self.examples = 0  # that were trained on
         self.evaluated = 0  # examples of the last evaluation
         self.logs: dict[str, float] = {}  # of the last whole epoch
-        self._interval = Sums()
-        self._epoch = Sums()
+        self._interval, self._epoch = Sums(), Sums()
         self._calls = 0
         self._step_seconds = 0.0  # of the last call
         self._train_seconds = 0.0
@@ -142,6 +142,7 @@ class Loop:
         # The first call traces the function, the second is the first to tell the time of a
         # step: both take one step, so that a slow model does not keep the host away.
         count = 1 if self._calls < 2 else int(CALL_SECONDS / max(self._step_seconds, 1e-6))
+        count = min(count, self._steps.max_steps)
         leads = self._records.keeps
         steps, stop, end, save = self._strategy.agree([
             max(1, count) if leads else 0,
@@ -206,8 +207,9 @@ class Loop:
         self._epoch.add(sums)
         logs = self._steps.results(sums)
         if self._schedule.terminate_on_nan and not math.isfinite(logs.get("loss", 0.0)):
+            step = self.step - sums.steps + (sums.first_not_finite() or 0) + 1
             raise NonFiniteLoss(
-                f"the loss is {logs['loss']} at step {self.step} (trainer.terminate_on_nan=true); "
+                f"the loss is {logs['loss']} at step {step} (trainer.terminate_on_nan=true); "
                 f"a lower optimizer.learning_rate or optimizer.global_clipnorm=1.0 may help"
             )
         self._loss = logs.get("loss")
@@ -241,6 +243,8 @@ class Loop:
     def _end_epoch(self, epoch: int) -> None:
         schedule = self._schedule
         logs = self._steps.results(self._epoch)
+        seen = {"epoch_examples": float(self._epoch.examples), "examples": float(self.examples)}
+        self._records.point(self.step, epoch + 1, seen)
         self._epoch = Sums()
         if schedule.validation_examples and (epoch + 1) % schedule.validation_freq == 0:
             validation = {f"val_{name}": value for name, value in self._validate().items()}
@@ -263,7 +267,7 @@ class Loop:
             sums.add(self._steps.evaluate(now, 0))
             seconds = (time.perf_counter() - begin) / now
             done += now
-            count = max(1, int(CALL_SECONDS / max(seconds, 1e-3)))
+            count = min(max(1, int(CALL_SECONDS / max(seconds, 1e-3))), self._steps.max_steps)
             self._report_progress(sums.examples)
         if rest:
             sums.add(self._steps.evaluate(0, rest))
@@ -290,25 +294,23 @@ class Loop:
         self._saved_step = self.step
         if not self._records.keeps:
             return
-        interval_arrays, interval = state.pack_sums("interval", self._interval)
-        epoch_arrays, epoch = state.pack_sums("epoch", self._epoch)
+        arrays, sums = state.pack_sums(interval=self._interval, epoch=self._epoch)
         callback_arrays, callbacks = self._callbacks.state()
         meta = {
             **self._identity,
-            "interval": interval,
+            **sums,
             "interval_seconds": self._interval_seconds,
             "examples": self.examples,
             "steps": self._steps.summary(),
-            "epoch": epoch,
             "callbacks": callbacks,
             "logs": self.logs,
             "objective": self._objective(),
         }
-        arrays = state.snapshot(self._model, self._strategy)
-        if not self._schedule.terminate_on_nan and not state.finite(arrays):
-            self._records.event("notice", message=f"no checkpoint at step {self.step}: not finite")
+        arrays |= callback_arrays | state.snapshot(self._model, self._strategy)
+        if not self._schedule.terminate_on_nan and (name := non_finite(arrays)):
+            message = f"no checkpoint at step {self.step}: {name} is not finite"
+            self._records.event("notice", message=message)
             return
-        arrays |= interval_arrays | epoch_arrays | callback_arrays
         self._records.save(self.step, arrays, meta)
 
     def _objective(self) -> float | None:

@@ -16,17 +16,17 @@ from typing import Any
 import keras
 from omegaconf import DictConfig, OmegaConf
 
-from dtrain import checkpoint, errors, targets
+from dtrain import checkpoint, errors, identity, targets
 from dtrain.cluster import Cluster, Task
 from dtrain.errors import DtrainError, UsageError, nearest
 from dtrain.journal import Journal
 from dtrain.rundir import RunDir, read_json
-from dtrain.task import build, hardware, lifeline, pipeline, state
+from dtrain.task import build, hardware, lifeline, origin, pipeline
 from dtrain.task.callbacks import Callbacks
 from dtrain.task.loop import Loop
 from dtrain.task.records import Records, Silence
 from dtrain.task.schedule import Schedule, make_schedule
-from dtrain.task.steps import Steps
+from dtrain.task.steps import Steps, named
 from dtrain.task.strategies import Strategy
 from dtrain.task.summaries import Summaries
 
@@ -85,17 +85,15 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda word:
     stop.install()
     journal: Journal | None = None
     try:
-        devices = hardware.configure(config.hardware, cluster, task)
+        devices = hardware.configure(config.hardware, cluster, task, config.trainer.deterministic)
         if task.serves:
             kind: Any = targets.locate(config.strategy._target_, "strategy._target_")
             kind.serve(cluster, task, lambda: say("joined"))
             return errors.OK
         past = None
         if task == cluster.chief:
-            past, problems = checkpoint.newest(rundir.checkpoints)
             journal = Journal(rundir.journal)
-            for problem in problems:
-                journal.write("notice", message=f"passed over a checkpoint: {problem}")
+            past = origin.find(rundir, config, journal)
         strategy = _strategy(config, cluster, task, devices)
         say("joined")
         stop.install()  # ORDER: some strategies install TensorFlow's own SIGTERM handler when made
@@ -156,7 +154,7 @@ def train(
     model = build.model(config, splits, strategy, schedule.total_steps, schedule.steps_per_epoch)
     _check_objective(config, model, schedule)
     if past is not None:
-        state.restore(model, strategy, past.arrays)
+        origin.restore(past, model, strategy, rundir)
     start = past.step if past else 0
     inputs = pipeline.Inputs(
         splits.train, splits.validation, config.trainer.batch_size, config.seed, start, augment
@@ -172,14 +170,19 @@ def train(
         schedule.steps_per_epoch,
     )
     records = _records(rundir, config, journal)
-    records.event("start", step=start, **derived(model, strategy, schedule))
+    records.event("start", step=start, **derived(model, strategy, schedule, len(splits.train)))
     loop = Loop(
         model, strategy, steps, schedule, callbacks, records, stop,
-        identity={"seed": config.seed, "replicas": strategy.replicas},
+        identity={
+            "seed": config.seed,
+            "config": identity.fingerprints(config),
+            "versions": identity.versions(),
+            "topology": {"strategy": config.strategy.name, "replicas": strategy.replicas},
+        },
     )  # fmt: skip
     status = "FAILED"
     try:
-        loop.run(past)
+        loop.run(past if origin.has_position(past) else None)
         _save_model(model, rundir, records)
         strategy.agree([0])  # ORDER: none leaves before the chief is done: it would be missed
         status = "FINISHED"
@@ -230,7 +233,7 @@ def _save_model(model: keras.Model, rundir: RunDir, records: Records) -> None:
 def _check_objective(config: DictConfig, model: keras.Model, schedule: Schedule) -> None:
     if build.has_own_step(model):
         return  # it may return names that nobody can know before it ran
-    known = list(model.get_metrics_result())
+    known = [name for name, _ in named("", model.get_metrics_result())]
     if schedule.validation_examples:
         known += [f"val_{name}" for name in known]
     if config.objective not in known:
@@ -240,7 +243,9 @@ def _check_objective(config: DictConfig, model: keras.Model, schedule: Schedule)
         )  # fmt: skip
 
 
-def derived(model: keras.Model, strategy: Strategy, schedule: Schedule) -> dict[str, Any]:
+def derived(
+    model: keras.Model, strategy: Strategy, schedule: Schedule, examples: int
+) -> dict[str, Any]:
     """Return what the configuration does not say and a record of the run needs."""
     return {
         "replicas": strategy.replicas,
@@ -249,6 +254,7 @@ def derived(model: keras.Model, strategy: Strategy, schedule: Schedule) -> dict[
         "steps_per_epoch": schedule.steps_per_epoch,
         "total_steps": schedule.total_steps,
         "parameters": model.count_params(),
+        "train_examples": examples,
         "validation_examples": schedule.validation_examples,
     }
 

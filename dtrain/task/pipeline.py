@@ -108,7 +108,11 @@ def training_part(
         ],
         1,
     )
-    changed = tf.vectorized_map(lambda pair: augment(pair[0], seed=pair[1]), (data[0], keys))
+    changed = tf.vectorized_map(
+        lambda pair: augment(pair[0], seed=pair[1]),
+        (data[0], keys),
+        warn=False,  # random draws have no vectorized form and run one after the other
+    )
     return tf.ensure_shape(changed, data[0].shape), *data[1:]
 
 

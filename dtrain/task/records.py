@@ -12,7 +12,7 @@ import numpy as np
 from dtrain.checkpoint import Writer
 from dtrain.errors import CheckpointError
 from dtrain.journal import Journal
-from dtrain.rundir import RunDir, write_json
+from dtrain.rundir import RunDir, read_json, write_json
 from dtrain.task.summaries import Summaries
 
 #: The progress file is written at most this often, in seconds.
@@ -67,7 +67,8 @@ class Records:
 
     def save(self, step: int, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
         """Begin to write a checkpoint (:meth:`dtrain.checkpoint.Writer.submit`)."""
-        self._writer.submit(step, arrays, meta)
+        tracked = read_json(self._rundir.tracking) or {}
+        self._writer.submit(step, arrays, {**meta, "mlflow_run_id": tracked.get("run_id")})
 
     def wait(self) -> None:
         """Wait for the checkpoint that is being written."""

@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.errors import CheckpointError
-from dtrain.task.steps import Sums
 from dtrain.task.strategies import Strategy
+from dtrain.task.sums import Sums
 
 
 def variables(model: keras.Model) -> dict[str, keras.Variable]:
@@ -41,33 +41,70 @@ def snapshot(model: keras.Model, strategy: Strategy) -> dict[str, np.ndarray]:
         }
 
 
-def restore(model: keras.Model, strategy: Strategy, arrays: Mapping[str, np.ndarray]) -> None:
+def restore(
+    model: keras.Model, strategy: Strategy, arrays: Mapping[str, np.ndarray], forked: bool = False
+) -> None:
     """Set every variable from ``arrays``; arrays of other things are left alone.
+
+    Args:
+        model: built under ``strategy``.
+        strategy: which it is.
+        arrays: of :func:`snapshot`, perhaps under another strategy.
+        forked: the optimizer may be another one: what has no array of its name and shape stays
+            as it was made.
 
     Raises:
         CheckpointError: a variable has no array, or one of another shape.
     """
+    left: list[str] = []
     with strategy.engine.scope():
         for name, variable in variables(model).items():
-            if name not in arrays:
-                raise CheckpointError(f"the checkpoint has no {name}: it is of another model")
-            if tuple(arrays[name].shape) != tuple(variable.shape):
-                raise CheckpointError(
-                    f"{name} has shape {tuple(variable.shape)} and the checkpoint's "
-                    f"{tuple(arrays[name].shape)}: it is of another model"
-                )
-            variable.assign(arrays[name])
+            problem = _problem(name, variable, arrays)
+            if problem is None:
+                variable.assign(arrays[name])
+            elif forked and name.startswith("optimizer/"):
+                left.append(name)
+            else:
+                raise CheckpointError(f"{problem}: it is of another model")
+        if left:
+            _begin_where_another_was(model.optimizer, model, arrays)
 
 
-def finite(arrays: Mapping[str, np.ndarray]) -> bool:
-    """Say whether no number is NaN or infinite."""
-    return all(np.all(np.isfinite(a)) for a in arrays.values() if a.dtype.kind == "f")
+def _problem(name: str, variable: keras.Variable, arrays: Mapping[str, np.ndarray]) -> str | None:
+    if name not in arrays:
+        return f"the checkpoint has no {name}"
+    shape, found = tuple(variable.shape), tuple(arrays[name].shape)
+    return None if shape == found else f"{name} has shape {shape} and the checkpoint's {found}"
 
 
-def pack_sums(name: str, sums: Sums) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Return the arrays and the JSON value that :func:`unpack_sums` turns back."""
-    arrays = {f"sums/{name}/{i}": state for i, state in enumerate(sums.states)}
-    return arrays, {"returned": sums.returned, "examples": sums.examples}
+def _begin_where_another_was(
+    optimizer: keras.optimizers.Optimizer, model: keras.Model, arrays: Mapping[str, np.ndarray]
+) -> None:
+    """Let schedules, and averages of weights, go on from the step that another optimizer left."""
+    counts = [
+        int(array)
+        for name, array in arrays.items()
+        if name.startswith("optimizer/") and name.endswith("/iteration")
+    ]
+    if not counts:
+        return  # the weights alone were taken over
+    optimizer.iterations.assign(max(counts))
+    averages = [v for v in optimizer.variables if v.path.endswith("_average")]
+    if averages and not any(name.endswith("_average") for name in arrays):
+        for average, weight in zip(averages, model.trainable_variables, strict=True):
+            average.assign(weight.value)  # Keras starts them at the first step only
+
+
+def pack_sums(**named: Sums) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Return the arrays, and a JSON value by name, that :func:`unpack_sums` turns back."""
+    arrays = {
+        f"sums/{name}/{i}": state
+        for name, sums in named.items()
+        for i, state in enumerate(sums.states)
+    }
+    return arrays, {
+        name: {"returned": sums.returned, "examples": sums.examples} for name, sums in named.items()
+    }
 
 
 def unpack_sums(name: str, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Sums:

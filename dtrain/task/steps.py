@@ -2,55 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from dtrain.task.sums import Sums
+
 if TYPE_CHECKING:
     from dtrain.task.strategies import Strategy
 
 
-class Sums:
-    """What metrics have added up over some steps; adds to another of its kind.
-
-    Metric states are kept as sums on the host, in float64, and never across calls in TensorFlow's
-    variables: a long float32 sum loses digits, and several strategies cannot update one variable
-    from many replicas. So the state of a metric must add up, as that of every Keras metric does.
-
-    Args:
-        states: one array for each metric variable of the model.
-        returned: what the steps returned by name, each value times the rows it stands for.
-        examples: how many examples (rows) in all.
-        steps: how many training steps.
-    """
-
-    def __init__(
-        self,
-        states: Iterable[np.ndarray] = (),
-        returned: dict[str, float] | None = None,
-        examples: int = 0,
-        steps: int = 0,
-    ):
-        self.states = [np.asarray(state, np.float64) for state in states]
-        self.returned = dict(returned or {})
-        self.examples = examples
-        self.steps = steps
-
-    def add(self, other: Sums) -> None:
-        """Add ``other`` to this one, in place."""
-        self.states = (
-            [a + b for a, b in zip(self.states, other.states, strict=True)]
-            if self.states
-            else list(other.states)
-        )
-        for name, value in other.returned.items():
-            self.returned[name] = self.returned.get(name, 0.0) + value
-        self.examples += other.examples
-        self.steps += other.steps
+#: What a call returns, and the tasks of a cluster reduce in one go, is not larger than about this.
+ROWS_BYTES = 2**20
 
 
 class Steps:
@@ -80,13 +48,18 @@ class Steps:
         self._train_iterator = train_iterator
         self._evaluation_iterator: Any = evaluation_iterator
         self._variables: list[keras.Variable] = [v for m in model.metrics for v in m.variables]
-        # What steps return beside metrics: a sum by name, for training and for evaluation.
-        self._trained: dict[str, tf.Variable] = {}
-        self._evaluated: dict[str, tf.Variable] = {}
+        # Names of what a step returns beside metrics, by training or not; known once traced.
+        self._names: dict[bool, list[str]] = {True: [], False: []}
+        self._width = sum(math.prod(variable.shape) for variable in self._variables)
         self._own = has_own_steps(model)
         self._train_step = (
             tf.function(model.train_step, jit_compile=True) if jit_compile else model.train_step
         )
+
+    @property
+    def max_steps(self) -> int:
+        """How many steps one call may have: it returns the metric states of each."""
+        return max(1, ROWS_BYTES // 8 // max(1, self._width))
 
     def train(self, steps: int, ahead: int = 0) -> Sums:
         """Run ``steps`` training steps in one call.
@@ -100,7 +73,7 @@ class Steps:
         """
         # The number is a tensor: another number must not trace the function again.
         outcome = self._train(tf.constant(steps, tf.int64))
-        return self._sums(outcome, steps * self._global_batch, steps)
+        return self._sums(outcome.numpy(), steps * self._global_batch, training=True)
 
     def settle(self) -> Sums:
         """Wait for steps that were begun and not returned; here there are none."""
@@ -122,9 +95,9 @@ class Steps:
         sums = Sums()
         if steps:
             outcome = self._evaluate(tf.constant(steps, tf.int64))
-            sums.add(self._sums(outcome, steps * self._global_batch))
+            sums.append(self._sums(outcome.numpy(), steps * self._global_batch, training=False))
         if rest:
-            sums.add(self._sums(self._evaluate_rest(), rest))
+            sums.append(self._sums(self._evaluate_rest().numpy(), rest, training=False))
         return sums
 
     def results(self, sums: Sums) -> dict[str, float]:
@@ -149,40 +122,33 @@ class Steps:
                 values.update({name: float(value) for name, value in result.items()})
         return values
 
-    def _sums(self, total: tf.Tensor, examples: int, steps: int = 0) -> Sums:
-        """Take apart what :meth:`_take_sums` put together."""
-        states, returned = self._unpack(total.numpy())
-        names = self._trained if steps else self._evaluated
-        return Sums(states, dict(zip(names, returned.tolist(), strict=True)), examples, steps)
-
-    def _unpack(self, vector: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
-        """Split float64 ``[m]`` into the states of the metric variables and what comes after."""
+    def _sums(self, rows: np.ndarray, examples: int, training: bool) -> Sums:
+        """Take apart the rows of :meth:`_row`, float64 ``[k, m]``."""
         sizes = [math.prod(variable.shape) for variable in self._variables]
-        *states, rest = np.split(vector, np.cumsum(sizes))
-        shaped = zip(states, self._variables, strict=True)
-        return [state.reshape(variable.shape) for state, variable in shaped], rest
+        *states, rest = np.split(rows, np.cumsum(sizes), axis=1)
+        shaped = [
+            state.reshape(len(rows), *variable.shape)
+            for state, variable in zip(states, self._variables, strict=True)
+        ]
+        returned = dict(zip(self._names[training], rest.T, strict=True))
+        return Sums.of_steps(shaped, returned, examples, len(rows) if training else 0)
 
     # Keras does not put a model's step through AutoGraph, and neither do these loops.
     @tf.function(autograph=False)
     def _train(self, steps: tf.Tensor) -> Any:
-        self._repeat(steps, self._train_step, self._train_iterator, self._trained)
-        return self._take_sums(self._trained)
+        return self._repeat(steps, self._train_step, self._train_iterator, training=True)
 
     @tf.function(autograph=False)
     def _evaluate(self, steps: tf.Tensor) -> Any:
-        self._repeat(
-            steps,
-            lambda data: self._model.test_step(data[0]),
-            self._evaluation_iterator,
-            self._evaluated,
+        iterator = self._evaluation_iterator
+        return self._repeat(
+            steps, lambda data: self._model.test_step(data[0]), iterator, training=False
         )
-        return self._take_sums(self._evaluated)
 
     @tf.function(autograph=False)
     def _evaluate_rest(self) -> Any:
         logs = self._strategy.run(self._part, next(self._evaluation_iterator))
-        self._add(self._evaluated, logs, rows=1)
-        return self._take_sums(self._evaluated)
+        return self._strategy.total(self._row(logs, rows=1, training=False)[None])
 
     def _part(self, data: Any) -> dict[str, tf.Tensor]:
         """Evaluate the real rows only; a replica that has none does nothing.
@@ -204,49 +170,67 @@ class Steps:
         # ORDER: tf.cond traces the first branch first; the second must have the same names.
         return tf.cond(count > 0, some, lambda: {name: tf.constant(0.0) for name in names})
 
-    def _repeat(
-        self, steps: tf.Tensor, step: Any, iterator: Any, returned: dict[str, tf.Variable]
-    ) -> None:
-        def body(i: tf.Tensor) -> tuple[tf.Tensor]:
-            logs = self._strategy.run(lambda data: self._logs(step(data)), next(iterator))
-            self._add(returned, logs, rows=self._global_batch / self._strategy.replicas)
-            return (i + 1,)
+    def _repeat(self, steps: tf.Tensor, step: Any, iterator: Any, training: bool) -> tf.Tensor:
+        """Return a row for each of ``steps`` steps, over all tasks by one reduction."""
+        rows = self._global_batch / self._strategy.replicas
 
-        tf.while_loop(lambda i: i < steps, body, [tf.constant(0, tf.int64)], parallel_iterations=1)
+        def body(i: tf.Tensor, found: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
+            logs = self._strategy.run(lambda data: self._logs(step(data)), next(iterator))
+            return i + 1, found.write(tf.cast(i, tf.int32), self._row(logs, rows, training))
+
+        found = tf.TensorArray(tf.float64, tf.cast(steps, tf.int32), infer_shape=False)
+        start = [tf.constant(0, tf.int64), found]
+        _, found = tf.while_loop(lambda i, _: i < steps, body, start, parallel_iterations=1)
+        width = self._width + len(self._names[training])
+        return self._strategy.total(tf.ensure_shape(found.stack(), [None, width]))
 
     def _logs(self, logs: Any) -> dict[str, tf.Tensor]:
         # Keras' own steps return the results of the metrics, which are read from their states.
         return scalars(logs) if self._own else {}
 
-    def _add(self, returned: dict[str, tf.Variable], logs: dict[str, Any], rows: float) -> None:
-        for name, value in logs.items():
-            if name not in returned:
-                with tf.init_scope():  # a plain variable on the host, made while tracing
-                    returned[name] = tf.Variable(0.0, trainable=False)
-            returned[name].assign_add(self._strategy.local_sum(value) * rows)
+    def _row(self, logs: dict[str, Any], rows: float, training: bool) -> tf.Tensor:
+        """Read and reset what one step has added, over this task's replicas: float64 ``[m]``.
 
-    def _take_sums(self, sums: dict[str, tf.Variable]) -> tf.Tensor:
-        """Read and reset everything in one float64 vector: one reduction over the tasks."""
+        Args:
+            logs: what the step returned by name, each value a mean over ``rows`` rows.
+            rows: of each replica.
+            training: which kind of step.
+        """
+        self._names[training] = list(logs)
         # ORDER: all reads before the first reset.
         found = [self._strategy.local_sum(variable.value) for variable in self._variables]
-        found += [tf.identity(value) for value in sums.values()]
-        flat = [tf.reshape(tf.cast(value, tf.float64), [-1]) for value in found]
-        vector = tf.concat([*flat, tf.zeros([0], tf.float64)], 0)
-        with tf.control_dependencies([vector]):
+        found += [self._strategy.local_sum(value) * rows for value in logs.values()]
+        row = flat(found)
+        with tf.control_dependencies([row]):
             for metric in self._model.metrics:
                 metric.reset_state()
-            for value in sums.values():
-                value.assign(0.0)
-        return self._strategy.total(vector)
+        return row
 
     @tf.function(autograph=False)
     def _results(self, states: list[tf.Tensor]) -> list[dict[str, tf.Tensor]]:
         results = []
         with keras.StatelessScope(list(zip(self._variables, states, strict=True))):
             for metric in self._model.metrics:
-                result = metric.result()
-                results.append(result if isinstance(result, dict) else {metric.name: result})
+                results.append(dict(named(metric.name, metric.result())))
         return results
+
+
+def flat(values: list[tf.Tensor]) -> tf.Tensor:
+    """Join tensors of any shapes and types into one float64 ``[m]``, in few operations."""
+    parts = [
+        tf.cast(tf.concat([tf.reshape(value, [-1]) for value in group], 0), tf.float64)
+        for _, group in itertools.groupby(values, lambda value: value.dtype)
+    ]
+    return tf.concat([*parts, tf.zeros([0], tf.float64)], 0) if len(parts) != 1 else parts[0]
+
+
+def named(name: str, result: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the names and values of a metric's result: of a dict its own, at any depth."""
+    if isinstance(result, dict):
+        for key, value in result.items():
+            yield from named(key, value)
+    else:
+        yield name, result
 
 
 def has_own_steps(model: keras.Model) -> bool:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from dtrain.task.coordinated.base import CoordinatedSteps, worker_index
 from dtrain.task.pipeline import Inputs
-from dtrain.task.steps import Sums
+from dtrain.task.sums import Sums
 
 if TYPE_CHECKING:
     from dtrain.task.strategies.parameter_server import ParameterServer
@@ -80,7 +80,7 @@ class AsynchronousSteps(CoordinatedSteps):
         *numbers, staleness, worker = np.asarray(vector)
         self._interval[int(staleness)] += 1
         self._worker_steps[int(worker)] += 1
-        sums.add(self._account(np.array(numbers), self._global_batch, training=True, steps=1))
+        sums.append(self._account(np.array(numbers), self._global_batch, training=True, steps=1))
 
     @tf.function(autograph=False)
     def _train_step_remote(self, *arguments: Any) -> tf.Tensor:

@@ -16,7 +16,8 @@ from dtrain.errors import UsageError
 from dtrain.task import pipeline
 from dtrain.task.coordinated.feed import Feed
 from dtrain.task.pipeline import Inputs
-from dtrain.task.steps import Steps, Sums, scalars
+from dtrain.task.steps import Steps, scalars
+from dtrain.task.sums import Sums
 
 if TYPE_CHECKING:
     from dtrain.task.strategies.parameter_server import ParameterServer
@@ -53,7 +54,6 @@ class CoordinatedSteps(Steps):
                 inputs.validation, inputs.global_batch
             )
         self._evaluation_step = 0
-        self._names: dict[bool, list[str]] = {True: [], False: []}  # returned by training, or not
         # One thread for each step in flight waits for its result: TensorFlow has no "any of".
         self._waiting = ThreadPoolExecutor(2 * self._workers, "result")
         self._results_queue: queue.SimpleQueue[tuple[tuple[Any, ...], Any]] = queue.SimpleQueue()
@@ -135,9 +135,11 @@ class CoordinatedSteps(Steps):
 
     def _account(self, vector: np.ndarray, rows: int, training: bool, steps: int = 0) -> Sums:
         """Turn what a step returned into sums over its ``rows`` examples."""
-        states, returned = self._unpack(vector)
-        named = zip(self._names[training], (returned * rows).tolist(), strict=True)
-        return Sums(states, dict(named), rows, steps)
+        weights = np.ones(len(vector))
+        weights[len(vector) - len(self._names[training]) :] = rows
+        sums = self._sums((vector * weights)[None], rows, training)
+        sums.steps = steps
+        return sums
 
     def evaluate(self, steps: int, rest: int) -> Sums:
         """Run full evaluation steps, and one of ``rest`` examples if any, over all workers."""
@@ -156,7 +158,7 @@ class CoordinatedSteps(Steps):
             if key[0] is not _EVALUATION:
                 self._came_late()
                 continue
-            sums.add(self._account(vector, key[1], training=False))
+            sums.append(self._account(vector, key[1], training=False))
             ended += 1
         return sums
 

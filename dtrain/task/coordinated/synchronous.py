@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from dtrain.task.coordinated.base import CoordinatedSteps, worker_index
 from dtrain.task.pipeline import Inputs
-from dtrain.task.steps import Sums
+from dtrain.task.sums import Sums
 
 if TYPE_CHECKING:
     from dtrain.task.strategies.parameter_server import ParameterServer
@@ -43,7 +43,7 @@ class SynchronousSteps(CoordinatedSteps):
         """Run ``steps`` updates, one after the other."""
         sums = Sums()
         for _ in range(steps):
-            sums.add(self._train_one())
+            sums.append(self._train_one())
         return sums
 
     def _train_one(self) -> Sums:

@@ -1,0 +1,114 @@
+"""What metrics add up to, to the same bits however many steps one call ran."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+
+class Sums:
+    """What metrics have added up over some steps.
+
+    Metric states are kept as sums on the host, in float64, and never across steps in TensorFlow's
+    variables: a long float32 sum loses digits, and several strategies cannot update one variable
+    from many replicas. So the state of a metric must add up, as that of every Keras metric does.
+
+    How many steps run in one call depends on the clock. Sums must not: they are made one step
+    after the other, in this order, so that two runs of the same steps have the same bits.
+
+    Args:
+        states: one array for each metric variable of the model.
+        returned: what the steps returned by name, each value times the rows it stands for.
+        examples: how many examples (rows) in all.
+        steps: how many training steps.
+    """
+
+    def __init__(
+        self,
+        states: Iterable[np.ndarray] = (),
+        returned: Mapping[str, float] | None = None,
+        examples: int = 0,
+        steps: int = 0,
+    ):
+        self.states = [np.asarray(state, np.float64) for state in states]
+        self.returned = dict(returned or {})
+        self.examples = examples
+        self.steps = steps
+        #: What each step added, as (states, returned) with the step as first axis; None: nothing
+        #: is known of single steps.
+        self._by_step: tuple[list[np.ndarray], dict[str, np.ndarray]] | None = None
+
+    @classmethod
+    def of_steps(
+        cls,
+        states: Iterable[np.ndarray],
+        returned: Mapping[str, np.ndarray],
+        examples: int,
+        steps: int,
+    ) -> Sums:
+        """Return the sums over ``k`` steps, of which each is known.
+
+        Args:
+            states: for each metric variable ``[k, *shape]``.
+            returned: by name ``[k]``.
+            examples, steps: as of the class.
+        """
+        sums = cls([], {}, examples, steps)
+        sums._by_step = [np.asarray(s, np.float64) for s in states], dict(returned)
+        sums._accumulate(*sums._by_step)
+        return sums
+
+    def add(self, other: Sums) -> None:
+        """Add ``other`` to this one, in place, step by step where its steps are known."""
+        self._by_step = None
+        self._accumulate(*other._steps())
+        self.examples += other.examples
+        self.steps += other.steps
+
+    def append(self, other: Sums) -> None:
+        """Add ``other``, and go on knowing each step."""
+        behind = other._steps()
+        if self.examples == 0:
+            known = behind
+        else:
+            states, returned = self._steps()
+            known = (
+                [np.concatenate(pair) for pair in zip(states, behind[0], strict=True)],
+                {name: np.concatenate([returned[name], behind[1][name]]) for name in returned},
+            )
+        self.add(other)
+        self._by_step = known
+
+    def _steps(self) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+        if self._by_step is not None:
+            return self._by_step
+        returned = {name: np.array([value]) for name, value in self.returned.items()}
+        return [state[None] for state in self.states], returned
+
+    def _accumulate(self, states: list[np.ndarray], returned: dict[str, np.ndarray]) -> None:
+        self.states = [
+            _running(self.states[i] if self.states else np.zeros(state.shape[1:]), state)
+            for i, state in enumerate(states)
+        ] or self.states
+        for name, values in returned.items():
+            start = np.array(self.returned.get(name, 0.0))
+            self.returned[name] = float(_running(start, values))
+
+    def first_not_finite(self) -> int | None:
+        """Return the first step, from 0, that added a NaN or an infinity; None if none did."""
+        states, returned = self._steps()
+        found = [
+            int(np.argmin(finite))
+            for values in (*states, *returned.values())
+            if not (finite := np.isfinite(values.reshape(len(values), -1)).all(axis=1)).all()
+        ]
+        return min(found, default=None)
+
+
+def _running(start: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    """Add ``steps`` ``[k, ...]`` to ``start`` ``[...]``, in order."""
+    if len(steps) == 1:
+        return np.asarray(start + steps[0])
+    # Not np.sum, which adds in pairs.
+    return np.asarray(np.cumsum(np.concatenate([start[None], steps]), axis=0)[-1])
