@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from pathlib import Path
@@ -46,12 +47,52 @@ class RunDir:
             return cls(candidate)
         raise FileExistsError(path)
 
+    def lock(self) -> int | None:
+        """Take the folder for this process, until it ends or closes the descriptor returned.
 
-def write_json(path: Path, value: Any) -> None:
-    """Write ``value`` to ``path`` so that a reader sees the old file or the new one, whole."""
+        Returns:
+            None where another process has it: its id is in the file.
+        """
+        descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        os.truncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
+        return descriptor
+
+    def holder(self) -> str:
+        """Return the id of the process that took the folder last."""
+        return (self.path / ".lock").read_text().strip()
+
+
+def write_text(path: Path, text: str, lasting: bool = False) -> None:
+    """Write ``text`` to ``path`` so that a reader sees the old file or the new one, whole.
+
+    Args:
+        path, text: what goes where.
+        lasting: on the disk itself on return, for what a run cannot go on without.
+    """
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps(value, indent=1, default=str) + "\n")
+    with temporary.open("w") as file:
+        file.write(text)
+        if lasting:
+            file.flush()
+            os.fsync(file.fileno())
     os.replace(temporary, path)
+    if lasting:
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # its name, too
+        finally:
+            os.close(folder)
+
+
+def write_json(path: Path, value: Any, lasting: bool = False) -> None:
+    """Write ``value`` as :func:`write_text` does."""
+    write_text(path, json.dumps(value, indent=1, default=str) + "\n", lasting)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

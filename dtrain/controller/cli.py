@@ -68,10 +68,23 @@ def _job(config: DictConfig) -> Outcome:
     overrides = list(settings.overrides.task)
     schema.refuse_unknown(config)
     OmegaConf.resolve(config)
+    config.output_dir = str(Path(config.output_dir).absolute())
+    sources = {source.provider: source.path for source in settings.runtime.config_sources}
+    command = resume.command(overrides, sources.get("command-line"))
+    if config.resume == resume.AUTO:
+        if settings.mode == RunMode.MULTIRUN:
+            raise UsageError(
+                "resume", resume.AUTO, "is for a single run", "resume=auto without -m",
+                "python -m dtrain -m without resume=auto",
+            )  # fmt: skip
+        config.resume = resume.find(config, command)
+        found = config.resume or "no unfinished run of this command: a new one begins"
+        print(f"resume=auto: {found}", file=sys.stderr)
     if config.resume is not None:
         resume.check(config, overrides)
         config.resume = str(Path(config.resume).absolute())
-    config.output_dir = str(Path(config.output_dir).absolute())
+    elif config.fork is not None:
+        resume.pin(config)
     if settings.mode == RunMode.MULTIRUN:
         folder = Path(settings.runtime.output_dir)
         folder.rmdir()  # Hydra has made it; a run folder is made only once all is checked
@@ -82,8 +95,7 @@ def _job(config: DictConfig) -> Outcome:
             / time.strftime("%Y-%m-%d", now)
             / f"{time.strftime('%H-%M-%S', now)}_{config.name}"
         )
-    sources = {source.provider: source.path for source in settings.runtime.config_sources}
-    return run(config, folder, resume.command(overrides, sources.get("command-line")))
+    return run(config, folder, command)
 
 
 def _print(error: Exception) -> None:

@@ -21,7 +21,7 @@ from dtrain.controller.supervisor import Failure, Signals, Supervisor
 from dtrain.controller.tracking import Shipper, Tracker, flatten
 from dtrain.errors import TrainingError, UsageError
 from dtrain.journal import Follower, Journal, cut
-from dtrain.rundir import RunDir, read_json, write_json
+from dtrain.rundir import RunDir, read_json, write_json, write_text
 
 #: How often the tasks are started anew on other ports because one was taken.
 PORT_TRIES = 3
@@ -104,6 +104,7 @@ class Job:
         self._launcher = launcher
         self._resumed = config.resume is not None
         self._rundir = RunDir(config.resume) if self._resumed else _new_folder(config, folder)
+        self._lock = _lock(self._rundir)
         self._display = Display()
         self._tracker: Tracker | None = None
         self._events: list[dict[str, Any]] = []
@@ -118,6 +119,12 @@ class Job:
 
     def run(self) -> Outcome:
         """Start the tasks, follow them to their end, and write ``result.json``."""
+        try:
+            return self._run()
+        finally:
+            os.close(self._lock)
+
+    def _run(self) -> Outcome:
         self._prepare_folder()
         self._follower.new()  # what an earlier start wrote is not news
         self._console.new()
@@ -148,8 +155,8 @@ class Job:
         if self._resumed:
             self._back_to_the_checkpoint()
         text = OmegaConf.to_yaml(self._config, resolve=True)
-        self._rundir.config.write_text(text)
-        write_json(self._rundir.command, self._command)
+        write_text(self._rundir.config, text, lasting=True)
+        write_json(self._rundir.command, self._command, lasting=True)
         self._rundir.logs.mkdir(exist_ok=True)
 
     def _back_to_the_checkpoint(self) -> int:
@@ -278,6 +285,17 @@ def _new_folder(config: DictConfig, folder: Path) -> RunDir:
             "output_dir", config.output_dir, f"no folder can be made there ({error.strerror})",
             "a folder that can be written", "output_dir=FOLDER",
         ) from None  # fmt: skip
+
+
+def _lock(rundir: RunDir) -> int:
+    descriptor = rundir.lock()
+    if descriptor is None:
+        holder = rundir.holder()
+        raise UsageError(
+            "resume", rundir.path, f"the command of process {holder} is at work in it",
+            "a run that no command works on", f"kill {holder} to stop and save it, or wait",
+        )  # fmt: skip
+    return descriptor
 
 
 def _remove(path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from dtrain import journal
 from dtrain.cluster import Cluster
 from dtrain.controller import report
 from dtrain.controller.progress import without_chatter
@@ -70,9 +71,16 @@ def result(
         "metrics": metrics,
         "step": end.get("step", reported.get("step", 0)),
         "examples": end.get("examples", 0),
+        "epoch_examples": [
+            int(event["metrics"]["epoch_examples"])
+            for event in journal.read(rundir.journal)  # earlier starts included
+            if "epoch_examples" in event.get("metrics", {})
+        ],
+        "train_examples": start.get("train_examples"),
         "evaluated_examples": end.get("evaluated_examples", 0),
         "examples_per_second": end.get("examples_per_second"),
         "replicas": cluster.replicas,
+        "forked_from": config.get("fork"),
         "tasks": len(cluster.tasks),
         "parameters": start.get("parameters"),
         "restarts": restarts,

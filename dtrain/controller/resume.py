@@ -1,31 +1,28 @@
-"""``resume=RUN_DIR``: the run's own command line, with what this one changes."""
+"""``resume=`` and ``fork=``: a run's own command line, with what this one changes.
+
+``resume=RUN_DIR`` goes on in place, ``resume=auto`` with the run that the same command began,
+``fork=RUN_DIR`` begins a new run from a checkpoint.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
-from dtrain import checkpoint, targets
-from dtrain.errors import UsageError
+from dtrain import checkpoint, identity
+from dtrain.errors import CheckpointError, UsageError
 from dtrain.rundir import RunDir, read_json
 
-#: What a resumed run may not change: its numbers would no longer be those of one run.
-FIXED = (
-    "model",
-    "dataset",
-    "optimizer",
-    "seed",
-    "trainer.batch_size",
-    "trainer.steps_per_epoch",
-    "trainer.loss",
-    "hardware.precision",
-)
+AUTO = "auto"
 
 
 def command(overrides: list[str], config_dir: str | None) -> dict[str, Any]:
     """Return the contents of ``command.json``: what a later ``resume=`` composes from."""
-    kept = [word for word in overrides if _key(word) != "resume"]
+    kept = [word for word in overrides if _key(word) not in ("resume", "dry_run")]
     return {"overrides": kept, "config_dir": config_dir}
 
 
@@ -34,34 +31,90 @@ def _key(word: str) -> str:
 
 
 def arguments(given: list[str]) -> list[str]:
-    """Put the run's own words before those ``given``, less what these replace.
+    """Put the words of the run that is resumed or forked before those ``given``.
 
     Args:
         given: the command line, without the program's name.
 
+    Returns:
+        All words, less those that ``given`` replaces.
+
     Raises:
-        UsageError: ``resume=`` names no run folder.
+        UsageError: ``resume=`` or ``fork=`` names no run folder, or both are given.
     """
-    folder = next((word.partition("=")[2] for word in given if _key(word) == "resume"), "null")
-    if folder == "null":
+    words = {_key(word): word.partition("=")[2].strip("'\"") for word in given}
+    named = {key: words[key] for key in ("resume", "fork") if words.get(key, "null") != "null"}
+    if len(named) == 2:
+        raise UsageError(
+            "fork", named["fork"], "cannot be given with resume=",
+            "one of them", f"fork={named['fork']} to begin a new run",
+        )  # fmt: skip
+    if not named or named.get("resume") == AUTO:
         return given
-    rundir = RunDir(folder)
+    [(key, folder)] = named.items()
+    rundir = RunDir(folder) if key == "resume" else _origin(folder)[0]
     past = read_json(rundir.command)
     if past is None or not rundir.config.is_file():
         raise UsageError(
-            "resume", folder, f"is not a run folder (it has no {rundir.command.name})",
-            "a folder that a run printed as its run folder", "resume=outputs/DATE/TIME_NAME",
+            key, folder, f"is not a run folder (it has no {rundir.command.name})",
+            "a folder that a run printed as its run folder", f"{key}=outputs/DATE/TIME_NAME",
         )  # fmt: skip
-    new = {_key(word) for word in given}
     kept = [
         word
         for word in past["overrides"]
-        if not any(_key(word) == key or _key(word).startswith(f"{key}.") for key in new)
+        if not any(_key(word) == name or _key(word).startswith(f"{name}.") for name in words)
     ]
     flags = []
     if past["config_dir"] and not any(word.startswith(("--config-dir", "-cd")) for word in given):
         flags = ["--config-dir", past["config_dir"]]
-    return [*flags, *kept, *given]
+    # ORDER: flags stand before the first override: Hydra takes no two groups of overrides.
+    first = next(i for i, word in enumerate(given) if "=" in word and not word.startswith("-"))
+    return [*flags, *given[:first], *kept, *given[first:]]
+
+
+def _origin(fork: str) -> tuple[RunDir, Path | None]:
+    """Return the run folder that ``fork`` names, and the checkpoint if it names one."""
+    path = Path(fork).absolute()
+    if path.name.isdigit() and path.parent.name == "checkpoints":
+        return RunDir(path.parent.parent), path
+    return RunDir(path), None
+
+
+def find(config: DictConfig, words: dict[str, Any]) -> str | None:
+    """Return the newest run folder that the same command has begun and that is not finished.
+
+    Args:
+        config: of the command.
+        words: its :func:`command`.
+    """
+    ours = _sorted(words)
+    hashed = identity.config_hash(config)
+    for path in sorted(Path(config.output_dir).glob("*/*/command.json"), reverse=True):
+        rundir = RunDir(path.parent)
+        past = read_json(rundir.command)
+        if past is None or _sorted(past) != ours:
+            continue
+        began = _load(rundir)
+        if began is None or identity.config_hash(began) != hashed:
+            continue  # the same words meant something else
+        if (read_json(rundir.result) or {}).get("status") == "FINISHED":
+            return None
+        return str(rundir.path)
+    return None
+
+
+def _sorted(words: dict[str, Any]) -> tuple[list[str], Any]:
+    last = {_key(word): word for word in words["overrides"]}  # of those with one key it counts
+    return sorted(last.values()), words["config_dir"]
+
+
+def _load(rundir: RunDir) -> DictConfig | None:
+    """Return the configuration of a run, None where a person has spoilt the file."""
+    try:
+        config = OmegaConf.load(rundir.config)
+    except (OSError, ValueError, YAMLError, OmegaConfBaseException):
+        return None
+    return config if isinstance(config, DictConfig) else None
 
 
 def check(config: DictConfig, overrides: list[str]) -> None:
@@ -72,27 +125,97 @@ def check(config: DictConfig, overrides: list[str]) -> None:
         overrides: the whole command line.
 
     Raises:
-        UsageError: the run has no sound checkpoint, or a key that decides its numbers differs.
+        UsageError: the run's checkpoints are all damaged, or of another configuration, or a key
+            that decides its numbers differs.
     """
     rundir = RunDir(config.resume)
+    past = _load(rundir)
+    if past is None:
+        raise UsageError(
+            "resume", config.resume, f"its {rundir.config.name} cannot be read",
+            "the file as the run wrote it", f"fork={config.resume} to begin a new run from it",
+        )  # fmt: skip
     found, problems = checkpoint.newest(rundir.checkpoints)
+    if found is None and problems:
+        raise UsageError(
+            "resume", config.resume, f"holds no sound checkpoint ({problems[0]})",
+            "a run that saved one", "the command that began the run, to start anew",
+        )  # fmt: skip
+    begun, now = identity.fingerprints(past), identity.fingerprints(config)
+    saved = begun if found is None else found.meta.get("config", {})
+    for key, fingerprint in begun.items():
+        if saved.get(key, fingerprint) != fingerprint:
+            raise UsageError(
+                "resume", config.resume, f"its config.yaml was changed since it was saved ({key})",
+                "the configuration of the run", f"fork={config.resume} to begin a new run from it",
+            )  # fmt: skip
+    own = (read_json(rundir.command) or {"overrides": []})["overrides"]
+    for fixed in identity.FIXED:
+        if begun[fixed] == now[fixed]:
+            continue
+        words = [
+            word
+            for word in overrides
+            if word not in own and f"{_key(word)}.".startswith(f"{fixed}.")
+        ]
+        if not words:  # the file was edited, or a default is another one by now
+            key, old, new = _differing(
+                fixed, identity.value(past, fixed), identity.value(config, fixed)
+            )
+            raise UsageError(
+                key, new, f"is not what the run has in its {rundir.config.name}",
+                old, f"resume={config.resume} {key}={old}",
+            )  # fmt: skip
+        key, _, given = words[-1].partition("=")
+        raise UsageError(
+            _key(key), given, f"would change the numbers of a run that is resumed ({fixed})",
+            "changes of trainer.epochs, strategy, hardware, tracking, checkpoint, launcher",
+            f"resume={config.resume} without {key}=..., or fork={config.resume} {key}={given}",
+        )  # fmt: skip
+    # Pinned by the command that began the run: what the word names may have moved on since.
+    config.fork = past.get("fork")
+    if found is None and config.fork is not None:
+        try:
+            checkpoint.load(Path(config.fork))
+        except CheckpointError as error:
+            raise UsageError(
+                "resume", config.resume,
+                f"saved nothing, and what it was forked from is gone ({error})",
+                "a run that saved a checkpoint",
+                "fork=RUN_DIR/checkpoints/STEP to begin a new run from another",
+            ) from None  # fmt: skip
+
+
+def _differing(key: str, old: Any, new: Any) -> tuple[str, Any, Any]:
+    """Return the first key at or below ``key`` that is not alike, with its two values."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in {**old, **new}:
+            if old.get(name) != new.get(name):
+                return _differing(f"{key}.{name}", old.get(name), new.get(name))
+    return key, old, new
+
+
+def pin(config: DictConfig) -> None:
+    """Replace ``fork``, a run folder, by its newest sound checkpoint.
+
+    Raises:
+        UsageError: there is none.
+    """
+    rundir, chosen = _origin(config.fork)
+    problems: list[str] = []
+    found: checkpoint.Checkpoint | None = None
+    if chosen is None:
+        found, problems = checkpoint.newest(rundir.checkpoints)
+    else:
+        try:
+            found = checkpoint.load(chosen)
+        except CheckpointError as error:
+            problems = [str(error)]
     if found is None:
         detail = f" ({problems[0]})" if problems else ""
         raise UsageError(
-            "resume", config.resume, f"holds no sound checkpoint{detail}",
-            "a run that saved one", "the command that began the run, to start anew",
+            "fork", config.fork, f"holds no sound checkpoint{detail}",
+            "a run that saved one, or RUN_DIR/checkpoints/STEP",
+            f"python -m dtrain.checkpoint {rundir.path} to see what there is",
         )  # fmt: skip
-    past = OmegaConf.load(rundir.config)
-    for fixed in FIXED:
-        old = targets.plain(OmegaConf.select(past, fixed))
-        new = targets.plain(OmegaConf.select(config, fixed))
-        if old == getattr(new, "name", new):
-            continue
-        words = [w for w in overrides if f"{_key(w)}.".startswith(f"{fixed}.")]
-        key = _key(words[-1]) if words else fixed
-        value = words[-1].partition("=")[2] if words else new
-        raise UsageError(
-            key, value, f"would change the numbers of a run that is resumed ({fixed})",
-            "changes of trainer.epochs, strategy, hardware, tracking, checkpoint, launcher",
-            f"resume={config.resume} without {key}=...",
-        )  # fmt: skip
+    config.fork = str(found.path.absolute())

@@ -118,6 +118,7 @@ class Trainer:
     metrics: list[Any] = dataclasses.field(default_factory=list)
     callbacks: list[Any] = dataclasses.field(default_factory=list)
     terminate_on_nan: bool = True
+    deterministic: bool = False
     log_every_steps: int | None = None
 
 
@@ -167,6 +168,7 @@ class Config:
     objective: str = MISSING
     objective_mode: Mode = Mode.max
     resume: str | None = None
+    fork: str | None = None
     dry_run: bool = False
 
 

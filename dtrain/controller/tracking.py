@@ -64,6 +64,11 @@ def tags(config: DictConfig, cluster: Cluster) -> dict[str, str]:
             for name in ("dtrain", "tensorflow", "keras", "hydra-core", "mlflow")
         },
     }
+    if config.fork is not None:
+        found["forked_from"] = config.fork
+        parent = read_json(RunDir(Path(config.fork).parents[1]).tracking)
+        if parent is not None:
+            found["forked_from_run_id"] = parent["run_id"]
     commit = _git("rev-parse", "HEAD")
     if commit:
         found["mlflow.source.git.commit"] = found["git_commit"] = commit
