@@ -31,6 +31,7 @@ check: install
 bench: install
 	$(BIN)/python experiments/benchmark.py
 	$(BIN)/python experiments/clusters.py
+	$(BIN)/python experiments/resume.py
 
 clean:
 	rm -rf .venv build dist *.egg-info
