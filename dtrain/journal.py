@@ -57,9 +57,13 @@ class Journal:
             self._file.write(json.dumps(line, allow_nan=False) + "\n")
             self._file.flush()
 
+    def sync(self) -> None:
+        """Flush what was written to the disk itself."""
+        os.fsync(self._file.fileno())
+
     def close(self) -> None:
         """Flush to the disk itself and close."""
-        os.fsync(self._file.fileno())
+        self.sync()
         self._file.close()
 
 

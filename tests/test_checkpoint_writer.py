@@ -209,3 +209,23 @@ def test_the_previous_one_stays_until_the_pointer_names_the_next(
     log.wait()
     assert {"1", "2", "latest"} <= seen[2] and {"1", "2", "latest"} == seen[3]
     assert names(tmp_path) == {"2", "latest"}
+
+
+def test_what_comes_before_a_save_is_done_first(tmp_path: Path) -> None:
+    found: list[list[int]] = []
+    log = writer(tmp_path, before=lambda: found.append(checkpoint.steps(tmp_path)))
+    for step in (1, 2):
+        log.submit(step, {"a": np.array(step)}, {})
+    log.wait()
+    assert found == [[], [1]]
+
+
+def test_nothing_is_saved_where_what_comes_before_it_fails(tmp_path: Path) -> None:
+    def full() -> None:
+        raise OSError(28, "No space left on device")
+
+    log = writer(tmp_path, before=full)
+    log.submit(3, {"a": np.array(3)}, {})
+    with pytest.raises(CheckpointError, match="step 3 was not saved: .* No space left on device"):
+        log.wait()
+    assert checkpoint.steps(tmp_path) == []

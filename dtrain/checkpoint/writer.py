@@ -44,15 +44,24 @@ class Writer:
         best: whether the one with the best objective stays too.
         mode: ``max`` or ``min``: which objective is better.
         saved: called from the thread with the step of each checkpoint that is on the disk.
+        before: called from the thread before each save: a run goes on from the checkpoint as if
+            everything up to it were recorded, so it has to be, on the disk.
     """
 
     def __init__(
-        self, folder: Path, keep: int, best: bool, mode: str, saved: Callable[[int], None]
+        self,
+        folder: Path,
+        keep: int,
+        best: bool,
+        mode: str,
+        saved: Callable[[int], None],
+        before: Callable[[], None] = lambda: None,
     ):
         self._folder = folder
         self._keep = keep
         self._best = best
         self._saved = saved
+        self._before = before
         self._mode = mode
         self._thread: threading.Thread | None = None
         self._error: CheckpointError | None = None
@@ -92,6 +101,13 @@ class Writer:
         self._thread.start()
 
     def _save(self, step: int, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
+        try:
+            self._before()
+        except OSError as error:
+            self._error = CheckpointError(
+                f"step {step} was not saved: what comes before it cannot be recorded: {error}"
+            )
+            return
         try:
             store.save(self._folder, step, arrays, meta)
             self._note(step, meta)

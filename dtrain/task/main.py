@@ -209,6 +209,7 @@ def _records(rundir: RunDir, config: DictConfig, journal: Journal | None) -> Rec
             saving.best,
             config.objective_mode,
             saved=lambda step: journal.write("checkpoint", step=step, path=f"checkpoints/{step}"),
+            before=journal.sync,
         ),
     )
 

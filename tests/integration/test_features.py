@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dtrain import checkpoint
 from tests.conftest import QUICK
 
 USER = '''
@@ -101,10 +102,10 @@ def test_checkpoints_keep_the_newest_and_the_best(dtrain) -> None:
         *QUICK, "trainer.epochs=6", "checkpoint.keep=2", "optimizer.learning_rate=1e-9",
         "objective=val_loss", "objective_mode=min",
     )  # fmt: skip
-    kept = {int(p.name) for p in run.rundir.checkpoints.iterdir()}
+    kept = set(checkpoint.steps(run.rundir.checkpoints))
     assert kept == {20, 24, run.result["best_step"]}
     every = dtrain(*QUICK, "checkpoint.every_epochs=null", "checkpoint.every_steps=3")
-    assert {int(p.name) for p in every.rundir.checkpoints.iterdir()} == {3, 6, 8}
+    assert checkpoint.steps(every.rundir.checkpoints) == [3, 6, 8]
 
 
 def test_own_dataset(dtrain, user_code) -> None:
