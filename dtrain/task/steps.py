@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from dtrain.task import randomness
 from dtrain.task.sums import Sums
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Steps:
         self._width = sum(math.prod(variable.shape) for variable in self._variables)
         self._own = has_own_steps(model)
         self._train_step = (
-            tf.function(model.train_step, jit_compile=True) if jit_compile else model.train_step
+            tf.function(self._train_part, jit_compile=True) if jit_compile else self._train_part
         )
 
     @property
@@ -149,6 +150,13 @@ class Steps:
     def _evaluate_rest(self) -> Any:
         logs = self._strategy.run(self._part, next(self._evaluation_iterator))
         return self._strategy.total(self._row(logs, rows=1, training=False)[None])
+
+    def _train_part(self, data: Any) -> Any:
+        """Run Keras' step on one replica, with the random draws of its rows of the batch."""
+        context, replicas = tf.distribute.get_replica_context(), self._strategy.replicas
+        rows = self._global_batch // replicas
+        with randomness.part(context.replica_id_in_sync_group, replicas, rows):
+            return self._model.train_step(data)
 
     def _part(self, data: Any) -> dict[str, tf.Tensor]:
         """Evaluate the real rows only; a replica that has none does nothing.

@@ -14,8 +14,8 @@ from dtrain import models
 
 
 def regularized(input_shape, classes):
-    """A CNN with an L2 regularizer and no dropout."""
-    return models.cnn(input_shape, classes, filters=(8, 8), units=16, dropout=0.0, l2=1e-3)
+    """A CNN with an L2 regularizer and dropout."""
+    return models.cnn(input_shape, classes, filters=(8, 8), units=16, dropout=0.25, l2=1e-3)
 
 
 def normalized(input_shape, classes):

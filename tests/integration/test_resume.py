@@ -91,9 +91,8 @@ def test_a_killed_run_ends_with_the_same_bits(strategy: str, dtrain, user_code) 
 
 
 def test_on_another_number_of_replicas(dtrain) -> None:
-    base = [a for a in RUN if not a.startswith("model.dropout")]  # masks follow replicas for now
-    whole = dtrain(*base, "strategy=one_device")
-    half = dtrain(*base, "strategy=one_device", "trainer.epochs=2")
+    whole = dtrain(*RUN, "strategy=one_device")
+    half = dtrain(*RUN, "strategy=one_device", "trainer.epochs=2")
     resumed = dtrain(
         f"resume={half.rundir.path}", "strategy=mirrored", "hardware.devices=4", "trainer.epochs=4"
     )

@@ -52,11 +52,14 @@ class Feed:
             )
 
     def arguments(self, step: int) -> list[tuple[Any, ...]]:
-        """Return what :meth:`load` needs on a worker, for each part of ``step``; ascending."""
-        if self._local is not None:
-            return [(next(self._local),) for _ in range(self._parts)]
-        number = tf.constant(step, tf.int64)
+        """Return what :meth:`load` needs on a worker, for each part of ``step``; ascending.
+
+        The second of the arguments is the number of the part.
+        """
         parts = [tf.constant(part, tf.int64) for part in range(self._parts)]
+        if self._local is not None:
+            return [(next(self._local), part) for part in parts]
+        number = tf.constant(step, tf.int64)
         if self._remote is None:
             return [(number, part) for part in parts]
         return [(number, part, self._remote) for part in parts]

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from dtrain.task import randomness
 from dtrain.task.coordinated.base import CoordinatedSteps, worker_index
 from dtrain.task.pipeline import Inputs
 from dtrain.task.sums import Sums
@@ -85,7 +86,8 @@ class SynchronousSteps(CoordinatedSteps):
         data = self._feed.load(*arguments)
 
         def replica() -> Any:
-            gradients, others, vector = self._pure(data, training=True)
+            with randomness.part(arguments[1], self._workers, self._rows):
+                gradients, others, vector = self._pure(data, training=True)
             self._split = _Split(self._model, gradients, others)
             account = tf.cast(worker_index(), tf.float64)[None]
             floats, whole = self._split.join(gradients, others)
