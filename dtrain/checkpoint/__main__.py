@@ -103,8 +103,8 @@ def _look(folder: Path, mode: str | None) -> tuple[list[_Row], Checkpoint | None
     return sorted(rows, key=lambda row: row.step), newest, problems
 
 
-def _facts(checkpoint: Checkpoint) -> None:
-    """Print what there is to be told of one sound checkpoint, and the plain values of its meta."""
+def _contents(checkpoint: Checkpoint) -> None:
+    """Print what is in a sound checkpoint: its plain values and its arrays."""
     arrays = checkpoint.arrays
     facts: dict[str, Any] = {
         "arrays": len(arrays),
@@ -115,9 +115,6 @@ def _facts(checkpoint: Checkpoint) -> None:
     print(f"{checkpoint.path} (step {checkpoint.step}):")
     for name, value in {**facts, **plain}.items():
         print(f"  {name:<16}  {value}")
-
-
-def _arrays(checkpoint: Checkpoint) -> None:
     head = ["name", "dtype", "shape", "bytes"]
     rows = [
         [name, a.dtype.name, "x".join(map(str, a.shape)) or "scalar", f"{a.nbytes:,}"]
@@ -133,12 +130,11 @@ def _one(path: Path) -> int:
     except CheckpointError as error:
         print(f"damaged: {error}")
         return errors.FAILED
-    _facts(found)
-    _arrays(found)
+    _contents(found)
     return errors.OK
 
 
-def _run(folder: Path, config: Path, arrays: bool) -> int:
+def _run(folder: Path, config: Path) -> int:
     rows, newest, problems = _look(folder, _mode(config))
     if rows:
         head = ["step", "saved", "bytes", "objective", "marks", "state"]
@@ -149,18 +145,15 @@ def _run(folder: Path, config: Path, arrays: bool) -> int:
     if newest is None:
         print(f"{folder} holds no sound checkpoint")
         return errors.FAILED
-    _facts(newest)
-    if arrays:
-        _arrays(newest)
+    _contents(newest)
     return errors.FAILED if problems or any(row.problem for row in rows) else errors.OK
 
 
-def show(path: Path, arrays: bool = False) -> int:
+def show(path: Path) -> int:
     """Print what is at ``path``.
 
     Args:
         path: a run folder, its ``checkpoints``, or one checkpoint.
-        arrays: list the arrays of the newest sound checkpoint too.
 
     Returns:
         The exit code.
@@ -169,13 +162,13 @@ def show(path: Path, arrays: bool = False) -> int:
         UsageError: ``path`` is none of these.
     """
     if (path / "checkpoints").is_dir() or (path / "config.yaml").is_file():
-        return _run(path / "checkpoints", path / "config.yaml", arrays)
+        return _run(path / "checkpoints", path / "config.yaml")
     if path.is_dir():
         name = path.resolve().name
         if (path / MANIFEST).exists() or (path / STATE).exists() or name.isdecimal():
             return _one(path)
         if name == "checkpoints" or store.candidates(path)[0] or (path / store.POINTER).exists():
-            return _run(path, path.resolve().parent / "config.yaml", arrays)
+            return _run(path, path.resolve().parent / "config.yaml")
     problem = "is neither a run folder nor a checkpoint" if path.exists() else "is not there"
     raise UsageError(
         "PATH", path, problem, "a run folder, its checkpoints folder, or one checkpoint in it",
@@ -193,10 +186,9 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m dtrain.checkpoint", description=__doc__.partition(": ")[2]
     )
     parser.add_argument("path", metavar="PATH", type=Path)
-    parser.add_argument("--arrays", action="store_true", help="list every array of the newest")
     given = parser.parse_args(arguments)
     try:
-        return show(given.path, given.arrays)
+        return show(given.path)
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
