@@ -287,7 +287,6 @@ def test_what_cannot_be_looked_at_is_told(show: Any) -> None:
     [
         ([], "the following arguments are required: PATH"),
         (["a", "b"], "unrecognized arguments: b"),
-        (["a", "--array=1"], "ignored explicit argument '1'"),
     ],
 )
 def test_wrong_words_are_refused(

@@ -7,14 +7,16 @@ the rows that one replica with the whole global batch would have drawn for the s
 It costs nothing for ``dropout``, ``uniform`` and ``normal``. TensorFlow's generator Philox
 (Salmon et al. 2011, Parallel Random Numbers: As Easy as 1, 2, 3) is a function of a key and a
 counter; TensorFlow makes elements ``4 i .. 4 i + 3`` of a draw from ``counter + i``, two of them
-where they have 64 bits, on CPUs (FillPhiloxRandom), GPUs and under XLA. So a replica begins at a
-later counter. TPUs may use another generator; this pins Philox, but was not tried on one.
+where they have 64 bits, on CPUs and under XLA, as tests verify; GPUs draw as CPUs do, by its
+documentation (``tf.random.stateless_uniform``). So a replica begins at a later counter. TPUs may
+use another generator; this pins Philox where there are several replicas, untried on a TPU.
 
 What is per example is told by the first dimension, a multiple of the rows of the batch; what is
-not, such as noise shared by a batch, is alike on all replicas. Where a replica has a single row,
-all draws are taken to be per example. ``shuffle`` orders the examples of a replica among
-themselves, by the keys of the global batch. Draws that do not come from ``keras.random`` (and in
-Keras: ``keras.layers.RandomElasticTransform``) stay as they are, alike on all replicas.
+not, such as noise shared by a batch, is alike on all replicas. Noise that is shared all the same,
+such as on weights with that many rows, or where a replica has a single row, differs between the
+replicas. ``shuffle`` orders the examples of a replica among themselves, by the keys of the global
+batch. Draws that do not come from ``keras.random`` (and in Keras: those of
+``keras.layers.RandomElasticTransform``) stay as they are, alike on all replicas.
 """
 
 from __future__ import annotations
