@@ -398,3 +398,21 @@ def test_multiworker_trains_as_one_process() -> None:
         assert held == pytest.approx(expected_held, rel=1e-5)
         for found, wanted in zip(weights, expected_weights, strict=True):
             np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.task
+def test_a_task_that_left_first_does_no_harm() -> None:
+    import tensorflow as tf
+
+    from dtrain.task.strategies import MultiWorker
+
+    class Alone(MultiWorker):
+        def __init__(self, error: Exception):
+            self._error = error
+
+        def agree(self, numbers: list[float]) -> list[float]:
+            raise self._error
+
+    Alone(tf.errors.UnavailableError(None, None, "Socket closed")).leave()
+    with pytest.raises(ValueError, match="a fault"):
+        Alone(ValueError("a fault")).leave()

@@ -184,10 +184,10 @@ def train(
     try:
         loop.run(past if origin.has_position(past) else None)
         _save_model(model, rundir, records)
-        strategy.agree([0])  # ORDER: none leaves before the chief is done: it would be missed
+        strategy.leave()  # ORDER: none leaves before the chief is done: it would be missed
         status = "FINISHED"
     except errors.Interrupted:
-        strategy.agree([0])
+        strategy.leave()
         status = "KILLED"
         raise
     finally:

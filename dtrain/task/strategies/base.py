@@ -95,6 +95,9 @@ class Strategy:
         """Add numbers up over the tasks, on the host; each must call it at the same point."""
         return numbers
 
+    def leave(self) -> None:
+        """Wait until the chief is done; the last that a task does, when all is saved."""
+
     def share(self, past: Checkpoint | None) -> Checkpoint | None:
         """Return the chief's checkpoint; each task must call it at the same point."""
         return past
