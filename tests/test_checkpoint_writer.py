@@ -226,6 +226,6 @@ def test_nothing_is_saved_where_what_comes_before_it_fails(tmp_path: Path) -> No
 
     log = writer(tmp_path, before=full)
     log.submit(3, {"a": np.array(3)}, {})
-    with pytest.raises(CheckpointError, match="step 3 was not saved: .* No space left on device"):
+    with pytest.raises(CheckpointError, match=r"step 3 was not saved: .* No space left on device"):
         log.wait()
     assert checkpoint.steps(tmp_path) == []

@@ -6,7 +6,11 @@ import pytest
 
 
 def configured(
-    devices: int, kind: str = "cpu", threads: int | None = None, **changed: Any
+    devices: int,
+    kind: str = "cpu",
+    threads: int | None = None,
+    deterministic: bool = False,
+    **changed: Any,
 ) -> list[str]:
     from omegaconf import OmegaConf
 
@@ -15,9 +19,8 @@ def configured(
 
     base = {"inter_op_threads": None, "memory_growth": True, "precision": "float32"}
     task = Task("chief", 0, devices, threads=threads)
-    return hardware.configure(
-        OmegaConf.create({**base, **changed}), Cluster((task,), kind, devices, {}), task
-    )
+    node = OmegaConf.create({**base, **changed})
+    return hardware.configure(node, Cluster((task,), kind, devices, {}), task, deterministic)
 
 
 @pytest.mark.task
@@ -63,3 +66,15 @@ def test_a_task_that_computes_nothing_needs_no_gpu() -> None:
 
     assert configured(0, "gpu") == ["CPU:0"]
     assert tf.config.get_visible_devices("GPU") == []
+
+
+@pytest.mark.task
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_deterministic_operations(deterministic: bool) -> None:
+    import tensorflow as tf
+    from tensorflow.python.framework.config import is_op_determinism_enabled
+
+    assert configured(2, deterministic=deterministic) == ["CPU:0", "CPU:1"]
+    assert is_op_determinism_enabled() == deterministic
+    # Without a seed TensorFlow would refuse to draw anything.
+    assert tf.random.normal([3]).shape == (3,)

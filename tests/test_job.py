@@ -219,6 +219,19 @@ def test_a_refusal_of_a_resumed_run_leaves_the_run(start: Any, tmp_path: Path) -
     assert checkpoint.steps(rundir.checkpoints) == [4, 8]
 
 
+def test_a_run_that_is_resumed_is_not_finished(start: Any) -> None:
+    """Should its controller be killed: ``resume=auto`` goes by the file."""
+    _, rundir = start(Told(trains(WELL)))
+    assert result(rundir)["status"] == "FINISHED"
+
+    def look(rundir: RunDir) -> dict[str, int]:
+        assert not rundir.result.exists()
+        return WELL
+
+    start(Told(look), WORKERS, f"resume={rundir.path}")
+    assert result(rundir)["status"] == "FINISHED"
+
+
 def test_what_was_trained_is_not_thrown_away(start: Any) -> None:
     """A person's code may end its process with sys.exit(2), as argparse does."""
     outcome, rundir = start(Told(trains({"chief-0": errors.USAGE}), max_restarts=1))
@@ -403,7 +416,7 @@ def test_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"strategy.name", "trainer.batch_size", "trainer.epochs", "objective"} <= facts.keys()
     assert {"dataset._target_", "optimizer.learning_rate", "hardware.precision"} <= facts.keys()
     groups = {key.partition(".")[0] for key in facts}
-    assert groups == set(config) - {"tracking", "launcher", "output_dir", "resume", "dry_run",
-                                    "name"}  # fmt: skip
+    assert groups == set(config) - {"tracking", "launcher", "output_dir", "resume", "fork",
+                                    "dry_run", "name"}  # fmt: skip
     assert "secret" not in repr(facts)
     assert not (tmp_path / "outputs").exists()

@@ -11,11 +11,12 @@ import pytest
 from dtrain.cluster import Cluster, Task
 from dtrain.controller.result import error, last_words, problem, result
 from dtrain.controller.supervisor import Failure
+from dtrain.journal import Journal
 from dtrain.rundir import RunDir, write_json
 from tests.test_schema import composed
 
 CLUSTER = Cluster((Task("chief", 0, 1), Task("worker", 0, 1)), "cpu", 2, {})
-START = {"event": "start", "step": 0, "parameters": 42}
+START = {"event": "start", "step": 0, "parameters": 42, "train_examples": 130}
 END = {
     "event": "end", "status": "FINISHED", "step": 8, "examples": 256, "evaluated_examples": 50,
     "examples_per_second": 1234.5, "metrics": {"loss": 0.5, "val_accuracy": 0.75},
@@ -30,10 +31,10 @@ def rundir(tmp_path: Path) -> RunDir:
     return rundir
 
 
-def made(rundir: RunDir, events: list[dict[str, Any]], **facts: Any) -> dict[str, Any]:
+def made(rundir: RunDir, events: list[dict[str, Any]], *words: str, **facts: Any) -> dict[str, Any]:
     known = {"status": "FINISHED", "exit_code": 0, "error": None, "restarts": 0, "replaced": 0,
              "began": time.time() - 10, "start_seconds": 1.5}  # fmt: skip
-    return result(composed(), CLUSTER, rundir, events, **{**known, **facts})
+    return result(composed(*words), CLUSTER, rundir, events, **{**known, **facts})
 
 
 # --- in words
@@ -99,6 +100,7 @@ def test_a_job_that_ended_well(rundir: RunDir) -> None:
     assert (found["best_objective"], found["best_step"]) == (0.8, 4)
     assert (found["step"], found["examples"], found["evaluated_examples"]) == (8, 256, 50)
     assert (found["replicas"], found["tasks"], found["parameters"]) == (2, 2, 42)
+    assert (found["train_examples"], found["epoch_examples"]) == (130, [])  # it has no journal here
     assert (found["restarts"], found["replaced_workers"]) == (1, 2)
     assert found["start_seconds"] == 1.5
     assert 10 <= found["seconds"] < 20
@@ -110,6 +112,29 @@ def test_the_last_start_and_end_count(rundir: RunDir) -> None:
     events = [START, {**END, "step": 4}, {**START, "parameters": 43}, END]
     found = made(rundir, events)
     assert (found["parameters"], found["step"]) == (43, 8)
+
+
+def test_the_ledger_is_of_all_starts(rundir: RunDir) -> None:
+    """What happened before this start is in the journal alone."""
+    journal = Journal(rundir.journal)
+    for step, examples, loss in ((4, 128, 0.5), (8, 120, float("nan"))):
+        journal.write("metrics", step=step, epoch=1, metrics={"loss": loss})
+        seen = {"epoch_examples": float(examples), "examples": 128.0 + examples * (step > 4)}
+        journal.write("metrics", step=step, epoch=1, metrics=seen)
+    journal.write("notice", message="nothing to count")
+    journal.close()
+    found = made(rundir, [START, END])
+    assert (found["epoch_examples"], found["examples"]) == ([128, 120], 256)
+    assert found["train_examples"] == 130
+    assert all(isinstance(count, int) for count in found["epoch_examples"])
+    killed = made(rundir, [START], status="FAILED", exit_code=1)
+    assert (killed["epoch_examples"], killed["examples"]) == ([128, 120], 248)
+    assert made(rundir, [])["train_examples"] is None
+
+
+@pytest.mark.parametrize("fork", [None, "/runs/a/checkpoints/8"])
+def test_where_it_was_forked(fork: str | None, rundir: RunDir) -> None:
+    assert made(rundir, [START, END], f"fork={fork or 'null'}")["forked_from"] == fork
 
 
 def test_accounts_of_some_strategies(rundir: RunDir) -> None:

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import os
+import stat
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dtrain.rundir import RunDir, read_json, write_json
+from dtrain.rundir import RunDir, read_json, write_json, write_text
 
 
 def test_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,6 +39,58 @@ def test_create_passes_over_a_file(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("mine")
     assert RunDir.create(tmp_path / "run").path == tmp_path / "run-2"
     assert (tmp_path / "run").read_text() == "mine"
+
+
+HOLD = """
+import sys
+from dtrain.rundir import RunDir
+print(RunDir(sys.argv[1]).lock() is not None, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_one_process_at_a_time_has_a_folder(tmp_path: Path) -> None:
+    rundir = RunDir.create(tmp_path / "run")
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(rundir.path)], stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, text=True,
+    ) as other:  # fmt: skip
+        assert other.stdout is not None and other.stdout.readline() == "True\n"
+        for _ in range(2):
+            assert rundir.lock() is None
+            assert rundir.holder() == str(other.pid)
+        other.kill()  # it cannot give it back itself
+    ours = rundir.lock()
+    assert ours is not None
+    assert rundir.holder() == str(os.getpid())
+    assert RunDir(rundir.path).lock() is None
+    os.close(ours)
+    again = rundir.lock()
+    assert again is not None
+    os.close(again)
+
+
+def test_a_process_that_outlives_its_parent_does_not_keep_the_folder(tmp_path: Path) -> None:
+    rundir = RunDir.create(tmp_path / "run")
+    ours = rundir.lock()
+    assert ours is not None
+    with subprocess.Popen(
+        [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, close_fds=False,
+    ) as child:  # fmt: skip
+        assert child.stdout is not None and child.stdout.readline() == b"\n"  # it has begun
+        os.close(ours)
+        again = rundir.lock()
+        assert again is not None and child.poll() is None
+        os.close(again)
+
+
+def test_an_old_holder_is_forgotten(tmp_path: Path) -> None:
+    rundir = RunDir.create(tmp_path / "run")
+    (rundir.path / ".lock").write_text("123456789012345\n")
+    ours = rundir.lock()
+    assert ours is not None and rundir.holder() == str(os.getpid())
+    os.close(ours)
 
 
 @pytest.mark.parametrize("value", [{}, {"a": [1, 2.5, None, "é\n"], "b": {"c": True}}])
@@ -66,6 +122,40 @@ def test_a_reader_sees_the_old_file_or_the_new_one(tmp_path: Path) -> None:
         assert value["step"] >= last
         last = value["step"]
     assert read_json(path) == {"step": 199, "text": "x" * 199 * 50}
+
+
+def test_a_text_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    write_text(path, "old\n")
+    with pytest.raises(UnicodeEncodeError):
+        write_text(path, "new" * 10_000 + "\ud800")
+    assert path.read_text() == "old\n"
+    write_text(path, "new\n", lasting=True)
+    assert path.read_text() == "new\n"
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_what_lasts_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ORDER: the file's bytes, its name, the folder that has the name."""
+    done: list[str] = []
+    sync, rename = os.fsync, os.replace
+
+    def fsync(descriptor: int) -> None:
+        done.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+        sync(descriptor)
+
+    def replace(source: Any, target: Any) -> None:
+        assert source.read_text() == "text"
+        done.append("name")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", replace)
+    write_text(tmp_path / "a.txt", "text", lasting=True)
+    assert done == ["file", "name", "folder"]
+    done.clear()
+    write_text(tmp_path / "a.txt", "text")
+    assert done == ["name"]
 
 
 @pytest.mark.parametrize("name", ["absent.json", "absent/a.json", "file/a.json"])

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import open_dict
 
 from dtrain.cluster import Cluster, Task
 from dtrain.controller.tracking import Shipper, Tracker, flatten, import_mlflow, tags, uri
@@ -139,3 +140,17 @@ def test_tags_outside_of_git(tmp_path: Path) -> None:
     assert found["device_kind"] == "cpu"
     assert found["tensorflow"].startswith("2.")
     assert "git_commit" not in found
+
+
+def test_tags_of_a_fork(tmp_path: Path) -> None:
+    parent = RunDir.create(tmp_path / "a")
+    words = f"fork={parent.checkpoints}/8"
+    assert "forked_from_run_id" not in tags(composed(words), CLUSTER)  # it was not tracked
+    write_json(parent.tracking, {"run_id": "abc"})
+    found = tags(composed(words), CLUSTER)
+    assert found["forked_from"] == str(parent.checkpoints / "8")
+    assert found["forked_from_run_id"] == "abc"
+    older = composed()
+    with open_dict(older):
+        del older["fork"]  # a run folder from before there were forks, for dtrain.sync
+    assert "forked_from" not in tags(older, CLUSTER)

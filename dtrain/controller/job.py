@@ -72,7 +72,7 @@ def run(config: DictConfig, folder: Path, command: dict[str, Any]) -> Outcome:
 
 
 #: Keys that may differ between the commands of one cluster.
-_OF_A_HOST = ("tracking", "launcher", "output_dir", "resume", "dry_run", "name")
+_OF_A_HOST = ("tracking", "launcher", "output_dir", "resume", "fork", "dry_run", "name")
 
 
 def _shared(key: str) -> bool:
@@ -154,6 +154,8 @@ class Job:
     def _prepare_folder(self) -> None:
         if self._resumed:
             self._back_to_the_checkpoint()
+            # Killed now, it is unfinished: resume=auto goes by this file.
+            self._rundir.result.unlink(missing_ok=True)
         text = OmegaConf.to_yaml(self._config, resolve=True)
         write_text(self._rundir.config, text, lasting=True)
         write_json(self._rundir.command, self._command, lasting=True)

@@ -59,6 +59,8 @@ def result(
     end: dict[str, Any] = next((e for e in reversed(events) if e["event"] == "end"), {})
     start: dict[str, Any] = next((e for e in reversed(events) if e["event"] == "start"), {})
     reported = read_json(rundir.progress) or {}
+    points = [event.get("metrics", {}) for event in journal.read(rundir.journal)]  # of all starts
+    epochs = [point for point in points if "epoch_examples" in point]
     metrics = end.get("metrics", {})
     return {
         "status": status,
@@ -70,12 +72,9 @@ def result(
         "best_step": end.get("best_step"),
         "metrics": metrics,
         "step": end.get("step", reported.get("step", 0)),
-        "examples": end.get("examples", 0),
-        "epoch_examples": [
-            int(event["metrics"]["epoch_examples"])
-            for event in journal.read(rundir.journal)  # earlier starts included
-            if "epoch_examples" in event.get("metrics", {})
-        ],
+        # Of a chief that was killed the examples of its last whole epoch are known.
+        "examples": end.get("examples", int(epochs[-1]["examples"]) if epochs else 0),
+        "epoch_examples": [int(epoch["epoch_examples"]) for epoch in epochs],
         "train_examples": start.get("train_examples"),
         "evaluated_examples": end.get("evaluated_examples", 0),
         "examples_per_second": end.get("examples_per_second"),

@@ -44,12 +44,14 @@ def arguments(given: list[str]) -> list[str]:
     """
     words = {_key(word): word.partition("=")[2].strip("'\"") for word in given}
     named = {key: words[key] for key in ("resume", "fork") if words.get(key, "null") != "null"}
+    if named.get("resume") == AUTO:
+        del named["resume"]  # found once all is composed
     if len(named) == 2:
         raise UsageError(
             "fork", named["fork"], "cannot be given with resume=",
             "one of them", f"fork={named['fork']} to begin a new run",
         )  # fmt: skip
-    if not named or named.get("resume") == AUTO:
+    if not named:
         return given
     [(key, folder)] = named.items()
     rundir = RunDir(folder) if key == "resume" else _origin(folder)[0]
@@ -68,7 +70,7 @@ def arguments(given: list[str]) -> list[str]:
     if past["config_dir"] and not any(word.startswith(("--config-dir", "-cd")) for word in given):
         flags = ["--config-dir", past["config_dir"]]
     # ORDER: flags stand before the first override: Hydra takes no two groups of overrides.
-    first = next(i for i, word in enumerate(given) if "=" in word and not word.startswith("-"))
+    first = next((i for i, w in enumerate(given) if "=" in w and not w.startswith("-")), 0)
     return [*flags, *given[:first], *kept, *given[first:]]
 
 
@@ -112,6 +114,7 @@ def _load(rundir: RunDir) -> DictConfig | None:
     """Return the configuration of a run, None where a person has spoilt the file."""
     try:
         config = OmegaConf.load(rundir.config)
+        OmegaConf.resolve(config)
     except (OSError, ValueError, YAMLError, OmegaConfBaseException):
         return None
     return config if isinstance(config, DictConfig) else None

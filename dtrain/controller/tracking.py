@@ -64,7 +64,7 @@ def tags(config: DictConfig, cluster: Cluster) -> dict[str, str]:
             for name in ("dtrain", "tensorflow", "keras", "hydra-core", "mlflow")
         },
     }
-    if config.fork is not None:
+    if config.get("fork") is not None:  # which runs of older versions have not
         found["forked_from"] = config.fork
         parent = read_json(RunDir(Path(config.fork).parents[1]).tracking)
         if parent is not None:

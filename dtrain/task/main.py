@@ -154,7 +154,7 @@ def train(
     model = build.model(config, splits, strategy, schedule.total_steps, schedule.steps_per_epoch)
     _check_objective(config, model, schedule)
     if past is not None:
-        origin.restore(past, model, strategy, rundir)
+        origin.restore(past, model, strategy, rundir, schedule)
     start = past.step if past else 0
     inputs = pipeline.Inputs(
         splits.train, splits.validation, config.trainer.batch_size, config.seed, start, augment

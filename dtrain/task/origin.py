@@ -15,6 +15,7 @@ from dtrain.errors import CheckpointError, UsageError
 from dtrain.journal import Journal
 from dtrain.rundir import RunDir
 from dtrain.task import state
+from dtrain.task.schedule import Schedule
 from dtrain.task.strategies import Strategy
 
 #: Parts of a checkpoint that belong to a position in its data: dropped with it.
@@ -44,14 +45,23 @@ def find(rundir: RunDir, config: DictConfig, journal: Journal) -> Checkpoint | N
     return past
 
 
-def restore(past: Checkpoint, model: keras.Model, strategy: Strategy, rundir: RunDir) -> None:
+def restore(
+    past: Checkpoint, model: keras.Model, strategy: Strategy, rundir: RunDir, schedule: Schedule
+) -> None:
     """Set the variables from a checkpoint of :func:`find`.
 
     Raises:
         CheckpointError: the model has other variables.
-        UsageError: so it has, and the checkpoint is that of a run that is forked.
+        UsageError: so it has, and the checkpoint is that of a run that is forked; or the fork
+            would end where it begins.
     """
     forked = past.path.parent != rundir.checkpoints
+    if forked and past.step >= schedule.total_steps:
+        epochs = past.step // schedule.steps_per_epoch
+        raise UsageError(
+            "trainer.epochs", schedule.epochs, f"the fork begins after {epochs} epochs",
+            f"{epochs + 1} or more", f"trainer.epochs={epochs + schedule.epochs}",
+        )  # fmt: skip
     try:
         state.restore(model, strategy, past.arrays, forked)
     except CheckpointError as error:

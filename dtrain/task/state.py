@@ -56,18 +56,18 @@ def restore(
     Raises:
         CheckpointError: a variable has no array, or one of another shape.
     """
-    left: list[str] = []
+    left: dict[str, keras.Variable] = {}
     with strategy.engine.scope():
         for name, variable in variables(model).items():
             problem = _problem(name, variable, arrays)
             if problem is None:
                 variable.assign(arrays[name])
             elif forked and name.startswith("optimizer/"):
-                left.append(name)
+                left[name] = variable
             else:
                 raise CheckpointError(f"{problem}: it is of another model")
         if left:
-            _begin_where_another_was(model.optimizer, model, arrays)
+            _begin_where_another_was(left, model, arrays)
 
 
 def _problem(name: str, variable: keras.Variable, arrays: Mapping[str, np.ndarray]) -> str | None:
@@ -78,7 +78,7 @@ def _problem(name: str, variable: keras.Variable, arrays: Mapping[str, np.ndarra
 
 
 def _begin_where_another_was(
-    optimizer: keras.optimizers.Optimizer, model: keras.Model, arrays: Mapping[str, np.ndarray]
+    left: dict[str, keras.Variable], model: keras.Model, arrays: Mapping[str, np.ndarray]
 ) -> None:
     """Let schedules, and averages of weights, go on from the step that another optimizer left."""
     counts = [
@@ -88,9 +88,11 @@ def _begin_where_another_was(
     ]
     if not counts:
         return  # the weights alone were taken over
-    optimizer.iterations.assign(max(counts))
-    averages = [v for v in optimizer.variables if v.path.endswith("_average")]
-    if averages and not any(name.endswith("_average") for name in arrays):
+    for name, variable in left.items():
+        if name.endswith("/iteration"):  # `optimizer.iterations` may be computed from it
+            variable.assign(max(counts))
+    if any(name.endswith("_average") for name in left):
+        averages = [v for v in model.optimizer.variables if v.path.endswith("_average")]
         for average, weight in zip(averages, model.trainable_variables, strict=True):
             average.assign(weight.value)  # Keras starts them at the first step only
 

@@ -221,3 +221,18 @@ def test_multirun(dtrain, tmp_path: Path) -> None:
     assert run.code == 0, run.output
     folders = sorted(tmp_path.glob("outputs/multirun/*/*/*/result.json"))
     assert [p.parent.name for p in folders] == ["0", "1"]
+
+
+@pytest.mark.parametrize("strategy", ["one_device", "multiworker"])
+def test_deterministic_operations(strategy: str, dtrain) -> None:
+    words = (
+        *QUICK, f"strategy={strategy}", "model=cnn", "dataset.shape=[8,8,1]", "model.dropout=0.3",
+        "trainer.deterministic=true", "trainer.epochs=1",
+    )  # fmt: skip
+    ends = []
+    for _ in range(2):
+        run = dtrain(*[word for word in words if not word.startswith("model.units")])
+        assert run.code == 0, run.output
+        ends.append(checkpoint.load(run.rundir.checkpoints / "4"))
+    assert checkpoint.digest(ends[0].arrays) == checkpoint.digest(ends[1].arrays)
+    assert run.events("start")[0]["replicas"] == (2 if strategy == "multiworker" else 1)

@@ -144,7 +144,9 @@ def test_histograms_and_trace_on_request(dtrain, quick) -> None:
     plain = dtrain(*quick)
     assert not list(plain.rundir.tensorboard.glob("plugins"))
     tags = warm.call(event_points_all, 1, {"folder": str(plain.rundir.tensorboard / "train")})
-    assert set(tags) == {"loss", "accuracy", "learning_rate", "examples_per_second"}
+    assert set(tags) == {
+        "loss", "accuracy", "learning_rate", "examples_per_second", "epoch_examples", "examples",
+    }  # fmt: skip
 
 
 def event_points_all(folder: str) -> list[str]:
@@ -161,7 +163,7 @@ def test_the_run_folder(dtrain, quick) -> None:
     names = {p.name for p in run.rundir.path.iterdir()}
     assert {
         "config.yaml", "command.json", "cluster.json", "journal.jsonl", "result.json", "logs",
-        "checkpoints",
+        "checkpoints", ".lock",
         "tensorboard", "model.keras", "progress.json",
     } == names  # fmt: skip
     config = yaml.safe_load(run.rundir.config.read_text())
@@ -172,6 +174,27 @@ def test_the_run_folder(dtrain, quick) -> None:
     assert run.result["examples"] == 2 * 4 * 32
     cluster = json.loads(run.rundir.cluster.read_text())
     assert [task["role"] for task in cluster["tasks"]] == ["chief"]
+
+
+def test_examples_are_counted_by_epoch(dtrain, quick, tmp_path: Path) -> None:
+    """One worker of two is done without: what it computes is not trained on."""
+    half = (
+        *quick, "strategy=ps", "strategy.update=sync", "strategy.backup_workers=1",
+        "checkpoint.every_steps=3", "checkpoint.every_epochs=null", "tracking=mlflow",
+    )  # fmt: skip
+    run = dtrain(*half)
+    assert run.code == 0, run.output
+    assert run.points("epoch_examples") == {4: 64.0, 8: 64.0}
+    assert run.points("examples") == {4: 64.0, 8: 128.0}
+    assert (run.result["epoch_examples"], run.result["examples"]) == ([64, 64], 128)
+    assert run.result["train_examples"] == 128
+    [(client, recorded)] = runs(tmp_path)
+    for name in ("epoch_examples", "examples"):
+        assert points(client, recorded, name) == run.points(name)
+    # Gone on with in the middle of an epoch, by all: the epoch is a whole one.
+    fork = dtrain(f"fork={run.rundir.checkpoints / '6'}", "strategy.backup_workers=0")
+    assert fork.points("epoch_examples") == {8: 32.0 + 64.0}
+    assert (fork.result["epoch_examples"], fork.result["examples"]) == ([96], 160)
 
 
 def test_sync_ships_what_was_not_tracked_and_nothing_twice(dtrain, quick, tmp_path: Path) -> None:

@@ -27,6 +27,13 @@ class DieOnce(keras.callbacks.Callback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+class DieEarly(DieOnce):
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 1 and not os.path.exists("died"):
+            open("died", "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 class Nothing(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         pass
@@ -51,7 +58,9 @@ class Count(keras.callbacks.Callback):
     def on_train_end(self, logs=None):
         print("counted", self.epochs)
 '''
-NUMBERS = ("loss", "accuracy", "val_loss", "val_accuracy", "learning_rate")
+NUMBERS = (
+    "loss", "accuracy", "val_loss", "val_accuracy", "learning_rate", "epoch_examples", "examples",
+)  # fmt: skip
 RUN = (
     *QUICK,
     "model.dropout=0.3",
@@ -88,6 +97,25 @@ def test_a_killed_run_ends_with_the_same_bits(strategy: str, dtrain, user_code) 
     assert "counted 4" in resumed.log
     assert [e["status"] for e in resumed.events("end")] == ["FINISHED"]
     assert resumed.result["status"] == "FINISHED"
+    assert resumed.result["epoch_examples"] == whole.result["epoch_examples"] == [128] * 4
+    assert resumed.result["examples"] == whole.result["examples"] == 512
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint(dtrain, user_code) -> None:
+    user_code(USER)
+    callbacks = f"trainer.callbacks=[{CALLBACKS},{{_target_:mine.%s}}]"
+    killed = dtrain(*RUN, callbacks % "DieEarly")
+    assert (killed.code, checkpoint.steps(killed.rundir.checkpoints)) == (1, []), killed.output
+    before = {p: p.read_bytes() for p in killed.rundir.path.rglob("*") if p.is_file()}
+    planned = dtrain(f"resume={killed.rundir.path}", "dry_run=true")
+    assert planned.code == 0, planned.output
+    assert {p: p.read_bytes() for p in killed.rundir.path.rglob("*") if p.is_file()} == before
+    resumed = dtrain(f"resume={killed.rundir.path}")
+    assert resumed.code == 0, resumed.output
+    whole = dtrain(*RUN, callbacks % "Nothing")
+    assert {e["step"] for e in resumed.events("start")} == {0}
+    for name in NUMBERS:
+        assert resumed.points(name) == whole.points(name)
 
 
 def test_on_another_number_of_replicas(dtrain) -> None:
