@@ -26,42 +26,13 @@ from dtrain.task.callbacks import Callbacks
 from dtrain.task.loop import Loop
 from dtrain.task.records import Records, Silence
 from dtrain.task.schedule import Schedule, make_schedule
+from dtrain.task.signals import Stop
 from dtrain.task.steps import Steps, named
 from dtrain.task.strategies import Strategy
 from dtrain.task.summaries import Summaries
 
 #: Keys of the strategy group that are for the plan; the others are for the strategy's class.
 PLANNED = ("name", "replicas", "compilable", "topology", "workers", "servers")
-
-
-class Stop:
-    """Remembers that a signal asked this process to stop.
-
-    Args:
-        tell: called at the first signal.
-    """
-
-    def __init__(self, tell: Callable[[], None]) -> None:
-        self._asked = False
-        self._tell = tell
-
-    def __call__(self) -> bool:
-        """Say whether one did."""
-        return self._asked
-
-    def install(self) -> None:
-        """Take over SIGTERM, SIGUSR2 (of schedulers) and, in a process of its own, Ctrl-C."""
-        for number in (signal.SIGTERM, signal.SIGUSR2):
-            signal.signal(number, self._ask)
-        if multiprocessing.parent_process() is not None:
-            signal.signal(signal.SIGINT, self._ask)
-            # Blocked since before the fork: a terminal's Ctrl-C must not end the import.
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-
-    def _ask(self, *_: Any) -> None:
-        if not self._asked:
-            self._asked = True
-            self._tell()
 
 
 def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda word: None) -> int:

@@ -54,7 +54,7 @@ EARLY = {
     ),
     "resume": (["resume=nowhere"], ["resume=nowhere", "is not a run folder"]),
     "fork": (["fork=nowhere"], ["fork=nowhere", "is not a run folder"]),
-    "resume and fork": (["fork=a", "resume=auto"], ["fork=a", "cannot be given with resume="]),
+    "resume and fork": (["fork=a", "resume=b"], ["fork=a", "cannot be given with resume="]),
     "output": (["output_dir=text.csv"], ["output_dir=", "Not a directory", "output_dir=FOLDER"]),
     "text column": (
         ["dataset=csv", "dataset.path=text.csv"],
