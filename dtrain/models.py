@@ -112,6 +112,89 @@ def resnet(
     return keras.Model(inputs, _head(x, classes, None), name="resnet")
 
 
+def transformer(
+    input_shape: Sequence[int],
+    classes: int,
+    width: int = 64,
+    blocks: int = 2,
+    heads: int = 4,
+    dropout: float = 0.0,
+) -> keras.Model:
+    """Small decoder that predicts the next token (Radford et al. 2019, "GPT-2"): causal attention.
+
+    Normalisation stands before each part of a block, and the output shares the embedding's weights.
+
+    Args:
+        input_shape: ``[length]``, of whole numbers below ``classes``.
+        classes: size of the vocabulary.
+        width: of what stands for a token; a multiple of ``heads``.
+        blocks: attention and feed-forward, so many times.
+        heads: of each attention.
+        dropout: rate after each part of a block, and of attention's weights.
+
+    Returns:
+        A model from ``[b, length]`` to probabilities ``[b, length, classes]``.
+    """
+    if len(input_shape) != 1:
+        from dtrain.errors import UsageError
+
+        raise UsageError(
+            "model", "a transformer", f"cannot read examples of shape {list(input_shape)}",
+            "[length], of tokens", "model=mlp",
+        )  # fmt: skip
+    tokens = keras.Input(tuple(input_shape), dtype="int32")
+    embedding = TiedEmbedding(classes, width, name="embedding")
+    x = embedding(tokens)
+    start = keras.initializers.RandomNormal(stddev=0.02)
+    for i in range(blocks):
+        y = layers.LayerNormalization(name=f"attention_norm_{i}")(x)
+        attention = layers.MultiHeadAttention(
+            heads, width // heads, dropout=dropout, kernel_initializer=start, name=f"attention_{i}"
+        )
+        y = attention(y, y, use_causal_mask=True)
+        x = layers.Add()([x, layers.Dropout(dropout)(y) if dropout else y])
+        y = layers.LayerNormalization(name=f"feed_norm_{i}")(x)
+        y = layers.Dense(4 * width, "gelu", kernel_initializer=start, name=f"up_{i}")(y)
+        y = layers.Dense(width, kernel_initializer=start, name=f"down_{i}")(y)
+        x = layers.Add()([x, layers.Dropout(dropout)(y) if dropout else y])
+    x = layers.LayerNormalization(name="norm")(x)
+    x = layers.Softmax(dtype="float32")(embedding(x, reverse=True))
+    return keras.Model(tokens, x, name="transformer")
+
+
+@keras.saving.register_keras_serializable("dtrain")
+class TiedEmbedding(layers.Layer):
+    """Embeds tokens and their positions, and turns vectors back into a score for each token.
+
+    Args:
+        vocabulary: how many tokens there are.
+        width: of the vectors.
+        **kwargs: as of ``keras.layers.Layer``.
+    """
+
+    def __init__(self, vocabulary: int, width: int, **kwargs: object):
+        super().__init__(**kwargs)
+        self.vocabulary, self.width = vocabulary, width
+
+    def build(self, input_shape: Sequence[int]) -> None:
+        """Create the weights, for sequences of the length of ``input_shape``."""
+        start = keras.initializers.RandomNormal(stddev=0.02)
+        shape = (self.vocabulary, self.width)
+        self.tokens = self.add_weight(name="tokens", shape=shape, initializer=start)
+        shape = (input_shape[1], self.width)
+        self.positions = self.add_weight(name="positions", shape=shape, initializer=start)
+
+    def call(self, x: keras.KerasTensor, reverse: bool = False) -> keras.KerasTensor:
+        """Map ``[b, length]`` to ``[b, length, width]``, or vectors to ``[..., vocabulary]``."""
+        if reverse:
+            return keras.ops.matmul(x, keras.ops.transpose(self.tokens))
+        return keras.ops.take(self.tokens, x, axis=0) + self.positions
+
+    def get_config(self) -> dict[str, object]:
+        """Return what :meth:`__init__` takes."""
+        return {**super().get_config(), "vocabulary": self.vocabulary, "width": self.width}
+
+
 def _image(input_shape: Sequence[int]) -> tuple[keras.KerasTensor, keras.KerasTensor]:
     if len(input_shape) not in (2, 3):
         from dtrain.errors import UsageError

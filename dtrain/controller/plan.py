@@ -18,6 +18,8 @@ from dtrain.sources import Splits
 DEFAULT_CPU_DEVICES = 2
 #: Processes of strategy=multiworker where nobody says how many.
 DEFAULT_HOSTS = 2
+#: Size of a mesh's axis where nobody says how many devices there are.
+DEFAULT_MESH = 2
 
 _AT_LEAST = {
     "trainer.batch_size": 1,
@@ -37,6 +39,8 @@ _AT_LEAST = {
     "strategy.servers": 1,
     "strategy.max_staleness": 0,
     "strategy.backup_workers": 0,
+    "strategy.mesh.batch": 1,
+    "strategy.mesh.model": 1,
     "launcher.grace_seconds": 0,
     "launcher.start_timeout": 1,
     "launcher.stall_timeout": 1,
@@ -180,6 +184,8 @@ def plan(config: DictConfig, splits: Splits | None, machine: Machine) -> Plan:
             for position, (role, index) in enumerate(roles)
         )
         replicas = devices * hosts if strategy.replicas.name == "per_device" else 1
+        if "mesh" in strategy:
+            replicas = _batch_axis(config, devices)
     _check_options(config, replicas)
     _check_batch(config.trainer.batch_size, replicas, splits)
     environment = {
@@ -215,7 +221,23 @@ def _devices(config: DictConfig, kind: str, each: int, gpus: int, sharing: int) 
         return devices or (each if many else 1)
     if devices is not None:
         return devices
+    if "mesh" in config.strategy:
+        mesh = config.strategy.mesh
+        return (mesh.batch or DEFAULT_MESH) * (mesh.model or DEFAULT_MESH)
     return DEFAULT_CPU_DEVICES if many and config.strategy.topology.name == "single" else 1
+
+
+def _batch_axis(config: DictConfig, devices: int) -> int:
+    """Return the size of a mesh's batch axis: the rest, where the configuration leaves it open."""
+    batch, model = config.strategy.mesh.batch, config.strategy.mesh.model
+    known = (batch or 1) * (model or 1)
+    if devices % known or (batch and model and devices != known):
+        raise UsageError(
+            "strategy.mesh", f"{{batch: {batch or 'null'}, model: {model or 'null'}}}",
+            f"does not multiply out to the {devices} devices of the run",
+            "batch x model = devices, null for the rest", f"hardware.devices={known}",
+        )  # fmt: skip
+    return int(batch or devices // known)
 
 
 def _cores(position: int, own: int) -> tuple[int, ...]:
@@ -277,7 +299,8 @@ def _check_options(config: DictConfig, replicas: int) -> None:
             "true with strategy=default or strategy=one_device", "hardware.jit_compile=false",
         )  # fmt: skip
     accumulated = OmegaConf.select(config, "optimizer.gradient_accumulation_steps")
-    if accumulated is not None and (replicas > 1 or strategy.topology.name != "single"):
+    several = replicas > 1 or strategy.topology.name != "single" or "mesh" in strategy
+    if accumulated is not None and several:
         raise UsageError(
             "optimizer.gradient_accumulation_steps", accumulated,
             f"Keras cannot accumulate gradients under strategy={strategy.name} "

@@ -42,6 +42,17 @@ class Resnet:
 
 
 @dataclasses.dataclass
+class Transformer:
+    _target_: str = "dtrain.models.transformer"
+    input_shape: list[int] | None = None
+    classes: int | None = None
+    width: int = 64
+    blocks: int = 2
+    heads: int = 4
+    dropout: float = 0.0
+
+
+@dataclasses.dataclass
 class Dataset:
     """Keys of every shipped dataset beside those of its function."""
 

@@ -33,6 +33,7 @@ def print_plan(config: DictConfig, planned: Plan, folder: Path) -> None:
     rows = {
         "strategy": config.strategy.name,
         "replicas": f"{cluster.replicas}",
+        **_mesh(config, cluster),
         "global batch": f"{batch} examples",
         "per-replica batch": f"{batch // cluster.replicas} examples",
         "train examples": known(planned.train_examples),
@@ -49,6 +50,13 @@ def print_plan(config: DictConfig, planned: Plan, folder: Path) -> None:
     for line in drawing(cluster):
         print(f"  {line}")
     print("dry_run=true: nothing was started")
+
+
+def _mesh(config: DictConfig, cluster: Cluster) -> dict[str, str]:
+    if "mesh" not in config.strategy:
+        return {}
+    columns = cluster.chief.devices // cluster.replicas
+    return {"mesh": f"{cluster.replicas} x {columns} (batch x model)"}
 
 
 def drawing(cluster: Cluster) -> list[str]:

@@ -109,6 +109,18 @@ class ParameterServer(Strategy):
 
 
 @dataclasses.dataclass
+class Mesh:
+    batch: int | None = None
+    model: int | None = None
+
+
+@dataclasses.dataclass
+class MeshStrategy(Strategy):
+    mesh: Mesh = dataclasses.field(default_factory=Mesh)
+    rules: Any = "auto"
+
+
+@dataclasses.dataclass
 class Trainer:
     batch_size: int = 64
     epochs: int = 1
@@ -174,7 +186,12 @@ class Config:
 
 #: Schema of each option, by the group and name that ``conf/`` refers to it with.
 SCHEMAS: dict[str, dict[str, type]] = {
-    "model": {"mlp": presets.Mlp, "cnn": presets.Cnn, "resnet": presets.Resnet},
+    "model": {
+        "mlp": presets.Mlp,
+        "cnn": presets.Cnn,
+        "resnet": presets.Resnet,
+        "transformer": presets.Transformer,
+    },
     "dataset": {
         "digits": presets.Digits,
         "synthetic": presets.Synthetic,
@@ -188,6 +205,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "strategy": Strategy,
         "multiworker": MultiWorker,
         "parameter_server": ParameterServer,
+        "mesh": MeshStrategy,
     },
     "launcher": {"launcher": Launcher},
 }

@@ -90,6 +90,7 @@ def model(
                 jit_compile=False,  # ours to do: steps.py compiles the whole step
             )
         _build_metrics(built, x, y, predicted, weight)
+    strategy.place(built)  # ORDER: before its slots, which lie where their variable does
     with strategy.optimizer_scope():
         if built.optimizer is not None:
             built.optimizer.build(built.trainable_variables)

@@ -32,7 +32,7 @@ from dtrain.task.strategies import Strategy
 from dtrain.task.summaries import Summaries
 
 #: Keys of the strategy group that are for the plan; the others are for the strategy's class.
-PLANNED = ("name", "replicas", "compilable", "topology", "workers", "servers")
+PLANNED = ("name", "replicas", "compilable", "topology", "workers", "servers", "mesh")
 
 
 def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda word: None) -> int:

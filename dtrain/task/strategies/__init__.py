@@ -2,6 +2,7 @@
 
 from dtrain.task.strategies.base import Strategy
 from dtrain.task.strategies.central_storage import CentralStorage
+from dtrain.task.strategies.mesh import Mesh
 from dtrain.task.strategies.mirrored import Mirrored
 from dtrain.task.strategies.multiworker import MultiWorker
 from dtrain.task.strategies.parameter_server import ParameterServer
@@ -10,6 +11,7 @@ from dtrain.task.strategies.single import Default, OneDevice
 __all__ = [
     "CentralStorage",
     "Default",
+    "Mesh",
     "Mirrored",
     "MultiWorker",
     "OneDevice",

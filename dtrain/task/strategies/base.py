@@ -61,6 +61,9 @@ class Strategy:
             kwargs["aggregation"] = tf.VariableAggregation.MEAN
         return next_creator(**kwargs)
 
+    def place(self, model: keras.Model) -> None:
+        """Lay the model's variables out, where :meth:`scope` did not know enough to do it."""
+
     def iterate(self, make: Callable[[int, int], tf.data.Dataset]) -> Any:
         """Lay the input out over the replicas.
 

@@ -1,0 +1,85 @@
+"""The same numbers from a mesh as from one device, whatever the model, as processes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.test_parity import BASE, MODEL, agree
+
+MODELS = '''
+import keras
+import numpy as np
+
+from dtrain.sources import Arrays, Splits
+
+
+def norm(input_shape, classes):
+    """Its statistics are those of the global batch: a mesh computes on all of it."""
+    layers = keras.layers
+    return keras.Sequential([
+        keras.Input(input_shape),
+        layers.Reshape((8, 8, 1)),
+        layers.Conv2D(8, 3, padding="same", use_bias=False),
+        layers.BatchNormalization(momentum=0.9),
+        layers.ReLU(),
+        layers.MaxPooling2D(),
+        layers.Flatten(),
+        layers.Dense(16, activation="relu"),
+        layers.Dense(classes, activation="softmax"),
+    ])
+
+
+def tokens(length=12, vocabulary=16, examples=1024, held=90):
+    """Sequences of which every token is three times the one before, or a new one."""
+    generator = np.random.default_rng(0)
+    rows = generator.integers(0, vocabulary, (examples + held, length + 1))
+    for i in range(1, length + 1):
+        follows = generator.random(len(rows)) < 0.7
+        rows[:, i] = np.where(follows, 3 * rows[:, i - 1] % vocabulary, rows[:, i])
+    rows = rows.astype(np.int32)
+    parts = rows[:examples], rows[examples:]
+    train, validation = (Arrays(part[:, :-1], part[:, 1:]) for part in parts)
+    return Splits(train, validation, vocabulary)
+'''
+TOKENS = ("dataset=custom", "dataset._target_=mine.tokens")
+MESHES = {
+    "model_parallel 2": ("strategy=model_parallel", "hardware.devices=2"),
+    "hybrid 2 x 2": ("strategy=hybrid", "hardware.devices=4"),
+}
+CASES = {
+    "mlp": ("model=mlp",),
+    "cnn": (
+        "model=cnn",
+        "model.filters=[8,8]",
+        "model.units=16",
+        "model.dropout=0",
+        "model.l2=1e-3",
+    ),
+    "batch norm": ("model=custom", "model._target_=mine.norm"),
+    "resnet": (
+        "model=resnet",
+        "model.filters=[4,8]",
+        "optimizer=sgd",
+        "optimizer.learning_rate=2e-4",
+    ),
+    "transformer": ("model=transformer", "optimizer=adamw", "optimizer.global_clipnorm=1", *TOKENS),
+    "own train_step": ("model=custom", "model._target_=mine.Own"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_meshes_agree(case: str, dtrain, user_code) -> None:
+    user_code(MODEL + MODELS)
+    names = ["loss", "accuracy", "val_loss", "val_accuracy"]
+    names += ["plain"] if case == "own train_step" else []
+    tolerance = 1e-5
+    if case == "resnet":  # see test_parity.MODELS
+        names, tolerance = ["loss", "val_loss"], 1e-4
+    reference = dtrain(*BASE, *CASES[case], "strategy=one_device")
+    assert len(reference.points("loss")) == 50, reference.output + reference.log
+    for name, overrides in MESHES.items():
+        run = dtrain(*BASE, *CASES[case], *overrides)
+        assert run.code == 0, name + run.output + run.log
+        agree(reference, run, names, tolerance, name)
+        for key in ("evaluated_examples", "examples", "step"):
+            assert run.result[key] == reference.result[key], (name, key)
