@@ -38,6 +38,7 @@ CONTROLLER = [
     "launchers.inline",
     "launchers.local",
     "launchers.env",
+    "launchers.describe",
     "launchers",
     "presets",
     "schema",

@@ -22,7 +22,7 @@ CONF = schema.folder("conf")
 PRESETS = sorted(
     f"{path.parent.relative_to(CONF)}={path.stem}"
     for path in CONF.rglob("*.yaml")
-    if path.parent != CONF
+    if path.parent != CONF and path.parent.name != "rules"  # which follow the model
 )
 EXPERIMENTS = sorted(f"experiment={p.stem}" for p in schema.folder("experiments").glob("*.yaml"))
 #: What presets leave to the person.

@@ -15,6 +15,7 @@ from dtrain import checkpoint, errors, targets
 from dtrain.cluster import Cluster
 from dtrain.controller import member, report, result
 from dtrain.controller.launchers import Env, Launcher
+from dtrain.controller.launchers.describe import describe
 from dtrain.controller.plan import Plan, check_values, machine, plan, sizes
 from dtrain.controller.progress import Display, Tail
 from dtrain.controller.supervisor import Failure, Signals, Supervisor
@@ -63,7 +64,10 @@ def run(config: DictConfig, folder: Path, command: dict[str, Any]) -> Outcome:
         launcher.prepare(cluster)  # imports TensorFlow while the data is looked at
     planned = dataclasses.replace(plan(config, sizes(config), here), cluster=cluster)
     if config.dry_run:
-        report.print_plan(config, planned, folder)
+        layouts: list[str] = []
+        if "mesh" in config.strategy:  # which parts it makes is known once there is a model
+            layouts = describe(OmegaConf.to_yaml(config, resolve=True), cluster)
+        report.print_plan(config, planned, folder, layouts)
         return Outcome(errors.OK)
     if launcher.own(cluster) != cluster.chief:
         assert isinstance(launcher, Env)

@@ -14,12 +14,10 @@ from dtrain.cluster import Cluster, Task
 from dtrain.errors import UsageError
 from dtrain.sources import Splits
 
-#: Logical CPU devices of a data-parallel strategy where nobody says how many.
+#: Logical CPU devices of a data-parallel strategy, and of an axis of a mesh, where nobody says.
 DEFAULT_CPU_DEVICES = 2
 #: Processes of strategy=multiworker where nobody says how many.
 DEFAULT_HOSTS = 2
-#: Size of a mesh's axis where nobody says how many devices there are.
-DEFAULT_MESH = 2
 
 _AT_LEAST = {
     "trainer.batch_size": 1,
@@ -223,7 +221,7 @@ def _devices(config: DictConfig, kind: str, each: int, gpus: int, sharing: int) 
         return devices
     if "mesh" in config.strategy:
         mesh = config.strategy.mesh
-        return (mesh.batch or DEFAULT_MESH) * (mesh.model or DEFAULT_MESH)
+        return (mesh.batch or DEFAULT_CPU_DEVICES) * (mesh.model or DEFAULT_CPU_DEVICES)
     return DEFAULT_CPU_DEVICES if many and config.strategy.topology.name == "single" else 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,17 @@ def short(path: Path) -> str:
         return str(path)
 
 
-def print_plan(config: DictConfig, planned: Plan, folder: Path) -> None:
-    """Print what would be started, and where results would go."""
+def print_plan(
+    config: DictConfig, planned: Plan, folder: Path, layouts: Sequence[str] = ()
+) -> None:
+    """Print what would be started, and where results would go.
+
+    Args:
+        config: resolved.
+        planned: the processes.
+        folder: where a new run folder would go.
+        layouts: lines about the variables, of a strategy that takes them apart.
+    """
     cluster, batch = planned.cluster, config.trainer.batch_size
 
     def known(value: int | None) -> str:
@@ -47,7 +57,7 @@ def print_plan(config: DictConfig, planned: Plan, folder: Path) -> None:
     print(f"plan: {config.name}")
     for name, value in rows.items():
         print(f"  {name:<20} {value}")
-    for line in drawing(cluster):
+    for line in [*drawing(cluster), *layouts]:
         print(f"  {line}")
     print("dry_run=true: nothing was started")
 

@@ -90,11 +90,14 @@ ONE = ("strategy=one_device",)
 MIRRORED_2 = ("strategy=mirrored", "hardware.devices=2")
 MIRRORED_4 = ("strategy=mirrored", "hardware.devices=4")
 HOSTS_3 = ("strategy=multiworker", "hardware.hosts=3", "hardware.devices=null")
+HYBRID = ("strategy=hybrid", "hardware.hosts=null", "hardware.devices=4")
+MODEL_PARALLEL = ("strategy=model_parallel", "hardware.devices=2")
 PS = ("strategy=ps", "strategy.update=sync", "strategy.workers=2", "hardware.hosts=null",
       "hardware.devices=null")  # fmt: skip
 CHAINS = {
     "1 to 2 to 4 to 1": (ONE, MIRRORED_2, MIRRORED_4, ONE),
     "mirrored to 3 hosts to ps to one_device": (MIRRORED_2, HOSTS_3, PS, ONE),
+    "hybrid to mirrored to hybrid to model_parallel": (HYBRID, MIRRORED_2, HYBRID, MODEL_PARALLEL),
 }
 
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from dtrain.errors import UsageError
 from dtrain.task import pipeline
-from dtrain.task.meshed.depthwise import substituted
+from dtrain.task.meshed.substitutes import substituted
 from dtrain.task.pipeline import Inputs
 from dtrain.task.steps import Steps
 from dtrain.task.sums import Sums

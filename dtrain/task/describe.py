@@ -1,0 +1,81 @@
+"""What a mesh will make of a model, for ``dry_run=true``: it is built, nothing is trained."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from dtrain.cluster import Cluster
+from dtrain.errors import DtrainError
+from dtrain.targets import plain
+from dtrain.task import build, hardware, layouts
+from dtrain.task.layouts import Placement
+from dtrain.task.strategies import Default
+
+
+def child(text: str, cluster: dict[str, Any], environment: dict[str, str], pipe: Any) -> None:
+    """Run as a forked process; send (exit code, lines or one message).
+
+    Args:
+        text: the configuration, as YAML.
+        cluster: as of ``cluster.json``.
+        environment: of this process.
+        pipe: a connection to the controller.
+    """
+    os.environ.update(environment)
+    config = OmegaConf.create(text)
+    assert isinstance(config, DictConfig)
+    try:
+        pipe.send((0, describe(config, Cluster.from_json(cluster))))
+    except DtrainError as error:
+        pipe.send((error.exit_code, str(error)))
+    except Exception as error:  # of the person's model or data
+        pipe.send((DtrainError.exit_code, f"{type(error).__name__}: {error}"))
+    pipe.close()
+    os._exit(0)
+
+
+def describe(config: DictConfig, cluster: Cluster) -> list[str]:
+    """Return a table of the model's variables and of what each device has of them.
+
+    Raises:
+        UsageError: the model cannot be built, or ``strategy.rules`` do not fit it.
+    """
+    on_cpu = dataclasses.replace(cluster, device_kind="cpu")  # the variables are the same there
+    hardware.configure(config.hardware, on_cpu, cluster.chief)
+    splits, _ = build.dataset(config)
+    model = build.model(config, splits, Default([]), 1, 1)
+    parts = cluster.chief.devices // cluster.replicas
+    weights = [(v.path, tuple(v.shape)) for v in model.variables]
+    placed = layouts.place(plain(config.strategy.rules), weights, parts)
+    owners = [(*each, placement) for each, placement in zip(weights, placed, strict=True)]
+    kept = [] if model.optimizer is None else model.optimizer.variables
+    slots = [layouts.slot(v.name, tuple(v.shape), owners) for v in kept]
+    rows = [("variable", "shape", "layout", "bytes", "on each device")]
+    for variable, placement in zip(model.variables, placed, strict=True):
+        shape = " x ".join(map(str, variable.shape))
+        rows.append((variable.path, shape, str(placement), *_sizes([variable], [placement], parts)))
+    rows.append(("all variables", "", "", *_sizes(model.variables, placed, parts)))
+    rows.append(("optimizer", "", "as its variable", *_sizes(kept, slots, parts)))
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    return [
+        "  ".join(
+            cell.ljust(width) if column < 3 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _sizes(variables: list[Any], placed: list[Placement], parts: int) -> tuple[str, str]:
+    """Return the bytes of all of them, and of what one device has."""
+    whole = own = 0
+    for variable, placement in zip(variables, placed, strict=True):
+        size = variable.value.dtype.size
+        whole += math.prod(variable.shape) * size
+        own += math.prod(placement.part(variable.shape, parts)) * size
+    return f"{whole:,}", f"{own:,}"

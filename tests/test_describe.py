@@ -1,0 +1,46 @@
+"""What a dry run tells of a mesh, and that it trains nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def bytes_of(output: str, name: str) -> tuple[int, int]:
+    [line] = [line for line in output.splitlines() if line.strip().startswith(name)]
+    whole, own = line.split()[-2:]
+    return int(whole.replace(",", "")), int(own.replace(",", ""))
+
+
+def test_a_dry_run_shows_the_layouts(dtrain, quick, tmp_path: Path) -> None:
+    run = dtrain(*quick, "strategy=model_parallel", "hardware.devices=4", "dry_run=true")
+    assert run.code == 0, run.output
+    assert "mesh                 1 x 4 (batch x model)" in run.output
+    words = [line.split() for line in run.output.splitlines()]
+    assert ["dense/kernel", "8", "x", "16", "split", "1", "512", "128"] in words
+    assert ["dense/bias", "16", "split", "0", "64", "16"] in words
+    assert ["dense_1/bias", "4", "whole", "16", "16"] in words
+    whole, own = 512 + 64 + 256 + 16, 128 + 16 + 64 + 16
+    assert bytes_of(run.output, "all variables") == (whole, own)
+    scalars = 8 + 4  # iteration, learning rate
+    assert bytes_of(run.output, "optimizer") == (2 * whole + scalars, 2 * own + scalars)
+    assert "nothing was started" in run.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_wrong_is_told_as_by_a_run(dtrain, quick) -> None:
+    mesh = (*quick, "strategy=hybrid", "dry_run=true")
+    run = dtrain(*mesh, "strategy.rules=[{path: kernal, split: 0}]")
+    assert run.code == 2
+    assert "error: strategy.rules=kernal: no variable of this model has such a path" in run.output
+    run = dtrain(*mesh, "model.classes=2")
+    assert (run.code, "error: model.classes=2" in run.output) == (2, True)
+
+
+def test_a_person_s_model_may_fail_or_die(dtrain, quick, user_code) -> None:
+    user_code("import os\n\ndef fails():\n    1 / 0\n\ndef dies():\n    os._exit(3)\n")
+    mesh = (*quick[2:], "strategy=hybrid", "dry_run=true", "tracking=none", "model=custom")
+    mesh = tuple(word for word in mesh if not word.startswith("model.units"))
+    run = dtrain(*mesh, "model._target_=mine.fails")
+    assert (run.code, "error: ZeroDivisionError: division by zero" in run.output) == (1, True)
+    run = dtrain(*mesh, "model._target_=mine.dies")
+    assert (run.code, "the process that builds the model died" in run.output) == (1, True)

@@ -1,0 +1,129 @@
+"""Rules over paths: pure functions, and the rules that dtrain ships."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dtrain.errors import UsageError
+from dtrain.targets import plain
+from dtrain.task.layouts import Placement, place, slot
+from tests import warm
+from tests.test_schema import composed
+
+DENSE = [
+    ("dense/kernel", (64, 128)),
+    ("dense/bias", (128,)),
+    ("dense_1/kernel", (128, 10)),
+    ("seed_generator/state", (2,)),
+    ("scale", ()),
+]
+
+
+def test_the_first_rule_that_matches_holds() -> None:
+    rules = [
+        {"path": "^dense/", "split": -1},
+        {"path": "kernel$", "gather": 0},
+    ]
+    found = place(rules, DENSE, 4)
+    assert found == [
+        Placement(1), Placement(0), Placement(0, gathered=True), Placement(), Placement(),
+    ]  # fmt: skip
+    assert [str(each) for each in found] == ["split 1", "split 0", "gather 0", "whole", "whole"]
+
+
+def test_what_a_device_holds() -> None:
+    assert Placement(1).part((64, 128), 4) == (64, 32)
+    assert Placement().part((64, 128), 4) == (64, 128)
+    assert Placement(0).specs(2) == ["model", None]
+    assert Placement().specs(0) == []
+
+
+def test_auto_stores_the_largest_axis_in_parts() -> None:
+    variables = [
+        ("conv/kernel", (3, 3, 16, 32)),
+        ("wide/kernel", (64, 128)),
+        ("square/kernel", (64, 64)),
+        ("odd/kernel", (128, 63)),
+        ("none/kernel", (33, 63)),
+        ("small/kernel", (31, 32)),
+        ("long/bias", (4096,)),
+    ]
+    axes = [3, 1, 1, 0, None, None, None]
+    assert place("auto", variables, 4) == [
+        Placement() if axis is None else Placement(axis, gathered=True) for axis in axes
+    ]
+    assert place("auto", variables, 1) == [Placement()] * 7
+
+
+@pytest.mark.parametrize(
+    ("rules", "parts"),
+    [
+        ("all", ["strategy.rules=all", "is no list", "auto, or a list"]),
+        ([{"path": "kernel"}], ["is no rule", "split: AXIS"]),
+        ([{"path": "kernel", "split": 0, "gather": 0}], ["is no rule"]),
+        ([{"path": "kernel", "split": 0, "size": 2}], ["is no rule"]),
+        (["kernel"], ["strategy.rules=kernel", "is no rule"]),
+        ([{"path": "(kernel", "split": 0}], ["=(kernel", "no regular expression", "position 0"]),
+        ([{"path": 3, "split": 0}], ["=3", "no regular expression"]),
+        ([{"path": "kernel", "split": "model"}], ["split: model is no axis", "whole number"]),
+        ([{"path": "kernal", "split": 0}], ["=kernal", "no variable", "dense/kernel, dense/bias"]),
+        ([{"path": "bias", "split": 1}], ["=bias", "dense/bias has shape [128]", "-1 to 0"]),
+        ([{"path": "scale", "split": 0}], ["scale has shape []", "no rule for it"]),
+        (
+            [{"path": "_1/kernel", "split": 1}],
+            ["=_1/kernel", "axis 1 of dense_1/kernel, of shape [128, 10]", "in 4", "axis 0"],
+        ),
+        ([{"path": "state", "gather": 0}], ["cannot be split in 4", "sizes that 4 divides"]),
+    ],
+)
+def test_rules_that_cannot_be(rules: Any, parts: list[str]) -> None:
+    with pytest.raises(UsageError) as error:
+        place(rules, DENSE, 4)
+    for part in [*parts, "accepted: ", "type: strategy.rules=auto"]:
+        assert part in str(error.value)
+
+
+def test_many_paths_are_not_all_told() -> None:
+    with pytest.raises(UsageError, match=r"accepted: v0, .*v11, \.\.\.;"):
+        place([{"path": "w", "split": 0}], [(f"v{i}", (4,)) for i in range(13)], 2)
+
+
+def test_slots_lie_as_their_variables_do() -> None:
+    placed = [
+        ("a/dense/kernel", (4, 4), Placement(0)),
+        ("a/dense/kernel_norm", (4, 4), Placement(1)),
+        ("dense", (8,), Placement(0, gathered=True)),
+    ]
+    assert slot("a_dense_kernel_momentum", (4, 4), placed) == Placement(0)
+    assert slot("a_dense_kernel_norm_velocity", (4, 4), placed) == Placement(1)
+    assert slot("dense_average", (8,), placed) == Placement(0, gathered=True)
+    assert slot("a_dense_kernel_row", (4,), placed) == Placement(), "of another shape"
+    assert slot("iteration", (), placed) == Placement()
+
+
+def shapes(name: str) -> list[tuple[str, tuple[int, ...]]]:
+    from dtrain import models
+
+    shape = [12] if name == "transformer" else [8, 8]
+    model = getattr(models, name)(shape, 16)
+    return [(v.path, tuple(v.shape)) for v in model.variables]
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "resnet", "transformer"])
+@pytest.mark.parametrize("strategy", ["model_parallel", "hybrid"])
+def test_shipped_rules_fit_our_models(name: str, strategy: str) -> None:
+    rules = plain(composed(f"strategy={strategy}", f"model={name}").strategy.rules)
+    variables = warm.call(shapes, 1, {"name": name})
+    placed = place(rules, variables, 4)
+    for (path, shape), placement in zip(variables, placed, strict=True):
+        assert len(shape) == 1 or placement.axis is not None, path
+
+
+def test_other_models_have_the_automatic_rule() -> None:
+    custom = ["model=custom", "model._target_=keras.applications.MobileNetV2"]
+    assert composed("strategy=hybrid", *custom).strategy.rules == "auto"
+    assert composed("strategy=hybrid", "model=mlp", "strategy.rules=auto").strategy.rules == "auto"
+    rules = composed("strategy=hybrid", "strategy.rules=[{path: kernel$, split: 0}]").strategy.rules
+    assert plain(rules) == [{"path": "kernel$", "split": 0}]
