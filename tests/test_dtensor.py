@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from tests.test_steps import BATCH, BINARY, PLAIN, in_order, prepare, settings
 
 pytestmark = pytest.mark.task(devices=4)
+CONF = Path(__file__).parent.parent / "conf"
 
 
 def mesh(batch: int = 2, model: int = 2, rules: Any = "auto") -> Any:
@@ -20,10 +23,10 @@ def mesh(batch: int = 2, model: int = 2, rules: Any = "auto") -> Any:
     return Mesh([f"CPU:{i}" for i in range(devices)], cluster, rules)
 
 
-def wide(input_shape: Any, classes: int, dropout: float = 0.0) -> Any:
+def wide(input_shape: Any, classes: int) -> Any:
     from dtrain import models
 
-    return models.mlp(input_shape, classes, (64, 32), dropout)
+    return models.mlp(input_shape, classes, (64, 32))
 
 
 def made(strategy: Any, config: Any, start: int = 0) -> tuple[Any, Any, Any, Any]:
@@ -70,7 +73,7 @@ def test_a_variable_in_parts() -> None:
     from dtrain.task.meshed import MeshVariable
 
     whole = np.arange(12, dtype=np.float32).reshape(2, 6)
-    on = mesh(rules=[])._mesh
+    on = mesh(rules=[]).mesh
     for gathered in (False, True):
         variable = MeshVariable(tf.constant(whole), mesh=on, placement=Placement(1, gathered))
         parts = [part.numpy().tolist() for part in variable.parts()]
@@ -196,17 +199,30 @@ def test_a_model_of_many_operations() -> None:
     assert sorted(path.split("/")[-1] for path in split) == ["embeddings", "pointwise_kernel"]
 
 
-def test_dropout() -> None:
-    model = {**WIDE["model"], "dropout": 0.5}
-    built, _, steps, _ = made(mesh(rules=SPLIT), settings(model=model))
-    seeds = [v for v in built.non_trainable_variables if "seed" in v.path]
-    before = [v.numpy()[1] for v in seeds]
-    losses = [steps.results(steps.train(1))["loss"] for _ in range(3)]
-    assert len(set(losses)) == 3
-    assert [v.numpy()[1] for v in seeds] == [count + 3 for count in before] and seeds
-    # No example is dropped from in an evaluation.
-    held = steps.results(steps.evaluate(2, 5))
-    assert steps.results(steps.evaluate(2, 5)) == held
+def noisy(input_shape: Any, classes: int) -> Any:
+    import keras
+
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input(input_shape),
+            layers.GaussianNoise(0.3),
+            layers.Dense(64, "relu"),
+            layers.Dropout(0.5),
+            layers.Dense(32, "relu"),
+            layers.GaussianDropout(0.2),
+            layers.Dense(classes, "softmax"),
+        ]
+    )
+
+
+@pytest.mark.parametrize(("batch", "model"), [(2, 2), (1, 4)])
+def test_layers_draw_as_on_one_device(batch: int, model: int) -> None:
+    config = settings(model={"_target_": "tests.test_dtensor.noisy"})
+    rules = [{**rule, "path": rule["path"].replace("^", "/")} for rule in SPLIT]
+    built = agree(mesh(batch, model, rules), config)
+    seeds = [v.numpy()[1] for v in built.variables if "seed" in v.path]
+    assert seeds == [6, 6, 6], "a draw a step"
 
 
 def compiled(input_shape: Any, classes: int) -> Any:
@@ -276,6 +292,39 @@ def test_models_that_dtensor_cannot_compute(name: str, parts: list[str]) -> None
         made(mesh(), settings(model={"_target_": f"tests.test_dtensor.{name}"}))
     for part in [*parts, "accepted: ", "type: strategy=mirrored"]:
         assert part in str(error.value)
+
+
+def sentences() -> Any:
+    import numpy as np
+
+    from dtrain.sources import Arrays, Splits
+
+    rows = np.random.default_rng(0).integers(0, 64, (50, 17)).astype(np.int32)
+    source = Arrays(rows[:, :-1], rows[:, 1:])
+    return Splits(source, source, 64)
+
+
+def test_a_device_of_four_holds_a_quarter_of_a_transformer() -> None:
+    from omegaconf import OmegaConf
+
+    rules = OmegaConf.load(CONF / "strategy" / "rules" / "transformer.yaml").rules
+    config = settings(
+        model={"_target_": "dtrain.models.transformer"},
+        dataset={"_target_": "tests.test_dtensor.sentences"},
+    )
+    held = []
+    for strategy in (None, mesh(1, 4, OmegaConf.to_container(rules))):
+        model, _, steps, _ = made(strategy, config)
+        steps.train(1)
+        sizes = [
+            [part.dtype.size * math.prod(part.shape) for part in parts]
+            for variable in (*model.variables, *model.optimizer.variables)
+            for parts in [[variable.value] if strategy is None else variable._value.parts()]
+        ]
+        held.append([sum(each) for each in zip(*sizes, strict=True)])
+    [[whole], devices] = held
+    assert len(devices) == 4
+    assert max(devices) <= 0.3 * whole, (whole, devices)
 
 
 def test_rules_are_checked_before_training() -> None:

@@ -33,6 +33,11 @@ def test_the_first_rule_that_matches_holds() -> None:
     assert [str(each) for each in found] == ["split 1", "split 0", "gather 0", "whole", "whole"]
 
 
+def test_a_rule_need_not_fit_what_an_earlier_one_has_placed() -> None:
+    rules = [{"path": "^dense_1/kernel$", "split": 0}, {"path": "kernel$", "split": 1}]
+    assert place(rules, DENSE, 4)[2] == Placement(0)
+
+
 def test_what_a_device_holds() -> None:
     assert Placement(1).part((64, 128), 4) == (64, 32)
     assert Placement().part((64, 128), 4) == (64, 128)

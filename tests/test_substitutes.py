@@ -8,6 +8,12 @@ from typing import Any
 import pytest
 
 
+def mesh() -> Any:
+    from tensorflow.experimental import dtensor
+
+    return dtensor.create_mesh([("batch", 1), ("model", 1)], devices=["CPU:0"])
+
+
 @pytest.mark.task
 def test_indexing() -> None:
     import numpy as np
@@ -25,7 +31,7 @@ def test_indexing() -> None:
     ]
     chosen += [(slice(None), 2, None, slice(3, 0, -1)), (..., None), (0, 1, 2, None)]
     expected = [x[key] for key in chosen]
-    with substituted():
+    with substituted(mesh()):
         found = [x[key] for key in chosen]
         assert float(x[0][tf.constant(1)][2]) == float(x.numpy()[0, 1, 2]), "a tensor as index"
         assert x[1].shape == (5, 6)
@@ -69,7 +75,7 @@ def test_operations_and_their_gradients() -> None:
 
     originals = tf.reverse, tf.nn.avg_pool, tf.nn.depthwise_conv2d, tf.nn.separable_conv2d
     expected = [compute(case) for case in cases]
-    with substituted():
+    with substituted(mesh()):
         assert tf.nn.depthwise_conv2d is not originals[2]
         found = [compute(case) for case in cases]
         with pytest.raises(NotImplementedError, match="NCHW"):

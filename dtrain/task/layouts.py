@@ -71,8 +71,8 @@ def place(rules: Any, variables: Iterable[tuple[str, Shape]], parts: int) -> lis
     known = list(variables)
     if rules == "auto":
         return [_largest(shape, parts) for _, shape in known]
-    found = [Placement() for _ in known]
-    for pattern, kind, axis in reversed([_read(rule) for rule in _listed(rules)]):
+    found: list[Placement | None] = [None for _ in known]
+    for pattern, kind, axis in [_read(rule) for rule in _listed(rules)]:
         matches = [i for i, (path, _) in enumerate(known) if re.search(pattern, path)]
         if not matches:
             paths = [path for path, _ in known]
@@ -81,8 +81,9 @@ def place(rules: Any, variables: Iterable[tuple[str, Shape]], parts: int) -> lis
                 ", ".join(paths[:12]) + (", ..." if len(paths) > 12 else ""),
             )  # fmt: skip
         for i in matches:
-            found[i] = Placement(_axis(pattern, axis, *known[i], parts), kind == "gather")
-    return found
+            if found[i] is None:
+                found[i] = Placement(_axis(pattern, axis, *known[i], parts), kind == "gather")
+    return [placement or Placement() for placement in found]
 
 
 def slot(name: str, shape: Shape, placed: Iterable[tuple[str, Shape, Placement]]) -> Placement:

@@ -52,7 +52,7 @@ CASES = {
         "model=cnn",
         "model.filters=[8,8]",
         "model.units=16",
-        "model.dropout=0",
+        "model.dropout=0.2",
         "model.l2=1e-3",
     ),
     "batch norm": ("model=custom", "model._target_=mine.norm"),
@@ -62,7 +62,13 @@ CASES = {
         "optimizer=sgd",
         "optimizer.learning_rate=2e-4",
     ),
-    "transformer": ("model=transformer", "optimizer=adamw", "optimizer.global_clipnorm=1", *TOKENS),
+    "transformer": (
+        "model=transformer",
+        "model.dropout=0.1",
+        "optimizer=adamw",
+        "optimizer.global_clipnorm=1",
+        *TOKENS,
+    ),
     "own train_step": ("model=custom", "model._target_=mine.Own"),
 }
 

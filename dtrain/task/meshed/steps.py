@@ -77,7 +77,7 @@ class MeshSteps(Steps):
     @tf.function(autograph=False)
     def _step(self, data: Any, training: bool) -> tf.Tensor:
         step = self._model.train_step if training else self._model.test_step
-        with substituted():
+        with substituted(self._mesh.mesh):
             logs = self._logs(step(data))
         # The values that a step returns are means over the whole batch.
         return self._row(logs, tf.nest.flatten(data)[0].shape[0], training)

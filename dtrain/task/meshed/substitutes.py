@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.experimental import dtensor
 
 
 @contextlib.contextmanager
-def substituted() -> Iterator[None]:
-    """Let what is traced inside use the functions of this module."""
+def substituted(mesh: dtensor.Mesh) -> Iterator[None]:
+    """Let what is traced inside, for this mesh, use the functions of this module."""
     replaced: list[tuple[Any, str, Any]] = [
         (tf, "reverse", reverse),
         (tf.Tensor, "__getitem__", _indexing(tf.Tensor.__getitem__)),
@@ -20,6 +21,10 @@ def substituted() -> Iterator[None]:
         (tf.nn, "depthwise_conv2d", depthwise_conv2d),
         (tf.nn, "separable_conv2d", separable_conv2d),
     ]
+    for draw in ("uniform", "normal", "truncated_normal"):
+        name = f"stateless_{draw}"
+        replaced.append((tf.random, name, _drawn_whole(getattr(tf.random, name), mesh)))
+    replaced.append((tf.nn.experimental, "stateless_dropout", _dropout))
     originals = [getattr(module, name) for module, name, _ in replaced]
     for module, name, ours in replaced:
         setattr(module, name, ours)
@@ -58,6 +63,31 @@ def _indexing(original: Any) -> Any:
         return found
 
     return index
+
+
+def _drawn_whole(original: Any, mesh: dtensor.Mesh) -> Any:
+    """Return a random function of which every device draws all: what one device would draw.
+
+    DTensor would have each draw its part with a seed of its own.
+    """
+
+    def draw(*args: Any, **kwargs: Any) -> tf.Tensor:
+        drawn = original(*args, **kwargs)
+        return dtensor.relayout(drawn, dtensor.Layout.replicated(mesh, len(drawn.shape)))
+
+    return draw
+
+
+def _dropout(
+    x: tf.Tensor, rate: Any, seed: Any, noise_shape: Any = None, name: str | None = None
+) -> tf.Tensor:
+    """Drop as ``tf.nn.experimental.stateless_dropout`` does, by the functions replaced here."""
+    return tf.nn.experimental.general_dropout(
+        x,
+        rate=rate,
+        noise_shape=noise_shape,
+        uniform_sampler=lambda shape, dtype: tf.random.stateless_uniform(shape, seed, dtype=dtype),
+    )
 
 
 def reverse(tensor: tf.Tensor, axis: Any, name: str | None = None) -> tf.Tensor:

@@ -40,7 +40,7 @@ class Mesh(Strategy):
         super().__init__(tf.distribute.get_strategy())
         self._sizes = cluster.replicas, len(devices) // cluster.replicas
         self._rules = rules
-        self._mesh = dtensor.create_mesh(
+        self.mesh = dtensor.create_mesh(
             list(zip(("batch", "model"), self._sizes, strict=True)), devices=devices
         )
         self._placed: list[tuple[str, layouts.Shape, Placement]] = []
@@ -91,7 +91,7 @@ class Mesh(Strategy):
         self, value: tf.Tensor, placement: Placement, name: str, trainable: bool
     ) -> MeshVariable:
         return MeshVariable(
-            value, mesh=self._mesh, placement=placement, name=name, trainable=trainable
+            value, mesh=self.mesh, placement=placement, name=name, trainable=trainable
         )
 
     def optimizer_scope(self) -> contextlib.AbstractContextManager[Any]:
@@ -114,7 +114,7 @@ class Mesh(Strategy):
         if divided:
             specs[0], pieces = "batch", tf.split(part, rows)
         return dtensor.pack(
-            [piece for piece in pieces for _ in range(columns)], dtensor.Layout(specs, self._mesh)
+            [piece for piece in pieces for _ in range(columns)], dtensor.Layout(specs, self.mesh)
         )
 
     def steps(self, model: keras.Model, inputs: Inputs, jit_compile: bool) -> MeshSteps:
