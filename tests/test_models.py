@@ -88,3 +88,36 @@ def test_examples_that_are_no_images_are_refused() -> None:
             assert message.startswith("model=a convolutional model: "), message
             assert str(shape) in message
             assert message.endswith("type: model=mlp"), message
+
+
+@pytest.mark.task
+def test_a_transformer_sees_what_came_before() -> None:
+    import keras
+    import numpy as np
+
+    from dtrain import models
+    from dtrain.errors import UsageError
+
+    keras.utils.set_random_seed(0)
+    model = models.transformer([6], 11, width=8, blocks=2, heads=2, dropout=0.3)
+    assert model.output_shape == (None, 6, 11)
+    # Embedding and positions, two norms and 12 n^2 + ... a block, a norm; none for the output.
+    block = 2 * 16 + 4 * (64 + 8) + (8 * 32 + 32) + (32 * 8 + 8)
+    assert model.count_params() == 11 * 8 + 6 * 8 + 2 * block + 16
+    x = np.random.default_rng(0).integers(0, 11, (3, 6))
+    changed = x.copy()
+    changed[:, 3] = (x[:, 3] + 1) % 11
+    y, other = np.asarray(model(x)), np.asarray(model(changed))
+    np.testing.assert_allclose(y.sum(-1), 1, atol=1e-5)
+    np.testing.assert_allclose(y[:, :3], other[:, :3], atol=1e-6)
+    assert (np.abs(y - other)[:, 3:].max(axis=(0, 2)) > 1e-6).all(), "of all that came before"
+    swapped = x.copy()
+    swapped[:, [0, 1]] = x[:, [1, 0]]
+    assert np.abs(y - np.asarray(model(swapped)))[:, 2:].max() > 1e-6, "positions count"
+    assert np.abs(np.asarray(model(x, training=True)) - y).max() > 1e-4, "dropout"
+    with pytest.raises(UsageError, match=r"\[4, 4\].*\[length\]"):
+        models.transformer([4, 4], 11)
+
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(model))
+    again.set_weights(model.get_weights())
+    np.testing.assert_allclose(np.asarray(again(x)), y, atol=1e-6)

@@ -41,6 +41,15 @@ def planned(*overrides: str, on: Machine = PLAIN, splits: Splits | None = None) 
         (["strategy=mirrored", "hardware.devices=8"], 0, "cpu", 8, 8),
         (["strategy=central_storage", "hardware=gpu", "hardware.devices=1"], 2, "gpu", 1, 1),
         (["strategy=default"], 2, "gpu", 1, 1),
+        (["strategy=model_parallel"], 0, "cpu", 2, 1),
+        (["strategy=model_parallel", "hardware.devices=4"], 0, "cpu", 4, 1),
+        (["strategy=model_parallel"], 4, "gpu", 4, 1),
+        (["strategy=hybrid"], 0, "cpu", 4, 2),
+        (["strategy=hybrid", "strategy.mesh.model=4"], 0, "cpu", 8, 2),
+        (["strategy=hybrid", "strategy.mesh.model=null", "strategy.mesh.batch=4"], 0, "cpu", 8, 4),
+        (["strategy=hybrid", "hardware.devices=8"], 0, "cpu", 8, 4),
+        (["strategy=hybrid"], 8, "gpu", 8, 4),
+        (["strategy=hybrid", "strategy.mesh.batch=2"], 4, "gpu", 4, 2),
     ],
 )
 def test_devices_and_replicas(
@@ -53,6 +62,21 @@ def test_devices_and_replicas(
     )  # fmt: skip
     assert (task.threads, task.serves, task.address) == (None, False, None), "nothing is shared"
     assert found.steps_per_epoch is None
+
+
+def test_a_mesh_must_multiply_out() -> None:
+    def refused(*overrides: str, gpus: int = 0) -> str:
+        with pytest.raises(UsageError) as error:
+            planned("strategy=hybrid", *overrides, on=Machine(gpus, 8))
+        return str(error.value)
+
+    assert refused("hardware.devices=3") == (
+        "strategy.mesh={batch: null, model: 2}: does not multiply out to the 3 devices of the run; "
+        "accepted: batch x model = devices, null for the rest; type: hardware.devices=2"
+    )
+    more = refused("strategy.mesh.batch=2", "hardware.devices=8")
+    assert "{batch: 2, model: 2}: does not multiply out to the 8 devices" in more
+    assert "the 3 devices of the run" in refused(gpus=3)
 
 
 def test_too_many_gpus() -> None:

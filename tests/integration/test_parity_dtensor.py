@@ -89,3 +89,21 @@ def test_meshes_agree(case: str, dtrain, user_code) -> None:
         agree(reference, run, names, tolerance, name)
         for key in ("evaluated_examples", "examples", "step"):
             assert run.result[key] == reference.result[key], (name, key)
+
+
+@pytest.mark.faults
+def test_a_model_that_nobody_made_for_this(dtrain) -> None:
+    """The automatic rule; its 52 convolutions are minutes of DTensor's compiler."""
+    case = (
+        "model=custom", "model._target_=keras.applications.MobileNetV2", "+model.weights=null",
+        "+model.alpha=0.35", "dataset=synthetic", "dataset.shape=[32,32,3]",
+        "dataset.examples=64", "dataset.validation_examples=20", "optimizer=sgd",
+        "optimizer.learning_rate=0.0001", "trainer.batch_size=16", "trainer.log_every_steps=1",
+        "trainer.epochs=1", "tracking=none", "launcher.stall_timeout=550",
+    )  # fmt: skip
+    reference = dtrain(*case, "strategy=one_device")
+    run = dtrain(*case, "strategy=hybrid")
+    assert run.code == 0, run.output + run.log
+    # Rounding moves an activation over an edge of ReLU6 now and then, which shows.
+    agree(reference, run, ["loss", "val_loss"], 1e-3, "hybrid")
+    assert run.result["evaluated_examples"] == 20

@@ -46,6 +46,19 @@ EARLY = {
         ["strategy=mirrored", "optimizer.gradient_accumulation_steps=4"],
         ["gradient_accumulation_steps=4", "2 replicas", "type: strategy=one_device"],
     ),
+    "mesh": (
+        ["strategy=hybrid", "hardware.devices=3"],
+        ["strategy.mesh={batch: null, model: 2}", "3 devices", "type: hardware.devices=2"],
+    ),
+    "mesh 0": (["strategy=hybrid", "strategy.mesh.model=0"], ["strategy.mesh.model=0", "least 1"]),
+    "rows": (
+        ["strategy=hybrid", "trainer.batch_size=63"],
+        ["trainer.batch_size=63", "2 replicas", "type: trainer.batch_size=64"],
+    ),
+    "accumulation on a mesh": (
+        ["strategy=model_parallel", "optimizer.gradient_accumulation_steps=4"],
+        ["gradient_accumulation_steps=4", "strategy=model_parallel", "type: strategy=one_device"],
+    ),
     "no value": (["dry_run"], ["dry_run", "cannot be read", "type: dry_run=VALUE"]),
     "file": (["dataset=npz", "dataset.path=no.npz"], ["dataset.path=no.npz", "no such file"]),
     "trust": (
@@ -75,6 +88,14 @@ LATE = {
     "loss node": (["trainer.loss={name:mse}"], ["trainer.loss=", "has no _target_", "Huber"]),
     "optimizer value": (["optimizer.clipnorm=1", "optimizer.clipvalue=1"], ["optimizer=", "clip"]),
     "shape": (["model=cnn", "dataset=npz", "dataset.path=table.npz"], ["(4,)", "type: model=mlp"]),
+    "rule": (
+        ["strategy=hybrid", "strategy.rules=[{path: kernal, split: 0}]"],
+        ["strategy.rules=kernal", "no variable of this model", "dense/kernel", "rules=auto"],
+    ),
+    "axis": (
+        ["model=mlp", "model.units=[30]", "strategy=model_parallel", "hardware.devices=4"],
+        ["strategy.rules=^dense/", "axis -1 of dense/kernel, of shape [64, 30]", "in 4", "axis 0"],
+    ),
     "not a model": (
         ["model=custom", "model._target_=keras.layers.Dense", "+model.units=2"],
         ["keras.layers.Dense", "returned Dense", "type: model=cnn"],
