@@ -104,6 +104,11 @@ def test_a_model_that_nobody_made_for_this(dtrain) -> None:
     reference = dtrain(*case, "strategy=one_device")
     run = dtrain(*case, "strategy=hybrid")
     assert run.code == 0, run.output + run.log
-    # Rounding moves an activation over an edge of ReLU6 now and then, which shows.
-    agree(reference, run, ["loss", "val_loss"], 1e-3, "hybrid")
+    # Rounding (1e-4 of an activation, behind 50 normalisations) moves one of them over an edge of
+    # ReLU6 in a third of the batches, which changes that gradient by a hundredth: so the losses of
+    # the first two steps are compared, and those of an evaluation.
+    expected, found = reference.points("loss"), run.points("loss")
+    assert list(found) == [1, 2, 3, 4]
+    assert [found[step] for step in (1, 2)] == pytest.approx([expected[1], expected[2]], rel=1e-4)
+    agree(reference, run, ["val_loss"], 1e-4, "hybrid")
     assert run.result["evaluated_examples"] == 20
