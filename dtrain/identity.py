@@ -24,6 +24,17 @@ FIXED = (
     "trainer.callbacks",
     "hardware.precision",
 )
+#: What may be otherwise about two jobs that are the same one.
+OUTSIDE = (
+    "name",
+    "output_dir",
+    "resume",
+    "dry_run",
+    "tracking",
+    "launcher",
+    "checkpoint",
+    "sweep",
+)
 _PACKAGES = ("dtrain", "tensorflow", "keras", "numpy")
 
 
@@ -41,6 +52,15 @@ def fingerprints(config: DictConfig) -> dict[str, str]:
 def config_hash(config: DictConfig) -> str:
     """Return one hash of everything that decides the numbers of a run."""
     return _hash(fingerprints(config))
+
+
+def job_hash(config: DictConfig) -> str:
+    """Return one hash of everything that makes a job of a sweep this very one.
+
+    That is more than decides its numbers: how long it trains, its strategy, its hardware.
+    """
+    whole = targets.plain(config)
+    return _hash({key: value for key, value in whole.items() if key not in OUTSIDE})
 
 
 def _hash(found: Any) -> str:

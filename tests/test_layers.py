@@ -36,6 +36,7 @@ CONTROLLER = [
     "launchers.base",
     "launchers.ports",
     "launchers.inline",
+    "launchers.server",
     "launchers.local",
     "launchers.env",
     "launchers.describe",

@@ -6,77 +6,85 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from dtrain import errors
-from dtrain.controller import resume, schema
+from dtrain.controller import resume, schema, sweep
+from dtrain.controller.check import settle
 from dtrain.controller.explain import explain
 from dtrain.controller.job import Outcome, run
+from dtrain.controller.sweep.record import arguments
 from dtrain.errors import DtrainError, UsageError
 
 
+class Command:
+    """What Hydra calls, with what it has composed."""
+
+    exit_code = errors.OK
+
+    def __call__(self, config: DictConfig) -> None:
+        """Run one job."""
+        try:
+            self.exit_code = _job(config).exit_code
+        except DtrainError as error:  # Hydra would print more than the one sentence
+            _print(error)
+            self.exit_code = error.exit_code
+
+    def sweep(self, loader: Any, master: DictConfig, source: sweep.Source) -> None:
+        """Run many (``hydra_plugins.dtrain_sweep``)."""
+        self.exit_code = sweep.run(loader, master, source)
+
+
 def main() -> int:
-    """Compose the configuration and run its job, or each job of a multirun.
+    """Compose the configuration and run its job, or the jobs of a sweep.
 
     Returns:
-        The exit code: the worst one of a multirun.
+        The exit code.
     """
     # A function that a configuration names is looked for in the current directory too, whether
     # this is `python -m dtrain` or the console script.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     schema.register()
-    outcomes: list[Outcome] = []
-
-    def job(config: DictConfig) -> float | None:
-        try:
-            outcomes.append(_job(config))
-        except DtrainError as error:  # Hydra would print more than the one sentence
-            _print(error)
-            outcomes.append(Outcome(error.exit_code))
-        if outcomes[-1].interrupted:
-            raise KeyboardInterrupt  # the jobs that would come next are not wanted either
-        return outcomes[-1].objective
-
+    command = Command()
     # Hydra then lets exceptions through, for us to explain, instead of printing and exiting 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
-        sys.argv[1:] = resume.arguments(sys.argv[1:])
+        sys.argv[1:] = resume.arguments(arguments(sys.argv[1:]))
         hydra.main(
             config_path=str(schema.folder("conf")), config_name="config", version_base="1.3"
-        )(job)()
+        )(command)()
     except UsageError as error:
         _print(error)
         return error.exit_code
     except KeyboardInterrupt:
-        if not outcomes:
-            return errors.FAILED
+        return errors.FAILED
     except (HydraException, OmegaConfBaseException) as error:
         _print(explain(error, sys.argv[1:]))
         return errors.USAGE
-    return max((outcome.exit_code for outcome in outcomes), default=errors.OK)
+    return command.exit_code
 
 
 def _job(config: DictConfig) -> Outcome:
     settings = HydraConfig.get()
     overrides = list(settings.overrides.task)
-    schema.refuse_unknown(config)
-    OmegaConf.resolve(config)
-    config.output_dir = str(Path(config.output_dir).absolute())
+    if settings.mode == RunMode.MULTIRUN:
+        raise UsageError(
+            "hydra/launcher", settings.runtime.choices["hydra/launcher"],
+            "cannot give each job its own process, cores and GPUs",
+            "dtrain", "hydra/launcher=dtrain",
+        )  # fmt: skip
+    settle(config)
     sources = {source.provider: source.path for source in settings.runtime.config_sources}
     command = resume.command(overrides, sources.get("command-line"))
     if config.resume == resume.AUTO:
-        if settings.mode == RunMode.MULTIRUN:
-            raise UsageError(
-                "resume", resume.AUTO, "is for a single run", "resume=auto without -m",
-                "python -m dtrain -m without resume=auto",
-            )  # fmt: skip
         config.resume = resume.find(config, command)
         found = config.resume or "no unfinished run of this command: a new one begins"
         print(f"resume=auto: {found}", file=sys.stderr)
@@ -85,18 +93,16 @@ def _job(config: DictConfig) -> Outcome:
         config.resume = str(Path(config.resume).absolute())
     elif config.fork is not None:
         resume.pin(config)
-    if settings.mode == RunMode.MULTIRUN:
-        folder = Path(settings.runtime.output_dir)
-        folder.rmdir()  # Hydra has made it; a run folder is made only once all is checked
-    else:
-        now = time.localtime()
-        folder = (
-            Path(config.output_dir)
-            / time.strftime("%Y-%m-%d", now)
-            / f"{time.strftime('%H-%M-%S', now)}_{config.name}"
-        )
+    now = time.localtime()
+    folder = (
+        Path(config.output_dir)
+        / time.strftime("%Y-%m-%d", now)
+        / f"{time.strftime('%H-%M-%S', now)}_{config.name}"
+    )
     return run(config, folder, command)
 
 
 def _print(error: Exception) -> None:
     print(f"error: {error}", file=sys.stderr)
+    for note in getattr(error, "__notes__", ()):
+        print(note, file=sys.stderr)

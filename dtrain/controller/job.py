@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
 import time
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from dtrain import checkpoint, errors, targets
+from dtrain import checkpoint, errors
 from dtrain.cluster import Cluster
 from dtrain.controller import member, report, result
+from dtrain.controller.check import check
+from dtrain.controller.folder import create, lock, remove
 from dtrain.controller.launchers import Env, Launcher
 from dtrain.controller.launchers.describe import describe
-from dtrain.controller.plan import Plan, check_values, machine, plan, sizes
-from dtrain.controller.progress import Display, Tail
-from dtrain.controller.supervisor import Failure, Signals, Supervisor
-from dtrain.controller.tracking import Shipper, Tracker, flatten
+from dtrain.controller.plan import Plan
+from dtrain.controller.progress import Display, Tail, View
+from dtrain.controller.supervisor import Failure, Requests, Signals, Supervisor
+from dtrain.controller.tracking import Shipper, Tracker
 from dtrain.errors import TrainingError, UsageError
 from dtrain.journal import Follower, Journal, cut
 from dtrain.rundir import RunDir, read_json, write_json, write_text
@@ -36,33 +37,37 @@ class Outcome:
         exit_code: of the command.
         objective: the last value of the objective, None where there is none.
         interrupted: somebody asked it to stop.
+        status: as in ``result.json``.
+        seconds: from its start to its end.
+        error: what went wrong, None where nothing did.
+        log: of the task that failed.
+        pruned: it was stopped because others of its sweep are better.
     """
 
     exit_code: int
     objective: float | None = None
     interrupted: bool = False
+    status: str = "FAILED"
+    seconds: float | None = None
+    error: str | None = None
+    log: Path | None = None
+    pruned: bool = False
 
 
 def run(config: DictConfig, folder: Path, command: dict[str, Any]) -> Outcome:
     """Do one job from its configuration to its result.
 
     Args:
-        config: composed by Hydra, and taken over from the run where it resumes one.
+        config: composed by Hydra, settled, and taken over from the run where it resumes one.
         folder: where a new run folder goes.
         command: contents of ``command.json``.
 
     Raises:
         UsageError: the configuration is wrong; nothing is left behind.
     """
-    check_values(config)
-    launcher: Launcher = targets.instantiate(targets.plain(config.launcher), "launcher")
-    here = machine(launcher.shares_machine)
-    early = plan(config, None, here)
-    facts = {key: text for key, text in flatten(targets.plain(config)).items() if _shared(key)}
-    cluster = launcher.check(early.cluster, facts)
-    if not config.dry_run:
-        launcher.prepare(cluster)  # imports TensorFlow while the data is looked at
-    planned = dataclasses.replace(plan(config, sizes(config), here), cluster=cluster)
+    checked = check(config, prepare=not config.dry_run)
+    planned, launcher = checked.planned, checked.launcher
+    cluster = planned.cluster
     if config.dry_run:
         layouts: list[str] = []
         if "mesh" in config.strategy:  # which parts it makes is known once there is a model
@@ -75,14 +80,6 @@ def run(config: DictConfig, folder: Path, command: dict[str, Any]) -> Outcome:
     return Job(config, planned, launcher, folder, command).run()
 
 
-#: Keys that may differ between the commands of one cluster.
-_OF_A_HOST = ("tracking", "launcher", "output_dir", "resume", "fork", "dry_run", "name")
-
-
-def _shared(key: str) -> bool:
-    return key.partition(".")[0] not in _OF_A_HOST
-
-
 class Job:
     """A job whose configuration is in order.
 
@@ -92,6 +89,8 @@ class Job:
         launcher: starts them.
         folder: where a new run folder goes.
         command: contents of ``command.json``.
+        requests: to stop it; of this process' signals if None.
+        view: where it is shown; a display of its own if None.
     """
 
     def __init__(
@@ -101,15 +100,18 @@ class Job:
         launcher: Launcher,
         folder: Path,
         command: dict[str, Any],
+        requests: Requests | None = None,
+        view: View | None = None,
     ):
         self._command = command
+        self._requests = requests or Signals()
         self._config = config
         self._cluster: Cluster = launcher.place(planned.cluster)
         self._launcher = launcher
         self._resumed = config.resume is not None
-        self._rundir = RunDir(config.resume) if self._resumed else _new_folder(config, folder)
-        self._lock = _lock(self._rundir)
-        self._display = Display()
+        self._rundir = RunDir(config.resume) if self._resumed else create(folder, config.output_dir)
+        self._lock = lock(self._rundir, "resume")
+        self._view: View = view or Display()
         self._tracker: Tracker | None = None
         self._events: list[dict[str, Any]] = []
         self._follower = Follower(self._rundir.journal)
@@ -120,6 +122,11 @@ class Job:
         self._restarts = 0
         self._replaced = 0  # workers
         self._asked = False  # to stop
+
+    @property
+    def folder(self) -> Path:
+        """The run folder."""
+        return self._rundir.path
 
     def run(self) -> Outcome:
         """Start the tasks, follow them to their end, and write ``result.json``."""
@@ -134,11 +141,11 @@ class Job:
         self._console.new()
         if self._config.tracking.mlflow:
             shipper = Shipper(self._config, self._rundir, self._cluster)
-            self._tracker = Tracker(shipper, self._rundir.journal, self._display.message)
-        self._display.message(f"run folder: {report.short(self._rundir.path)}")
-        self._display.message("starting: importing TensorFlow takes 10 to 30 s")
+            self._tracker = Tracker(shipper, self._rundir.journal, self._view.message)
+        self._view.detail(f"run folder: {report.short(self._rundir.path)}")
+        self._view.detail("starting: importing TensorFlow takes 10 to 30 s")
         failure: Failure | None = None
-        with Signals() as signals:
+        with self._requests as signals:
             try:
                 failure = self._attempts(signals)
             except KeyboardInterrupt:
@@ -149,7 +156,7 @@ class Job:
             finally:
                 signals.started = True  # what comes now is short and must not be torn
                 self._launcher.kill()
-                self._display.close()
+                self._view.close()
             self._look()  # at what was written since the last look
             outcome = self._finish(signals.count > 0, failure)
             self._launcher.farewell(outcome.exit_code)
@@ -162,7 +169,8 @@ class Job:
             self._rundir.result.unlink(missing_ok=True)
         text = OmegaConf.to_yaml(self._config, resolve=True)
         write_text(self._rundir.config, text, lasting=True)
-        write_json(self._rundir.command, self._command, lasting=True)
+        past = read_json(self._rundir.command) or {}  # it may be one of a sweep
+        write_json(self._rundir.command, {**past, **self._command}, lasting=True)
         self._rundir.logs.mkdir(exist_ok=True)
 
     def _back_to_the_checkpoint(self) -> int:
@@ -173,7 +181,7 @@ class Job:
         self._rundir.progress.unlink(missing_ok=True)
         return step
 
-    def _attempts(self, signals: Signals) -> Failure | None:
+    def _attempts(self, signals: Requests) -> Failure | None:
         """Start the tasks, and again after a failure as often as may be."""
         stolen = 0
         while True:
@@ -184,9 +192,7 @@ class Job:
                 return Failure(self._cluster.chief.name, str(error))
             self._launched = time.time()  # TensorFlow is imported: a fork has been answered
             signals.started = True
-            supervisor = Supervisor(
-                self._launcher, self._cluster, self._rundir, self._display.message
-            )
+            supervisor = Supervisor(self._launcher, self._cluster, self._rundir, self._view.message)
             failure = supervisor.watch(signals, self._look)
             self._launcher.kill()
             self._replaced += supervisor.replaced
@@ -218,7 +224,7 @@ class Job:
         journal.close()
         self._follower = Follower(self._rundir.journal)
         self._events = self._follower.new()  # all that still holds
-        self._display.message(message)
+        self._view.message(message)
 
     def _look(self) -> None:
         """Show and note what is new."""
@@ -226,49 +232,54 @@ class Job:
         if progress is not None and self._start_seconds is None:
             seconds = round(progress["time"] - self._launched, 3)
             self._start_seconds = seconds if seconds > 0 else None  # launcher=inline forks nothing
-        self._display.update(progress)
+        self._view.update(progress)
         for event in self._follower.new():
             self._events.append(event)
-            if event["event"] == "notice":
-                self._display.message(event["message"])
+            self._view.event(event)
         for line in self._console.new():
-            self._display.message(f"{self._cluster.chief.name} | {line}")
+            self._view.detail(f"{self._cluster.chief.name} | {line}")
 
     def _finish(self, interrupted: bool, failure: Failure | None) -> Outcome:
         code = self._exit_code(interrupted or self._asked)
-        problem = None
+        problem, log = None, None
         if code == errors.FAILED:
             failure = failure or Failure(self._cluster.chief.name)
             problem = result.problem(failure, self._cluster, self._rundir, self._events)
+            log = self._rundir.log(failure.task)
         if code == errors.USAGE:
             message = result.error(self._events) or result.last_words(
                 self._rundir.log(self._cluster.chief.name)
             )
             self._discard()
-            self._display.message(f"error: {message}")
-            return Outcome(code)
+            self._view.detail(f"error: {message}")
+            return Outcome(code, error=message)
         status = {errors.OK: "FINISHED", errors.FAILED: "FAILED"}.get(code, "KILLED")
         if (interrupted or self._asked) and code == errors.FAILED:
-            status, problem = "KILLED", "stopped before a checkpoint was saved"
+            status, problem, log = "KILLED", "stopped before a checkpoint was saved", None
         found = result.result(
             self._config, self._cluster, self._rundir, self._events,
             status=status, exit_code=code, error=problem, restarts=self._restarts,
             replaced=self._replaced, began=self._began, start_seconds=self._start_seconds,
         )  # fmt: skip
+        pruned = self._requests.pruned and status == "KILLED"
+        if pruned:
+            found["pruned"] = True
         try:
             write_json(self._rundir.result, found)
         except OSError as error:
-            self._display.message(f"error: {self._rundir.result}: {error.strerror}")
+            self._view.message(f"error: {self._rundir.result}: {error.strerror}")
         shipped = self._tracker is None or self._tracker.finish(status, time.time())
-        report.print_end(self._display, self._config, self._rundir, found, shipped)
-        return Outcome(code, found["objective"], interrupted)
+        report.print_end(self._view, self._config, self._rundir, found, shipped)
+        return Outcome(
+            code, found["objective"], interrupted, status, found["seconds"], problem, log, pruned
+        )
 
     def _discard(self) -> None:
         """Nothing was trained: leave the disk as it was before."""
         if self._tracker is not None:
             self._tracker.finish(None, time.time())
         if not self._resumed:
-            _remove(self._rundir.path)
+            remove(self._rundir.path)
 
     def _exit_code(self, interrupted: bool) -> int:
         """Reduce the tasks' exit codes to the command's."""
@@ -281,34 +292,3 @@ class Job:
         if interrupted and checkpoint.steps(self._rundir.checkpoints):
             return errors.INTERRUPTED
         return errors.FAILED
-
-
-def _new_folder(config: DictConfig, folder: Path) -> RunDir:
-    try:
-        return RunDir.create(folder)
-    except OSError as error:
-        raise UsageError(
-            "output_dir", config.output_dir, f"no folder can be made there ({error.strerror})",
-            "a folder that can be written", "output_dir=FOLDER",
-        ) from None  # fmt: skip
-
-
-def _lock(rundir: RunDir) -> int:
-    descriptor = rundir.lock()
-    if descriptor is None:
-        holder = rundir.holder()
-        raise UsageError(
-            "resume", rundir.path, f"the command of process {holder} is at work in it",
-            "a run that no command works on", f"kill {holder} to stop and save it, or wait",
-        )  # fmt: skip
-    return descriptor
-
-
-def _remove(path: Path) -> None:
-    """Remove a run folder and the date folder above it where that is empty."""
-    shutil.rmtree(path, ignore_errors=True)
-    for parent in (path.parent, path.parent.parent):
-        try:
-            os.rmdir(parent)
-        except OSError:
-            return

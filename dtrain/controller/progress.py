@@ -6,7 +6,7 @@ import re
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -17,6 +17,25 @@ _CHATTER = re.compile(
 )
 #: Seconds between two lines where the output is no terminal.
 LINE_SECONDS = 10.0
+
+
+class View(Protocol):
+    """What a job tells to whoever watches it."""
+
+    def message(self, text: str) -> None:
+        """Show one line that a person must see, whatever else goes on."""
+
+    def detail(self, text: str) -> None:
+        """Show one line that is of interest where there is this one job."""
+
+    def event(self, event: dict[str, Any]) -> None:
+        """Take in a new event of the journal."""
+
+    def update(self, report: dict[str, Any] | None) -> None:
+        """Show what the task last wrote to ``progress.json``."""
+
+    def close(self) -> None:
+        """No task runs any more, and none will; what is left is bookkeeping."""
 
 
 class Display:
@@ -48,6 +67,14 @@ class Display:
     def message(self, text: str) -> None:
         """Print one line that stays."""
         self._console.print(text, markup=False)
+
+    #: Of a single job everything is of interest.
+    detail = message
+
+    def event(self, event: dict[str, Any]) -> None:
+        """Print a notice."""
+        if event["event"] == "notice":
+            self.message(event["message"])
 
     def update(self, report: dict[str, Any] | None) -> None:
         """Show what the task last wrote to ``progress.json``."""
@@ -84,8 +111,7 @@ class Display:
         seconds, steps = report["time"] - self._began[0], report["step"] - self._began[1]
         if steps <= 0:
             return "?"
-        left = round(seconds / steps * (report["total_steps"] - report["step"]))
-        return f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02}"
+        return clock(seconds / steps * (report["total_steps"] - report["step"]))
 
     def close(self) -> None:
         """Take the bar away."""
@@ -120,6 +146,12 @@ class Tail:
 def without_chatter(text: str) -> list[str]:
     """Return the lines that are not from TensorFlow's C++ half."""
     return [line for line in text.splitlines() if not _CHATTER.match(line)]
+
+
+def clock(seconds: float) -> str:
+    """Return a time as ``h:mm:ss``."""
+    whole = round(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
 
 
 def _number(value: float | None) -> str:

@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 from dtrain.cluster import Cluster
 from dtrain.controller.plan import Plan
-from dtrain.controller.progress import Display
+from dtrain.controller.progress import View
 from dtrain.controller.tracking import uri
 from dtrain.rundir import RunDir
 
@@ -90,32 +90,32 @@ def drawing(cluster: Cluster) -> list[str]:
 
 
 def print_end(
-    display: Display, config: DictConfig, rundir: RunDir, result: dict[str, Any], shipped: bool
+    view: View, config: DictConfig, rundir: RunDir, result: dict[str, Any], shipped: bool
 ) -> None:
     """Say how the run ended, where it is, and how to see it."""
     metrics = "  ".join(f"{name} {value:.4g}" for name, value in result["metrics"].items())
     speed = result["examples_per_second"]
-    display.message(
+    view.detail(
         f"{result['status']}: step {result['step']}"
         + (f", {speed:,.0f} examples/s" if speed else "")
         + (f"  {metrics}" if metrics else "")
     )
     if result["error"]:
-        display.message(f"error: {result['error']}")
+        view.detail(f"error: {result['error']}")
     path = short(rundir.path)
-    display.message(f"run folder: {path}")
+    view.detail(f"run folder: {path}")
     if rundir.tensorboard.exists():
-        display.message(f"see it:  tensorboard --logdir {shlex.quote(path)}")
+        view.detail(f"see it:  tensorboard --logdir {shlex.quote(path)}")
     sync = f"python -m dtrain.sync {shlex.quote(path)}"
     if not shipped:
-        display.message(f"tracking: MLflow has not got everything; type: {sync}")
+        view.message(f"tracking: MLflow has not got everything; type: {sync}")
     elif config.tracking.mlflow:
         address = uri(config)
         if address.startswith("http"):
-            display.message(f"compare: {address}")
+            view.detail(f"compare: {address}")
         else:
-            display.message(f"compare: mlflow ui --backend-store-uri {shlex.quote(address)}")
+            view.detail(f"compare: mlflow ui --backend-store-uri {shlex.quote(address)}")
     else:
-        display.message(f"not tracked; to ship it to MLflow later: {sync}")
+        view.detail(f"not tracked; to ship it to MLflow later: {sync}")
     if result["status"] == "KILLED" and result["exit_code"] == 75:
-        display.message(f"go on with: python -m dtrain resume={shlex.quote(path)}")
+        view.detail(f"go on with: python -m dtrain resume={shlex.quote(path)}")

@@ -22,7 +22,11 @@ AUTO = "auto"
 
 def command(overrides: list[str], config_dir: str | None) -> dict[str, Any]:
     """Return the contents of ``command.json``: what a later ``resume=`` composes from."""
-    kept = [word for word in overrides if _key(word) not in ("resume", "dry_run")]
+    kept = [
+        word
+        for word in overrides
+        if _key(word) not in ("resume", "dry_run") and not _key(word).startswith("sweep.")
+    ]
     return {"overrides": kept, "config_dir": config_dir}
 
 

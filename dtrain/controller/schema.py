@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,14 @@ class Checkpointing:
 
 
 @dataclasses.dataclass
+class Sweep:
+    parallel: int | None = None
+    fail_fast: bool = False
+    resume: str | None = None
+    baseline: str | None = None
+
+
+@dataclasses.dataclass
 class Launcher:
     _target_: str = MISSING
     grace_seconds: float = 30.0
@@ -174,6 +183,7 @@ class Config:
     trainer: Trainer = dataclasses.field(default_factory=Trainer)
     tracking: Tracking = dataclasses.field(default_factory=Tracking)
     checkpoint: Checkpointing = dataclasses.field(default_factory=Checkpointing)
+    sweep: Sweep = dataclasses.field(default_factory=Sweep)
     name: str = MISSING
     seed: int = 0
     output_dir: str = "outputs"
@@ -226,7 +236,7 @@ def refuse_unknown(config: DictConfig) -> None:
             function is called that takes them.
     """
     typed = {"": Config, "hardware": Hardware, "trainer": Trainer, "tracking": Tracking}
-    for prefix, kind in {**typed, "checkpoint": Checkpointing}.items():
+    for prefix, kind in {**typed, "checkpoint": Checkpointing, "sweep": Sweep}.items():
         known = [field.name for field in dataclasses.fields(kind)]
         for name in map(str, OmegaConf.select(config, prefix) if prefix else config):
             if name not in known:
@@ -239,7 +249,10 @@ def refuse_unknown(config: DictConfig) -> None:
 
 
 def register() -> None:
-    """Put the schemas and the experiments into Hydra's store."""
+    """Put the schemas and the experiments into Hydra's store, and our plugins where it looks."""
+    plugins = str(Path(dtrain.__file__).parent / "plugins")
+    if plugins not in sys.path:  # at its end: it is for the package `hydra_plugins` alone
+        sys.path.append(plugins)
     store = ConfigStore.instance()
     store.store(name="config_schema", node=Config)
     for group, options in SCHEMAS.items():

@@ -23,15 +23,32 @@ FROZEN_SECONDS = 5.0
 DUMP_SECONDS = 2.0
 
 
-class Signals:
-    """Counts the requests to stop that this process gets, while it is entered.
+class Requests:
+    """Requests to stop a job: the first is to save a checkpoint, the second is obeyed at once.
 
-    Until :attr:`started` is set a request raises KeyboardInterrupt: nothing is there to be saved.
+    Attributes:
+        count: how many there have been.
+        started: there may be something to be saved.
+        pruned: the job is not wanted any more: others of its sweep are better.
     """
 
     def __init__(self) -> None:
         self.count = 0
         self.started = False
+        self.pruned = False
+
+    def __enter__(self) -> Requests:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing: somebody else counts."""
+
+
+class Signals(Requests):
+    """Counts the signals that ask this process to stop, while it is entered.
+
+    Until :attr:`started` is set a request raises KeyboardInterrupt: nothing is there to be saved.
+    """
 
     def __enter__(self) -> Signals:
         wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
@@ -92,14 +109,14 @@ class Supervisor:
         self.replaced = 0  # workers that were started again
         self.asked = False  # somebody asked the job, or one of its tasks, to stop
 
-    def watch(self, signals: Signals, look: Callable[[], None]) -> Failure | None:
+    def watch(self, signals: Requests, look: Callable[[], None]) -> Failure | None:
         """Return when the job has ended, well or not, or cannot go on.
 
         Args:
             signals: requests to stop; the second one is obeyed at once.
             look: called at each turn.
         """
-        asked = before = signals.count
+        asked = 0
         while True:
             news = self._launcher.wait(INTERVAL)
             failure = self._hear(news)
@@ -112,7 +129,7 @@ class Supervisor:
                 asked += 1
                 # Ctrl-C in a terminal reaches the tasks as well: they may have been the first to
                 # tell, and only a second one is meant so.
-                if asked - before > 1:
+                if asked > 1:
                     self._say("stopping at once")
                     return None
                 self._say("stopping: saving a checkpoint (once more: stop at once)")

@@ -20,6 +20,10 @@ class Launcher(ABC):
 
     #: Whether all tasks of a job run on this machine and share its devices and cores.
     shares_machine = True
+    #: Whether one command may have several at a time, each for a job of its own.
+    several = True
+    #: The GPUs that the tasks may have, named as in ``CUDA_VISIBLE_DEVICES``; None: all.
+    gpus: tuple[str, ...] | None = None
 
     def __init__(
         self,
@@ -35,6 +39,9 @@ class Launcher(ABC):
 
     def prepare(self, cluster: Cluster) -> None:  # noqa: B027 - an optional hook
         """Begin early with what takes long (importing TensorFlow), before the job is checked."""
+
+    def ready(self, cluster: Cluster) -> None:  # noqa: B027 - an optional hook
+        """Wait for what :meth:`prepare` has begun."""
 
     def check(self, cluster: Cluster, facts: dict[str, str]) -> Cluster:
         """Refuse a cluster that this launcher cannot start; return it as far as it is known now.

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from dtrain.cluster import Cluster
-from dtrain.controller.launchers.local import warm
+from dtrain.controller.launchers.server import warm
 from dtrain.errors import DtrainError
 
 

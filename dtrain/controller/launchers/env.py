@@ -22,6 +22,7 @@ class Env(Local):
     """
 
     shares_machine = False
+    several = False
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)

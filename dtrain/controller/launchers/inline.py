@@ -13,6 +13,7 @@ from dtrain.rundir import RunDir
 class Inline(Launcher):
     """Runs the single task of a job inside :meth:`start`, which returns when it has ended."""
 
+    several = False
     _codes: dict[str, int] | None = None
 
     def check(self, cluster: Cluster, facts: dict[str, str]) -> Cluster:

@@ -1,0 +1,223 @@
+"""From the words of a sweep to its jobs: each composed by Hydra, and checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig, open_dict
+
+from dtrain import identity, targets
+from dtrain.controller import resume
+from dtrain.controller.check import Checked, check, settle
+from dtrain.controller.plan import Machine, Plan, plan, sizes
+from dtrain.controller.sweep import slots
+from dtrain.errors import UsageError
+from dtrain.sources import Splits
+
+#: What is one for the whole sweep.
+COMMON = ("output_dir", "objective", "objective_mode", "dry_run")
+
+
+@dataclasses.dataclass
+class Draft:
+    """One job: what it is, and what it needs.
+
+    Attributes:
+        number: counted from 0.
+        overrides: all its words.
+        differs: those that are not the same in all jobs, by key.
+        config: settled.
+        hash: of all that makes it this job.
+        checked: None before :meth:`Composer.check`.
+    """
+
+    number: int
+    overrides: list[str]
+    differs: dict[str, str]
+    config: DictConfig
+    hash: str
+    checked: Checked | None = None
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs it takes."""
+        return slots.gpus(self.plan().cluster)
+
+    def plan(self, machine: Machine | None = None) -> Plan:
+        """Return its processes on a machine, or if it has this one to itself."""
+        assert self.checked is not None
+        if machine is None:
+            return self.checked.planned
+        return plan(self.config, self.checked.splits, machine)
+
+
+class Composer:
+    """Makes jobs of words.
+
+    Args:
+        loader: Hydra's, which has composed ``master``.
+        master: the configuration without what is swept over.
+        jobs: the words of those that are known.
+    """
+
+    def __init__(self, loader: Any, master: DictConfig, jobs: Sequence[Sequence[str]]):
+        self._loader = loader
+        self._master = master
+        self._fixed = _fixed(jobs, list(master.hydra.overrides.task))
+        self._first: DictConfig | None = None
+        self._sizes: dict[str, Splits | None] = {}
+        self._pinned: dict[str, str] = {}
+        self._prepared: list[dict[str, str]] = []
+        sources = {source.provider: source.path for source in master.hydra.runtime.config_sources}
+        self._config_dir: str | None = sources.get("command-line")
+
+    def compose(self, number: int, overrides: Sequence[str]) -> Draft:
+        """Compose one job.
+
+        Raises:
+            UsageError: it cannot be one of this sweep. A note says which it is, of this and of
+                what Hydra and OmegaConf raise of words that do not compose.
+        """
+        words = [_word(each) for each in overrides]
+        differs = {key: value for key, value in words if key not in self._fixed}
+        with _named(number, differs):
+            config = self._compose(number, list(overrides))
+            self._refuse(config, differs)
+            if config.fork is not None:
+                if config.fork not in self._pinned:
+                    given = config.fork
+                    resume.pin(config)
+                    self._pinned[given] = config.fork
+                config.fork = self._pinned.get(config.fork, config.fork)
+        draft = Draft(number, list(overrides), differs, config, identity.job_hash(config))
+        self._first = self._first or config
+        return draft
+
+    def _compose(self, number: int, overrides: list[str]) -> DictConfig:
+        config: DictConfig = self._loader.load_sweep_config(self._master, overrides)
+        with open_dict(config):
+            config.hydra.job.id, config.hydra.job.num = str(number), number
+        HydraConfig.instance().set_config(config)
+        with open_dict(config):
+            del config["hydra"]  # of which that is a copy
+        settle(config)
+        return config
+
+    def _refuse(self, config: DictConfig, differs: dict[str, str]) -> None:
+        for key in differs:
+            if key.startswith("sweep."):
+                raise UsageError(
+                    key, differs[key], "is one for the whole sweep", "one value",
+                    f"{key}={differs[key]}",
+                )  # fmt: skip
+        if config.resume is not None:
+            raise UsageError(
+                "resume", config.resume, "is for a single run", "a command without -m, or "
+                "sweep.resume=DIR to go on with a sweep",
+                "python -m dtrain sweep.resume=outputs/multirun/DATE/TIME_NAME",
+            )  # fmt: skip
+        first = self._first or config
+        for key in COMMON:
+            ours, theirs = identity.value(config, key), identity.value(first, key)
+            if ours != theirs:
+                raise UsageError(
+                    key, ours, f"is one for the whole sweep, and {theirs} in another job",
+                    "one value", f"{key}={theirs}",
+                )  # fmt: skip
+
+    def check(self, draft: Draft, past: str | None) -> None:
+        """Check one job against this machine and its data, and begin the import of TensorFlow.
+
+        Args:
+            draft: is changed.
+            past: a run folder to go on with in place.
+
+        Raises:
+            UsageError: it cannot be run.
+        """
+        config = draft.config
+        with _named(draft.number, draft.differs):
+            if past is not None:
+                config.resume = past
+                resume.check(config, draft.overrides)
+            target = config.launcher._target_
+            kind: Any = targets.locate(target, "launcher._target_")
+            if not kind.several:
+                raise UsageError(
+                    "launcher._target_", target, "cannot run one job beside another",
+                    "a launcher that can, or a command for each job", "launcher=local",
+                )  # fmt: skip
+            draft.checked = check(config, self._look, prepare=False)
+        cluster = draft.plan().cluster
+        if not config.dry_run and cluster.environment not in self._prepared:
+            self._prepared.append(cluster.environment)
+            draft.checked.launcher.prepare(cluster)
+
+    def _look(self, config: DictConfig) -> Splits | None:
+        """Return how much data there is, read once for all jobs that have the same."""
+        key = json.dumps(targets.plain(config.dataset), sort_keys=True, default=str)
+        if key not in self._sizes:
+            splits = sizes(config)
+            if splits is not None:  # the numbers of examples, not the examples
+                train: Any = range(len(splits.train))
+                validation: Any = range(len(splits.validation or ()))
+                splits = dataclasses.replace(splits, train=train, validation=validation)
+            self._sizes[key] = splits
+        return self._sizes[key]
+
+    def command(self, draft: Draft) -> dict[str, Any]:
+        """Return the contents of a job's ``command.json``."""
+        sweep = {"number": draft.number, "differs": draft.differs}
+        return {**resume.command(draft.overrides, self._config_dir), "sweep": sweep}
+
+    def words(self) -> dict[str, Any]:
+        """Return what the whole sweep is composed of, for ``sweep.resume=``."""
+        hydra = [w for w in self._master.hydra.overrides.hydra if not w.startswith("hydra.mode=")]
+        kept = []
+        for word in [*hydra, *self._master.hydra.overrides.task]:
+            key, value = _word(word)
+            if key == "fork" and value in self._pinned:  # its newest checkpoint may be another soon
+                word = f"fork={self._pinned[value]}"
+            if key not in ("sweep.resume", "dry_run"):
+                kept.append(word)
+        return {"overrides": kept, "config_dir": self._config_dir}
+
+
+def name(drafts: Sequence[Draft]) -> str:
+    """Return what the names of all jobs begin with, in whole words."""
+    parts = [draft.config.name.split("_") for draft in drafts]
+    same = 0
+    while all(len(p) > same and p[same] == parts[0][same] for p in parts):
+        same += 1
+    return "_".join(parts[0][:same]) or "sweep"
+
+
+def _word(word: str) -> tuple[str, str]:
+    key, _, value = word.partition("=")
+    return key.lstrip("+~"), value
+
+
+def _fixed(jobs: Sequence[Sequence[str]], words: list[str]) -> set[str]:
+    """Return the keys of words that are the same in all jobs; of unknown jobs, in the command."""
+    if not jobs:
+        parsed = OverridesParser.create().parse_overrides(words)
+        return {each.key_or_group for each in parsed if not each.is_sweep_override()}
+    alike = set.intersection(*({_word(word) for word in job} for job in jobs))
+    return {key for key, _ in alike}
+
+
+@contextmanager
+def _named(number: int, differs: dict[str, str]) -> Iterator[None]:
+    """Say of an error which job it is about."""
+    try:
+        yield
+    except Exception as error:
+        words = " ".join(f"{key}={value}" for key, value in differs.items())
+        error.add_note(f"in job {number}" + (f": {words}" if words else ""))
+        raise

@@ -1,0 +1,131 @@
+"""One sweep, from the words of its command to its exit code."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from dtrain import errors
+from dtrain.controller import folder, report
+from dtrain.controller.plan import machine
+from dtrain.controller.supervisor import Signals
+from dtrain.controller.sweep import compose, slots
+from dtrain.controller.sweep.compose import Composer, Draft
+from dtrain.controller.sweep.record import Record, read
+from dtrain.controller.sweep.report import jobs, print_plan, summary
+from dtrain.controller.sweep.runner import Runner, examine
+from dtrain.controller.sweep.source import Source
+from dtrain.controller.sweep.table import Table
+from dtrain.errors import UsageError, nearest
+from dtrain.rundir import RunDir
+
+
+def run(loader: Any, master: DictConfig, source: Source) -> int:
+    """Run all jobs of a source and return the command's exit code.
+
+    Args:
+        loader: Hydra's, which has composed ``master``.
+        master: the configuration without what is swept over.
+        source: says which jobs there are.
+
+    Raises:
+        UsageError: a job that is known cannot be run; nothing is left behind.
+        HydraException, OmegaConfBaseException: likewise, its words do not compose.
+    """
+    settings, ahead = master.sweep, source.ahead()
+    past, lock = None, None
+    if settings.resume is not None:
+        past = read(Path(settings.resume).absolute())
+        lock = folder.lock(RunDir(past.folder), "sweep.resume")
+    try:
+        composer = Composer(loader, master, ahead)
+        words = ahead or [source.next() or []]  # of a search the first job stands for all
+        drafts = [composer.compose(number, each) for number, each in enumerate(words)]
+        _check_baseline(settings.baseline, drafts, source)
+        done = {draft.number: examine(composer, past, draft) for draft in drafts}
+        here = machine(shared=True)
+        todo = [draft for draft in drafts if done[draft.number] is None]
+        to_come = here.cores if source.total is None else source.total - len(drafts)
+        needs = [draft.gpus for draft in todo]
+        parallel = slots.at_once(settings.parallel, [*needs, *needs[:1] * to_come], here)
+        if drafts[0].config.dry_run:
+            print_plan(drafts, todo, parallel, here)
+            return errors.OK
+        if past is None:
+            path = _folder(master, drafts)
+            record = Record.begin(path, composer.words(), compose.name(drafts), drafts[0])
+            lock = folder.lock(RunDir(path), "sweep.resume")
+        else:
+            record = past
+        record.data.update(status="RUNNING", ended=None)
+        record.data["baseline"] = settings.baseline or record.data["baseline"]
+        shown = Table(drafts[0].config.objective, source.total)
+        shown.message(f"sweep folder: {report.short(record.folder)}")
+        runner = Runner(source, composer, here, parallel, record, shown, settings.fail_fast)
+        for draft in drafts:
+            runner.enter(draft, done[draft.number])
+        record.write()
+        with Signals() as signals:
+            try:
+                if todo:
+                    shown.message(
+                        f"{jobs(len(todo))}, {parallel} at a time; starting: importing "
+                        f"TensorFlow takes 10 to 30 s"
+                    )
+                    _wait_for_server(todo)
+                signals.started = True
+                runner.run(signals)
+            except KeyboardInterrupt:
+                signals.count = max(1, signals.count)
+            finally:
+                signals.started = True  # what comes now is short and must not be torn
+                shown.close()
+            return _finish(record, shown, signals.count > 0)
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def _check_baseline(baseline: str | None, drafts: list[Draft], source: Source) -> None:
+    found = list(dict.fromkeys(f"{k}={v}" for draft in drafts for k, v in draft.differs.items()))
+    if baseline is not None and source.total == len(drafts) and baseline not in found:
+        near = nearest(baseline, found)
+        raise UsageError(
+            "sweep.baseline", baseline, "no job has it, or all have",
+            ", ".join(found) or "a sweep of several jobs",
+            f"sweep.baseline={near or next(iter(found), 'null')}",
+        )  # fmt: skip
+
+
+def _folder(master: DictConfig, drafts: list[Draft]) -> Path:
+    """Make the folder of a new sweep."""
+    master.name = compose.name(drafts)
+    HydraConfig.instance().set_config(master)
+    output_dir = drafts[0].config.output_dir
+    return folder.create(Path(str(master.hydra.sweep.dir)), output_dir).path
+
+
+def _wait_for_server(todo: list[Draft]) -> None:
+    assert todo[0].checked is not None
+    todo[0].checked.launcher.ready(todo[0].plan().cluster)
+
+
+def _finish(record: Record, shown: Table, interrupted: bool) -> int:
+    """Say how all jobs ended, and return the exit code."""
+    failed = record.failed
+    if failed and all(job["exit_code"] == errors.USAGE for job in record.jobs):
+        folder.remove(record.folder)
+        shown.message(f"error: {failed[0]['error']}")
+        return errors.USAGE
+    if record.left and (interrupted or not failed):
+        code, status = errors.INTERRUPTED, "KILLED"
+    else:
+        code, status = (errors.FAILED, "FAILED") if failed else (errors.OK, "FINISHED")
+    record.close(status)
+    for line in summary(record):
+        shown.message(line)
+    return code

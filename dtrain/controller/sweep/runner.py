@@ -1,0 +1,261 @@
+"""Runs the jobs of a sweep: each in a thread of this process, its tasks in processes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import queue
+import threading
+import traceback
+from typing import Any
+
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+from dtrain import errors
+from dtrain.controller.job import Job, Outcome
+from dtrain.controller.plan import Machine, Plan
+from dtrain.controller.supervisor import INTERVAL, Requests
+from dtrain.controller.sweep import slots
+from dtrain.controller.sweep.compose import Composer, Draft
+from dtrain.controller.sweep.record import Record, past
+from dtrain.controller.sweep.slots import Slot, Slots
+from dtrain.controller.sweep.source import Source
+from dtrain.controller.sweep.table import Row, Table
+from dtrain.errors import DtrainError
+
+#: Number of the job, what has happened, and more about it.
+News = queue.SimpleQueue[tuple[int, str, Any]]
+
+
+class Watch:
+    """What a job tells, from its own thread: its :class:`~dtrain.controller.progress.View`.
+
+    Args:
+        row: shows it.
+        table: prints what must be seen.
+        news: takes what concerns the sweep.
+    """
+
+    def __init__(self, row: Row, table: Table, news: News):
+        self._row = row
+        self._table = table
+        self._news = news
+        self._open = True
+
+    def message(self, text: str) -> None:
+        """Print a line, and which job it is of."""
+        self._table.message(f"job {self._row.number}: {text}")
+
+    def detail(self, text: str) -> None:
+        """Nothing: there are many jobs, and each has its log."""
+
+    def event(self, event: dict[str, Any]) -> None:
+        """Print a notice; pass on values."""
+        if event["event"] == "notice":
+            self.message(event["message"])
+        elif event["event"] == "metrics":
+            self._news.put((self._row.number, "metrics", event))
+
+    def update(self, report: dict[str, Any] | None) -> None:
+        """Show the progress."""
+        self._row.update(report)
+
+    def close(self) -> None:
+        """Give the slot back."""
+        if self._open:
+            self._open = False
+            self._news.put((self._row.number, "free", None))
+
+
+@dataclasses.dataclass
+class Running:
+    """A job that has begun."""
+
+    draft: Draft
+    slot: Slot
+    row: Row
+    requests: Requests
+
+
+def examine(composer: Composer, record: Record | None, draft: Draft) -> Outcome | None:
+    """Check a job, unless an earlier command of the same sweep has finished it.
+
+    Returns:
+        How it ended, if it has.
+
+    Raises:
+        UsageError: it cannot be run.
+    """
+    half, done = past(record, draft) if record is not None else (None, None)
+    if done is None:
+        composer.check(draft, half)
+    return done
+
+
+class Runner:
+    """Runs what a source has, as many jobs at a time as there are slots.
+
+    Args:
+        source: says which jobs there are beside those that :meth:`enter` is told of, and hears how
+            each goes.
+        composer: makes them.
+        machine: what all of them share.
+        parallel: how many run at once.
+        record: is kept up to date.
+        table: likewise.
+        fail_fast: the first failure ends the sweep.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        composer: Composer,
+        machine: Machine,
+        parallel: int,
+        record: Record,
+        table: Table,
+        fail_fast: bool,
+    ):
+        self._source = source
+        self._composer = composer
+        self._machine = machine
+        self._slots = Slots(machine, slots.gpu_names(machine), parallel)
+        self._share = dataclasses.replace(machine, cores=self._slots.share)
+        self._record = record
+        self._table = table
+        self._fail_fast = fail_fast
+        self._waiting: list[Draft] = []
+        self._running: dict[int, Running] = {}
+        self._entered = 0
+        self._stopping = False
+        self._news: News = queue.SimpleQueue()
+
+    def enter(self, draft: Draft, done: Outcome | None) -> None:
+        """Take in a job: to be run, or as it ended under an earlier command."""
+        self._entered += 1
+        row = self._table.add(draft.number, draft.differs)
+        self._record.add(draft)
+        if done is None:
+            self._waiting.append(draft)
+        else:
+            row.state, row.objective, row.seconds = done.status, done.objective, done.seconds
+            self._record.ended(draft.number, done)
+            self._source.report(draft.number, done)
+
+    def run(self, requests: Requests) -> None:
+        """Return when all has ended.
+
+        Args:
+            requests: to stop the sweep; each is passed on to every job that runs.
+        """
+        heard = 0
+        while True:
+            while not self._stopping and self._start():
+                pass
+            if not self._running:
+                return
+            with contextlib.suppress(queue.Empty):
+                self._hear(*self._news.get(timeout=INTERVAL))
+            while heard < requests.count:
+                heard += 1
+                first = "stopping: saving checkpoints (once more: stop at once)"
+                self._stop(first if heard == 1 else "stopping at once")
+            self._table.refresh()
+
+    def _stop(self, said: str) -> None:
+        self._stopping = True
+        self._table.message(said)
+        for running in self._running.values():
+            running.requests.count += 1
+
+    def _start(self) -> bool:
+        """Start one job, if there is one that there is room for; say whether to look again."""
+        for draft in self._waiting:
+            slot = self._slots.take(draft.gpus)
+            if slot is not None:
+                self._waiting.remove(draft)
+                self._begin(draft, slot)
+                return True
+        if self._waiting or not self._slots.free:
+            return False
+        words = self._source.next()
+        if words is not None:
+            self._compose(words)
+        return words is not None
+
+    def _compose(self, words: list[str]) -> None:
+        """Take in a job that nobody knew of; one that cannot be run has failed."""
+        number = self._entered
+        try:
+            draft = self._composer.compose(number, words)
+            self.enter(draft, examine(self._composer, self._record, draft))
+        except (DtrainError, HydraException, OmegaConfBaseException) as error:
+            self._entered = number + 1
+            self._table.message(f"job {number}: {error}")
+            self._source.report(number, Outcome(errors.USAGE, error=str(error)))
+
+    def _begin(self, draft: Draft, slot: Slot) -> None:
+        row = self._table.rows[draft.number]
+        running = Running(draft, slot, row, Requests())
+        self._running[draft.number] = running
+        self._table.began(row)
+        planned = draft.plan(self._share)
+        cluster = slots.place(planned.cluster, slot, self._machine)
+        threading.Thread(
+            target=self._work,
+            args=(running, dataclasses.replace(planned, cluster=cluster)),
+            name=f"job-{draft.number}",
+            daemon=True,
+        ).start()
+
+    def _work(self, running: Running, planned: Plan) -> None:
+        """Do a job from its start to its end, in a thread of its own."""
+        draft, number = running.draft, running.draft.number
+        watch = Watch(running.row, self._table, self._news)
+        try:
+            assert draft.checked is not None
+            launcher = draft.checked.launcher
+            launcher.gpus = running.slot.gpus
+            folder, command = self._record.folder / str(number), self._composer.command(draft)
+            job = Job(draft.config, planned, launcher, folder, command, running.requests, watch)
+            self._news.put((number, "began", job.folder))
+            outcome = job.run()
+        except DtrainError as error:
+            outcome = Outcome(error.exit_code, error=str(error))
+        except Exception as error:  # of ours: the other jobs go on
+            traceback.print_exc()
+            outcome = Outcome(errors.FAILED, error=f"{type(error).__name__}: {error}")
+        watch.close()
+        self._news.put((number, "ended", outcome))
+
+    def _hear(self, number: int, kind: str, news: Any) -> None:
+        running = self._running[number]
+        if kind == "began":
+            self._record.began(number, news)
+        elif kind == "free":
+            self._slots.give(running.slot)
+        elif kind == "metrics":
+            value = news["metrics"].get(running.draft.config.objective)
+            if value is not None:
+                running.row.objective = value
+                self._judge(running, news["step"], value)
+        else:
+            del self._running[number]
+            self._end(running, news)
+
+    def _judge(self, running: Running, step: int, value: float) -> None:
+        if self._source.judge(running.draft.number, step, value) and not running.requests.count:
+            running.requests.pruned = True
+            running.requests.count += 1
+
+    def _end(self, running: Running, outcome: Outcome) -> None:
+        number = running.draft.number
+        if outcome.objective is not None:
+            running.row.objective = outcome.objective
+        self._record.ended(number, outcome)
+        state = "pruned" if outcome.pruned else outcome.status
+        self._table.ended(running.row, state, outcome.seconds, outcome.error)
+        self._source.report(number, outcome)
+        if outcome.status == "FAILED" and self._fail_fast and not self._stopping:
+            self._stop("sweep.fail_fast=true: the other jobs are stopped")

@@ -1,0 +1,61 @@
+"""Where the jobs of a sweep come from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from dtrain.controller.job import Outcome
+
+
+class Source(Protocol):
+    """Says which jobs there are. All of it is called from one thread, the sweep's own.
+
+    Jobs are numbered from 0, first those of :meth:`ahead`, then those of :meth:`next`.
+    """
+
+    #: How many jobs there will be at most, None where that is not known.
+    total: int | None
+
+    def ahead(self) -> list[list[str]]:
+        """Return the overrides of the jobs that are known: all are checked before one runs."""
+
+    def next(self) -> list[str] | None:
+        """Return the overrides of one job more, for which there is room now.
+
+        None: of no more for now. It is asked again when something has happened; when no job runs
+        either, the sweep has ended.
+        """
+
+    def judge(self, number: int, step: int, value: float) -> bool:
+        """Hear of a new value of a job's objective, and say whether to give the job up."""
+
+    def report(self, number: int, outcome: Outcome) -> None:
+        """Hear how a job ended."""
+
+
+class Grid:
+    """Jobs that are all known; how they go changes nothing.
+
+    Args:
+        jobs: the overrides of each.
+    """
+
+    def __init__(self, jobs: Sequence[Sequence[str]]):
+        self._jobs = [list(job) for job in jobs]
+        self.total: int | None = len(self._jobs)
+
+    def ahead(self) -> list[list[str]]:
+        """Return all."""
+        return self._jobs
+
+    def next(self) -> list[str] | None:
+        """Return None."""
+        return None
+
+    def judge(self, number: int, step: int, value: float) -> bool:
+        """Give no job up."""
+        return False
+
+    def report(self, number: int, outcome: Outcome) -> None:
+        """Take no notice."""

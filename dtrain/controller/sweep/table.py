@@ -1,0 +1,160 @@
+"""What a person sees of a sweep: a live table on a terminal, plain lines in a log file."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table as RichTable
+
+from dtrain.controller.progress import clock
+
+#: Seconds between two lines where the output is no terminal, and between two pictures where it is.
+LINE_SECONDS, PICTURE_SECONDS = 30.0, 0.5
+
+
+class Row:
+    """One job as it is seen; its own thread tells the latest, the sweep's shows it.
+
+    Args:
+        number: of the job.
+        differs: what is special about it.
+    """
+
+    def __init__(self, number: int, differs: dict[str, str]):
+        self.number = number
+        self.differs = differs
+        self.state = "waiting"
+        self.objective: float | None = None
+        self.seconds: float | None = None  # that it took
+        self.report: dict[str, Any] | None = None
+        self._began: dict[str, Any] | None = None
+
+    def update(self, report: dict[str, Any] | None) -> None:
+        """Take in what the task last wrote to ``progress.json``."""
+        self._began = self._began or report
+        self.report = report
+
+    @property
+    def epoch(self) -> str:
+        """The epoch it is in, of how many."""
+        return f"{self.report['epoch']}/{self.report['epochs']}" if self.report else ""
+
+    @property
+    def left(self) -> str:
+        """The time that is left, or that it took."""
+        if self.seconds is not None:
+            return clock(self.seconds)
+        if self.state != "running" or self.report is None or self._began is None:
+            return ""
+        seconds = self.report["time"] - self._began["time"]
+        steps = self.report["step"] - self._began["step"]
+        rest = self.report["total_steps"] - self.report["step"]
+        return f"{clock(seconds / steps * rest)} left" if steps > 0 else "? left"
+
+    @property
+    def label(self) -> str:
+        """Its number and what is special about it."""
+        words = " ".join(f"{key}={value}" for key, value in self.differs.items())
+        return f"job {self.number}" + (f" ({words})" if words else "")
+
+
+class Table:
+    """All jobs of a sweep.
+
+    Args:
+        objective: its name.
+        total: how many jobs there will be, None where that is not known.
+        console: where to; standard error if None.
+    """
+
+    def __init__(self, objective: str, total: int | None, console: Console | None = None):
+        self.rows: dict[int, Row] = {}
+        self._objective = objective
+        self._total = total
+        self._console = console or Console(file=sys.stderr, highlight=False, soft_wrap=True)
+        self._live: Live | None = None
+        self._shown_at = time.monotonic()
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, auto_refresh=False, transient=True)
+            self._live.start()
+
+    def add(self, number: int, differs: dict[str, str]) -> Row:
+        """Add a job that waits."""
+        self.rows[number] = Row(number, differs)
+        return self.rows[number]
+
+    def message(self, text: str) -> None:
+        """Print one line that stays."""
+        self._console.print(text, markup=False)
+
+    def began(self, row: Row) -> None:
+        """Show that a job runs."""
+        row.state = "running"
+        if self._live is None:
+            self.message(f"{row.label}: begins")
+
+    def ended(self, row: Row, state: str, seconds: float | None, error: str | None) -> None:
+        """Show how a job ended; a failure is said at once, and again in the end."""
+        row.state, row.seconds = state, seconds
+        value = f"  {self._objective} {number(row.objective)}" if row.objective is not None else ""
+        if error is not None:
+            self.message(f"{row.label}: {state}: {error}")
+        elif self._live is None:
+            self.message(f"{row.label}: {state}{value}  {row.left}  ({self._done()})")
+
+    def refresh(self) -> None:
+        """Show what is new, if it is time."""
+        now = time.monotonic()
+        if now - self._shown_at < (LINE_SECONDS if self._live is None else PICTURE_SECONDS):
+            return
+        self._shown_at = now
+        if self._live is not None:
+            self._live.update(self._picture(), refresh=True)
+            return
+        running = [
+            f"job {row.number} epoch {row.epoch or '-'} {row.left}".rstrip()
+            for row in self.rows.values()
+            if row.state == "running"
+        ]
+        self.message(f"{self._done()}; running: {', '.join(running) or 'none'}")
+
+    def close(self) -> None:
+        """Take the picture away."""
+        if self._live is not None:
+            self._live.stop()
+
+    def _done(self) -> str:
+        done = sum(row.state not in ("waiting", "running") for row in self.rows.values())
+        return f"{done} of {self._total or len(self.rows)} done"
+
+    def _picture(self) -> RichTable:
+        """Return the table, of as many rows as the terminal has room for."""
+        room = max(3, self._console.height - 5)
+        rank = {"running": 0, "FAILED": 1, "waiting": 2}
+        rows = sorted(self.rows.values(), key=lambda row: rank.get(row.state, 3))[:room]
+        rows.sort(key=lambda row: row.number)
+        hidden = len(self.rows) - len(rows)
+        table = RichTable(caption=self._done() + (f", {hidden} more" if hidden else ""))
+        keys = columns([row.differs for row in self.rows.values()])
+        for name in ("job", *keys, "state", "epoch", self._objective, "time"):
+            table.add_column(name)
+        for row in rows:
+            words = [row.differs.get(key, "") for key in keys]
+            value = number(row.objective)
+            table.add_row(str(row.number), *words, row.state, row.epoch, value, row.left)
+        return table
+
+
+def number(value: float | None) -> str:
+    """Return a value as it is shown."""
+    return "" if value is None else f"{value:.4g}"
+
+
+def columns(differs: Sequence[dict[str, str]]) -> list[str]:
+    """Return the keys of all, in their order."""
+    return list(dict.fromkeys(key for each in differs for key in each))

@@ -1,0 +1,64 @@
+"""How Hydra finds dtrain's sweeps (``-m``): it takes plugins from this package alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.utils import JobReturn
+from hydra.plugins.launcher import Launcher
+from hydra.types import HydraContext
+from omegaconf import DictConfig
+
+from dtrain.controller.sweep import Grid, Source
+
+
+class SweepLauncher(Launcher):
+    """Runs all jobs of a sweep, several at a time, from this one process."""
+
+    def setup(self, *, hydra_context: HydraContext, task_function: Any, config: DictConfig) -> None:
+        """Keep what Hydra gives; ``task_function`` is :class:`dtrain.controller.cli.Command`."""
+        self._context, self._command, self._config = hydra_context, task_function, config
+
+    def launch(
+        self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
+    ) -> Sequence[JobReturn]:
+        """Run jobs that are all known. What they return is in the folder of the sweep."""
+        self.run(Grid(job_overrides))
+        return []
+
+    def run(self, source: Source) -> None:
+        """Run the jobs of a source, such as a search, to its end."""
+        self._command.sweep(self._context.config_loader, self._config, source)
+
+
+class GridSweeper(BasicSweeper):
+    """All combinations of the values given, as Hydra's own, in one batch.
+
+    Hydra's would compose each job once more, and make a folder before it is known whether all are
+    in order.
+    """
+
+    def sweep(self, arguments: list[str]) -> Any:
+        """Run the job of each combination."""
+        assert self.hydra_context is not None and self.launcher is not None
+        loader: Any = self.hydra_context.config_loader
+        parser = OverridesParser.create(config_loader=loader)
+        overrides = parser.parse_overrides([*self._parse_config(), *arguments])
+        [jobs] = self.split_arguments(overrides, max_batch_size=None)
+        return self.launcher.launch(jobs, initial_job_idx=0)
+
+
+_HERE = "hydra_plugins.dtrain_sweep"
+ConfigStore.instance().store(
+    group="hydra/launcher", name="dtrain", node={"_target_": f"{_HERE}.SweepLauncher"}
+)
+# Values may be given as hydra.sweeper.params in a file, too.
+ConfigStore.instance().store(
+    group="hydra/sweeper",
+    name="grid",
+    node={"_target_": f"{_HERE}.GridSweeper", "max_batch_size": None, "params": None},
+)
