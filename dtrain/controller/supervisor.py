@@ -132,7 +132,8 @@ class Supervisor:
                 if asked > 1:
                     self._say("stopping at once")
                     return None
-                self._say("stopping: saving a checkpoint (once more: stop at once)")
+                why = "given up: others of the sweep are better" if signals.pruned else "stopping"
+                self._say(f"{why}: saving a checkpoint (once more: stop at once)")
                 self._stop()
             now = time.monotonic()
             if now > self._deadline:

@@ -36,13 +36,14 @@ def run(loader: Any, master: DictConfig, source: Source) -> int:
         UsageError: a job that is known cannot be run; nothing is left behind.
         HydraException, OmegaConfBaseException: likewise, its words do not compose.
     """
-    settings, ahead = master.sweep, source.ahead()
+    settings = master.sweep
     past, lock = None, None
     if settings.resume is not None:
         past = read(Path(settings.resume).absolute())
         lock = folder.lock(RunDir(past.folder), "sweep.resume")
     try:
-        composer = Composer(loader, master, ahead)
+        ahead = source.ahead([job["overrides"] for job in past.jobs] if past else [])
+        composer = Composer(loader, master, ahead if len(ahead) == source.total else [])
         words = ahead or [source.next() or []]  # of a search the first job stands for all
         drafts = [composer.compose(number, each) for number, each in enumerate(words)]
         _check_baseline(settings.baseline, drafts, source)
@@ -73,7 +74,7 @@ def run(loader: Any, master: DictConfig, source: Source) -> int:
             try:
                 if todo:
                     shown.message(
-                        f"{jobs(len(todo))}, {parallel} at a time; starting: importing "
+                        f"{jobs(len(todo) + to_come)}, {parallel} at a time; starting: importing "
                         f"TensorFlow takes 10 to 30 s"
                     )
                     _wait_for_server(todo)

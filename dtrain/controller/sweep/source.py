@@ -17,8 +17,12 @@ class Source(Protocol):
     #: How many jobs there will be at most, None where that is not known.
     total: int | None
 
-    def ahead(self) -> list[list[str]]:
-        """Return the overrides of the jobs that are known: all are checked before one runs."""
+    def ahead(self, past: Sequence[Sequence[str]]) -> list[list[str]]:
+        """Return the overrides of the jobs that are known: all are checked before one runs.
+
+        Args:
+            past: those of the jobs that an earlier command of this sweep has begun.
+        """
 
     def next(self) -> list[str] | None:
         """Return the overrides of one job more, for which there is room now.
@@ -45,7 +49,7 @@ class Grid:
         self._jobs = [list(job) for job in jobs]
         self.total: int | None = len(self._jobs)
 
-    def ahead(self) -> list[list[str]]:
+    def ahead(self, past: Sequence[Sequence[str]]) -> list[list[str]]:
         """Return all."""
         return self._jobs
 

@@ -8,12 +8,16 @@ from typing import Any
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
+from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext
 from omegaconf import DictConfig
 
 from dtrain.controller.sweep import Grid, Source
+from dtrain.controller.sweep.search import Random, Tpe
+from dtrain.errors import UsageError
 
 
 class SweepLauncher(Launcher):
@@ -52,6 +56,64 @@ class GridSweeper(BasicSweeper):
         return self.launcher.launch(jobs, initial_job_idx=0)
 
 
+class SearchSweeper(Sweeper):
+    """Runs the jobs that a search asks for.
+
+    Args:
+        params: overrides, in a file instead of on the command line.
+        trials: how many jobs.
+        seed: of the search's own draws.
+    """
+
+    def __init__(self, params: dict[str, str] | None, trials: int, seed: int):
+        self._params, self._trials, self._seed = params or {}, trials, seed
+
+    def setup(self, *, hydra_context: HydraContext, task_function: Any, config: DictConfig) -> None:
+        """Make the launcher, which must be dtrain's: others know their jobs from the beginning."""
+        self._maximize = config.objective_mode.name == "max"
+        launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
+        if not isinstance(launcher, SweepLauncher):
+            raise UsageError(
+                "hydra/launcher", config.hydra.runtime.choices["hydra/launcher"],
+                "cannot run a search", "dtrain", "hydra/launcher=dtrain",
+            )  # fmt: skip
+        self._launcher = launcher
+
+    def sweep(self, arguments: list[str]) -> None:
+        """Run the search."""
+        self._launcher.run(
+            self._search([*(f"{k}={v}" for k, v in self._params.items()), *arguments])
+        )
+
+    def _search(self, words: list[str]) -> Source:
+        raise NotImplementedError
+
+
+class RandomSweeper(SearchSweeper):
+    """Random search."""
+
+    def _search(self, words: list[str]) -> Source:
+        return Random(words, self._trials, self._seed)
+
+
+class OptunaSweeper(SearchSweeper):
+    """Optuna's TPE.
+
+    Args:
+        startup, pruning: as of :class:`dtrain.controller.sweep.search.Tpe`.
+        **kwargs: as of :class:`SearchSweeper`.
+    """
+
+    def __init__(self, startup: int, pruning: bool, **kwargs: Any):
+        super().__init__(**kwargs)
+        self._startup, self._pruning = startup, pruning
+
+    def _search(self, words: list[str]) -> Source:
+        return Tpe(words, self._trials, self._seed, self._maximize, self._startup, self._pruning)
+
+
 _HERE = "hydra_plugins.dtrain_sweep"
 ConfigStore.instance().store(
     group="hydra/launcher", name="dtrain", node={"_target_": f"{_HERE}.SweepLauncher"}
@@ -61,4 +123,13 @@ ConfigStore.instance().store(
     group="hydra/sweeper",
     name="grid",
     node={"_target_": f"{_HERE}.GridSweeper", "max_batch_size": None, "params": None},
+)
+_SEARCH = {"params": None, "trials": 20, "seed": 0}
+ConfigStore.instance().store(
+    group="hydra/sweeper", name="random", node={"_target_": f"{_HERE}.RandomSweeper", **_SEARCH}
+)
+ConfigStore.instance().store(
+    group="hydra/sweeper",
+    name="optuna",
+    node={"_target_": f"{_HERE}.OptunaSweeper", **_SEARCH, "startup": 10, "pruning": True},
 )

@@ -1,0 +1,148 @@
+"""Searches: where the jobs of a sweep come from when nobody lists them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dtrain.controller.job import Outcome
+from dtrain.controller.sweep.source import Grid
+from dtrain.controller.sweep.space import Choice, Dimension, Interval, read
+from dtrain.errors import UsageError
+
+
+class Random(Grid):
+    """Jobs drawn without regard to one another, so all are known before the first runs.
+
+    (Bergstra and Bengio 2012, "Random search for hyper-parameter optimization".)
+
+    Args:
+        words: of the command line, in Hydra's grammar (:mod:`dtrain.controller.sweep.space`).
+        trials: how many jobs.
+        seed: of the draws; job n is a function of the seed and n alone.
+
+    Raises:
+        UsageError: there is nothing to choose, or no trial.
+    """
+
+    def __init__(self, words: Sequence[str], trials: int, seed: int):
+        _at_least_one(trials)
+        fixed, dimensions = read(words)
+        jobs = []
+        for number in range(trials):
+            generator = np.random.default_rng([seed, number])
+            jobs.append([*fixed, *(f"{d.key}={d.draw(generator)}" for d in dimensions)])
+        super().__init__(jobs)
+
+
+class Tpe:
+    """Jobs chosen by how those before them went: Optuna's tree-structured Parzen estimator.
+
+    (Bergstra et al. 2011, "Algorithms for hyper-parameter optimization"; Akiba et al. 2019,
+    "Optuna".) With several jobs at once the choice also depends on which of them ends first.
+
+    Args:
+        words, trials: as of :class:`Random`.
+        seed: of Optuna's own draws.
+        maximize: which objective is better.
+        startup: so many jobs are drawn at random first, and none is given up before as many ended.
+        pruning: give a job up whose best objective so far is worse than the median of those of the
+            others at the same step (Optuna's ``MedianPruner``).
+
+    Raises:
+        UsageError: Optuna is not installed, or as :class:`Random`.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        trials: int,
+        seed: int,
+        maximize: bool,
+        startup: int,
+        pruning: bool,
+    ):
+        _at_least_one(trials)
+        self._optuna = _optuna()
+        self._fixed, self._dimensions = read(words)
+        self._distributions = {each.key: self._distribution(each) for each in self._dimensions}
+        pruners = self._optuna.pruners
+        self._study = self._optuna.create_study(
+            direction="maximize" if maximize else "minimize",
+            sampler=self._optuna.samplers.TPESampler(seed=seed, n_startup_trials=startup),
+            pruner=pruners.MedianPruner(startup) if pruning else pruners.NopPruner(),
+        )
+        self._trials: list[Any] = []  # Optuna's, by the job's number
+        self.total: int | None = trials
+
+    def _distribution(self, dimension: Dimension) -> Any:
+        kinds = self._optuna.distributions
+        if isinstance(dimension, Choice):
+            return kinds.CategoricalDistribution(dimension.values)
+        if dimension.whole:
+            return kinds.IntDistribution(int(dimension.low), int(dimension.high), dimension.log)
+        return kinds.FloatDistribution(dimension.low, dimension.high, dimension.log)
+
+    def ahead(self, past: Sequence[Sequence[str]]) -> list[list[str]]:
+        """Return the jobs of a sweep that is resumed; others are chosen when there is room."""
+        for overrides in past:
+            given = dict(word.split("=", 1) for word in overrides)
+            self._study.enqueue_trial(
+                {
+                    d.key: given[d.key] if isinstance(d, Choice) else float(given[d.key])
+                    for d in self._dimensions
+                }
+            )
+            self._trials.append(self._study.ask(self._distributions))
+        return [list(overrides) for overrides in past]
+
+    def next(self) -> list[str] | None:
+        """Return the words of the next job, None after the last."""
+        if len(self._trials) == self.total:
+            return None
+        trial = self._study.ask(self._distributions)
+        self._trials.append(trial)
+        return [*self._fixed, *(f"{d.key}={_text(d, trial)}" for d in self._dimensions)]
+
+    def judge(self, number: int, step: int, value: float) -> bool:
+        """Say whether to give job ``number`` up at an objective of ``value``."""
+        trial = self._trials[number]
+        trial.report(value, step)
+        return bool(trial.should_prune())
+
+    def report(self, number: int, outcome: Outcome) -> None:
+        """Learn from how job ``number`` ended."""
+        states, trial = self._optuna.trial.TrialState, self._trials[number]
+        if outcome.pruned:
+            self._study.tell(trial, state=states.PRUNED)
+        elif outcome.objective is None or not math.isfinite(outcome.objective):
+            self._study.tell(trial, state=states.FAIL)
+        else:
+            self._study.tell(trial, outcome.objective)
+
+
+def _text(dimension: Dimension, trial: Any) -> str:
+    value = trial.params[dimension.key]
+    return dimension.text(value) if isinstance(dimension, Interval) else str(value)
+
+
+def _at_least_one(trials: int) -> None:
+    if trials < 1:
+        raise UsageError(
+            "hydra.sweeper.trials", trials, "is no job", "1 or more", "hydra.sweeper.trials=20"
+        )
+
+
+def _optuna() -> Any:
+    try:
+        import optuna
+    except ImportError:
+        raise UsageError(
+            "hydra/sweeper", "optuna", "Optuna is not installed", "pip install 'dtrain[search]'",
+            "hydra/sweeper=random",
+        ) from None  # fmt: skip
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna

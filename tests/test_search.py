@@ -1,0 +1,120 @@
+"""Searches: which jobs they ask for, and what they learn."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from dtrain.controller.job import Outcome
+from dtrain.controller.sweep.search import Random, Tpe
+from dtrain.errors import UsageError
+
+WORDS = ["trainer.epochs=2", "x=interval(-10,10)", "kind=good,bad"]
+
+
+def test_random_jobs_are_a_function_of_seed_and_number() -> None:
+    few, many = Random(WORDS, 3, 0), Random(WORDS, 5, 0)
+    assert few.total == 3
+    assert few.ahead([]) == many.ahead([])[:3]
+    assert few.ahead([]) != Random(WORDS, 3, 1).ahead([])
+    assert len({tuple(job) for job in many.ahead([])}) == 5
+    assert all(job[0] == "trainer.epochs=2" for job in many.ahead([]))
+
+
+def tpe(trials: int = 40, startup: int = 8, maximize: bool = False, pruning: bool = True) -> Tpe:
+    return Tpe(WORDS, trials, 0, maximize, startup, pruning)
+
+
+def value(job: list[str]) -> float:
+    """Least at x=3 with the good kind."""
+    words = dict(word.split("=") for word in job)
+    return (float(words["x"]) - 3) ** 2 + (50 if words["kind"] == "bad" else 0)
+
+
+def follow(search: Tpe, sign: float = 1) -> list[list[str]]:
+    jobs: list[list[str]] = []
+    while (job := search.next()) is not None:
+        search.report(len(jobs), Outcome(0, sign * value(job)))
+        jobs.append(job)
+    return jobs
+
+
+@pytest.mark.parametrize("maximize", [False, True])
+def test_tpe_goes_where_the_objective_is_better(maximize: bool) -> None:
+    search = tpe(maximize=maximize)
+    jobs = follow(search, -1 if maximize else 1)
+    assert len(jobs) == search.total == 40
+    first, last = [[value(job) for job in part] for part in (jobs[:8], jobs[-8:])]
+    assert sum(last) < 0.5 * sum(first)
+    assert min(value(job) for job in jobs) < 1
+
+
+def test_tpe_asks_for_several_jobs_before_the_first_is_done() -> None:
+    search = tpe(trials=3)
+    assert [search.next() is None for _ in range(4)] == [False, False, False, True]
+    for number in (2, 0, 1):
+        search.report(number, Outcome(0, float(number)))
+
+
+def test_what_is_worse_than_the_median_is_given_up() -> None:
+    search = tpe(trials=4, startup=2)
+    for number in range(4):
+        assert search.next() is not None
+        if number < 2:
+            assert not search.judge(number, 10, 1.0)
+            search.report(number, Outcome(0, 1.0))
+    assert search.judge(2, 10, 5.0)
+    assert not search.judge(3, 10, 0.5)
+    search.report(2, Outcome(75, 5.0, pruned=True))
+    search.report(3, Outcome(0, 0.4))
+
+
+def test_nothing_is_given_up_without_pruning() -> None:
+    search = tpe(trials=3, startup=1, pruning=False)
+    for number in range(2):
+        search.next()
+        assert not search.judge(number, 10, float(number))
+        search.report(number, Outcome(0, float(number)))
+    search.next()
+    assert not search.judge(2, 10, 1e9)
+
+
+@pytest.mark.parametrize("objective", [None, float("nan")])
+def test_a_job_that_failed_teaches_nothing_and_stops_nothing(objective: float | None) -> None:
+    search = tpe(trials=2)
+    search.next()
+    search.report(0, Outcome(1, objective))
+    assert search.next() is not None
+
+
+def test_a_resumed_search_knows_what_was_before() -> None:
+    past = follow(tpe(trials=20))
+    search = tpe(trials=24)
+    assert search.ahead(past) == past
+    for number, job in enumerate(past):
+        search.report(number, Outcome(0, value(job)))
+    rest = follow_from(search, 20)
+    assert len(rest) == 4
+    assert min(value(job) for job in rest) < 20  # all of them random: 45 on average, or more
+
+
+def follow_from(search: Tpe, number: int) -> list[list[str]]:
+    jobs = []
+    while (job := search.next()) is not None:
+        search.report(number + len(jobs), Outcome(0, value(job)))
+        jobs.append(job)
+    return jobs
+
+
+@pytest.mark.parametrize("make", [lambda: Random(WORDS, 0, 0), lambda: tpe(trials=0)])
+def test_no_trial_is_refused(make: object) -> None:
+    assert callable(make)
+    with pytest.raises(UsageError, match=r"hydra\.sweeper\.trials=0: is no job"):
+        make()
+
+
+def test_without_optuna_one_sentence_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(UsageError, match=r"Optuna is not installed.*dtrain\[search\]"):
+        tpe()
