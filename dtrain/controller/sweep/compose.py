@@ -16,7 +16,7 @@ from dtrain import identity, targets
 from dtrain.controller import resume
 from dtrain.controller.check import Checked, check, settle
 from dtrain.controller.plan import Machine, Plan, plan, sizes
-from dtrain.controller.sweep import slots
+from dtrain.controller.sweep.slots import gpus
 from dtrain.errors import UsageError
 from dtrain.sources import Splits
 
@@ -47,7 +47,7 @@ class Draft:
     @property
     def gpus(self) -> int:
         """How many GPUs it takes."""
-        return slots.gpus(self.plan().cluster)
+        return gpus(self.plan().cluster)
 
     def plan(self, machine: Machine | None = None) -> Plan:
         """Return its processes on a machine, or if it has this one to itself."""
@@ -189,7 +189,7 @@ class Composer:
         return {"overrides": kept, "config_dir": self._config_dir}
 
 
-def name(drafts: Sequence[Draft]) -> str:
+def common_name(drafts: Sequence[Draft]) -> str:
     """Return what the names of all jobs begin with, in whole words."""
     parts = [draft.config.name.split("_") for draft in drafts]
     same = 0

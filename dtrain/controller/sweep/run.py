@@ -13,11 +13,11 @@ from dtrain import errors
 from dtrain.controller import folder, report
 from dtrain.controller.plan import machine
 from dtrain.controller.supervisor import Signals
-from dtrain.controller.sweep import compose, slots
-from dtrain.controller.sweep.compose import Composer, Draft
+from dtrain.controller.sweep.compose import Composer, Draft, common_name
 from dtrain.controller.sweep.record import Record, read
 from dtrain.controller.sweep.report import jobs, print_plan, summary
 from dtrain.controller.sweep.runner import Runner, examine
+from dtrain.controller.sweep.slots import at_once
 from dtrain.controller.sweep.source import Source
 from dtrain.controller.sweep.table import Table
 from dtrain.errors import UsageError, nearest
@@ -52,13 +52,13 @@ def run(loader: Any, master: DictConfig, source: Source) -> int:
         todo = [draft for draft in drafts if done[draft.number] is None]
         to_come = here.cores if source.total is None else source.total - len(drafts)
         needs = [draft.gpus for draft in todo]
-        parallel = slots.at_once(settings.parallel, [*needs, *needs[:1] * to_come], here)
+        parallel = at_once(settings.parallel, [*needs, *needs[:1] * to_come], here)
         if drafts[0].config.dry_run:
             print_plan(drafts, todo, parallel, here)
             return errors.OK
         if past is None:
             path = _folder(master, drafts)
-            record = Record.begin(path, composer.words(), compose.name(drafts), drafts[0])
+            record = Record.begin(path, composer.words(), common_name(drafts), drafts[0])
             lock = folder.lock(RunDir(path), "sweep.resume")
         else:
             record = past
@@ -104,7 +104,7 @@ def _check_baseline(baseline: str | None, drafts: list[Draft], source: Source) -
 
 def _folder(master: DictConfig, drafts: list[Draft]) -> Path:
     """Make the folder of a new sweep."""
-    master.name = compose.name(drafts)
+    master.name = common_name(drafts)
     HydraConfig.instance().set_config(master)
     output_dir = drafts[0].config.output_dir
     return folder.create(Path(str(master.hydra.sweep.dir)), output_dir).path

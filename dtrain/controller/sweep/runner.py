@@ -16,10 +16,9 @@ from dtrain import errors
 from dtrain.controller.job import Job, Outcome
 from dtrain.controller.plan import Machine, Plan
 from dtrain.controller.supervisor import INTERVAL, Requests
-from dtrain.controller.sweep import slots
 from dtrain.controller.sweep.compose import Composer, Draft
 from dtrain.controller.sweep.record import Record, past
-from dtrain.controller.sweep.slots import Slot, Slots
+from dtrain.controller.sweep.slots import Slot, Slots, gpu_names, place
 from dtrain.controller.sweep.source import Source
 from dtrain.controller.sweep.table import Row, Table
 from dtrain.errors import DtrainError
@@ -120,7 +119,7 @@ class Runner:
         self._source = source
         self._composer = composer
         self._machine = machine
-        self._slots = Slots(machine, slots.gpu_names(machine), parallel)
+        self._slots = Slots(machine, gpu_names(machine), parallel)
         self._share = dataclasses.replace(machine, cores=self._slots.share)
         self._record = record
         self._table = table
@@ -201,7 +200,7 @@ class Runner:
         self._running[draft.number] = running
         self._table.began(row)
         planned = draft.plan(self._share)
-        cluster = slots.place(planned.cluster, slot, self._machine)
+        cluster = place(planned.cluster, slot, self._machine)
         threading.Thread(
             target=self._work,
             args=(running, dataclasses.replace(planned, cluster=cluster)),
@@ -234,6 +233,7 @@ class Runner:
         if kind == "began":
             self._record.began(number, news)
         elif kind == "free":
+            running.row.state = "recording"
             self._slots.give(running.slot)
         elif kind == "metrics":
             value = news["metrics"].get(running.draft.config.objective)

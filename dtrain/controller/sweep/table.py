@@ -129,13 +129,14 @@ class Table:
             self._live.stop()
 
     def _done(self) -> str:
-        done = sum(row.state not in ("waiting", "running") for row in self.rows.values())
+        unfinished = ("waiting", "running", "recording")
+        done = sum(row.state not in unfinished for row in self.rows.values())
         return f"{done} of {self._total or len(self.rows)} done"
 
     def _picture(self) -> RichTable:
         """Return the table, of as many rows as the terminal has room for."""
         room = max(3, self._console.height - 5)
-        rank = {"running": 0, "FAILED": 1, "waiting": 2}
+        rank = {"running": 0, "recording": 0, "FAILED": 1, "waiting": 2}
         rows = sorted(self.rows.values(), key=lambda row: rank.get(row.state, 3))[:room]
         rows.sort(key=lambda row: row.number)
         hidden = len(self.rows) - len(rows)
