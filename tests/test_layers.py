@@ -16,6 +16,7 @@ PACKAGE = Path(dtrain.__file__).parent
 #: Modules that both halves use, lowest first; each may import those before it.
 SHARED = [
     "errors",
+    "text",
     "rundir",
     "cluster",
     "journal",
@@ -28,7 +29,9 @@ SHARED = [
 ]
 #: Modules of one half each: what a task's strategy, model or data may name, and the controller's.
 OF_A_TASK = ["augment", "models", "schedules"]
-OF_THE_CONTROLLER = ["__main__", "sync"]
+OF_THE_CONTROLLER = ["__main__", "sync", "compare"]
+#: Modules of ``dtrain.compare``, lowest first; each may import those before it.
+COMPARE = ["runs", "tracked", "differs", "comparison", "table", "plots", "page", "", "__main__"]
 #: Modules of the controller, lowest first; each may import those before it.
 CONTROLLER = [
     "tf_config",
@@ -124,9 +127,11 @@ def within(folder: str, path: Path) -> str:
 
 
 def test_every_module_has_its_place() -> None:
-    top = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"} | packages(SHARED)
+    top = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
+    top |= packages([*SHARED, *OF_THE_CONTROLLER])
     assert top == {*SHARED, *OF_A_TASK, *OF_THE_CONTROLLER}
     assert {within("controller", path) for path in modules("controller")} == {"", *CONTROLLER}
+    assert {within("compare", path) for path in modules("compare")} == {*COMPARE}
 
 
 @pytest.mark.parametrize("path", modules("controller"), ids=lambda p: p.name)
@@ -137,6 +142,21 @@ def test_the_controller_is_built_from_below(path: Path) -> None:
         head, _, rest = imported.partition("dtrain.controller.")
         if not head and rest:
             assert any(rest == each or rest.startswith(f"{each}.") for each in below), imported
+
+
+@pytest.mark.parametrize("path", modules("compare"), ids=lambda p: p.name)
+def test_the_comparison_reads_what_runs_left(path: Path) -> None:
+    below = COMPARE[: COMPARE.index(within("compare", path))]
+    known = ("errors", "text", "rundir", "journal", "controller.tracking")
+    for imported, top in imports(path):
+        parts = imported.split(".")
+        assert parts[0] not in ("tensorflow", "keras", "hydra", "mlflow"), imported
+        assert parts[0] != "matplotlib" or within("compare", path) == "plots"
+        assert not (top and "compare.page" in imported), "importing matplotlib takes a second"
+        if parts[:2] == ["dtrain", "compare"]:
+            assert len(parts) == 2 or parts[2] in below or (parts[2] == "write_all" and below)
+        elif parts[0] == "dtrain" and len(parts) > 1:
+            assert ".".join(parts[1:]).startswith(known), imported
 
 
 @pytest.mark.parametrize("name", IGNORANT)

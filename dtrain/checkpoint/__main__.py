@@ -17,6 +17,7 @@ from dtrain import errors
 from dtrain.checkpoint import store, writer
 from dtrain.checkpoint.format import MANIFEST, STATE, Checkpoint, digest, load, read_manifest
 from dtrain.errors import CheckpointError, UsageError
+from dtrain.text import aligned
 
 
 @dataclasses.dataclass
@@ -46,17 +47,6 @@ def _saved(path: Path) -> str:
     if not manifest.is_file():
         return "-"
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(manifest.stat().st_mtime))
-
-
-def _table(rows: list[list[str]], right: set[int]) -> None:
-    """Print rows, the first of which is the head; columns in ``right`` are set flush right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = [
-            cell.rjust(width) if i in right else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        print("  ".join(cells).rstrip())
 
 
 def _mode(config: Path) -> str | None:
@@ -121,7 +111,7 @@ def _contents(checkpoint: Checkpoint) -> None:
         for name, a in sorted(checkpoint.arrays.items())
     ]
     print()
-    _table([head, *rows], {3})
+    print(*aligned([head, *rows], {3}), sep="\n")
 
 
 def _one(path: Path) -> int:
@@ -138,7 +128,7 @@ def _run(folder: Path, config: Path) -> int:
     rows, newest, problems = _look(folder, _mode(config))
     if rows:
         head = ["step", "saved", "bytes", "objective", "marks", "state"]
-        _table([head, *(row.cells() for row in rows)], {0, 2, 3})
+        print(*aligned([head, *(row.cells() for row in rows)], {0, 2, 3}), sep="\n")
     for problem in problems:
         print(f"damaged: {problem}")
     print()

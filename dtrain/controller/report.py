@@ -14,6 +14,7 @@ from dtrain.controller.plan import Plan
 from dtrain.controller.progress import View
 from dtrain.controller.tracking import uri
 from dtrain.rundir import RunDir
+from dtrain.text import aligned
 
 
 def short(path: Path) -> str:
@@ -83,10 +84,8 @@ def drawing(cluster: Cluster) -> list[str]:
             does = "computes gradients" if task.serves else "trains"
         address = task.address or "this machine"
         rows.append((task.name, does, devices, address))
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines = ["  ".join(f"{c:<{w}}" for c, w in zip(r, widths, strict=True)).rstrip() for r in rows]
     branches = ["  ", *(["├─"] * (len(rows) - 2)), "└─"]
-    return [f"{branch} {line}" for branch, line in zip(branches, lines, strict=True)]
+    return [f"{branch} {line}" for branch, line in zip(branches, aligned(rows), strict=True)]
 
 
 def print_end(

@@ -15,6 +15,7 @@ from dtrain.targets import plain
 from dtrain.task import build, hardware, layouts
 from dtrain.task.layouts import Placement
 from dtrain.task.strategies import Default
+from dtrain.text import aligned
 
 
 def child(text: str, cluster: dict[str, Any], environment: dict[str, str], pipe: Any) -> None:
@@ -61,14 +62,7 @@ def describe(config: DictConfig, cluster: Cluster) -> list[str]:
         rows.append((variable.path, shape, str(placement), *_sizes([variable], [placement], parts)))
     rows.append(("all variables", "", "", *_sizes(model.variables, placed, parts)))
     rows.append(("optimizer", "", "as its variable", *_sizes(kept, slots, parts)))
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    return [
-        "  ".join(
-            cell.ljust(width) if column < 3 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    return aligned(rows, {3, 4})
 
 
 def _sizes(variables: list[Any], placed: list[Placement], parts: int) -> tuple[str, str]:

@@ -1,0 +1,39 @@
+"""Runs side by side: a table, a page with plots, and CSV, from run folders or from MLflow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dtrain.compare.comparison import Comparison, compare
+from dtrain.compare.runs import of_folders
+from dtrain.compare.table import curves_csv, runs_csv, text
+from dtrain.rundir import write_text
+
+__all__ = ["write", "write_all"]
+
+
+def write(folder: Path, baseline: str | None = None) -> list[str]:
+    """Compare the runs below ``folder`` and leave the page and the CSV files there.
+
+    Args:
+        folder: of a sweep, or any with runs in it.
+        baseline: a run's name, or KEY=VALUE that it alone has; by default that in ``sweep.json``.
+
+    Returns:
+        The lines of the table.
+
+    Raises:
+        UsageError: there is no run, or ``baseline`` is not one of them.
+    """
+    runs, sweep = of_folders([folder])
+    return write_all(compare(runs, sweep, baseline), folder)
+
+
+def write_all(found: Comparison, folder: Path) -> list[str]:
+    """Write the page and the CSV files into ``folder``; return the lines of the table."""
+    from dtrain.compare.page import page  # matplotlib: a second
+
+    write_text(folder / "comparison.csv", runs_csv(found))
+    write_text(folder / "curves.csv", curves_csv(found))
+    write_text(folder / "comparison.html", page(found))
+    return text(found)

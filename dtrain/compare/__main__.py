@@ -1,0 +1,81 @@
+"""``python -m dtrain.compare``: runs side by side, as a table, a page with plots, and CSV.
+
+Exit codes: 0 done, 1 a store or a disk failed, 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from dtrain import errors
+from dtrain.compare import tracked, write_all
+from dtrain.compare.comparison import Comparison, compare
+from dtrain.compare.runs import of_folders
+from dtrain.errors import DtrainError
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m dtrain.compare",
+        description="Print a table of runs; write comparison.html, comparison.csv and curves.csv.",
+    )
+    parser.add_argument(
+        "words", nargs="+", metavar="PATH_OR_RUN_ID",
+        help="a sweep, a run folder, a folder with such below it; a run's id in MLflow, that of a "
+        "sweep standing for its runs",
+    )  # fmt: skip
+    parser.add_argument(
+        "--baseline", metavar="RUN|KEY=VALUE",
+        help="the run from which differences are taken: its name in the table, its folder or id, "
+        "or what it alone has (strategy=one_device); a sweep's own by default",
+    )  # fmt: skip
+    parser.add_argument(
+        "--metric", default="loss", metavar="NAME", help="of curves and differences; default loss"
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="FOLDER",
+        help="where the files go; by default to the one folder given, else to the current one",
+    )  # fmt: skip
+    parser.add_argument(
+        "--uri", help="tracking store of the ids, instead of the embedded one in ./outputs"
+    )
+    return parser
+
+
+def _found(given: argparse.Namespace) -> Comparison:
+    ids = [word for word in given.words if tracked.is_id(word)]
+    folders = [Path(word) for word in given.words if word not in ids]
+    runs, sweep = of_folders(folders) if folders else ([], None)
+    if ids:
+        runs += tracked.of_ids(ids, given.uri or tracked.embedded(Path("outputs")))
+        sweep = None
+    return compare(runs, sweep, given.baseline, given.metric)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    Args:
+        arguments: in place of those of the process.
+    """
+    given = _parser().parse_args(arguments)
+    one = Path(given.words[0])
+    output = given.output or (one if len(given.words) == 1 and one.is_dir() else Path())
+    try:
+        found = _found(given)
+        output.mkdir(parents=True, exist_ok=True)
+        print(*write_all(found, output), sep="\n")
+    except DtrainError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        print(f"error: {error.filename or output}: {error.strerror}", file=sys.stderr)
+        return errors.FAILED
+    print(f"page: {output / 'comparison.html'}")
+    return errors.OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

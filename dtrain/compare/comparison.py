@@ -1,0 +1,205 @@
+"""What is told of runs side by side: what differs, the best, the baseline, how they scale."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from dtrain.compare import differs
+from dtrain.compare.runs import Run, number
+from dtrain.errors import UsageError
+
+#: What decides the number of replicas; all else has to be equal where speeds are compared.
+_SCALE = ("strategy", "hardware.devices", "hardware.hosts")
+_BATCH = "trainer.batch_size"
+
+
+@dataclasses.dataclass
+class Comparison:
+    """Runs, and what was found by comparing them.
+
+    Attributes:
+        runs: in order.
+        keys: of the configuration, that tell the runs apart.
+        metric: of the curves, and of the difference from the baseline.
+        sweep: ``sweep.json``, where the runs are the jobs of one.
+        objective, mode: the name of the objective and ``max`` or ``min``; None where runs disagree.
+        best: the run with the best objective.
+        baseline: the run that the others are compared with.
+        differences: by run name and step, ``|value - baseline| / |baseline|``; infinite where one
+            of the two is no number.
+        efficiency: by run name, examples a second of each replica over those of a replica of the
+            run with the fewest, of runs that differ in strategy and replicas alone.
+        notes: what is missing, and why.
+    """
+
+    runs: list[Run]
+    keys: list[str]
+    metric: str
+    sweep: dict[str, Any] | None = None
+    objective: str | None = None
+    mode: str | None = None
+    best: Run | None = None
+    baseline: Run | None = None
+    differences: dict[str, dict[int, float]] = dataclasses.field(default_factory=dict)
+    efficiency: dict[str, float] = dataclasses.field(default_factory=dict)
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+    def labels(self) -> list[str]:
+        """Return each run's name with what it has of its own."""
+        return [" ".join([r.name, *(r.value(key) or "-" for key in self.keys)]) for r in self.runs]
+
+
+def compare(
+    runs: Sequence[Run],
+    sweep: dict[str, Any] | None = None,
+    baseline: str | None = None,
+    metric: str = "loss",
+) -> Comparison:
+    """Compare runs.
+
+    Args:
+        runs: with names of their own.
+        sweep: ``sweep.json``, where they are the jobs of one.
+        baseline: a run's name, folder or id, or KEY=VALUE of its configuration; that of the sweep
+            by default, of which it is only noted when it is not one of the runs.
+        metric: of the curves, and of the difference from the baseline.
+
+    Raises:
+        UsageError: no run has the metric, or no one run is the baseline, or no other run has a
+            point of the metric where the baseline has one.
+    """
+    keys = list(dict.fromkeys(key for run in runs for key in run.differs)) or differs.keys(runs)
+    found = Comparison(list(runs), keys, metric, sweep)
+    names = {name for run in runs for name in run.curves}
+    if metric not in names and names:
+        raise UsageError(
+            "--metric", metric, "no run has it", ", ".join(sorted(names)), "--metric loss"
+        )
+    _judge(found)
+    _scale(found)
+    if baseline is not None:
+        _against(found, baseline)
+    elif sweep is not None and sweep.get("baseline"):
+        try:
+            _against(found, sweep["baseline"])
+        except UsageError as error:  # a job failed: the rest of the table is worth having
+            found.notes.append(f"no difference from a baseline: {error}")
+    return found
+
+
+def _same(values: Iterable[str | None]) -> str | None:
+    present = {value for value in values if value is not None}
+    return present.pop() if len(present) == 1 else None
+
+
+def _judge(found: Comparison) -> None:
+    found.objective = _same(run.config.get("objective") for run in found.runs)
+    found.mode = _same(run.config.get("objective_mode") for run in found.runs)
+    if found.objective is None or found.mode is None:
+        found.notes.append("no best run: not all have the same objective and objective_mode")
+        return
+    ended = [run for run in found.runs if run.status == "FINISHED"] or found.runs
+    values = [(run.objective, run) for run in ended if _finite(run.objective)]
+    if values:
+        better: Callable[..., Any] = max if found.mode == "max" else min
+        _, found.best = better(values, key=lambda each: each[0])
+    else:
+        found.notes.append(f"no best run: none has ended with a number for {found.objective}")
+
+
+def _finite(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
+
+
+def _scale(found: Comparison) -> None:
+    alike: dict[tuple[tuple[str, str], ...], list[Run]] = {}
+    keys = [key for key in differs.keys(found.runs) if not _scales(key) and key != _BATCH]
+    for run in found.runs:
+        if run.replicas and run.speed:
+            alike.setdefault(tuple((key, run.value(key) or "") for key in keys), []).append(run)
+    for runs in alike.values():
+        # The batch of all, or of each replica, stays the same: strong and weak scaling.
+        per_replica = {(number(run.value(_BATCH)) or 0) / (run.replicas or 1) for run in runs}
+        together: dict[str | None, list[Run]] = {}
+        for run in runs:
+            batch = None if len(per_replica) == 1 else run.value(_BATCH)
+            together.setdefault(batch, []).append(run)
+        for group in together.values():
+            if len({run.replicas for run in group}) > 1:
+                found.efficiency.update(_efficiency(group))
+    if not found.efficiency:
+        found.notes.append("no scaling efficiency: no runs differ in the number of replicas alone")
+
+
+def _scales(key: str) -> bool:
+    return key in _SCALE or key.startswith("strategy.")
+
+
+def _efficiency(group: Sequence[Run]) -> dict[str, float]:
+    each = {run.name: (run.speed or 0.0) / (run.replicas or 1) for run in group}
+    fewest = min(run.replicas or 1 for run in group)
+    # Of several with the fewest, the fastest: whoever else is chosen flatters the others.
+    base = max(each[run.name] for run in group if run.replicas == fewest)
+    return {name: speed / base for name, speed in each.items()}
+
+
+def _against(found: Comparison, word: str) -> None:
+    base = _choose(found.runs, word)
+    curve = base.curves.get(found.metric, {})
+    without = []
+    differences: dict[str, dict[int, float]] = {}
+    for run in found.runs:
+        points = run.curves.get(found.metric, {})
+        common = sorted(points.keys() & curve.keys())
+        if common:
+            differences[run.name] = {s: _difference(points[s], curve[s]) for s in common}
+        else:
+            without.append(run.name)
+    if not differences.keys() - {base.name}:
+        raise UsageError(
+            "--baseline", word, f"no other run has {found.metric} at a step of {base.name}",
+            "runs with common steps", "trainer.log_every_steps=N, the same for all of them",
+        )  # fmt: skip
+    found.baseline, found.differences = base, differences
+    if without:
+        found.notes.append(
+            f"no difference of {', '.join(without)}: {found.metric} at no step of the baseline's"
+        )
+
+
+def _difference(value: float, base: float) -> float:
+    if math.isfinite(value) and math.isfinite(base):
+        return abs(value - base) / abs(base) if base else (math.inf if value else 0.0)
+    return 0.0 if str(value) == str(base) else math.inf
+
+
+def _choose(runs: Sequence[Run], word: str) -> Run:
+    """Return the one run that ``word`` names.
+
+    Raises:
+        UsageError: it names none, or several.
+    """
+    key, equals, value = word.partition("=")
+    sources = (word, str(Path(word).resolve()))
+    matches = [run for run in runs if run.name == word or run.source in sources]
+    if equals and not matches:
+        matches = [run for run in runs if _equal(run.value(key), value)]
+    if len(matches) == 1:
+        return matches[0]
+    names = [run.name for run in matches or runs]
+    raise UsageError(
+        "--baseline", word, f"{len(matches) or 'no'} runs match" if matches else "no run matches",
+        f"one of {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}; or KEY=VALUE that"
+        " one alone has", f"--baseline {shlex.quote(names[0])}",
+    )  # fmt: skip
+
+
+def _equal(text: str | None, wanted: str) -> bool:
+    if text is None:
+        return False
+    return text == wanted or (number(text) is not None and number(text) == number(wanted))

@@ -1,0 +1,153 @@
+"""The comparison as a table: for a terminal, for the page, and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+from collections.abc import Iterable
+from typing import Any
+
+from dtrain.compare.comparison import Comparison
+from dtrain.compare.runs import Run
+from dtrain.text import aligned
+
+
+@dataclasses.dataclass
+class Column:
+    """A column of the table.
+
+    Attributes:
+        head: its name.
+        values: of each run; None where it has none.
+        format: of numbers; None where the values are text.
+        width: of a cell, in characters; what is longer is cut.
+    """
+
+    head: str
+    values: list[Any]
+    format: str | None = None
+    width: int = 40
+
+    def cells(self) -> list[str]:
+        """Return the values as they are shown."""
+        return [self._cell(value) for value in self.values]
+
+    def _cell(self, value: Any) -> str:
+        if value is None:
+            return "-"
+        if self.format is not None:
+            return format(value, self.format) if value else "0"
+        text = " ".join(str(value).split())
+        return text if len(text) <= self.width else f"{text[: self.width - 1]}…"
+
+
+def columns(found: Comparison) -> list[Column]:
+    """Return the columns: what a run is, how fast it was, how good, how far from the baseline."""
+    runs = found.runs
+
+    def metric(name: str) -> Column:
+        return Column(name, [run.metrics.get(name) for run in runs], "#.4g")
+
+    shown = [found.metric, f"val_{found.metric}"]
+    result = [
+        Column("run", [run.name for run in runs], width=1000),
+        *(Column(key, [run.value(key) for run in runs]) for key in found.keys),
+        Column("status", [run.status for run in runs]),
+        Column("replicas", [run.replicas for run in runs], "d"),
+        Column("examples/s", [run.speed for run in runs], ",.0f"),
+        Column("efficiency", [found.efficiency.get(run.name) for run in runs], ".2f"),
+        *(metric(name) for name in shown),
+    ]
+    if found.objective not in shown:
+        head = found.objective or "objective"
+        result.append(Column(head, [run.objective for run in runs], "#.4g"))
+    result += [
+        Column("difference", [_largest(found, run) for run in runs], ".1e"),
+        Column("seconds", [run.seconds for run in runs], ",.1f"),
+        Column("marks", [_marks(found, run) or None for run in runs]),
+    ]
+    always = ("run", "status", *found.keys)
+    return [c for c in result if c.head in always or any(v is not None for v in c.values)]
+
+
+def _largest(found: Comparison, run: Run) -> float | None:
+    if run is found.baseline:
+        return None
+    return max(found.differences.get(run.name, {}).values(), default=None)
+
+
+def _marks(found: Comparison, run: Run) -> str:
+    marks = {"best": found.best, "baseline": found.baseline}
+    return " ".join(mark for mark, marked in marks.items() if marked is run)
+
+
+def remarks(found: Comparison) -> list[str]:
+    """Return what has to be said below the table."""
+    lines = []
+    if found.best is not None:
+        lines.append(
+            f"best: {found.best.name}, {found.objective} {found.best.objective:.4g} ({found.mode})"
+        )
+    if found.baseline is not None:
+        lines.append(
+            f"difference: the largest, relative, of {found.metric} at a common step from that of"
+            f" {found.baseline.name}"
+        )
+    if found.efficiency:
+        lines.append(
+            "efficiency: examples/s of a replica, over those of the run with the fewest replicas"
+        )
+    lines += [f"{run.name}: {run.problem.splitlines()[0]}" for run in found.runs if run.problem]
+    return lines + found.notes
+
+
+def text(found: Comparison) -> list[str]:
+    """Return the lines for a terminal."""
+    parts = columns(found)
+    right = {index for index, column in enumerate(parts) if column.format is not None}
+    rows = zip(*([column.head, *column.cells()] for column in parts), strict=True)
+    return [*aligned(list(rows), right), "", *remarks(found)]
+
+
+def runs_csv(found: Comparison) -> str:
+    """Return one line for each run, with all that is known of it in full precision."""
+    metrics = sorted({name for run in found.runs for name in run.metrics})
+    rows = [_row(found, run, metrics) for run in found.runs]
+    return _csv([rows[0].keys(), *(row.values() for row in rows)])
+
+
+def _row(found: Comparison, run: Run, metrics: list[str]) -> dict[str, Any]:
+    row = {
+        "run": run.name,
+        **{key: run.value(key) for key in found.keys},
+        "status": run.status,
+        "replicas": run.replicas,
+        "examples_per_second": run.speed,
+        "efficiency": found.efficiency.get(run.name),
+        "objective": run.objective,
+        "difference": _largest(found, run),
+        "seconds": run.seconds,
+        "marks": _marks(found, run),
+        "problem": run.problem,
+        "source": run.source,
+    }
+    # The metric examples_per_second is of the last interval; that of the whole run is there.
+    return row | {name: run.metrics.get(name) for name in metrics if name not in row}
+
+
+def curves_csv(found: Comparison) -> str:
+    """Return one line for each point of each metric of each run."""
+    rows = (
+        (run.name, step, metric, value)
+        for run in found.runs
+        for metric, points in run.curves.items()
+        for step, value in points.items()
+    )
+    return _csv([("run", "step", "metric", "value"), *rows])
+
+
+def _csv(rows: Iterable[Iterable[Any]]) -> str:
+    file = io.StringIO()
+    csv.writer(file, lineterminator="\n").writerows(rows)
+    return file.getvalue()

@@ -1,0 +1,530 @@
+"""Runs side by side: from folders that tests write, and from a real tracking store."""
+
+from __future__ import annotations
+
+import csv
+import html.parser
+import io
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import pytest
+from omegaconf import OmegaConf
+
+from dtrain import compare
+from dtrain.cluster import Cluster, Task
+from dtrain.compare import plots
+from dtrain.compare.__main__ import main
+from dtrain.compare.comparison import Comparison
+from dtrain.compare.runs import Run, of_folders, public
+from dtrain.compare.table import columns, text
+from dtrain.controller.tracking import Shipper, import_mlflow
+from dtrain.journal import Journal
+from dtrain.rundir import RunDir, read_json, write_json
+from tests.test_schema import composed
+
+REPO = Path(__file__).parent.parent
+CONFIG = {
+    "name": "x",
+    "seed": 0,
+    "objective": "val_accuracy",
+    "objective_mode": "max",
+    "strategy": {"_target_": "dtrain.S", "name": "one_device"},
+    "optimizer": {"_target_": "keras.optimizers.Adam", "learning_rate": 0.01, "schedule": None},
+    "trainer": {"batch_size": 64},
+    "hardware": {"devices": None},
+}
+
+
+def leave(
+    folder: Path,
+    loss: dict[int, float] | None = None,
+    accuracy: float | None = 0.5,
+    replicas: int = 1,
+    speed: float | None = 100.0,
+    config: dict[str, Any] | None = None,
+    result: bool = True,
+) -> Path:
+    """Write a run folder; ``config`` has dotted keys."""
+    rundir = RunDir(folder)
+    folder.mkdir(parents=True)
+    whole = OmegaConf.create(CONFIG)
+    for key, value in (config or {}).items():
+        OmegaConf.update(whole, key, value, merge=False, force_add=True)
+    OmegaConf.save(whole, rundir.config)
+    write_json(rundir.cluster, {"replicas": replicas})
+    journal = Journal(rundir.journal)
+    journal.write("start", step=0)
+    for step, value in ({1: 2.0, 2: 1.0} if loss is None else loss).items():
+        journal.write("metrics", step=step, metrics={"loss": value, "examples_per_second": 7.0})
+    journal.close()
+    if result:
+        last = list(({2: 1.0} if loss is None else loss).values() or [math.nan])[-1]
+        write_json(rundir.result, {
+            "status": "FINISHED", "objective": accuracy, "replicas": replicas, "seconds": 2.0,
+            "metrics": {"loss": last, "val_loss": last, "val_accuracy": accuracy},
+            "examples_per_second": speed, "error": None,
+        })  # fmt: skip
+    return folder
+
+
+def job(number: int, status: str = "FINISHED", error: str | None = None, **differs: str) -> Any:
+    return {
+        "number": number, "folder": str(number), "differs": differs, "status": status,
+        "objective": None, "seconds": None, "error": error,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    """Four jobs: the baseline, one that differs by 1e-6, one that failed, one that never began."""
+    folder = tmp_path / "s"
+    names = ("one_device", "mirrored", "ps", "multiworker")
+    leave(folder / "0", accuracy=0.9)
+    leave(
+        folder / "1", {1: 2.000002, 2: 1.0, 3: 0.5}, 0.95, 2, 150.0,
+        {"strategy.name": "mirrored", "trainer.epochs": 9},
+    )  # fmt: skip
+    leave(folder / "2", {1: 2.0}, config={"strategy.name": "ps"}, result=False)
+    states = ("FINISHED", "FINISHED", "FAILED", "PENDING")
+    errors = (None, None, "worker-0: killed\nsee its log", None)
+    jobs = [job(n, states[n], errors[n], strategy=names[n]) for n in range(4)]
+    write_json(folder / "sweep.json", {"name": "all", "status": "FAILED", "jobs": jobs})
+    return folder
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def compared(*folders: Path, **named: Any) -> Comparison:
+    return compare.compare(*of_folders(folders), **named)
+
+
+def table(found: Comparison) -> dict[str, dict[str, str]]:
+    """Return the cells by run and head."""
+    parts = columns(found)
+    cells = zip(*(column.cells() for column in parts), strict=True)
+    heads = [column.head for column in parts]
+    return {row[0]: dict(zip(heads, row, strict=True)) for row in cells}
+
+
+def test_a_sweep(sweep: Path) -> None:
+    lines = compare.write(sweep, "strategy=one_device")
+    assert lines[0].split() == [
+        "run", "strategy", "status", "replicas", "examples/s", "efficiency", "loss", "val_loss",
+        "val_accuracy", "difference", "seconds", "marks",
+    ]  # fmt: skip
+    assert [line.split() for line in lines[1:5]] == [
+        ["0", "one_device", "FINISHED", "1", "100", "1.00", "1.000", "1.000", "0.9000", "-",
+         "2.0", "baseline"],
+        ["1", "mirrored", "FINISHED", "2", "150", "0.75", "0.5000", "0.5000", "0.9500", "1.0e-06",
+         "2.0", "best"],
+        ["2", "ps", "FAILED", "1", "-", "-", "2.000", "-", "-", "0", "-", "-"],
+        ["3", "multiworker", "PENDING", "-", "-", "-", "-", "-", "-", "-", "-", "-"],
+    ]  # fmt: skip
+    assert lines[6:] == [
+        "best: 1, val_accuracy 0.95 (max)",
+        "difference: the largest, relative, of loss at a common step from that of 0",
+        "efficiency: examples/s of a replica, over those of the run with the fewest replicas",
+        "2: worker-0: killed",
+        "no difference of 3: loss at no step of the baseline's",
+    ]
+
+
+def test_its_csv(sweep: Path) -> None:
+    compare.write(sweep, "0")
+    found = rows((sweep / "comparison.csv").read_text())
+    assert [row["run"] for row in found] == ["0", "1", "2", "3"]
+    assert found[1] == {
+        "run": "1", "strategy": "mirrored", "status": "FINISHED", "replicas": "2",
+        "examples_per_second": "150.0", "efficiency": "0.75", "objective": "0.95",
+        "difference": found[1]["difference"], "seconds": "2.0", "marks": "best", "problem": "",
+        "source": str(sweep / "1"), "loss": "0.5", "val_accuracy": "0.95", "val_loss": "0.5",
+    }  # fmt: skip
+    assert float(found[1]["difference"]) == pytest.approx(1e-6, rel=1e-6)
+    assert found[2]["problem"] == "worker-0: killed\nsee its log"
+    curves = rows((sweep / "curves.csv").read_text())
+    loss = [r for r in curves if (r["run"], r["metric"]) == ("1", "loss")]
+    assert [r["step"] for r in loss] == ["1", "2", "3"]
+    assert [float(r["value"]) for r in loss] == [2.000002, 1.0, 0.5]
+    assert not [path for path in sweep.iterdir() if path.name.startswith(".")]
+
+
+class Page(html.parser.HTMLParser):
+    """What a browser would find in a page."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.tags: list[str] = []
+        self.addresses: list[str] = []
+        self.cells: list[str] = []
+        self.heads: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.addresses += [str(v) for k, v in attrs if k.endswith(("src", "href")) and v]
+
+    def handle_data(self, data: str) -> None:
+        if self.tags and self.tags[-1] in ("td", "i") and data.strip():
+            self.cells.append(data)
+        if self.tags and self.tags[-1] == "h2" and data.strip():
+            self.heads.append(data)
+
+
+def test_its_page_needs_nothing_else(sweep: Path) -> None:
+    compare.write(sweep, "0")
+    written = (sweep / "comparison.html").read_text()
+    page = Page(written)
+    assert "default-src 'none'" in written
+    assert not {"link", "img", "iframe"} & set(page.tags)
+    assert all(address.startswith("#") for address in page.addresses), "within the page"
+    assert not re.search(r"@import|url\((?!#)", written)
+    assert page.cells[:3] == ["0", "one_device", "FINISHED"]
+    assert page.heads == [
+        "Curves", "Objective by parameter", "Speed by replicas",
+        "Difference of loss from the baseline",
+    ]  # fmt: skip
+    assert page.tags.count("svg") == 5, "loss, by strategy, throughput, efficiency, difference"
+    assert "No val_loss: no run has recorded it." in written
+    assert "Sweep all" in written and "FAILED: 2 of 4 finished" in written
+    again = compare.write(sweep, "0")
+    assert (sweep / "comparison.html").read_text() == written and again
+
+
+def test_names_are_text(tmp_path: Path) -> None:
+    evil = "<script>alert('$x$\\frac')</script>&"
+    for number, value in enumerate((evil, "漢字" * 30)):
+        leave(tmp_path / "s" / str(number), config={"model": {"name": value}})
+    jobs = [job(0, model=evil), job(1, error=evil, model="漢字" * 30)]
+    write_json(tmp_path / "s" / "sweep.json", {"name": evil, "status": evil, "jobs": jobs})
+    compare.write(tmp_path / "s", "0")
+    page = (tmp_path / "s" / "comparison.html").read_text()
+    assert Page(page).tags.count("script") == 1, "our own"
+    assert "alert(" not in page.replace("&lt;script&gt;alert(", "")
+
+
+def test_what_differs_without_a_sweep(tmp_path: Path) -> None:
+    adam = {"name": "a", "output_dir": "p", "tracking": {"uri": "u"}}
+    leave(tmp_path / "1", config=adam)
+    leave(tmp_path / "2", config={"optimizer.learning_rate": 0.1, "name": "b", "output_dir": "q"})
+    sgd = {"_target_": "keras.optimizers.SGD", "learning_rate": 0.5, "momentum": 0.9}
+    leave(tmp_path / "10", config={"optimizer": sgd, "strategy.name": "mirrored"})
+    schedule = {"_target_": "dtrain.schedules.warmup", "learning_rate": 0.5}
+    leave(tmp_path / "11", config={"optimizer.schedule": schedule, "hardware.devices": 2})
+    found = compared(tmp_path)
+    assert [run.name for run in found.runs] == ["1", "2", "10", "11"], "as one counts"
+    assert found.keys == [
+        "strategy", "optimizer", "optimizer.schedule", "optimizer.learning_rate", "hardware.devices"
+    ]  # fmt: skip
+    assert [[run.value(key) for key in found.keys] for run in found.runs] == [
+        ["one_device", "Adam", "null", "0.01", "null"],
+        ["one_device", "Adam", "null", "0.1", "null"],
+        ["mirrored", "SGD", None, "0.5", "null"],
+        ["one_device", "Adam", "warmup", "0.01", "2"],
+    ]
+    again = compared(tmp_path, baseline="optimizer.learning_rate=1e-1")
+    assert again.baseline is again.runs[1], "numbers are compared as numbers"
+
+
+def test_where_runs_are_found(tmp_path: Path, sweep: Path) -> None:
+    other = leave(tmp_path / "2026-11-21" / "10-00-00_x")
+    leave(tmp_path / "mlartifacts" / "a" / "artifacts")
+    (tmp_path / "link").symlink_to(other)
+    names = ["2026-11-21/10-00-00_x", "s/0", "s/1", "s/2", "s/3"]
+    assert [run.name for run in compared(tmp_path).runs] == names
+    assert [run.name for run in compared(tmp_path, sweep, sweep / "1").runs] == names, "each once"
+    assert [run.name for run in compared(sweep / "1").runs] == ["1"]
+    assert compared(tmp_path).keys == ["strategy"]
+    assert compared(tmp_path).sweep is None
+    assert compared(tmp_path).runs[4].value("strategy") == "multiworker"
+    for word in ("s/0", str(sweep / "0")):
+        assert compared(tmp_path, baseline=word).baseline.name == "s/0"  # type: ignore[union-attr]
+
+
+def test_values_that_are_no_numbers(tmp_path: Path) -> None:
+    leave(tmp_path / "0", {1: 2.0, 2: 0.0, 3: math.nan}, math.nan)
+    leave(tmp_path / "1", {1: math.inf, 2: 0.0, 3: math.nan}, None, speed=None)
+    leave(tmp_path / "2", {1: 2.0, 2: 1e-3}, math.inf)
+    lines = compare.write(tmp_path, "0")
+    assert "no best run: none has ended with a number for val_accuracy" in lines
+    found = compared(tmp_path, baseline="0")
+    assert found.differences["1"] == {1: math.inf, 2: 0.0, 3: 0.0}
+    assert found.differences["2"] == {1: 0.0, 2: math.inf}
+    assert [row["val_accuracy"] for row in table(found).values()] == ["nan", "-", "inf"]
+    page = (tmp_path / "comparison.html").read_text()
+    assert "Left out: no parameter differs." in page
+
+
+def test_damaged_and_unfinished_runs_are_shown(tmp_path: Path) -> None:
+    leave(tmp_path / "0")
+    (leave(tmp_path / "1") / "config.yaml").write_text("a: [")
+    (leave(tmp_path / "2") / "result.json").write_text("{")
+    leave(tmp_path / "3", result=False)
+    leave(tmp_path / "4", {})
+    found = table(compared(tmp_path))
+    assert [row["status"] for row in found.values()] == [
+        "FINISHED", "DAMAGED", "DAMAGED", "UNFINISHED", "FINISHED"
+    ]  # fmt: skip
+    assert found["3"]["loss"] == "1.000", "its last point"
+    assert any(line.startswith("1: cannot be read: ") for line in text(compared(tmp_path)))
+    assert compare.write(tmp_path)
+
+
+def test_no_run_has_begun(tmp_path: Path) -> None:
+    jobs = [job(n, "PENDING", seed=str(n)) for n in range(2)]
+    told = {"name": "s", "status": "KILLED", "jobs": jobs, "baseline": "0"}
+    write_json(tmp_path / "sweep.json", told)
+    lines = compare.write(tmp_path)
+    assert [line.split() for line in lines[:3]] == [
+        ["run", "seed", "status"], ["0", "0", "PENDING"], ["1", "1", "PENDING"]
+    ]  # fmt: skip
+    assert lines[-1].startswith("no difference from a baseline: --baseline=0: no other run has")
+
+
+def test_the_best_is_by_the_mode(tmp_path: Path) -> None:
+    for name, value in (("0", 0.3), ("1", 0.2), ("2", 0.1)):
+        leave(tmp_path / name, accuracy=value, config={"objective_mode": "min"}, result=name != "2")
+    found = compared(tmp_path)
+    assert found.best is not None and found.best.name == "1", "the third has no result"
+    leave(tmp_path / "3", config={"objective_mode": "max"})
+    mixed = compared(tmp_path)
+    assert mixed.best is None
+    assert "no best run: not all have the same objective and objective_mode" in mixed.notes
+
+
+SCALES = {
+    "strong": ([(1, 64), (2, 64), (4, 64)], [1.0, 0.75, 0.5]),
+    "weak": ([(1, 64), (2, 128), (4, 256)], [1.0, 0.75, 0.5]),
+    "two batch sizes": ([(1, 64), (2, 64), (4, 32)], [1.0, 0.75, None]),
+    "the fastest of the fewest": ([(2, 64), (4, 64), (2, 64)], [0.5, 0.375, 1.0]),
+    "one number of replicas": ([(2, 64), (2, 64), (2, 64)], [None, None, None]),
+}
+
+
+@pytest.mark.parametrize("case", SCALES)
+def test_scaling_efficiency(case: str, tmp_path: Path) -> None:
+    runs, expected = SCALES[case]
+    for number, (replicas, batch) in enumerate(runs):
+        leave(
+            tmp_path / str(number), replicas=replicas, speed=100.0 + 50 * number,
+            config={"trainer.batch_size": batch, "hardware.devices": replicas},
+        )  # fmt: skip
+    found = compared(tmp_path)
+    values = [found.efficiency.get(run.name) for run in found.runs]
+    assert values == [None if e is None else pytest.approx(e) for e in expected]
+    assert bool(found.efficiency) != any("no scaling efficiency" in n for n in found.notes)
+
+
+def test_speed_of_other_experiments_is_not_compared(tmp_path: Path) -> None:
+    leave(tmp_path / "0", config={"trainer.epochs": 1})
+    leave(tmp_path / "1", replicas=2, config={"trainer.epochs": 2, "strategy.name": "mirrored"})
+    assert not compared(tmp_path).efficiency
+
+
+def test_another_metric(sweep: Path) -> None:
+    found = compared(sweep, metric="examples_per_second", baseline="1")
+    assert found.differences["0"] == {1: 0.0, 2: 0.0}
+    [first, *_] = table(found).values()
+    assert first["examples_per_second"] == "7.000"
+    assert (first["val_accuracy"], first["difference"]) == ("0.9000", "0")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["nowhere"], "error: PATH=nowhere: is not there; accepted: a folder with runs in it, or "
+         "the id of a run in MLflow; type: python -m dtrain.compare outputs"),
+        (["."], "error: PATH=.: holds no run folder; "),
+        (["file"], "error: PATH=file: is no folder; "),
+        (["s", "--baseline", "7"], "error: --baseline=7: no run matches; accepted: one of 0, 1, 2, "
+         "3; or KEY=VALUE that one alone has; type: --baseline 0"),
+        (["s", "--baseline", "seed=0"], "error: --baseline=seed=0: 3 runs match; accepted: one of "
+         "0, 1, 2; or KEY=VALUE that one alone has; type: --baseline 0"),
+        (["s/0", "s/2b", "--baseline", "0"], "error: --baseline=0: no other run has loss at a step "
+         "of 0; accepted: runs with common steps; type: trainer.log_every_steps=N, the same for"),
+        (["s", "--metric", "los"], "error: --metric=los: no run has it; accepted: "
+         "examples_per_second, loss; type: --metric loss"),
+        (["f" * 32, "--uri", "sqlite:///no.db"], "error: --uri=sqlite:///no.db: is not there; "
+         "accepted: the store that holds the runs; type: --uri sqlite:////PATH/OF/outputs/mlflow.db"
+         ", or --uri http://HOST:PORT"),
+    ],
+)  # fmt: skip
+def test_usage_errors(
+    arguments: list[str], expected: str, sweep: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leave(sweep / "2b", {7: 1.0})
+    if arguments == ["."]:
+        os.chdir(RunDir.create(sweep.parent / "empty").path)
+    Path("file").touch()
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(expected)
+    assert captured.err.count("\n") == 1
+    assert not list(sweep.glob("*.html")) and not list(sweep.parent.glob("*.db"))
+
+
+def test_a_place_that_cannot_be_written(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("taken").touch()
+    assert main(["s", "--output", "taken"]) == 1
+    assert capsys.readouterr().err == "error: taken: File exists\n"
+
+
+def test_a_store_that_does_not_answer(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    assert main(["f" * 32, "--uri", "http://me:hidden@127.0.0.1:9"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: http://***@127.0.0.1:9 does not answer: ")
+    assert "hidden" not in error and error.count("\n") == 1
+
+
+def test_what_nobody_should_read(tmp_path: Path) -> None:
+    assert public({"a": {"api_key": 1, "Token": "x", "tokens": 3, "uri": "http://u:p@h/x"}}) == {
+        "a.tokens": "3", "a.uri": "http://***@h/x"
+    }  # fmt: skip
+    for name in ("0", "1"):
+        config = {"dataset.password": f"hidden{name}", "model.path": "${oc.env:X}"}
+        leave(tmp_path / name, config={**config, "model.uri": f"http://u:hidden@h/{name}"})
+    lines = compare.write(tmp_path)
+    for path in tmp_path.glob("*.*"):
+        assert "hidden" not in path.read_text()
+    assert "hidden" not in "".join(lines)
+
+
+def test_a_hundred_runs(tmp_path: Path) -> None:
+    jobs = []
+    for number in range(100):
+        rate = 10 ** (-4 + 3 * number / 99)
+        curve = {step: 1 / (1 + rate * step) for step in range(1, 501)}
+        leave(tmp_path / str(number), curve, 1 - rate, config={"optimizer.learning_rate": rate})
+        jobs.append(job(number, **{"optimizer.learning_rate": str(rate)}))
+    write_json(tmp_path / "sweep.json", {"name": "s", "status": "FINISHED", "jobs": jobs})
+    compare.write(tmp_path, "50")
+    page = (tmp_path / "comparison.html").read_text()
+    lines = re.findall(r'class="run-(\d+)"', page)
+    assert {lines.count(str(number)) for number in range(100)} == {3, 4}
+    assert lines.count("50") == 3, "all but the difference from itself"
+    assert len(set(plots.colours(100))) == 100
+    assert len(page) < 5_000_000, "curves are thinned out"
+    assert len(rows((tmp_path / "curves.csv").read_text())) == 100 * 500 * 2
+
+
+@pytest.mark.parametrize(
+    ("values", "ticks"),
+    [
+        (["0.0001", "0.001", "0.1"], {"0.001", "0.01", "0.1"}),  # over two decades
+        (["0.001", "0.01"], {"0.002", "0.004", "0.006", "0.008", "0.010"}),
+        (["0", "100"], {"0", "20", "40", "60", "80", "100"}),
+        (["true", "false"], {"true", "false"}),
+        (["1", "null"], {"1", "null"}),
+        (["nan", "1"], {"nan", "1"}),
+    ],
+)
+def test_axes_of_parameters(values: list[str], ticks: set[str], tmp_path: Path) -> None:
+    runs = [Run(str(n), "", objective=0.5, differs={"k": v}) for n, v in enumerate(values)]
+    found = Comparison(runs, ["k"], "loss", objective="o", mode="max")
+    before = dict(matplotlib.rcParams)
+    [_, section, *_] = plots.sections(found)
+    assert dict(matplotlib.rcParams) == before
+    [svg] = section.plots
+    assert ticks <= set(re.findall(r">([^<>]+)</text>", svg))
+    assert "currentColor" in svg and "#010203" not in svg
+
+
+def test_peaks_of_the_difference_stay(tmp_path: Path) -> None:
+    leave(tmp_path / "0", dict.fromkeys(range(1, 2001), 1.0))
+    leave(tmp_path / "1", {step: 3.0 if step == 777 else 1.0 + 1e-9 for step in range(1, 2001)})
+    found = compared(tmp_path, baseline="0")
+    steps, values = plots._largest(found.differences["1"])
+    assert (len(steps) <= 400, max(values), steps[-1]) == (True, 2.0, 2000)
+
+
+def test_as_a_command(sweep: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(REPO)}
+    code = (
+        "import sys; from dtrain import compare; assert 'matplotlib' not in sys.modules\n"
+        "import runpy; sys.argv[0] = 'x'\n"
+        "try: runpy.run_module('dtrain.compare', run_name='__main__', alter_sys=True)\n"
+        "finally: print({'tensorflow', 'keras', 'mlflow', 'hydra', 'matplotlib.pyplot'}"
+        " & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code, "s", "--output", "here/there"],
+        capture_output=True, text=True, timeout=60, env=environment,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("page: here/there/comparison.html\nset()\n")
+    names = ["comparison.csv", "comparison.html", "curves.csv"]
+    assert sorted(path.name for path in Path("here/there").iterdir()) == names
+    assert not list(sweep.glob("*.html"))
+
+
+def ship(folder: Path, config: Any, parent: str | None = None) -> str:
+    """Record a run folder in the embedded store; return its id there."""
+    rundir = RunDir(folder)
+    cluster = Cluster((Task("chief", 0, 1),), "cpu", 1, {})
+    shipper = Shipper(config, rundir, cluster)
+    shipper.open(1000.0)
+    shipper.ship([{"event": "start", "time": 1000.0, "step": 0, "replicas": 2, "parameters": 5}])
+    points = {1: 2.0, 2: 1.5} if parent is None else {1: 2.0, 2: 1.0}
+    for step, value in points.items():
+        event = {
+            "event": "metrics",
+            "time": 1000.0 + step,
+            "step": step,
+            "metrics": {"loss": value},
+        }
+        shipper.ship([event])
+    shipper.close("FINISHED", 1010.0)
+    past = read_json(rundir.tracking)
+    assert past is not None
+    if parent is not None:
+        client = import_mlflow().tracking.MlflowClient(past["uri"])
+        client.set_tag(past["run_id"], "mlflow.parentRunId", parent)
+        client.set_tag(past["run_id"], "job", folder.name)
+    return str(past["run_id"])
+
+
+def test_runs_in_mlflow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parent = ship(RunDir.create(tmp_path / "p").path, composed("name=parent"))
+    words = ("strategy=one_device", "name=a"), ("strategy=mirrored", "name=a")
+    ids = []
+    for number, each in enumerate(words):
+        folder = leave(tmp_path / "runs" / str(number), accuracy=0.5 + number / 4)
+        ids.append(ship(folder, composed(*each), parent))
+    assert main([parent, "--baseline", ids[0]]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines[:3]] == [
+        ["run", "strategy", "status", "replicas", "examples/s", "loss", "val_loss", "val_accuracy",
+         "difference", "seconds", "marks"],
+        ["a", ids[0][:8], "one_device", "FINISHED", "2", "100", "1.000", "1.000", "0.5000", "-",
+         "2.0", "baseline"],
+        ["a", ids[1][:8], "mirrored", "FINISHED", "2", "100", "1.000", "1.000", "0.7500", "0",
+         "2.0", "best"],
+    ]  # fmt: skip
+    # By ids of their own, with the parent's as a run among others, and with a folder.
+    assert main([*ids, str(leave(tmp_path / "f", {1: 2.2, 2: 1.0})), "--baseline", "f"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("f ") and " 9.1e-02 " in lines[2]
+    assert Path("comparison.html").is_file()
+    assert main(["f" * 32]) == 2
+    assert capsys.readouterr().err == (
+        f"error: RUN_ID={'f' * 32}: is not in sqlite:///{tmp_path}/outputs/mlflow.db; accepted: "
+        "the id of a run there; type: --uri STORE with the store that it is in\n"
+    )
+    # One that has no result yet, of which MLflow knows less.
+    lone = ship(RunDir.create(tmp_path / "l").path, composed("objective=loss", "name=lone"))
+    assert main([lone]) == 0
+    head, row, *_ = capsys.readouterr().out.splitlines()
+    assert head.split() == ["run", "status", "replicas", "loss", "seconds", "marks"]
+    assert row.split() == ["lone", "FINISHED", "2", "1.500", "10.0", "best"]
