@@ -15,6 +15,7 @@ import dtrain
 PACKAGE = Path(dtrain.__file__).parent
 #: Modules that both halves use, lowest first; each may import those before it.
 SHARED = [
+    "secrets",
     "errors",
     "rundir",
     "cluster",
@@ -40,17 +41,24 @@ CONTROLLER = [
     "launchers.env",
     "launchers.describe",
     "launchers",
+    "private",
     "presets",
     "schema",
     "explain",
     "resume",
     "plan",
     "progress",
+    "tracking.store",
+    "tracking.family",
+    "tracking.shipper",
+    "tracking.courier",
     "tracking",
     "report",
     "supervisor",
     "result",
     "member",
+    "sweep",
+    "sweep.parent",
     "job",
     "cli",
 ]

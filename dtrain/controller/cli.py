@@ -11,11 +11,11 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain import errors
-from dtrain.controller import resume, schema
+from dtrain import errors, secrets
+from dtrain.controller import private, resume, schema
 from dtrain.controller.explain import explain
 from dtrain.controller.job import Outcome, run
 from dtrain.errors import DtrainError, UsageError
@@ -67,10 +67,10 @@ def _job(config: DictConfig) -> Outcome:
     settings = HydraConfig.get()
     overrides = list(settings.overrides.task)
     schema.refuse_unknown(config)
-    OmegaConf.resolve(config)
+    moved = private.resolve(config)
     config.output_dir = str(Path(config.output_dir).absolute())
     sources = {source.provider: source.path for source in settings.runtime.config_sources}
-    command = resume.command(overrides, sources.get("command-line"))
+    command = resume.command(private.words(overrides, moved), sources.get("command-line"))
     if config.resume == resume.AUTO:
         if settings.mode == RunMode.MULTIRUN:
             raise UsageError(
@@ -99,4 +99,4 @@ def _job(config: DictConfig) -> Outcome:
 
 
 def _print(error: Exception) -> None:
-    print(f"error: {error}", file=sys.stderr)
+    print(f"error: {secrets.mask(str(error))}", file=sys.stderr)

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from dtrain import checkpoint, errors, targets
 from dtrain.cluster import Cluster
-from dtrain.controller import member, report, result
+from dtrain.controller import member, private, report, result
 from dtrain.controller.launchers import Env, Launcher
 from dtrain.controller.launchers.describe import describe
 from dtrain.controller.plan import Plan, check_values, machine, plan, sizes
@@ -58,7 +58,7 @@ def run(config: DictConfig, folder: Path, command: dict[str, Any]) -> Outcome:
     launcher: Launcher = targets.instantiate(targets.plain(config.launcher), "launcher")
     here = machine(launcher.shares_machine)
     early = plan(config, None, here)
-    facts = {key: text for key, text in flatten(targets.plain(config)).items() if _shared(key)}
+    facts = {key: text for key, text in flatten(private.written(config)).items() if _shared(key)}
     cluster = launcher.check(early.cluster, facts)
     if not config.dry_run:
         launcher.prepare(cluster)  # imports TensorFlow while the data is looked at
@@ -160,8 +160,8 @@ class Job:
             self._back_to_the_checkpoint()
             # Killed now, it is unfinished: resume=auto goes by this file.
             self._rundir.result.unlink(missing_ok=True)
-        text = OmegaConf.to_yaml(self._config, resolve=True)
-        write_text(self._rundir.config, text, lasting=True)
+        # Resolved but for references to secrets, which the tasks have in their environment.
+        write_text(self._rundir.config, OmegaConf.to_yaml(self._config), lasting=True)
         write_json(self._rundir.command, self._command, lasting=True)
         self._rundir.logs.mkdir(exist_ok=True)
 

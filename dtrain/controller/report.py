@@ -9,6 +9,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from dtrain import secrets
 from dtrain.cluster import Cluster
 from dtrain.controller.plan import Plan
 from dtrain.controller.progress import Display
@@ -52,8 +53,10 @@ def print_plan(
         "epochs": f"{config.trainer.epochs}",
         "precision": config.hardware.precision.name,
         "run folder": config.resume or short(folder),
-        "tracking": uri(config) if config.tracking.mlflow else "none (journal and TensorBoard)",
+        "tracking": "none (journal and TensorBoard)",
     }
+    if config.tracking.mlflow:
+        rows["tracking"] = secrets.mask(uri(config))
     print(f"plan: {config.name}")
     for name, value in rows.items():
         print(f"  {name:<20} {value}")
@@ -110,7 +113,7 @@ def print_end(
     if not shipped:
         display.message(f"tracking: MLflow has not got everything; type: {sync}")
     elif config.tracking.mlflow:
-        address = uri(config)
+        address = secrets.mask(uri(config))
         if address.startswith("http"):
             display.message(f"compare: {address}")
         else:

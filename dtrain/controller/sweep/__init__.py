@@ -1,0 +1,1 @@
+"""A sweep: many jobs of one command, and what is recorded of them together."""
