@@ -110,6 +110,7 @@ class Server:
 
     def __init__(self, folder: Path):
         self._folder = folder
+        self.database = folder / "server.db"
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port: int = free.getsockname()[1]
         self.start()
@@ -119,7 +120,7 @@ class Server:
         command = [
             sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port",
             str(self.port), "--workers", "1", "--backend-store-uri",
-            f"sqlite:///{self._folder}/server.db", "--artifacts-destination",
+            f"sqlite:///{self.database}", "--artifacts-destination",
             str(self._folder / "artifacts"),
         ]  # fmt: skip
         with (self._folder / "server.log").open("ab") as log:
@@ -127,10 +128,10 @@ class Server:
                 command, stdout=log, stderr=log, start_new_session=True,
                 env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"},
             )  # fmt: skip
+        health = f"http://127.0.0.1:{self.port}/health"
         while True:
-            with contextlib.suppress(OSError):
-                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5):
-                    return
+            with contextlib.suppress(OSError), urllib.request.urlopen(health, timeout=5):
+                return
             if self._process.poll() is not None:
                 raise SystemExit((self._folder / "server.log").read_text())
             time.sleep(0.1)

@@ -47,6 +47,8 @@ def import_mlflow() -> Any:
     os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = "0"
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    # Lines with the address, password and all.
+    os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
     with _connecting:  # threads that import one package together can find it half made
         import mlflow.entities
         import mlflow.tracking
