@@ -32,6 +32,7 @@ bench: install
 	$(BIN)/python experiments/benchmark.py
 	$(BIN)/python experiments/clusters.py
 	$(BIN)/python experiments/resume.py
+	$(BIN)/python experiments/outage.py
 
 clean:
 	rm -rf .venv build dist *.egg-info

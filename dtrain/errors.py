@@ -13,6 +13,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from dtrain import secrets
+
 OK = 0
 FAILED = 1
 USAGE = 2
@@ -42,7 +44,10 @@ class UsageError(DtrainError):
     exit_code = USAGE
 
     def __init__(self, key: str, value: object, problem: str, accepted: str, hint: str):
-        super().__init__(f"{key}={value}: {problem}; accepted: {accepted}; type: {hint}")
+        text = f"{key}={value}: {problem}; accepted: {accepted}; type: {hint}"
+        if secrets.is_secret(value, key):
+            text = text.replace(str(value), secrets.HIDDEN)
+        super().__init__(secrets.mask(text))
         self.key = key
 
 

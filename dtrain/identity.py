@@ -9,7 +9,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from dtrain import targets
+from dtrain import secrets, targets
 
 #: Which examples a step sees.
 DATA = ("dataset", "trainer.batch_size", "trainer.steps_per_epoch")
@@ -39,8 +39,11 @@ _PACKAGES = ("dtrain", "tensorflow", "keras", "numpy")
 
 
 def value(config: DictConfig, key: str) -> Any:
-    """Return what ``config`` has under ``key`` as plain values, enumerations by their names."""
-    found = targets.plain(OmegaConf.select(config, key))
+    """Return what ``config`` has under ``key`` as plain values, enumerations by their names.
+
+    Secrets are hidden: another password makes no other run.
+    """
+    found = secrets.hide(targets.plain(OmegaConf.select(config, key)), key)
     return getattr(found, "name", found)
 
 

@@ -1,52 +1,77 @@
-"""``python -m dtrain.sync RUN_DIR``: ship a run folder to MLflow, whatever is missing there."""
+"""``python -m dtrain.sync RUN_DIR``: ship a run or a sweep to MLflow, whatever is missing there."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
+from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from dtrain import errors, journal
-from dtrain.cluster import Cluster
-from dtrain.controller.tracking import Shipper, uri
+from dtrain import errors
+from dtrain.controller.sweep import parent
+from dtrain.controller.tracking import Store, reason, ship_folder
 from dtrain.errors import UsageError
 from dtrain.rundir import RunDir, read_json
 
 
 def sync(path: str, to: str | None = None) -> str:
-    """Make MLflow hold what the journal of one run holds; what it has is not written twice.
+    """Make MLflow hold what a run folder or a sweep folder holds; nothing is written twice.
 
     Args:
-        path: the run folder.
-        to: tracking URI, instead of the run's own.
+        path: the folder.
+        to: tracking URI, instead of its own.
 
     Returns:
-        The URI that it was shipped to.
+        The URI that it was shipped to, without a password.
 
     Raises:
-        UsageError: ``path`` is no run folder.
+        UsageError: ``path`` is neither, or a command is at work there.
     """
-    rundir = RunDir(path)
-    config = OmegaConf.load(rundir.config) if rundir.config.is_file() else None
-    cluster = read_json(rundir.cluster)
-    if not isinstance(config, DictConfig) or cluster is None:
+    sweep = read_json(Path(path) / "sweep.json")
+    folders = [RunDir(path)] if sweep is None else parent.jobs_of(Path(path))
+    configs = [(rundir, _config(rundir, to)) for rundir in folders if _is_run(rundir)]
+    if not configs:
         raise UsageError(
             "RUN_DIR", path, "is not a run folder", "a folder with config.yaml and journal.jsonl",
             "python -m dtrain.sync outputs/DATE/TIME_NAME",
         )  # fmt: skip
+    for rundir, config in configs:
+        _ship(config, rundir)
+    store = Store(config)
+    if sweep is not None:
+        # Not ended: the controller was killed and could not say how.
+        ended = sweep.get("ended") or time.time()
+        status = "KILLED" if sweep["status"] == "RUNNING" else sweep["status"]
+        parent.record(store, config, Path(path), status, ended)
+    return store.shown
+
+
+def _is_run(rundir: RunDir) -> bool:
+    return rundir.config.is_file() and rundir.cluster.is_file()
+
+
+def _config(rundir: RunDir, to: str | None) -> DictConfig:
+    config = OmegaConf.load(rundir.config)
+    assert isinstance(config, DictConfig), rundir.config
     if to is not None:
         config.tracking.uri = to
-    events = journal.read(rundir.journal)
-    result = read_json(rundir.result) or {}
-    started = result.get("started") or (events[0]["time"] if events else time.time())
-    shipper = Shipper(config, rundir, Cluster.from_json(cluster))
-    shipper.open(started)
-    shipper.ship(events)
-    # No result: the controller was killed and could not say how the run ended.
-    shipper.close(result.get("status", "KILLED"), started + result.get("seconds", 0.0))
-    return uri(config)
+    return config
+
+
+def _ship(config: DictConfig, rundir: RunDir) -> None:
+    lock = rundir.lock()
+    if lock is None:
+        raise UsageError(
+            "RUN_DIR", rundir.path, f"the command of process {rundir.holder()} is at work in it",
+            "a run that has ended", f"python -m dtrain.sync {rundir.path} when it has ended",
+        )  # fmt: skip
+    try:
+        ship_folder(config, rundir)
+    finally:
+        os.close(lock)
 
 
 def main() -> int:
@@ -61,8 +86,7 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except Exception as error:  # whatever a server, a driver or a proxy may raise
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        print(f"error: {arguments.run_dir} could not be shipped: {reason}", file=sys.stderr)
+        print(f"error: {arguments.run_dir} could not be shipped: {reason(error)}", file=sys.stderr)
         return errors.FAILED
     print(f"shipped to {address}")
     return errors.OK

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import json
+import urllib.request
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -112,3 +115,67 @@ def test_a_trace_of_some_steps(tmp_path: Path) -> None:
             assert bool(traces) == (step >= last)
         summaries.close()
         assert len(list(folder.glob("plugins/profile/*/*.xplane.pb"))) == 1
+
+
+@pytest.mark.task
+def test_tensorboard_draws_the_hyperparameters_of_a_sweep(tmp_path: Path) -> None:
+    """Asked as its page asks: the axes with their types, and each job with its last values."""
+    from dtrain.task.summaries import Summaries
+
+    for number, (rate, strategy, status) in enumerate(
+        [("0.001", "mirrored", "FINISHED"), ("0.1", "one_device", "FAILED"), ("1e-5", "ps", None)]
+    ):
+        folder = tmp_path / str(number) / "tensorboard"
+        differs = {"optimizer.learning_rate": rate, "strategy": strategy, "model.bias": "true"}
+        summaries = Summaries(
+            folder, tmp_path / "none", False, None, {"number": number, "differs": differs}
+        )
+        summaries.scalars(10, {"loss": 2.0 - number, "val_loss": 3.0})
+        summaries.flush()
+        if status is not None:  # the last one is killed
+            summaries.close(status)
+
+    experiment, sessions = asked(tmp_path)
+    axes = {axis["name"]: axis["type"] for axis in experiment["hparamInfos"]}
+    assert axes == {
+        "optimizer.learning_rate": "DATA_TYPE_FLOAT64",
+        "strategy": "DATA_TYPE_STRING",
+        "model.bias": "DATA_TYPE_BOOL",
+    }
+    columns = {(m["name"]["group"], m["name"]["tag"]) for m in experiment["metricInfos"]}
+    assert columns == {("train", "loss"), ("validation", "loss")}
+    found = {group["hparams"]["strategy"]: group for group in sessions}
+    assert {s: g["hparams"]["optimizer.learning_rate"] for s, g in found.items()} == {
+        "mirrored": 0.001, "one_device": 0.1, "ps": 1e-5,
+    }  # fmt: skip
+    states = {strategy: group["sessions"][0].get("status") for strategy, group in found.items()}
+    assert states == {
+        "mirrored": "STATUS_SUCCESS", "one_device": "STATUS_FAILURE", "ps": "STATUS_UNKNOWN",
+    }  # fmt: skip
+    values = {m["name"]["group"]: m["value"] for m in found["one_device"]["metricValues"]}
+    assert values == {"train": 1.0, "validation": 3.0}
+
+
+def asked(logdir: Path) -> tuple[Any, Any]:
+    """Start TensorBoard's server on ``logdir`` and ask for what its hparams page is drawn from."""
+    from tensorboard import program
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of TensorBoard's own imports
+        board = program.TensorBoard()
+        board.configure(logdir=str(logdir), host="127.0.0.1", port=0, load_fast="false")
+        page = f"{board.launch()}data/plugin/hparams"
+
+    def ask(name: str, body: dict[str, Any]) -> Any:
+        request = urllib.request.Request(
+            f"{page}/{name}", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)
+
+    states = [f"STATUS_{name}" for name in ("UNKNOWN", "SUCCESS", "FAILURE", "RUNNING")]
+    wanted = {"startIndex": 0, "sliceSize": 100, "allowedStatuses": states}
+    while True:  # it reads the files from a thread of its own
+        groups = ask("session_groups", wanted).get("sessionGroups", [])
+        if len(groups) == 3 and all(len(group["metricValues"]) == 2 for group in groups):
+            return ask("experiment", {}), groups

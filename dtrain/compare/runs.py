@@ -11,7 +11,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from dtrain import journal
+from dtrain import journal, secrets
 from dtrain.controller.tracking import flatten
 from dtrain.errors import UsageError
 from dtrain.rundir import RunDir, read_json
@@ -20,8 +20,6 @@ from dtrain.rundir import RunDir, read_json
 UNFINISHED = "UNFINISHED"
 #: Python's words, and those that one types.
 _WORDS = {"None": "null", "True": "true", "False": "false"}
-_SECRET = re.compile(r"(^|[._])(password|passwd|secret|token|api_?key|access_key|credentials?)$")
-_IN_ADDRESS = re.compile(r"://[^/@\s]+@")
 
 
 @dataclasses.dataclass
@@ -72,14 +70,9 @@ def kind(config: dict[str, str], group: str) -> str | None:
 
 
 def public(values: dict[str, Any]) -> dict[str, str]:
-    """Return values as one types them, without what nobody should read over a shoulder."""
-    flat = {key: text for key, text in flatten(values).items() if not _SECRET.search(key.lower())}
-    return {key: _WORDS.get(text, masked(text)) for key, text in flat.items()}
-
-
-def masked(text: str) -> str:
-    """Return ``text`` without the user and password of the addresses in it."""
-    return _IN_ADDRESS.sub("://***@", text)
+    """Return values as one types them, without secrets."""
+    flat = {key: text for key, text in flatten(values).items() if not secrets.named(key)}
+    return {key: _WORDS.get(text, secrets.mask(text)) for key, text in flat.items()}
 
 
 def number(value: Any) -> float | None:
@@ -128,7 +121,7 @@ def tell(run: Run, result: dict[str, Any]) -> None:
     run.objective = number(result.get("objective"))
     run.speed = number(result.get("examples_per_second"))
     run.seconds = number(result.get("seconds"))
-    run.problem = masked(result["error"]) if result.get("error") else None
+    run.problem = secrets.mask(result["error"]) if result.get("error") else None
 
 
 def _below(folder: Path) -> Iterator[tuple[Path, dict[str, Any] | None]]:
@@ -193,7 +186,7 @@ def _of_the_sweep(run: Run, job: dict[str, Any], whole: bool) -> None:
     run.config = run.config or differs
     if run.status == UNFINISHED:
         run.status = str(job["status"])
-    run.problem = run.problem or (masked(str(job["error"])) if job.get("error") else None)
+    run.problem = run.problem or (secrets.mask(str(job["error"])) if job.get("error") else None)
     objective = number(job.get("objective"))
     run.objective = run.objective if objective is None else objective
     run.seconds = number(job.get("seconds")) if run.seconds is None else run.seconds

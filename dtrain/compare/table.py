@@ -8,9 +8,9 @@ import io
 from collections.abc import Iterable
 from typing import Any
 
+from dtrain.columns import aligned
 from dtrain.compare.comparison import Comparison
 from dtrain.compare.runs import Run
-from dtrain.text import aligned
 
 
 @dataclasses.dataclass

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dtrain.compare.runs import Run, last, masked, public, tell
-from dtrain.controller.tracking import import_mlflow
+from dtrain import secrets
+from dtrain.compare.runs import Run, last, public, tell
+from dtrain.controller.tracking import import_mlflow, reason
 from dtrain.errors import DtrainError, UsageError
 
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -54,11 +55,11 @@ def of_ids(ids: Sequence[str], uri: str) -> list[Run]:
         except mlflow.exceptions.MlflowException as error:
             if error.error_code == "RESOURCE_DOES_NOT_EXIST":
                 raise UsageError(
-                    "RUN_ID", each, f"is not in {masked(uri)}", "the id of a run there",
+                    "RUN_ID", each, f"is not in {secrets.mask(uri)}", "the id of a run there",
                     "--uri STORE with the store that it is in",
                 ) from None  # fmt: skip
-            reason = masked(str(error).splitlines()[0])
-            raise DtrainError(f"{masked(uri)} does not answer: {reason}") from None
+            why = reason(error)
+            raise DtrainError(f"{secrets.mask(uri)} does not answer: {why}") from None
     names = [str(run.info.run_name) for run in found.values()]
     of_one = (
         len({run.data.tags.get("mlflow.parentRunId", each) for each, run in found.items()}) == 1

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, open_dict
 
 from dtrain import targets
-from dtrain.controller import schema
+from dtrain.controller import private, schema
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.plan import Plan, check_values, machine, plan, sizes
 from dtrain.controller.tracking import flatten
@@ -36,17 +37,21 @@ class Checked:
     splits: Splits | None
 
 
-def settle(config: DictConfig) -> None:
+def settle(config: DictConfig) -> dict[str, tuple[Any, str]]:
     """Resolve a configuration that Hydra has composed, and take out what is not of the job.
 
+    Returns:
+        Where a secret was moved to (:func:`dtrain.controller.private.resolve`).
+
     Raises:
-        UsageError: it has a key that nothing reads.
+        UsageError: it has a key that nothing reads, or a reference to what is not there.
     """
     schema.refuse_unknown(config)
-    OmegaConf.resolve(config)
+    moved = private.resolve(config)
     config.output_dir = str(Path(config.output_dir).absolute())
     with open_dict(config):
         del config["sweep"]  # how many run at once is no property of one
+    return moved
 
 
 def check(
@@ -66,7 +71,7 @@ def check(
     launcher: Launcher = targets.instantiate(targets.plain(config.launcher), "launcher")
     here = machine(launcher.shares_machine)
     early = plan(config, None, here)
-    facts = {key: text for key, text in flatten(targets.plain(config)).items() if _shared(key)}
+    facts = {key: text for key, text in flatten(private.written(config)).items() if _shared(key)}
     cluster = launcher.check(early.cluster, facts)
     if prepare:
         launcher.prepare(cluster)

@@ -15,8 +15,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain import errors
-from dtrain.controller import resume, schema, sweep
+from dtrain import errors, secrets
+from dtrain.controller import private, resume, schema, sweep
 from dtrain.controller.check import settle
 from dtrain.controller.explain import explain
 from dtrain.controller.job import Outcome, run
@@ -81,9 +81,9 @@ def _job(config: DictConfig) -> Outcome:
             "cannot give each job its own process, cores and GPUs",
             "dtrain", "hydra/launcher=dtrain",
         )  # fmt: skip
-    settle(config)
+    moved = settle(config)
     sources = {source.provider: source.path for source in settings.runtime.config_sources}
-    command = resume.command(overrides, sources.get("command-line"))
+    command = resume.command(private.words(overrides, moved), sources.get("command-line"))
     if config.resume == resume.AUTO:
         config.resume = resume.find(config, command)
         found = config.resume or "no unfinished run of this command: a new one begins"
@@ -103,6 +103,6 @@ def _job(config: DictConfig) -> Outcome:
 
 
 def _print(error: Exception) -> None:
-    print(f"error: {error}", file=sys.stderr)
+    print(f"error: {secrets.mask(str(error))}", file=sys.stderr)
     for note in getattr(error, "__notes__", ()):
-        print(note, file=sys.stderr)
+        print(secrets.mask(note), file=sys.stderr)

@@ -167,8 +167,8 @@ class Job:
             self._back_to_the_checkpoint()
             # Killed now, it is unfinished: resume=auto goes by this file.
             self._rundir.result.unlink(missing_ok=True)
-        text = OmegaConf.to_yaml(self._config, resolve=True)
-        write_text(self._rundir.config, text, lasting=True)
+        # Resolved but for references to secrets, which the tasks have in their environment.
+        write_text(self._rundir.config, OmegaConf.to_yaml(self._config), lasting=True)
         past = read_json(self._rundir.command) or {}  # it may be one of a sweep
         write_json(self._rundir.command, {**past, **self._command}, lasting=True)
         self._rundir.logs.mkdir(exist_ok=True)

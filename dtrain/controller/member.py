@@ -73,7 +73,7 @@ def _folder(config: DictConfig, cluster: Cluster, path: str) -> RunDir:
         rundir = RunDir(Path(config.output_dir) / Path(path).parent.name / Path(path).name)
     rundir.logs.mkdir(parents=True, exist_ok=True)
     if not _is_of_this_job(rundir, config, cluster):  # none, or what a resumed run left here
-        rundir.config.write_text(OmegaConf.to_yaml(config, resolve=True))
+        rundir.config.write_text(OmegaConf.to_yaml(config))
         write_json(rundir.cluster, cluster.to_json())
     return rundir
 

@@ -9,12 +9,13 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from dtrain import secrets
 from dtrain.cluster import Cluster
+from dtrain.columns import aligned
 from dtrain.controller.plan import Plan
 from dtrain.controller.progress import View
 from dtrain.controller.tracking import uri
 from dtrain.rundir import RunDir
-from dtrain.text import aligned
 
 
 def short(path: Path) -> str:
@@ -53,8 +54,10 @@ def print_plan(
         "epochs": f"{config.trainer.epochs}",
         "precision": config.hardware.precision.name,
         "run folder": config.resume or short(folder),
-        "tracking": uri(config) if config.tracking.mlflow else "none (journal and TensorBoard)",
+        "tracking": "none (journal and TensorBoard)",
     }
+    if config.tracking.mlflow:
+        rows["tracking"] = secrets.mask(uri(config))
     print(f"plan: {config.name}")
     for name, value in rows.items():
         print(f"  {name:<20} {value}")
@@ -109,7 +112,7 @@ def print_end(
     if not shipped:
         view.message(f"tracking: MLflow has not got everything; type: {sync}")
     elif config.tracking.mlflow:
-        address = uri(config)
+        address = secrets.mask(uri(config))
         if address.startswith("http"):
             view.detail(f"compare: {address}")
         else:

@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from dtrain import journal
+from dtrain import journal, secrets
 from dtrain.cluster import Cluster
 from dtrain.controller import report
 from dtrain.controller.progress import without_chatter
@@ -38,7 +38,7 @@ def problem(
     log = rundir.log(failure.task)
     own = error(events) if failure.task == cluster.chief.name else None
     said = failure.reason or own or last_words(log)
-    return f"{failure.task}: {said} (log: {report.short(log)})"
+    return f"{failure.task}: {secrets.mask(said)} (log: {report.short(log)})"
 
 
 def result(

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from dtrain import checkpoint, identity
+from dtrain import checkpoint, identity, secrets
 from dtrain.errors import CheckpointError, UsageError
 from dtrain.rundir import RunDir, read_json
 
@@ -117,7 +117,9 @@ def _sorted(words: dict[str, Any]) -> tuple[list[str], Any]:
 def _load(rundir: RunDir) -> DictConfig | None:
     """Return the configuration of a run, None where a person has spoilt the file."""
     try:
-        config = OmegaConf.load(rundir.config)
+        # Without the secrets: what it refers to may be gone from the environment, or another.
+        plain = OmegaConf.to_container(OmegaConf.load(rundir.config), resolve=False)
+        config = OmegaConf.create(secrets.hide(plain))
         OmegaConf.resolve(config)
     except (OSError, ValueError, YAMLError, OmegaConfBaseException):
         return None

@@ -8,6 +8,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from dtrain import secrets
+
 _BATCH_HOOKS = (
     "on_train_batch_begin",
     "on_train_batch_end",
@@ -21,7 +23,8 @@ class Callbacks:
 
     State: a callback with ``get_state()`` (returns a JSON value) and ``set_state(value)`` says
     itself what a resumed run needs. Of any other, the public attributes that are numbers, strings,
-    booleans or None are kept, and weights held as a list of arrays (``best_weights``).
+    booleans or None are kept, unless named like a secret, and weights held as a list of arrays
+    (``best_weights``).
 
     Args:
         callbacks: the instances.
@@ -60,6 +63,7 @@ class Callbacks:
                 for name, value in vars(callback).items()
                 if isinstance(value, (bool, int, float, str, np.generic, type(None)))
                 and not name.startswith("_")
+                and not secrets.named(name)
             })  # fmt: skip
             best = getattr(callback, "best_weights", None) or []
             arrays.update({f"callbacks/{index}/{i}": np.array(a) for i, a in enumerate(best)})

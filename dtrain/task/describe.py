@@ -10,12 +10,12 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from dtrain.cluster import Cluster
+from dtrain.columns import aligned
 from dtrain.errors import DtrainError
 from dtrain.targets import plain
 from dtrain.task import build, hardware, layouts
 from dtrain.task.layouts import Placement
 from dtrain.task.strategies import Default
-from dtrain.text import aligned
 
 
 def child(text: str, cluster: dict[str, Any], environment: dict[str, str], pipe: Any) -> None:

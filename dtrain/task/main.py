@@ -16,7 +16,7 @@ from typing import Any
 import keras
 from omegaconf import DictConfig, OmegaConf
 
-from dtrain import checkpoint, errors, identity, targets
+from dtrain import checkpoint, errors, identity, secrets, targets
 from dtrain.cluster import Cluster, Task
 from dtrain.errors import DtrainError, UsageError, nearest
 from dtrain.journal import Journal
@@ -70,11 +70,11 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda word:
         stop.install()  # ORDER: some strategies install TensorFlow's own SIGTERM handler when made
         train(rundir, config, strategy, strategy.share(past), journal, stop)
     except DtrainError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        print(secrets.mask(f"{type(error).__name__}: {error}"), file=sys.stderr, flush=True)
         _report(journal, error, str(error))
         return error.exit_code
     except Exception as error:  # the person's model, data or callback, or TensorFlow itself
-        traceback.print_exc()
+        print(secrets.mask(traceback.format_exc()), file=sys.stderr, flush=True)
         if "Could not start gRPC server" in str(error):
             return errors.PORT_TAKEN
         _report(journal, error, f"{type(error).__name__}: {error}")
@@ -96,6 +96,7 @@ def _strategy(config: DictConfig, cluster: Cluster, task: Task, devices: list[st
 
 def _report(journal: Journal | None, error: Exception, message: str) -> None:
     kind = "usage" if isinstance(error, UsageError) else "training"
+    message = secrets.mask(message)
     if journal is not None and not isinstance(error, errors.Interrupted):
         # On a full disk this fails as well; the exit code and the log still tell.
         _quietly(lambda: journal.write("error", kind=kind, message=message[:4000]))
@@ -173,7 +174,13 @@ def _records(rundir: RunDir, config: DictConfig, journal: Journal | None) -> Rec
     return Records(
         rundir,
         journal,
-        Summaries(rundir.tensorboard, rundir.journal, tracking.histograms, traced),
+        Summaries(
+            rundir.tensorboard,
+            rundir.journal,
+            tracking.histograms,
+            traced,
+            (read_json(rundir.command) or {}).get("sweep"),
+        ),
         checkpoint.Writer(
             rundir.checkpoints,
             saving.keep,

@@ -88,7 +88,7 @@ class Records:
             objective = None if best is None else self._writer.objectives[best]
             self.event("end", best_step=best, best_objective=objective, **fields)
         finally:
-            self._summaries.close()
+            self._summaries.close(fields["status"])
 
 
 class Silence(Records):

@@ -12,8 +12,17 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from tensorboard.plugins.hparams import api as hparams
+from tensorboard.plugins.hparams import api_pb2
+from tensorboard.plugins.hparams.summary import session_end_pb
 
 from dtrain import journal
+
+_STATUS = {
+    "FINISHED": api_pb2.STATUS_SUCCESS,
+    "FAILED": api_pb2.STATUS_FAILURE,
+    "KILLED": api_pb2.STATUS_UNKNOWN,
+}
 
 
 class Summaries:
@@ -25,10 +34,17 @@ class Summaries:
         past: the journal of that earlier start.
         histograms: write the distribution of every weight at each epoch's end.
         profile_steps: first and last step of a trace, or None.
+        job: of a sweep, its ``number`` and what ``differs``, for TensorBoard's view of the
+            hyperparameters; None of a single run.
     """
 
     def __init__(
-        self, folder: Path, past: Path, histograms: bool, profile_steps: tuple[int, int] | None
+        self,
+        folder: Path,
+        past: Path,
+        histograms: bool,
+        profile_steps: tuple[int, int] | None,
+        job: dict[str, Any] | None = None,
     ):
         shutil.rmtree(folder, ignore_errors=True)
         self._folder = folder
@@ -36,9 +52,18 @@ class Summaries:
         self._histograms = histograms
         self.profile_steps = profile_steps
         self._profiling = False
+        self._session = None if job is None else self._begin(job)
         for event in journal.read(past):
             if event["event"] == "metrics":
                 self.scalars(event["step"], event["metrics"])
+
+    def _begin(self, job: dict[str, Any]) -> Any:
+        writer = tf.summary.create_file_writer(str(self._folder))
+        values = {key: _number(text) for key, text in job["differs"].items()}
+        with writer.as_default():
+            hparams.hparams(values, trial_id=f"job {job['number']}")
+        writer.flush()  # it is shown while the run goes on
+        return writer
 
     def _writer(self, split: str) -> Any:
         if split not in self._writers:
@@ -76,9 +101,26 @@ class Summaries:
         for writer in self._writers.values():
             writer.flush()
 
-    def close(self) -> None:
-        """End a trace that still runs, and close the files."""
+    def close(self, status: str = "KILLED") -> None:
+        """End a trace that still runs, and close the files; ``status`` is how the run ended."""
         if self._profiling:
             tf.profiler.experimental.stop()
+        if self._session is not None:
+            with self._session.as_default(step=0):
+                end = session_end_pb(_STATUS[status]).SerializeToString()
+                tf.summary.experimental.write_raw_pb(end)
+            self._session.close()
         for writer in self._writers.values():
             writer.close()
+
+
+def _number(text: str) -> bool | int | float | str:
+    """Return ``text`` as the number that it is, so that TensorBoard has an axis for it."""
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

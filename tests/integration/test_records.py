@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dtrain.controller import tracking
-from dtrain.controller.tracking import import_mlflow
+from dtrain.controller.tracking import courier, import_mlflow
 from tests import warm
 
 
@@ -223,7 +222,7 @@ def test_a_server_that_is_away_does_not_stop_training(
     dtrain, quick, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing listens at the URI: the run finishes, says so, and sync ships it elsewhere."""
-    monkeypatch.setattr(tracking, "LAST_SECONDS", 3.0)
+    monkeypatch.setattr(courier, "AWAY_SECONDS", 3.0)
     run = dtrain(*quick, "tracking=mlflow", "tracking.uri=http://127.0.0.1:9")
     assert run.code == 0
     assert run.result["status"] == "FINISHED"

@@ -13,7 +13,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, open_dict
 
 from dtrain import identity, targets
-from dtrain.controller import resume
+from dtrain.controller import private, resume
 from dtrain.controller.check import Checked, check, settle
 from dtrain.controller.plan import Machine, Plan, plan, sizes
 from dtrain.controller.sweep.slots import gpus
@@ -73,6 +73,7 @@ class Composer:
         self._first: DictConfig | None = None
         self._sizes: dict[str, Splits | None] = {}
         self._pinned: dict[str, str] = {}
+        self._moved: dict[str, tuple[Any, str]] = {}  # secrets
         self._prepared: list[dict[str, str]] = []
         sources = {source.provider: source.path for source in master.hydra.runtime.config_sources}
         self._config_dir: str | None = sources.get("command-line")
@@ -84,10 +85,11 @@ class Composer:
             UsageError: it cannot be one of this sweep. A note says which it is, of this and of
                 what Hydra and OmegaConf raise of words that do not compose.
         """
-        words = [_word(each) for each in overrides]
-        differs = {key: value for key, value in words if key not in self._fixed}
-        with _named(number, differs):
-            config = self._compose(number, list(overrides))
+        with _named(number, self._differs(overrides)):
+            config, moved = self._compose(number, list(overrides))
+            self._moved.update(moved)
+            words = private.words(list(overrides), moved)
+            differs = self._differs(words)
             self._refuse(config, differs)
             if config.fork is not None:
                 if config.fork not in self._pinned:
@@ -95,19 +97,22 @@ class Composer:
                     resume.pin(config)
                     self._pinned[given] = config.fork
                 config.fork = self._pinned.get(config.fork, config.fork)
-        draft = Draft(number, list(overrides), differs, config, identity.job_hash(config))
         self._first = self._first or config
-        return draft
+        return Draft(number, words, differs, config, identity.job_hash(config))
 
-    def _compose(self, number: int, overrides: list[str]) -> DictConfig:
+    def _differs(self, words: Sequence[str]) -> dict[str, str]:
+        return {key: value for key, value in map(_word, words) if key not in self._fixed}
+
+    def _compose(
+        self, number: int, overrides: list[str]
+    ) -> tuple[DictConfig, dict[str, tuple[Any, str]]]:
         config: DictConfig = self._loader.load_sweep_config(self._master, overrides)
         with open_dict(config):
             config.hydra.job.id, config.hydra.job.num = str(number), number
         HydraConfig.instance().set_config(config)
         with open_dict(config):
             del config["hydra"]  # of which that is a copy
-        settle(config)
-        return config
+        return config, settle(config)
 
     def _refuse(self, config: DictConfig, differs: dict[str, str]) -> None:
         for key in differs:
@@ -180,7 +185,7 @@ class Composer:
         """Return what the whole sweep is composed of, for ``sweep.resume=``."""
         hydra = [w for w in self._master.hydra.overrides.hydra if not w.startswith("hydra.mode=")]
         kept = []
-        for word in [*hydra, *self._master.hydra.overrides.task]:
+        for word in private.words([*hydra, *self._master.hydra.overrides.task], self._moved):
             key, value = _word(word)
             if key == "fork" and value in self._pinned:  # its newest checkpoint may be another soon
                 word = f"fork={self._pinned[value]}"

@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
+from dtrain.columns import aligned
 from dtrain.controller.plan import Machine
-from dtrain.controller.progress import clock
 from dtrain.controller.report import short
 from dtrain.controller.sweep.compose import Draft
 from dtrain.controller.sweep.record import Record
@@ -17,13 +17,6 @@ from dtrain.controller.sweep.table import columns, number
 def jobs(count: int) -> str:
     """Return so many jobs in words."""
     return f"{count} job" + ("s" if count != 1 else "")
-
-
-def lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return a table as plain lines."""
-    table = [head, *rows]
-    widths = [max(len(row[i]) for row in table) for i in range(len(head))]
-    return ["  ".join(f"{c:<{w}}" for c, w in zip(r, widths, strict=True)).rstrip() for r in table]
 
 
 def print_plan(
@@ -49,7 +42,7 @@ def print_plan(
             planned = _planned(draft, share)
         words = [draft.differs.get(key, "") for key in keys]
         rows.append([str(draft.number), *words, state, *planned])
-    for line in lines(["job", *keys, "state", *head], rows):
+    for line in aligned([["job", *keys, "state", *head], *rows]):
         print(f"  {line}")
     print("dry_run=true: nothing was started")
 
@@ -64,18 +57,16 @@ def _planned(draft: Draft, share: Machine) -> list[str]:
     return [str(len(cluster.tasks)), " + ".join(devices), str(cluster.replicas), each, steps]
 
 
-def summary(record: Record) -> list[str]:
-    """Return how every job ended, what failed and where its log is, and what was best."""
+def summary(record: Record, tracked: bool, shipped: bool) -> list[str]:
+    """Return what failed and where its log is, what was best, and what to type next.
+
+    Args:
+        record: of the sweep.
+        tracked: it is in MLflow.
+        shipped: all of it is there.
+    """
     data, entries = record.data, record.jobs
-    keys = columns([entry["differs"] for entry in entries])
-    rows = []
-    for entry in entries:
-        words = [entry["differs"].get(key, "") for key in keys]
-        status = "pruned" if entry.get("pruned") else entry["status"]
-        time = "" if entry["seconds"] is None else clock(entry["seconds"])
-        rows.append([str(entry["number"]), *words, status, number(entry["objective"]), time])
-    told = lines(["job", *keys, "status", data["objective"], "time"], rows)
-    told += [f"job {e['number']} failed: {_problem(record, e)}" for e in record.failed]
+    told = [f"job {e['number']} failed: {_problem(record, e)}" for e in record.failed]
     if data["best"] is not None:
         best = next(entry for entry in entries if entry["number"] == data["best"])
         words = [f"{key}={value}" for key, value in best["differs"].items()]
@@ -85,6 +76,12 @@ def summary(record: Record) -> list[str]:
     told.append(f"{data['status']}: {done} of {jobs(len(entries))} done")
     path = short(record.folder)
     told.append(f"sweep folder: {path}")
+    told.append(f"see it:  {path}/comparison.html, or tensorboard --logdir {shlex.quote(path)}")
+    if not shipped:
+        sync = f"python -m dtrain.sync {shlex.quote(path)}"
+        told.append(f"tracking: MLflow has not got everything; type: {sync}")
+    elif tracked:
+        told.append("compare: python -m dtrain.ui")
     if record.failed or record.left:
         told.append(f"go on with: python -m dtrain sweep.resume={shlex.quote(path)}")
     return told

@@ -9,11 +9,12 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from dtrain import errors
+from dtrain import compare, errors
 from dtrain.controller import folder, report
 from dtrain.controller.plan import machine
 from dtrain.controller.supervisor import Signals
 from dtrain.controller.sweep.compose import Composer, Draft, common_name
+from dtrain.controller.sweep.parent import Parent
 from dtrain.controller.sweep.record import Record, read
 from dtrain.controller.sweep.report import jobs, print_plan, summary
 from dtrain.controller.sweep.runner import Runner, examine
@@ -70,6 +71,8 @@ def run(loader: Any, master: DictConfig, source: Source) -> int:
         for draft in drafts:
             runner.enter(draft, done[draft.number])
         record.write()
+        parent = Parent(drafts[0].config, record.folder, shown.message)
+        parent.open()
         with Signals() as signals:
             try:
                 if todo:
@@ -85,7 +88,8 @@ def run(loader: Any, master: DictConfig, source: Source) -> int:
             finally:
                 signals.started = True  # what comes now is short and must not be torn
                 shown.close()
-            return _finish(record, shown, signals.count > 0)
+            tracked = drafts[0].config.tracking.mlflow
+            return _finish(record, parent, tracked, shown, signals.count > 0)
     finally:
         if lock is not None:
             os.close(lock)
@@ -115,10 +119,11 @@ def _wait_for_server(todo: list[Draft]) -> None:
     todo[0].checked.launcher.ready(todo[0].plan().cluster)
 
 
-def _finish(record: Record, shown: Table, interrupted: bool) -> int:
-    """Say how all jobs ended, and return the exit code."""
+def _finish(record: Record, parent: Parent, tracked: bool, shown: Table, interrupted: bool) -> int:
+    """Say how all jobs ended, compare them, and return the exit code."""
     failed = record.failed
     if failed and all(job["exit_code"] == errors.USAGE for job in record.jobs):
+        parent.close(None)
         folder.remove(record.folder)
         shown.message(f"error: {failed[0]['error']}")
         return errors.USAGE
@@ -127,6 +132,11 @@ def _finish(record: Record, shown: Table, interrupted: bool) -> int:
     else:
         code, status = (errors.FAILED, "FAILED") if failed else (errors.OK, "FINISHED")
     record.close(status)
-    for line in summary(record):
+    try:
+        table = compare.write(record.folder)
+    except UsageError as error:  # of a search nobody knew the jobs, and none has what was asked for
+        table = [str(error)]
+    shipped = parent.close(status)
+    for line in [*table, *summary(record, tracked, shipped)]:
         shown.message(line)
     return code

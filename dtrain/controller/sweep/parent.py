@@ -1,0 +1,163 @@
+"""The parent run of a sweep in MLflow: what was asked, what came of each job, the best one."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from dtrain import secrets
+from dtrain.controller.tracking import Courier, Store, ship_folder
+from dtrain.controller.tracking.family import parent
+from dtrain.rundir import RunDir, read_json, write_json
+
+#: Of a sweep folder, beside ``sweep.json``: what its end makes.
+COMPARISON = ("comparison.html", "comparison.csv")
+_NOTE_ROWS = 100  # of the table in the run's description
+
+
+class Parent:
+    """Records one sweep, from a thread of its own, as its jobs' trackers record them.
+
+    Beside the parent it ships jobs that ended while the server was away, once it is back.
+
+    Args:
+        config: of the sweep; ``tracking`` and ``output_dir`` count.
+        folder: of the sweep.
+        warn: called with one line when the server is away, and when it is back.
+    """
+
+    def __init__(self, config: DictConfig, folder: Path, warn: Callable[[str], None]):
+        self._config = config
+        self._folder = folder
+        self._warn = warn
+        self._courier: Courier | None = None
+
+    def open(self) -> None:
+        """Begin; returns at once."""
+        if self._config.tracking.mlflow:
+            self._courier = Courier(self._deliver, lambda: None, self._warn)
+
+    def close(self, status: str | None) -> bool:
+        """Record how the sweep ended. Call when ``sweep.json`` and the comparison are written.
+
+        Args:
+            status: ``FINISHED``, ``FAILED`` or ``KILLED``; None where nothing was trained, and
+                nothing is recorded.
+
+        Returns:
+            Whether MLflow has everything, of every job as well.
+        """
+        last = None if status is None else (status, time.time())
+        return self._courier is None or self._courier.finish(last)
+
+    def _deliver(self, last: tuple[str, float] | None) -> None:
+        if last is not None:  # until then it is enough that its jobs make it, as they begin
+            record(Store(self._config), self._config, self._folder, *last)
+        for job in _unshipped(self._folder):
+            if _ship(job):
+                self._warn(f"tracking: MLflow has job {job.path.name} now")
+
+
+def record(store: Store, config: DictConfig, folder: Path, status: str, ended: float) -> None:
+    """Write what a sweep folder says of the sweep as a whole to its run.
+
+    Args:
+        store, config, folder: as of :func:`dtrain.controller.tracking.family.parent`.
+        status, ended: as of :meth:`Parent.close`.
+    """
+    run_id = parent(store, config, folder, ended)
+    sweep = read_json(folder / "sweep.json") or {}
+    words = sweep.get("command", {}).get("overrides", [])
+    given = dict(word.lstrip("+~").partition("=")[::2] for word in words)
+    store.parameters(run_id, given, resumed=True)
+    jobs: list[dict[str, Any]] = sweep.get("jobs", [])
+    best = next((job for job in jobs if job["number"] == sweep.get("best")), None)
+    tags = {"overrides": " ".join(words), "objective": str(sweep.get("objective"))}
+    points = {"jobs": float(len(jobs))}
+    for kind in ("FINISHED", "FAILED", "KILLED"):
+        points[f"jobs_{kind.lower()}"] = float(sum(job["status"] == kind for job in jobs))
+    if best is not None:
+        tags |= {"best_job": str(best["number"]), "best_overrides": " ".join(best["overrides"])}
+        result = read_json(folder / best["folder"] / "result.json") or {}
+        points |= {f"best.{key}": float(v) for key, v in result.get("metrics", {}).items()}
+    tags["mlflow.note.content"] = _note(jobs, sweep.get("best"))
+    for key, value in tags.items():
+        store.call("set_tag", run_id, key, secrets.mask(value))
+    at = int(ended * 1000)
+    store.points(run_id, [(key, value, at, 0) for key, value in points.items()])
+    store.call("log_text", run_id, secrets.mask(_table(jobs)), "jobs.csv")
+    for name in ("sweep.json", *COMPARISON):
+        if (folder / name).exists():
+            store.call("log_artifact", run_id, str(folder / name))
+    store.call("set_terminated", run_id, status, at)
+    file = folder / "tracking.json"
+    write_json(file, {**(read_json(file) or {}), "shipped": status})
+
+
+def jobs_of(folder: Path) -> list[RunDir]:
+    """Return the run folders of a sweep, by their numbers."""
+    found = [path for path in folder.iterdir() if path.name.isdigit()]
+    return [RunDir(path) for path in sorted(found, key=lambda path: int(path.name))]
+
+
+def _unshipped(folder: Path) -> Iterator[RunDir]:
+    """Yield the jobs that have ended and of which MLflow has not got everything."""
+    for rundir in jobs_of(folder):
+        result = read_json(rundir.result)
+        shipped = (read_json(rundir.tracking) or {}).get("shipped")
+        if result is not None and result["status"] != shipped:
+            yield rundir
+
+
+def _ship(rundir: RunDir) -> bool:
+    """Ship the folder of a job unless a command is at work in it: its own tracker ships it."""
+    lock = rundir.lock()
+    if lock is None:
+        return False
+    try:
+        config = OmegaConf.load(rundir.config)
+        assert isinstance(config, DictConfig)
+        ship_folder(config, rundir)
+    finally:
+        os.close(lock)
+    return True
+
+
+def _columns(jobs: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Return the table of the jobs: what differs stands first after the number."""
+    keys = list(dict.fromkeys(key for job in jobs for key in job["differs"]))
+    told = ("status", "objective", "seconds", "error")
+    rows = [
+        [
+            str(job["number"]),
+            *(str(job["differs"].get(key, "")) for key in keys),
+            *("" if job.get(name) is None else str(job[name]) for name in told),
+        ]
+        for job in jobs
+    ]
+    return ["job", *keys, *told], rows
+
+
+def _table(jobs: list[dict[str, Any]]) -> str:
+    head, rows = _columns(jobs)
+    text = io.StringIO()
+    csv.writer(text).writerows([head, *rows])
+    return text.getvalue()
+
+
+def _note(jobs: list[dict[str, Any]], best: int | None) -> str:
+    """Return the table in Markdown, the best job in bold, as the run's description shows it."""
+    head, rows = _columns(jobs)
+    lines = [head, ["---"] * len(head)]
+    for row in rows[:_NOTE_ROWS]:
+        cells = [cell.replace("|", "\\|").replace("\n", " ")[:100] for cell in row]
+        lines.append([f"**{c}**" if c else "" for c in cells] if row[0] == str(best) else cells)
+    text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return text if len(rows) <= _NOTE_ROWS else f"{text}\n\n... {len(rows)} in all: jobs.csv"

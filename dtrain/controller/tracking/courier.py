@@ -1,0 +1,154 @@
+"""A thread that delivers to a server, whatever becomes of it. Training never waits for it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dtrain import secrets
+from dtrain.controller.tracking.shipper import Shipper
+from dtrain.controller.tracking.store import import_mlflow
+from dtrain.journal import Follower
+
+#: Seconds between two deliveries: each costs a transaction while training goes on.
+INTERVAL = 5.0
+#: Longest wait between two tries while the server is away, in seconds; it doubles up to there.
+LONGEST = 30.0
+#: Seconds between two tries at the end.
+RETRY_SECONDS = 1.0
+#: Longest wait for the last delivery, in seconds; and where the server is known to be away.
+LAST_SECONDS = 30.0
+AWAY_SECONDS = 15.0
+#: Seconds after which a person hears that the store is locked by others.
+BUSY_SECONDS = 60.0
+_CHARACTERS = 300  # of an error: MLflow's may hold a whole page
+
+
+class Courier:
+    """Calls ``deliver`` from a thread, and again after an error.
+
+    Args:
+        deliver: ships what there is; gets None, and in the end what :meth:`finish` was given.
+        doubt: called after an error: what was being done may have been done.
+        warn: called with one line when the server is away, and when it is back.
+    """
+
+    def __init__(
+        self,
+        deliver: Callable[[tuple[str, float] | None], None],
+        doubt: Callable[[], None],
+        warn: Callable[[str], None],
+    ):
+        self._deliver = deliver
+        self._doubt = doubt
+        self._warn = warn
+        self._ending = threading.Event()
+        self._left = threading.Event()  # nobody waits any more
+        self._last: tuple[str, float] | None = None
+        self._done = False
+        self._away_since: float | None = None
+        self._warned = False
+        self._thread = threading.Thread(target=self._run, name="tracking", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        if sys.platform == "linux":
+            # A thread's own niceness: tracking gives way to training where cores are short.
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+        import_mlflow()  # 3 to 9 s of CPU, while the tasks import TensorFlow
+        wait = INTERVAL
+        while not self._left.is_set():
+            ending = self._ending.wait(wait)
+            if ending and self._last is None:
+                return
+            try:
+                self._deliver(self._last if ending else None)
+            except Exception as error:  # whatever a server, a driver or a proxy may raise
+                self._failed(error)
+                wait = min(2 * wait, LONGEST)
+                if ending:
+                    self._left.wait(RETRY_SECONDS)
+                continue
+            wait = INTERVAL
+            self._succeeded()
+            if ending:
+                self._done = True
+                return
+
+    def _failed(self, error: Exception) -> None:
+        self._doubt()
+        now = time.monotonic()
+        self._away_since = self._away_since or now
+        # Others write to the same file: that is no outage, and passes.
+        busy = "database is locked" in str(error) and now - self._away_since < BUSY_SECONDS
+        if not self._warned and not busy:
+            self._warn(f"tracking: {reason(error)}; training goes on")
+            self._warned = True
+
+    def _succeeded(self) -> None:
+        if self._warned:
+            self._warn("tracking: back again")
+        self._away_since, self._warned = None, False
+
+    def finish(self, last: tuple[str, float] | None) -> bool:
+        """Deliver the rest; with None nothing was recorded, and nothing is.
+
+        Args:
+            last: the final status, and when it was reached, seconds since the epoch.
+
+        Returns:
+            Whether all is delivered; it waits for that, but not for long.
+        """
+        self._last = last
+        self._ending.set()
+        self._thread.join(LAST_SECONDS if self._away_since is None else AWAY_SECONDS)
+        self._left.set()
+        return self._done
+
+
+def reason(error: Exception) -> str:
+    """Return an error in one line without secrets."""
+    lines = secrets.mask(str(error)).splitlines() or [type(error).__name__]
+    return lines[0][:_CHARACTERS]
+
+
+class Tracker:
+    """Follows a journal and ships it while the run goes on.
+
+    Args:
+        shipper: does the writing.
+        journal: the file to follow.
+        warn: called with one line when the server is away, and when it is back.
+    """
+
+    def __init__(self, shipper: Shipper, journal: Path, warn: Callable[[str], Any]):
+        self._shipper = shipper
+        self._follower = Follower(journal)
+        self._pending: list[dict[str, Any]] = []
+        self._began = False
+        self._started = time.time()
+        self._courier = Courier(self._deliver, shipper.doubt, warn)
+
+    def _deliver(self, last: tuple[str, float] | None) -> None:
+        self._pending += self._follower.new()
+        self._began = self._began or any(event["event"] == "start" for event in self._pending)
+        if last is None and not (self._began and self._pending):
+            return
+        self._shipper.open(self._started)
+        self._shipper.ship(self._pending)
+        self._pending = []
+        if last is not None:
+            self._shipper.close(*last)
+
+    def finish(self, status: str | None, ended: float) -> bool:
+        """Ship the rest and set the status; with None nothing was recorded, and nothing is.
+
+        Returns:
+            Whether MLflow has everything.
+        """
+        return self._courier.finish(None if status is None else (status, ended))

@@ -1,0 +1,185 @@
+"""One run folder, as one MLflow run."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from dtrain import journal
+from dtrain.cluster import Cluster
+from dtrain.controller import private
+from dtrain.controller.tracking.family import first, job_name, job_tags, parent
+from dtrain.controller.tracking.store import BATCH, Store
+from dtrain.rundir import RunDir, read_json, write_json
+
+_PARAM_CHARACTERS = 6000  # of one parameter: MLflow's own limit
+
+
+def flatten(node: Any, prefix: str = "") -> dict[str, str]:
+    """Turn nested mappings into ``a.b.c: text``; lists stay whole."""
+    if not isinstance(node, dict):
+        return {prefix: str(node)[:_PARAM_CHARACTERS]}
+    flat: dict[str, str] = {}
+    for name, value in node.items():
+        flat.update(flatten(value, f"{prefix}.{name}" if prefix else str(name)))
+    return flat
+
+
+def tags(config: DictConfig, cluster: Cluster) -> dict[str, str]:
+    """Describe where and with what the run was made."""
+    found = {
+        "strategy": config.strategy.name,
+        "device_kind": cluster.device_kind,
+        "host": platform.node(),
+        "python": platform.python_version(),
+        **{
+            name: importlib.metadata.version(name)
+            for name in ("dtrain", "tensorflow", "keras", "hydra-core", "mlflow")
+        },
+    }
+    if config.get("fork") is not None:  # which runs of older versions have not
+        found["forked_from"] = config.fork
+        origin = read_json(RunDir(Path(config.fork).parents[1]).tracking)
+        if origin is not None and "run_id" in origin:
+            found["forked_from_run_id"] = origin["run_id"]
+    commit = _git("rev-parse", "HEAD")
+    if commit:
+        found["mlflow.source.git.commit"] = found["git_commit"] = commit
+        found["git_dirty"] = str(bool(_git("status", "--porcelain"))).lower()
+    return found
+
+
+def _git(*arguments: str) -> str:
+    try:
+        done = subprocess.run(
+            ["git", *arguments], capture_output=True, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+class Shipper:
+    """Writes one run folder to one MLflow run; may be told the same events twice.
+
+    Args:
+        config: of the run, with references in the place of secrets.
+        rundir: its folder; ``tracking.json`` there holds the MLflow run's id once it exists.
+        cluster: the planned processes.
+    """
+
+    def __init__(self, config: DictConfig, rundir: RunDir, cluster: Cluster):
+        self._config = config
+        self._rundir = rundir
+        self._cluster = cluster
+        self._job: dict[str, Any] | None = (read_json(rundir.command) or {}).get("sweep")
+        self._store: Store | None = None
+        self._run_id = ""
+        self._resumed = False
+        self._known: dict[str, set[int]] = {}
+
+    def open(self, started: float) -> None:
+        """Connect, and find or create the run.
+
+        Args:
+            started: when the run began, seconds since the epoch.
+        """
+        if self._run_id:
+            return
+        self._store = store = Store(self._config)
+        name, more = self._config.name, {}
+        if self._job is not None:
+            name = job_name(self._job, self._config.name)
+            above = parent(store, self._config, self._rundir.path.parent, started)
+            more = job_tags(self._job, above)
+
+        def described() -> dict[str, str]:
+            place = {"mlflow.source.name": "dtrain", "run_dir": str(self._rundir.path)}
+            return {**place, **more, **tags(self._config, self._cluster)}
+
+        run_id, self._resumed = store.run(self._rundir.tracking, name, started, described)
+        if self._resumed:
+            store.call("update_run", run_id, status="RUNNING")
+        self._run_id = run_id
+
+    def doubt(self) -> None:
+        """Look again at what MLflow has: a call failed, and may have been done all the same."""
+        self._known.clear()
+        self._resumed = True
+
+    def ship(self, events: list[dict[str, Any]]) -> None:
+        """Write what ``events`` say; a point that is already there is not written again."""
+        assert self._store is not None, "after open"
+        points = []
+        for event in events:
+            if event["event"] == "start":
+                derived = {k: v for k, v in event.items() if k not in ("event", "time", "step")}
+                self._store.parameters(self._run_id, self._parameters(derived), self._resumed)
+            elif event["event"] == "metrics":
+                points += [
+                    (key, value, int(event["time"] * 1000), event["step"])
+                    for key, value in event["metrics"].items()
+                    if event["step"] not in self._steps(key)
+                ]
+        for begin in range(0, len(points), BATCH):
+            part = points[begin : begin + BATCH]
+            self._store.points(self._run_id, part)
+            for key, _, _, step in part:
+                self._known[key].add(step)
+
+    def _steps(self, key: str) -> set[int]:
+        """Return the steps at which MLflow has a point of ``key``."""
+        assert self._store is not None
+        if key not in self._known:
+            history = []
+            if self._resumed:
+                history = self._store.call("get_metric_history", self._run_id, key)
+            self._known[key] = {point.step for point in history}
+        return self._known[key]
+
+    def _parameters(self, derived: dict[str, Any]) -> dict[str, str]:
+        plain = private.written(self._config)
+        plain.pop("sweep", None)  # of the command, not of this job
+        differing = first((self._job or {}).get("differs", {}))
+        return {**differing, **flatten(plain), **flatten(derived)}
+
+    def close(self, status: str, ended: float) -> None:
+        """Add the artifacts and set the final status.
+
+        Args:
+            status: ``FINISHED``, ``FAILED`` or ``KILLED``.
+            ended: when the run did, seconds since the epoch.
+        """
+        assert self._store is not None, "after open"
+        rundir, call = self._rundir, self._store.call
+        result = read_json(rundir.result) or {}
+        if "restarts" in result:
+            call("set_tag", self._run_id, "restarts", str(result["restarts"]))
+        for path in (rundir.config, rundir.result, rundir.model, rundir.weights):
+            if path.exists():
+                call("log_artifact", self._run_id, str(path))
+        call("set_terminated", self._run_id, status, int(ended * 1000))
+        write_json(rundir.tracking, {**(read_json(rundir.tracking) or {}), "shipped": status})
+
+
+def ship_folder(config: DictConfig, rundir: RunDir) -> None:
+    """Make MLflow hold what a run folder holds, whatever is missing there.
+
+    Args:
+        config: of the run; where ``tracking.uri`` differs from the run's own, it goes there.
+        rundir: the folder, in which no command is at work.
+    """
+    events = journal.read(rundir.journal)
+    result = read_json(rundir.result) or {}
+    started = result.get("started") or (events[0]["time"] if events else time.time())
+    shipper = Shipper(config, rundir, Cluster.from_json(read_json(rundir.cluster) or {}))
+    shipper.open(started)
+    shipper.ship(events)
+    # No result: the controller was killed and could not say how the run ended.
+    shipper.close(result.get("status", "KILLED"), started + result.get("seconds", 0.0))

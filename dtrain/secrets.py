@@ -1,0 +1,79 @@
+"""What is a secret: by the name of its key, or by its place in an address.
+
+No file of a run, nothing in MLflow and no message holds one. How a configuration is written
+without them is in :mod:`dtrain.controller.private`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from itertools import pairwise
+from typing import Any
+
+HIDDEN = "***"
+
+_WORDS = {
+    "password", "passwd", "passphrase", "secret", "secrets", "credential", "credentials",
+    "apikey", "authorization",
+}  # fmt: skip
+_PAIRS = {
+    ("api", "key"), ("access", "key"), ("private", "key"), ("account", "key"), ("auth", "key"),
+    ("connection", "string"),
+}  # fmt: skip
+#: Tokens of a vocabulary, which are no secrets: ``mask_token``.
+_VOCABULARY = {"pad", "bos", "eos", "unk", "mask", "cls", "sep", "start", "end", "stop", "oov"}
+#: Shorter values of the environment are not looked for in texts: they would be found in words.
+_SHORTEST = 6
+
+_PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+_PASSWORD = re.compile(r"(://[^/\s:@]*:|https?://(?=[^/\s:]*@))([^/\s]+)(?=@)")
+_QUERY = re.compile(r"([?&;](\w+)=)([^&;\s]+)")
+
+
+def named(key: str) -> bool:
+    """Say whether ``key`` (``a.b_c``, or a variable's name) is named like a secret.
+
+    Numbers of tokens, embeddings of them and tokens of a vocabulary are not.
+    """
+    return any(_named(_PART.findall(part)) for part in key.split("."))
+
+
+def _named(parts: list[str]) -> bool:
+    words = [part.lower() for part in parts]
+    if _WORDS.intersection(words) or _PAIRS.intersection(pairwise(words)):
+        return True
+    return words[-1:] == ["token"] and not _VOCABULARY.intersection(words[-2:-1])
+
+
+def passwords(text: str) -> list[tuple[int, int]]:
+    """Return where passwords stand in the addresses of ``text``: ``(begin, end)`` of each."""
+    found = [match.span(2) for match in _PASSWORD.finditer(text)]
+    found += [
+        match.span(3) for match in _QUERY.finditer(text) if named(match[2]) or match[2] == "sig"
+    ]
+    return sorted(found)
+
+
+def mask(text: str) -> str:
+    """Return ``text`` without passwords of addresses and secrets of this process's environment."""
+    for begin, end in reversed(passwords(text)):
+        text = text[:begin] + HIDDEN + text[end:]
+    values = {v for k, v in os.environ.items() if named(k) and len(v) >= _SHORTEST}
+    for value in sorted(values, key=len, reverse=True):
+        text = text.replace(value, HIDDEN)
+    return text
+
+
+def hide(node: Any, key: str = "") -> Any:
+    """Return plain mappings, lists and scalars with what is named like a secret hidden."""
+    if isinstance(node, dict):
+        return {n: hide(value, f"{key}.{n}" if key else str(n)) for n, value in node.items()}
+    if isinstance(node, list):
+        return [hide(value, key) for value in node]
+    return HIDDEN if is_secret(node, key) else node
+
+
+def is_secret(value: Any, key: str) -> bool:
+    """Say whether a scalar is a secret, standing at ``key``."""
+    return named(key) and isinstance(value, (str, int, float)) and not isinstance(value, bool)
