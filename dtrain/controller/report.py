@@ -110,7 +110,7 @@ def print_end(
         view.detail(f"see it:  tensorboard --logdir {shlex.quote(path)}")
     sync = f"python -m dtrain.sync {shlex.quote(path)}"
     if not shipped:
-        view.message(f"tracking: MLflow has not got everything; type: {sync}")
+        view.detail(f"tracking: MLflow has not got everything; type: {sync}")  # a sweep tries on
     elif config.tracking.mlflow:
         address = secrets.mask(uri(config))
         if address.startswith("http"):

@@ -61,8 +61,7 @@ class Parent:
         if last is not None:  # until then it is enough that its jobs make it, as they begin
             record(Store(self._config), self._config, self._folder, *last)
         for job in _unshipped(self._folder):
-            if _ship(job):
-                self._warn(f"tracking: MLflow has job {job.path.name} now")
+            _ship(job)
 
 
 def record(store: Store, config: DictConfig, folder: Path, status: str, ended: float) -> None:
@@ -116,18 +115,17 @@ def _unshipped(folder: Path) -> Iterator[RunDir]:
             yield rundir
 
 
-def _ship(rundir: RunDir) -> bool:
+def _ship(rundir: RunDir) -> None:
     """Ship the folder of a job unless a command is at work in it: its own tracker ships it."""
     lock = rundir.lock()
     if lock is None:
-        return False
+        return
     try:
         config = OmegaConf.load(rundir.config)
         assert isinstance(config, DictConfig)
         ship_folder(config, rundir)
     finally:
         os.close(lock)
-    return True
 
 
 def _columns(jobs: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:

@@ -11,7 +11,7 @@ from dtrain.controller.plan import Machine
 from dtrain.controller.report import short
 from dtrain.controller.sweep.compose import Draft
 from dtrain.controller.sweep.record import Record
-from dtrain.controller.sweep.table import columns, number
+from dtrain.controller.sweep.table import columns
 
 
 def jobs(count: int) -> str:
@@ -58,7 +58,7 @@ def _planned(draft: Draft, share: Machine) -> list[str]:
 
 
 def summary(record: Record, tracked: bool, shipped: bool) -> list[str]:
-    """Return what failed and where its log is, what was best, and what to type next.
+    """Return what failed and where its log is, and what to type next.
 
     Args:
         record: of the sweep.
@@ -67,11 +67,6 @@ def summary(record: Record, tracked: bool, shipped: bool) -> list[str]:
     """
     data, entries = record.data, record.jobs
     told = [f"job {e['number']} failed: {_problem(record, e)}" for e in record.failed]
-    if data["best"] is not None:
-        best = next(entry for entry in entries if entry["number"] == data["best"])
-        words = [f"{key}={value}" for key, value in best["differs"].items()]
-        value = f"{data['objective']} {number(best['objective'])}"
-        told.append(" ".join(["best: job", f"{best['number']},", value, *words]))
     done = len(entries) - len(record.failed) - len(record.left)
     told.append(f"{data['status']}: {done} of {jobs(len(entries))} done")
     path = short(record.folder)
