@@ -33,7 +33,8 @@ class Comparison:
         differences: by run name and step, ``|value - baseline| / |baseline|``; infinite where one
             of the two is no number.
         efficiency: by run name, examples a second of each replica over those of a replica of the
-            run with the fewest, of runs that differ in strategy and replicas alone.
+            run with the fewest (of several the baseline, else the fastest), of runs that differ in
+            strategy and replicas alone.
         notes: what is missing, and why.
     """
 
@@ -81,7 +82,6 @@ def compare(
             "--metric", metric, "no run has it", ", ".join(sorted(names)), "--metric loss"
         )
     _judge(found)
-    _scale(found)
     if baseline is not None:
         _against(found, baseline)
     elif sweep is not None and sweep.get("baseline"):
@@ -89,6 +89,7 @@ def compare(
             _against(found, sweep["baseline"])
         except UsageError as error:  # a job failed: the rest of the table is worth having
             found.notes.append(f"no difference from a baseline: {error}")
+    _scale(found)
     return found
 
 
@@ -131,7 +132,7 @@ def _scale(found: Comparison) -> None:
             together.setdefault(batch, []).append(run)
         for group in together.values():
             if len({run.replicas for run in group}) > 1:
-                found.efficiency.update(_efficiency(group))
+                found.efficiency.update(_efficiency(group, found.baseline))
     if not found.efficiency:
         found.notes.append("no scaling efficiency: no runs differ in the number of replicas alone")
 
@@ -140,11 +141,11 @@ def _scales(key: str) -> bool:
     return key in _SCALE or key.startswith("strategy.")
 
 
-def _efficiency(group: Sequence[Run]) -> dict[str, float]:
+def _efficiency(group: Sequence[Run], baseline: Run | None) -> dict[str, float]:
     each = {run.name: (run.speed or 0.0) / (run.replicas or 1) for run in group}
-    fewest = min(run.replicas or 1 for run in group)
+    fewest = [run for run in group if run.replicas == min(r.replicas or 1 for r in group)]
     # Of several with the fewest, the fastest: whoever else is chosen flatters the others.
-    base = max(each[run.name] for run in group if run.replicas == fewest)
+    base = max(each[run.name] for run in ([baseline] if baseline in fewest else fewest) if run)
     return {name: speed / base for name, speed in each.items()}
 
 
