@@ -23,6 +23,7 @@ SHARED = [
     "identity",
     "sources",
     "splits",
+    "text",
     "datasets",
     "checkpoint",
 ]
