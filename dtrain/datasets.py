@@ -15,11 +15,13 @@ from dtrain.sources import Arrays, ImageFiles, Source, Splits
 from dtrain.splits import (
     as_targets,
     count_classes,
+    existing_file,
     numbers,
     same_length,
     split,
     split_indices,
 )
+from dtrain.text import text
 
 __all__ = [
     "Arrays",
@@ -31,6 +33,7 @@ __all__ = [
     "image_folder",
     "npz",
     "synthetic",
+    "text",
 ]
 
 
@@ -114,7 +117,7 @@ def npz(
         validation_split: fraction to split off.
         split_seed: of the shuffle before the split.
     """
-    file = _existing_file(path)
+    file = existing_file(path)
     try:
         with file.open("rb") as opened:  # np.load itself leaves a torn file open
             archive = np.load(opened, allow_pickle=False)
@@ -182,7 +185,7 @@ def csv(
     import pandas as pd
 
     try:
-        table = pd.read_csv(_existing_file(path), sep=separator)
+        table = pd.read_csv(existing_file(path), sep=separator)
     except (ValueError, UnicodeDecodeError) as error:
         raise UsageError(
             "dataset.path", path, f"cannot be read as CSV ({str(error).strip()})",
@@ -282,13 +285,3 @@ def image_folder(
         return ImageFiles([found[i][0] for i in rows], labels[rows], (height, width), channels)
 
     return Splits(part(train), part(held) if len(held) else None, len(folders))
-
-
-def _existing_file(path: str) -> Path:
-    file = Path(path)
-    if not file.is_file():
-        raise UsageError(
-            "dataset.path", path, f"there is no such file (looked in {Path.cwd()})",
-            "a file that exists", "dataset.path=FILE",
-        )  # fmt: skip
-    return file

@@ -201,7 +201,8 @@ def _image(input_shape: Sequence[int]) -> tuple[keras.KerasTensor, keras.KerasTe
 
         raise UsageError(
             "model", "a convolutional model", f"cannot read examples of shape {input_shape}",
-            "[height, width] or [height, width, channels]", "model=mlp",
+            "[height, width] or [height, width, channels]",
+            "model=mlp, or model=transformer for text",
         )  # fmt: skip
     inputs = keras.Input(tuple(input_shape))
     x = layers.Reshape((*input_shape, 1))(inputs) if len(input_shape) == 2 else inputs

@@ -43,7 +43,38 @@ class Splits:
     classes: int | None = None
 
 
-class Arrays:
+class _Captured:
+    """A source that reads from tensors, which a worker of a cluster may have a copy of.
+
+    Args:
+        held: what becomes of them: arrays, or lists of numbers or texts.
+    """
+
+    in_graph = True
+
+    def __init__(self, *held: Any):
+        self._held = held
+        self._tensors: list[Any] | None = None
+
+    def tensors(self) -> list[Any]:
+        """Return what :meth:`take` reads from; made at the first call.
+
+        They are eager, for an input function to capture: constants inside its graph would be
+        copied with it and could not pass 2 GB.
+        """
+        if self._tensors is None:
+            import tensorflow as tf
+
+            with tf.init_scope(), tf.device("CPU:0"):
+                self._tensors = [tf.convert_to_tensor(value) for value in self._held]
+        return self._tensors
+
+    def bind(self, tensors: Any) -> None:
+        """Read from ``tensors``: the same values in another place."""
+        self._tensors = list(tensors)
+
+
+class Arrays(_Captured):
     """Examples in memory.
 
     Args:
@@ -51,12 +82,10 @@ class Arrays:
         y: targets, ``[n, ...]``.
     """
 
-    in_graph = True
-
     def __init__(self, x: np.ndarray, y: np.ndarray):
+        super().__init__(x, y)
         self.x = x
         self.y = y
-        self._tensors: list[Any] | None = None
 
     def __len__(self) -> int:
         return len(self.x)
@@ -68,18 +97,37 @@ class Arrays:
         x, y = self.tensors()
         return tf.gather(x, indices), tf.gather(y, indices)
 
-    def tensors(self) -> list[Any]:
-        """Return what :meth:`take` reads from; made at the first call."""
-        if self._tensors is None:
-            self._tensors = _captured(self.x, self.y)
-        return self._tensors
 
-    def bind(self, tensors: Any) -> None:
-        """Read from ``tensors``: the same values in another place."""
-        self._tensors = list(tensors)
+class Windows(_Captured):
+    """Stretches of one long sequence, each with what follows its every token.
+
+    Args:
+        tokens: whole numbers, ``[n]`` of any integer type, with ``n > length``.
+        length: tokens of an example.
+        stride: from the first token of an example to that of the next. With ``length`` every
+            token is a target once, but for the first and those that fill no example at the end.
+    """
+
+    def __init__(self, tokens: np.ndarray, length: int, stride: int):
+        super().__init__(tokens)
+        self.tokens = tokens
+        self.length = length
+        self.stride = stride
+
+    def __len__(self) -> int:
+        return (len(self.tokens) - 1 - self.length) // self.stride + 1
+
+    def take(self, indices: Any) -> tuple[Any, Any]:
+        """Cut out: int64 ``[b]`` to ``(int32 [b, length], int32 [b, length])``."""
+        import tensorflow as tf
+
+        starts = tf.cast(indices, tf.int64)[:, tf.newaxis] * self.stride
+        at = starts + tf.range(self.length + 1, dtype=tf.int64)
+        window = tf.cast(tf.gather(self.tensors()[0], at), tf.int32)
+        return window[:, :-1], window[:, 1:]
 
 
-class ImageFiles:
+class ImageFiles(_Captured):
     """Images on disk, read and decoded when they are taken.
 
     Args:
@@ -89,14 +137,12 @@ class ImageFiles:
         channels: 1 (grey) or 3 (RGB).
     """
 
-    in_graph = True
-
     def __init__(self, paths: list[str], labels: np.ndarray, size: tuple[int, int], channels: int):
+        super().__init__(paths, labels)
         self.paths = paths
         self.y = labels
         self.size = size
         self.channels = channels
-        self._tensors: list[Any] | None = None
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -115,24 +161,3 @@ class ImageFiles:
         paths, labels = self.tensors()
         images = tf.map_fn(load, tf.gather(paths, indices), fn_output_signature=tf.float32)
         return images, tf.gather(labels, indices)
-
-    def tensors(self) -> list[Any]:
-        """Return what :meth:`take` reads from; made at the first call."""
-        if self._tensors is None:
-            self._tensors = _captured(self.paths, self.y)
-        return self._tensors
-
-    def bind(self, tensors: Any) -> None:
-        """Read from ``tensors``: the same values in another place."""
-        self._tensors = list(tensors)
-
-
-def _captured(*values: Any) -> list[Any]:
-    """Return eager tensors for an input function to capture.
-
-    Constants inside its graph would be copied with it and could not pass 2 GB.
-    """
-    import tensorflow as tf
-
-    with tf.init_scope(), tf.device("CPU:0"):
-        return [tf.convert_to_tensor(value) for value in values]

@@ -1,6 +1,8 @@
-"""What dataset functions have in common: targets told apart, a part held out."""
+"""What dataset functions have in common: a file found, targets told apart, a part held out."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 
@@ -8,13 +10,29 @@ from dtrain.errors import UsageError
 from dtrain.sources import Arrays, Splits
 
 
-def split_indices(n: int, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draw which of ``n`` examples are trained on and which are held out, each in file order."""
+def existing_file(path: str) -> Path:
+    """Return ``dataset.path``, a file that is there."""
+    file = Path(path)
+    if not file.is_file():
+        raise UsageError(
+            "dataset.path", path, f"there is no such file (looked in {Path.cwd()})",
+            "a file that exists", "dataset.path=FILE",
+        )  # fmt: skip
+    return file
+
+
+def check_fraction(fraction: float) -> None:
+    """Refuse what cannot be ``dataset.validation_split``."""
     if not 0 <= fraction < 1:
         raise UsageError(
             "dataset.validation_split", fraction, "is no fraction to hold out",
             "0 (none) up to but not 1", "dataset.validation_split=0.2",
         )  # fmt: skip
+
+
+def split_indices(n: int, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Draw which of ``n`` examples are trained on and which are held out, each in file order."""
+    check_fraction(fraction)
     order = np.random.default_rng(seed).permutation(n)
     held = round(n * fraction)
     if held >= n:

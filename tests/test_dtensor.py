@@ -294,32 +294,25 @@ def test_models_that_dtensor_cannot_compute(name: str, parts: list[str]) -> None
         assert part in str(error.value)
 
 
-def sentences() -> Any:
-    import numpy as np
-
-    from dtrain.sources import Arrays, Splits
-
-    rows = np.random.default_rng(0).integers(0, 64, (50, 17)).astype(np.int32)
-    source = Arrays(rows[:, :-1], rows[:, 1:])
-    return Splits(source, source, 64)
-
-
 def test_a_device_of_four_holds_a_quarter_of_a_transformer() -> None:
     from omegaconf import OmegaConf
+
+    from dtrain.task.strategies import Mesh, OneDevice
 
     rules = OmegaConf.load(CONF / "strategy" / "rules" / "transformer.yaml").rules
     config = settings(
         model={"_target_": "dtrain.models.transformer"},
-        dataset={"_target_": "tests.test_dtensor.sentences"},
+        dataset={"_target_": "dtrain.datasets.text"},
     )
     held = []
-    for strategy in (None, mesh(1, 4, OmegaConf.to_container(rules))):
+    for strategy in (OneDevice(["CPU:0"]), mesh(1, 4, OmegaConf.to_container(rules))):
         model, _, steps, _ = made(strategy, config)
         steps.train(1)
         sizes = [
             [part.dtype.size * math.prod(part.shape) for part in parts]
             for variable in (*model.variables, *model.optimizer.variables)
-            for parts in [[variable.value] if strategy is None else variable._value.parts()]
+            for value in [variable._value]
+            for parts in [value.parts() if isinstance(strategy, Mesh) else [value]]
         ]
         held.append([sum(each) for each in zip(*sizes, strict=True)])
     [[whole], devices] = held

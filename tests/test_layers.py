@@ -25,6 +25,7 @@ SHARED = [
     "identity",
     "sources",
     "splits",
+    "text",
     "datasets",
     "checkpoint",
 ]

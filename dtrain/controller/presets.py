@@ -111,6 +111,16 @@ class ImageFolder(Dataset):
 
 
 @dataclasses.dataclass
+class Text(Dataset):
+    _target_: str = "dtrain.datasets.text"
+    path: str | None = None
+    tokens: str = "bytes"
+    length: int = 64
+    stride: int | None = None
+    validation_split: float = 0.1
+
+
+@dataclasses.dataclass
 class Optimizer:
     """What every Keras optimizer takes (``keras.optimizers.Optimizer``), and the schedule."""
 

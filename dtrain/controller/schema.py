@@ -208,6 +208,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "npz": presets.Npz,
         "csv": presets.Csv,
         "image_folder": presets.ImageFolder,
+        "text": presets.Text,
     },
     "optimizer": {"adam": presets.Adam, "adamw": presets.AdamW, "sgd": presets.Sgd},
     "optimizer/schedule": {"cosine": presets.Cosine, "warmup": presets.Warmup},

@@ -189,10 +189,12 @@ def _build_metrics(built: keras.Model, x: Any, y: Any, predicted: Any, weight: A
         built.compute_metrics(x=x, y=y, y_pred=predicted, sample_weight=weight)
     except (ValueError, TypeError, KeyError) as error:
         if not has_own_step(built):
+            usual = "trainer.loss=sparse_categorical_crossentropy 'trainer.metrics=[accuracy]'"
+            tokens = x.dtype.kind in "iu" and getattr(y, "shape", None) == x.shape
             raise UsageError(
                 "trainer.loss", "...", f"loss and metrics do not fit the model ({error})",
-                "a loss and metrics for this output and target",
-                "trainer.loss=sparse_categorical_crossentropy 'trainer.metrics=[accuracy]'",
+                "a loss and metrics for this output and target, or another model",
+                "model=transformer" if tokens else usual,
             ) from None  # fmt: skip
     built.reset_metrics()
 

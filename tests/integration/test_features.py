@@ -189,6 +189,23 @@ def test_csv_and_npz(dtrain, tmp_path: Path) -> None:
         assert run.result["objective"] > 0.9
 
 
+def test_a_transformer_learns_a_text(dtrain) -> None:
+    words = (
+        "tracking=none", "dataset=text", "dataset.length=32", "dataset.validation_split=0.02",
+        "model=transformer", "model.width=32", "model.blocks=1", "optimizer.learning_rate=0.01",
+        "trainer.batch_size=32", "trainer.steps_per_epoch=150", "trainer.epochs=2",
+        "objective=val_loss", "objective_mode=min",
+    )  # fmt: skip
+    planned = dtrain(*words, "dry_run=true").output.splitlines()
+    assert {"  train examples       6,126", "  validation examples  125"} <= set(planned)
+    run = dtrain(*words)
+    assert run.code == 0, run.output + run.log
+    assert run.result["objective"] == min(run.points("val_loss").values())
+    assert run.result["evaluated_examples"] == 125
+    # More than the character before tells, and not more than there is (tests/test_text.py).
+    assert 0.26 < run.result["objective"] < 1.78
+
+
 def test_dry_run_starts_nothing(dtrain, tmp_path: Path) -> None:
     run = dtrain("strategy=mirrored", "hardware.devices=4", "dry_run=true")
     assert run.code == 0

@@ -8,9 +8,6 @@ from tests.integration.test_parity import BASE, MODEL, agree
 
 MODELS = '''
 import keras
-import numpy as np
-
-from dtrain.sources import Arrays, Splits
 
 
 def norm(input_shape, classes):
@@ -27,21 +24,8 @@ def norm(input_shape, classes):
         layers.Dense(16, activation="relu"),
         layers.Dense(classes, activation="softmax"),
     ])
-
-
-def tokens(length=12, vocabulary=16, examples=1024, held=90):
-    """Sequences of which every token is three times the one before, or a new one."""
-    generator = np.random.default_rng(0)
-    rows = generator.integers(0, vocabulary, (examples + held, length + 1))
-    for i in range(1, length + 1):
-        follows = generator.random(len(rows)) < 0.7
-        rows[:, i] = np.where(follows, 3 * rows[:, i - 1] % vocabulary, rows[:, i])
-    rows = rows.astype(np.int32)
-    parts = rows[:examples], rows[examples:]
-    train, validation = (Arrays(part[:, :-1], part[:, 1:]) for part in parts)
-    return Splits(train, validation, vocabulary)
 '''
-TOKENS = ("dataset=custom", "dataset._target_=mine.tokens")
+TEXT = ("dataset=text", "dataset.length=16", "dataset.validation_split=0.015")  # 187 to evaluate
 MESHES = {
     "model_parallel 2": ("strategy=model_parallel", "hardware.devices=2"),
     "hybrid 2 x 2": ("strategy=hybrid", "hardware.devices=4"),
@@ -67,7 +51,7 @@ CASES = {
         "model.dropout=0.1",
         "optimizer=adamw",
         "optimizer.global_clipnorm=1",
-        *TOKENS,
+        *TEXT,
     ),
     "own train_step": ("model=custom", "model._target_=mine.Own"),
 }
@@ -86,9 +70,18 @@ def test_meshes_agree(case: str, dtrain, user_code) -> None:
     for name, overrides in MESHES.items():
         run = dtrain(*BASE, *CASES[case], *overrides)
         assert run.code == 0, name + run.output + run.log
+        assert run.events("start")[0]["replicas"] == (2 if name == "hybrid 2 x 2" else 1)
         agree(reference, run, names, tolerance, name)
         for key in ("evaluated_examples", "examples", "step"):
             assert run.result[key] == reference.result[key], (name, key)
+
+
+def test_the_automatic_rule_parts_a_model_of_ones_own(dtrain, user_code) -> None:
+    """The one that trains above."""
+    user_code(MODEL)
+    run = dtrain(*BASE, *CASES["own train_step"], *MESHES["hybrid 2 x 2"], "dry_run=true")
+    words = [line.split() for line in run.output.splitlines()]
+    assert ["own/dense/kernel", "64", "x", "16", "gather", "0", "4,096", "2,048"] in words
 
 
 @pytest.mark.faults

@@ -88,6 +88,8 @@ LATE = {
     "loss node": (["trainer.loss={name:mse}"], ["trainer.loss=", "has no _target_", "Huber"]),
     "optimizer value": (["optimizer.clipnorm=1", "optimizer.clipvalue=1"], ["optimizer=", "clip"]),
     "shape": (["model=cnn", "dataset=npz", "dataset.path=table.npz"], ["(4,)", "type: model=mlp"]),
+    "text in a cnn": (["dataset=text"], ["(64,)", "type: model=mlp, or model=transformer"]),
+    "text in an mlp": (["dataset=text", "model=mlp"], ["(1, 64)", "type: model=transformer"]),
     "rule": (
         ["strategy=hybrid", "strategy.rules=[{path: kernal, split: 0}]"],
         ["strategy.rules=kernal", "no variable of this model", "dense/kernel", "rules=auto"],
