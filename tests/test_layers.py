@@ -67,6 +67,8 @@ CONTROLLER = [
     "sweep.parent",
     "job",
     "sweep.source",
+    "sweep.space",
+    "sweep.search",
     "sweep.slots",
     "sweep.compose",
     "sweep.record",
@@ -155,7 +157,7 @@ def test_the_controller_is_built_from_below(path: Path) -> None:
 @pytest.mark.parametrize("path", modules("compare"), ids=lambda p: p.name)
 def test_the_comparison_reads_what_runs_left(path: Path) -> None:
     below = COMPARE[: COMPARE.index(within("compare", path))]
-    known = ("errors", "text", "rundir", "journal", "controller.tracking")
+    known = ("errors", "secrets", "columns", "rundir", "journal", "controller.tracking")
     for imported, top in imports(path):
         parts = imported.split(".")
         assert parts[0] not in ("tensorflow", "keras", "hydra", "mlflow"), imported
