@@ -75,7 +75,7 @@ CONTROLLER = [
     "sweep.table",
     "sweep.report",
     "sweep.runner",
-    "sweep.run",
+    "sweep.command",
     "sweep",
     "cli",
 ]

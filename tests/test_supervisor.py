@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -123,7 +124,8 @@ class Watched:
         self.signals = Signals()
         self.signals.started = True
         self._story = story
-        self._supervisor = Supervisor(story, cluster, rundir, self.said.append)
+        view: Any = types.SimpleNamespace(message=self.said.append, detail=self.said.append)
+        self._supervisor = Supervisor(story, cluster, rundir, view)
 
     def __call__(self) -> Failure | None:
         with self.signals:

@@ -192,7 +192,7 @@ class Job:
                 return Failure(self._cluster.chief.name, str(error))
             self._launched = time.time()  # TensorFlow is imported: a fork has been answered
             signals.started = True
-            supervisor = Supervisor(self._launcher, self._cluster, self._rundir, self._view.message)
+            supervisor = Supervisor(self._launcher, self._cluster, self._rundir, self._view)
             failure = supervisor.watch(signals, self._look)
             self._launcher.kill()
             self._replaced += supervisor.replaced

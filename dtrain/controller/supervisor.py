@@ -12,6 +12,7 @@ from typing import Any
 from dtrain import errors
 from dtrain.cluster import Cluster
 from dtrain.controller.launchers import Launcher
+from dtrain.controller.progress import View
 from dtrain.rundir import RunDir, read_json
 
 #: Seconds between two looks at the tasks.
@@ -87,16 +88,14 @@ class Supervisor:
         launcher: has started them.
         cluster: what was started.
         rundir: where the chief reports its progress.
-        say: shows a person one line.
+        view: shows a person what happens.
     """
 
-    def __init__(
-        self, launcher: Launcher, cluster: Cluster, rundir: RunDir, say: Callable[[str], None]
-    ):
+    def __init__(self, launcher: Launcher, cluster: Cluster, rundir: RunDir, view: View):
         self._launcher = launcher
         self._cluster = cluster
         self._rundir = rundir
-        self._say = say
+        self._view = view
         followed = launcher.followed(cluster)
         self._training = {task.name for task in followed if not task.serves}
         self._waited_for = {task.name for task in followed}  # have not joined
@@ -130,14 +129,14 @@ class Supervisor:
                 # Ctrl-C in a terminal reaches the tasks as well: they may have been the first to
                 # tell, and only a second one is meant so.
                 if asked > 1:
-                    self._say("stopping at once")
+                    self._view.detail("stopping at once")
                     return None
                 why = "given up: others of the sweep are better" if signals.pruned else "stopping"
-                self._say(f"{why}: saving a checkpoint (once more: stop at once)")
+                self._view.detail(f"{why}: saving a checkpoint (once more: stop at once)")
                 self._stop()
             now = time.monotonic()
             if now > self._deadline:
-                self._say("the tasks did not stop in time: ended by force")
+                self._view.message("the tasks did not stop in time: ended by force")
                 return None
             failure = self._absent(now) or self._frozen(now) or self._stalled(now)
             if failure is not None:
@@ -161,7 +160,7 @@ class Supervisor:
                     self._moved_at = time.monotonic()
             elif word == "stop":
                 if not self.asked:
-                    self._say(f"{name} was asked to stop: saving a checkpoint")
+                    self._view.message(f"{name} was asked to stop: saving a checkpoint")
                 self._stop()
             else:
                 ended.append(name)
@@ -190,7 +189,9 @@ class Supervisor:
             return Failure(name, "its port was taken by another program", port=True)
         reason = f"ended by {signal.Signals(-code).name}" if code < 0 else None
         if task.replaceable and name not in self._waited_for:
-            self._say(f"{name} {reason or f'ended with exit code {code}'}: it is started again")
+            self._view.message(
+                f"{name} {reason or f'ended with exit code {code}'}: it is started again"
+            )
             self._launcher.start_again(name)
             self._waited_for.add(name)
             self._start_deadline = time.monotonic() + self._launcher.start_timeout

@@ -70,14 +70,20 @@ class Record:
         ended = ("FINISHED", "FAILED")
         return [j for j in self.jobs if j["status"] not in ended and not j.get("pruned")]
 
-    def add(self, draft: Draft) -> None:
-        """Enter a job that waits, in the place of what is said of one with its number."""
+    def add(self, number: int, overrides: list[str], draft: Draft | None) -> None:
+        """Enter a job that waits, in the place of what is said of one with its number.
+
+        Args:
+            number: of the job.
+            overrides: its words.
+            draft: what they make; None where that is nothing.
+        """
         entry = {
-            "number": draft.number,
-            "folder": str(draft.number),
-            "overrides": draft.overrides,
-            "differs": draft.differs,
-            "hash": draft.hash,
+            "number": number,
+            "folder": str(number),
+            "overrides": overrides,
+            "differs": draft.differs if draft else {},
+            "hash": draft.hash if draft else None,
             "status": "WAITING",
             "objective": None,
             "seconds": None,
@@ -85,7 +91,7 @@ class Record:
             "error": None,
             "log": None,
         }
-        self.data["jobs"] = [job for job in self.jobs if job["number"] != draft.number]
+        self.data["jobs"] = [job for job in self.jobs if job["number"] != number]
         self.jobs.append(entry)
         self.jobs.sort(key=lambda job: job["number"])
 
@@ -162,6 +168,7 @@ def arguments(given: list[str]) -> list[str]:
     Raises:
         UsageError: ``sweep.resume=`` names no sweep, or a word would change its jobs.
     """
+    given = [_quoted(word) for word in given]
     words = {word.partition("=")[0].lstrip("+"): word.partition("=")[2] for word in given}
     folder = words.get("sweep.resume", "null").strip("'\"")
     if folder == "null":
@@ -187,6 +194,13 @@ def arguments(given: list[str]) -> list[str]:
     options = [word for word in given if word.startswith("-")]
     # ORDER: options stand before the first word: Hydra takes no two groups of words.
     return [*flags, *options, *kept, *(word for word in given if word not in options)]
+
+
+def _quoted(word: str) -> str:
+    """Put into quotes, which a shell has eaten, a value that is a word itself."""
+    key, _, value = word.partition("=")
+    plain = key == "sweep.baseline" and value and value[0] not in "'\""
+    return f"{key}='{value}'" if plain else word
 
 
 def past(record: Record, draft: Draft) -> tuple[str | None, Outcome | None]:

@@ -134,7 +134,7 @@ class Runner:
         """Take in a job: to be run, or as it ended under an earlier command."""
         self._entered += 1
         row = self._table.add(draft.number, draft.differs)
-        self._record.add(draft)
+        self._record.add(draft.number, draft.overrides, draft)
         if done is None:
             self._waiting.append(draft)
         else:
@@ -170,6 +170,8 @@ class Runner:
 
     def _start(self) -> bool:
         """Start one job, if there is one that there is room for; say whether to look again."""
+        if self._fail_fast and any(r.row.state == "recording" for r in self._running.values()):
+            return False  # it may have failed
         for draft in self._waiting:
             slot = self._slots.take(draft.gpus)
             if slot is not None:
@@ -191,8 +193,9 @@ class Runner:
             self.enter(draft, examine(self._composer, self._record, draft))
         except (DtrainError, HydraException, OmegaConfBaseException) as error:
             self._entered = number + 1
-            self._table.message(f"job {number}: {error}")
-            self._source.report(number, Outcome(errors.USAGE, error=str(error)))
+            self._record.add(number, words, None)
+            row = self._table.add(number, {})
+            self._conclude(row, Outcome(errors.USAGE, error=str(error)))
 
     def _begin(self, draft: Draft, slot: Slot) -> None:
         row = self._table.rows[draft.number]
@@ -242,20 +245,19 @@ class Runner:
                 self._judge(running, news["step"], value)
         else:
             del self._running[number]
-            self._end(running, news)
+            self._conclude(running.row, news)
 
     def _judge(self, running: Running, step: int, value: float) -> None:
         if self._source.judge(running.draft.number, step, value) and not running.requests.count:
             running.requests.pruned = True
             running.requests.count += 1
 
-    def _end(self, running: Running, outcome: Outcome) -> None:
-        number = running.draft.number
+    def _conclude(self, row: Row, outcome: Outcome) -> None:
         if outcome.objective is not None:
-            running.row.objective = outcome.objective
-        self._record.ended(number, outcome)
+            row.objective = outcome.objective
+        self._record.ended(row.number, outcome)
         state = "pruned" if outcome.pruned else outcome.status
-        self._table.ended(running.row, state, outcome.seconds, outcome.error)
-        self._source.report(number, outcome)
+        self._table.ended(row, state, outcome.seconds, outcome.error)
+        self._source.report(row.number, outcome)
         if outcome.status == "FAILED" and self._fail_fast and not self._stopping:
             self._stop("sweep.fail_fast=true: the other jobs are stopped")

@@ -76,10 +76,9 @@ def run(loader: Any, master: DictConfig, source: Source) -> int:
         with Signals() as signals:
             try:
                 if todo:
-                    shown.message(
-                        f"{jobs(len(todo) + to_come)}, {parallel} at a time; starting: importing "
-                        f"TensorFlow takes 10 to 30 s"
-                    )
+                    known = "a search" if source.total is None else jobs(len(todo) + to_come)
+                    shown.message(f"{known}, {parallel} at a time")
+                    shown.message("starting: importing TensorFlow takes 10 to 30 s")
                     _wait_for_server(todo)
                 signals.started = True
                 runner.run(signals)

@@ -1,0 +1,318 @@
+"""A sweep from its words to its exit code, with tasks that are real and quick processes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dtrain import errors
+from dtrain.controller import check, sweep
+from dtrain.controller.job import Outcome
+from dtrain.controller.plan import Machine
+from dtrain.controller.sweep import Grid, Source
+from dtrain.controller.sweep import command as module
+from dtrain.errors import UsageError
+from dtrain.rundir import RunDir, read_json
+from tests.quick import grid, master
+
+
+@pytest.fixture(autouse=True)
+def _cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DTRAIN_TRUST", "tests")
+    have(monkeypatch, Machine(0, 2))
+
+
+def have(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
+    for place in (check, module):
+        monkeypatch.setattr(place, "machine", lambda shared: machine)
+
+
+def swept(*jobs: str, words: tuple[str, ...] = (), source: Source | None = None) -> int:
+    """Run a sweep of jobs, or of a source."""
+    loader, config = master(*words)
+    return sweep.run(loader, config, source or Grid(grid(*jobs, words=words)))
+
+
+def folder() -> Path:
+    [found] = Path().glob("outputs/multirun/*/*/sweep.json")
+    return found.parent
+
+
+def told() -> dict[str, Any]:
+    return read_json(folder() / "sweep.json") or {}
+
+
+def lasts(**last: str) -> str:
+    """Return the word that says what the task of a seed does in the end."""
+    return "+launcher.last={" + ",".join(f"{seed}: '{does}'" for seed, does in last.items()) + "}"
+
+
+def statuses() -> list[str]:
+    return [job["status"] for job in told()["jobs"]]
+
+
+def test_a_sweep_that_ends_well(capfd: pytest.CaptureFixture[str]) -> None:
+    assert swept("seed=10", "seed=30", "seed=20", words=("sweep.baseline='seed=10'",)) == errors.OK
+    found = told()
+    assert (found["status"], found["name"], found["best"]) == ("FINISHED", "cnn_default", 1)
+    assert (found["objective"], found["objective_mode"]) == ("val_accuracy", "max")
+    assert found["baseline"] == "seed=10"
+    assert found["started"] < found["ended"]
+    first = found["jobs"][0]
+    assert first["differs"] == {"seed": "10"}
+    assert first["objective"] == 0.103
+    assert (first["status"], first["exit_code"], first["error"]) == ("FINISHED", 0, None)
+    assert 0 < first["seconds"] < 60
+    for number in range(3):
+        rundir = RunDir(folder() / str(number))
+        assert (read_json(rundir.result) or {})["status"] == "FINISHED"
+        command = read_json(rundir.command) or {}
+        assert command["sweep"] == {"number": number, "differs": found["jobs"][number]["differs"]}
+        assert "sweep:" not in rundir.config.read_text()
+    output = capfd.readouterr().err
+    for part in ("3 jobs, 2 at a time", "best: job 1, val_accuracy 0.303 seed=30",
+                 "FINISHED: 3 of 3 jobs done", f"sweep folder: {folder()}"):  # fmt: skip
+        assert part in output
+
+
+def test_least_is_best() -> None:
+    assert swept("seed=20", "seed=10", words=("objective_mode=min",)) == errors.OK
+    assert told()["best"] == 1
+
+
+def test_jobs_run_beside_each_other_on_cores_of_their_own() -> None:
+    """Each of the first two waits for the other."""
+    words = (lasts(s1="wait:began-2", s2="wait:began-1"),)
+    assert swept("seed=1", "seed=2", words=words) == errors.OK
+    tasks = [(read_json(folder() / n / "cluster.json") or {})["tasks"][0] for n in "01"]
+    assert sorted(task["cores"] for task in tasks) == [[0], [1]]
+    assert [task["threads"] for task in tasks] == [1, 1]
+
+
+def test_one_at_a_time_has_the_machine() -> None:
+    assert swept("seed=1", "seed=2", words=("sweep.parallel=1",)) == errors.OK
+    [task] = (read_json(folder() / "0" / "cluster.json") or {})["tasks"]
+    assert (task["cores"], task["threads"]) == ([], None)
+
+
+def test_gpus_are_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two GPUs a job of two has both, and waits until they are free."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
+    have(monkeypatch, Machine(2, 8))
+    words = ("hardware=gpu", lasts(s1="wait:began-2", s2="wait:began-1"))
+    jobs = ["seed=1 strategy=one_device", "seed=2 strategy=one_device", "seed=3 strategy=mirrored"]
+    assert swept(*jobs, words=words) == errors.OK
+    seen = [(folder() / str(n) / "logs" / "chief-0.log").read_text() for n in range(3)]
+    assert sorted(seen[:2]) == ["gpus ('GPU-a',)\n", "gpus ('GPU-b',)\n"]
+    assert set(re.findall("GPU-.", seen[2])) == {"GPU-a", "GPU-b"}
+    found = [RunDir(folder() / str(n)) for n in range(3)]
+    begun = (read_json(found[2].result) or {})["started"]
+    for other in found[:2]:
+        result = read_json(other.result) or {}
+        assert begun >= result["started"] + result["seconds"] - 1
+
+
+def test_more_gpus_than_there_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    have(monkeypatch, Machine(1, 8))
+    words = ("hardware=gpu", "strategy=mirrored")
+    with pytest.raises(UsageError, match="this machine has 1 GPU") as caught:
+        swept("hardware.devices=1", "hardware.devices=2", words=words)
+    assert caught.value.__notes__ == ["in job 1: hardware.devices=2"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failure_does_not_stop_the_others(capfd: pytest.CaptureFixture[str]) -> None:
+    words = (lasts(s2="crash", s3="die"),)
+    assert swept("seed=1", "seed=2", "seed=3", "seed=4", words=words) == errors.FAILED
+    assert statuses() == ["FINISHED", "FAILED", "FAILED", "FINISHED"]
+    crashed, died = told()["jobs"][1:3]
+    assert crashed["error"].startswith("chief-0: bang")
+    assert (crashed["log"], crashed["exit_code"]) == ("1/logs/chief-0.log", 1)
+    assert died["error"].startswith("chief-0: ended by SIGKILL")
+    output = capfd.readouterr().err
+    assert f"job 1 failed: chief-0: bang (log: {folder()}/1/logs/chief-0.log)" in output
+    assert f"job 2 failed: chief-0: ended by SIGKILL (log: {folder()}/2/logs" in output
+    assert "FAILED: 2 of 4 jobs done" in output
+    assert f"go on with: python -m dtrain sweep.resume={folder()}" in output
+
+
+def test_fail_fast() -> None:
+    words = (lasts(s1="wait:never", s2="crash"), "sweep.fail_fast=true")
+    assert swept("seed=1", "seed=2", "seed=3", words=words) == errors.FAILED
+    assert statuses() == ["KILLED", "FAILED", "WAITING"]
+    assert told()["status"] == "FAILED"
+    assert not (folder() / "2").exists()
+
+
+def test_a_job_that_its_task_refuses() -> None:
+    words = (lasts(s2="refuse"),)
+    assert swept("seed=1", "seed=2", words=words) == errors.FAILED
+    refused = told()["jobs"][1]
+    assert (refused["status"], refused["exit_code"]) == ("FAILED", 2)
+    assert refused["error"] == "objective=x: is not there"
+    assert not (folder() / "1").exists()
+
+
+def test_a_sweep_of_which_all_is_refused(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = (lasts(s1="refuse", s2="refuse"),)
+    assert swept("seed=1", "seed=2", words=words) == errors.USAGE
+    assert "\nerror: objective=x: is not there\n" in capfd.readouterr().err
+    assert not (tmp_path / "outputs").exists()
+
+
+def test_ctrl_c(capfd: pytest.CaptureFixture[str]) -> None:
+    words = (lasts(s1="wait:never", s2="interrupt"),)
+    assert swept("seed=1", "seed=2", "seed=3", words=words) == errors.INTERRUPTED
+    assert statuses() == ["KILLED", "KILLED", "WAITING"]
+    assert told()["status"] == "KILLED"
+    assert [job["exit_code"] for job in told()["jobs"]] == [75, 75, None]
+    output = capfd.readouterr().err
+    assert "stopping: saving checkpoints (once more: stop at once)" in output
+    assert f"go on with: python -m dtrain sweep.resume={folder()}" in output
+
+
+def test_ctrl_c_while_tensorflow_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.quick import Quick
+
+    def interrupted(self: Any, cluster: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Quick, "ready", interrupted, raising=False)
+    assert swept("seed=1", "seed=2") == errors.INTERRUPTED
+    assert statuses() == ["WAITING", "WAITING"]
+    assert told()["status"] == "KILLED"
+
+
+def test_a_bug_of_ours_is_one_job_s(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from tests.quick import Quick
+
+    def start(self: Any, rundir: RunDir, cluster: Any) -> None:
+        if rundir.path.name == "0":
+            raise RuntimeError("no such thing")
+        real(self, rundir, cluster)
+
+    real = Quick.start
+    monkeypatch.setattr(Quick, "start", start)
+    assert swept("seed=1", "seed=2") == errors.FAILED
+    assert statuses() == ["FAILED", "FINISHED"]
+    assert told()["jobs"][0]["error"] == "RuntimeError: no such thing"
+    assert "Traceback" in capfd.readouterr().err
+
+
+def test_dry_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ("dry_run=true", "trainer.batch_size=32")
+    jobs = ["strategy=one_device", "strategy=mirrored", "strategy=multiworker"]
+    assert swept(*jobs, words=words) == errors.OK
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == "sweep: 3 jobs, 3 to be run, 2 at a time"
+    assert lines[2] == "0 one_device new 1 1 CPU 1 32 of 32 44"
+    assert lines[3] == "1 mirrored new 1 2 CPU 2 16 of 32 44"
+    assert lines[4] == "2 multiworker new 2 1 CPU + 1 CPU 2 16 of 32 44"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_baseline_that_no_job_has() -> None:
+    with pytest.raises(UsageError, match=r"accepted: seed=1, seed=2; type: sweep.baseline=seed=2"):
+        swept("seed=1", "seed=2", words=("sweep.baseline='sed=2'",))
+
+
+def test_two_sweeps_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("hydra.sweep.dir=outputs/multirun/day/same",)
+    for _ in range(2):
+        assert swept("seed=1", words=words) == errors.OK
+    assert len(list(Path().glob("outputs/multirun/day/*/sweep.json"))) == 2
+
+
+# --- sources that decide on the way
+
+
+class Scripted:
+    """Asks for jobs as a script says, which gets what was reported so far."""
+
+    total: int | None = None
+
+    def __init__(
+        self,
+        script: Callable[[dict[int, Outcome]], str | None],
+        prune: Callable[[int, int], bool] = lambda *_: False,
+        words: tuple[str, ...] = (),
+    ):
+        self.reports: dict[int, Outcome] = {}
+        self.values: list[tuple[int, int, float]] = []
+        self._script = script
+        self._prune = prune
+        self._words = words
+
+    def ahead(self) -> list[list[str]]:
+        return []
+
+    def next(self) -> list[str] | None:
+        asked = self._script(self.reports)
+        return None if asked is None else grid(asked, words=self._words)[0]
+
+    def judge(self, number: int, step: int, value: float) -> bool:
+        self.values.append((number, step, value))
+        return self._prune(number, step)
+
+    def report(self, number: int, outcome: Outcome) -> None:
+        self.reports[number] = outcome
+
+
+def listed(*jobs: str) -> Callable[[dict[int, Outcome]], str | None]:
+    rest = list(jobs)
+    return lambda reports: rest.pop(0) if rest else None
+
+
+def test_a_search_hears_values_and_ends() -> None:
+    source = Scripted(listed("seed=10", "seed=20"))
+    assert swept(source=source) == errors.OK
+    assert sorted(source.values) == [
+        (0, 1, 0.101), (0, 2, 0.102), (0, 3, 0.103), (1, 1, 0.201), (1, 2, 0.202), (1, 3, 0.203),
+    ]  # fmt: skip
+    assert {n: o.objective for n, o in source.reports.items()} == {0: 0.103, 1: 0.203}
+    assert [job["differs"]["seed"] for job in told()["jobs"]] == ["10", "20"]
+    assert told()["best"] == 1
+
+
+def test_a_search_goes_on_from_what_it_heard() -> None:
+    """The third job follows from the first, and begins while the second runs."""
+    first = ["seed=1", "seed=2"]
+    later = ["seed=3"]
+
+    def script(reports: dict[int, Outcome]) -> str | None:
+        if first:
+            return first.pop(0)
+        return later.pop() if later and 0 in reports else None
+
+    words = (lasts(s2="wait:began-3"),)
+    assert swept(words=words, source=Scripted(script, words=words)) == errors.OK
+    assert statuses() == ["FINISHED"] * 3
+
+
+def test_a_job_is_given_up() -> None:
+    words = (lasts(s1="wait:never"),)
+    source = Scripted(
+        listed("seed=1", "seed=2"), lambda number, step: (number, step) == (0, 2), words
+    )
+    assert swept(words=words, source=source) == errors.OK
+    assert source.reports[0].pruned and not source.reports[1].pruned
+    assert statuses() == ["KILLED", "FINISHED"]
+    assert told()["jobs"][0]["pruned"] is True
+    result = read_json(folder() / "0" / "result.json") or {}
+    assert (result["status"], result["pruned"], result["exit_code"]) == ("KILLED", True, 75)
+    assert "pruned" not in (read_json(folder() / "1" / "result.json") or {})
+    assert told()["best"] == 1
+
+
+def test_a_search_asks_for_a_job_that_cannot_be() -> None:
+    source = Scripted(listed("seed=1", "trainer.batch_size=100000", "model=none", "seed=2"))
+    assert swept(source=source) == errors.FAILED
+    assert {n: o.exit_code for n, o in source.reports.items()} == {0: 0, 1: 2, 2: 2, 3: 0}
+    assert statuses() == ["FINISHED", "FAILED", "FAILED", "FINISHED"]
+    assert "training examples" in told()["jobs"][1]["error"]
