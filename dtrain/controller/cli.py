@@ -6,12 +6,13 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dtrain import errors, secrets
@@ -65,7 +66,8 @@ def main() -> int:
 
 def _job(config: DictConfig) -> Outcome:
     settings = HydraConfig.get()
-    overrides = list(settings.overrides.task)
+    # As they were typed: a reference to the environment is no value yet.
+    overrides: Any = OmegaConf.to_container(settings.overrides.task, resolve=False)
     schema.refuse_unknown(config)
     moved = private.resolve(config)
     config.output_dir = str(Path(config.output_dir).absolute())

@@ -99,7 +99,7 @@ def words(overrides: list[str], moved: dict[str, tuple[Any, str]]) -> list[str]:
         for path, (value, reference) in moved.items():
             if path == key:
                 text = reference
-            elif path.startswith(f"{key}."):  # it stands somewhere in a list or a mapping
+            elif path.startswith(f"{key}.") and text[:1] in ("[", "{"):  # it is in there
                 # Quoted with escapes it is not found as it is: it has to be given again.
                 text = text.replace(str(value), reference) if str(value) in text else "???"
         kept.append(f"{head}{equals}{text}")
