@@ -177,6 +177,7 @@ def test_jobs_that_ended_while_the_server_was_away(tmp_path: Path, _quick: None)
     jobs[0].end("FINISHED", 0.5)
     jobs[1].end("FINISHED", 0.5)
     jobs[2].end("FINISHED", 0.5)
+    sweep.tell("RUNNING")
     held = jobs[1].rundir.lock()  # as by its own command, whose tracker ships it
     assert held is not None
     parent = Parent(sweep.config, sweep.folder, sweep.said.put)

@@ -69,10 +69,10 @@ def _job(config: DictConfig) -> Outcome:
     # As they were typed: a reference to the environment is no value yet.
     overrides: Any = OmegaConf.to_container(settings.overrides.task, resolve=False)
     schema.refuse_unknown(config)
-    moved = private.resolve(config)
+    private.resolve(config)
     config.output_dir = str(Path(config.output_dir).absolute())
     sources = {source.provider: source.path for source in settings.runtime.config_sources}
-    command = resume.command(private.words(overrides, moved), sources.get("command-line"))
+    command = resume.command(private.words(overrides, config), sources.get("command-line"))
     if config.resume == resume.AUTO:
         if settings.mode == RunMode.MULTIRUN:
             raise UsageError(
