@@ -248,6 +248,8 @@ def pair(folder: Path, server: Server, steps: int, seconds: float) -> tuple[floa
             )  # fmt: skip
         if len(spans) < 2 or spans[1] - spans[0] < seconds:
             raise SystemExit(f"the run ended before the silence of {seconds:g} s: more --steps")
+        if not proxy.swallowed.is_set():
+            raise SystemExit("the tracker was not at work yet when the silence began: more --steps")
         total, lacking, twice = missing(path)
     finally:
         proxy.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,16 @@ import pytest
 from omegaconf import open_dict
 
 from dtrain.cluster import Cluster, Task
-from dtrain.controller.tracking import Shipper, Tracker, flatten, import_mlflow, tags, uri
+from dtrain.controller.tracking import (
+    Courier,
+    Shipper,
+    Tracker,
+    courier,
+    flatten,
+    import_mlflow,
+    tags,
+    uri,
+)  # fmt: skip
 from dtrain.journal import Journal
 from dtrain.rundir import RunDir, read_json, write_json
 from tests.test_schema import composed
@@ -154,3 +164,75 @@ def test_tags_of_a_fork(tmp_path: Path) -> None:
     with open_dict(older):
         del older["fork"]  # a run folder from before there were forks, for dtrain.sync
     assert "forked_from" not in tags(older, CLUSTER)
+
+
+def test_names_that_mlflow_does_not_take(shipper: Any) -> None:
+    one = shipper()
+    one.open(1000.0)
+    for _ in range(2):
+        one.ship([point(1, **{"top-5 (all) [%]": 3.0})])
+        one.doubt()
+    client, run = recorded(shipper.rundir)
+    assert run.data.metrics == {"top-5 _all_ ___": 3.0}
+    assert len(client.get_metric_history(run.info.run_id, "top-5 _all_ ___")) == 1
+
+
+class Line:
+    """A delivery that fails with what it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(courier, "INTERVAL", 0.001)
+        monkeypatch.setattr(courier, "LONGEST", 0.001)
+        monkeypatch.setattr(courier, "RETRY_SECONDS", 0.001)
+        self.errors: queue.Queue[Exception | None] = queue.Queue()
+        self.said: queue.Queue[str] = queue.Queue()
+        self.doubts = 0
+        self.courier = Courier(self.deliver, self.doubt, self.said.put)
+
+    def deliver(self, last: Any) -> None:
+        error = self.errors.get(timeout=60)
+        if error is not None:
+            raise error
+
+    def doubt(self) -> None:
+        self.doubts += 1
+
+
+def test_one_warning_for_one_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = Line(monkeypatch)
+    away = ConnectionError("http://me:pw@host is away\nand more")
+    for error in (None, away, away, None, None, away, None):
+        line.errors.put(error)
+    told = "tracking: http://me:***@host is away; training goes on"
+    heard = [line.said.get(timeout=60) for _ in range(4)]
+    assert heard == [told, "tracking: back again"] * 2
+    line.errors.put(None)
+    assert line.courier.finish(("FINISHED", 1.0))
+    assert line.said.empty()
+    assert line.doubts == 3
+
+
+def test_a_store_that_others_write_to_is_no_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = Line(monkeypatch)
+    busy = RuntimeError("(sqlite3.OperationalError) database is locked")
+    for error in (busy, busy, busy, None):
+        line.errors.put(error)
+    assert line.courier.finish(("FINISHED", 1.0))
+    assert line.said.empty()
+    monkeypatch.setattr(courier, "BUSY_SECONDS", 0.0)  # but for too long
+    line = Line(monkeypatch)
+    for error in (busy, None):
+        line.errors.put(error)
+    assert line.courier.finish(("FINISHED", 1.0))
+    assert "database is locked" in line.said.get()
+
+
+def test_nobody_waits_long_for_a_server_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(courier, "AWAY_SECONDS", 0.01)
+    line = Line(monkeypatch)
+    line.errors.put(ConnectionError("away"))
+    assert line.said.get(timeout=60) == "tracking: away; training goes on"
+    assert not line.courier.finish(("FINISHED", 1.0))  # it hangs
+    line.errors.put(ConnectionError("away"))  # and its thread ends with the call
+    line.courier._thread.join(60)
+    assert not line.courier._thread.is_alive()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from omegaconf import DictConfig, open_dict
 
@@ -37,21 +36,17 @@ class Checked:
     splits: Splits | None
 
 
-def settle(config: DictConfig) -> dict[str, tuple[Any, str]]:
+def settle(config: DictConfig) -> None:
     """Resolve a configuration that Hydra has composed, and take out what is not of the job.
-
-    Returns:
-        Where a secret was moved to (:func:`dtrain.controller.private.resolve`).
 
     Raises:
         UsageError: it has a key that nothing reads, or a reference to what is not there.
     """
     schema.refuse_unknown(config)
-    moved = private.resolve(config)
+    private.resolve(config)
     config.output_dir = str(Path(config.output_dir).absolute())
     with open_dict(config):
         del config["sweep"]  # how many run at once is no property of one
-    return moved
 
 
 def check(

@@ -12,7 +12,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dtrain import errors, secrets
@@ -74,16 +74,17 @@ def main() -> int:
 
 def _job(config: DictConfig) -> Outcome:
     settings = HydraConfig.get()
-    overrides = list(settings.overrides.task)
     if settings.mode == RunMode.MULTIRUN:
         raise UsageError(
             "hydra/launcher", settings.runtime.choices["hydra/launcher"],
             "cannot give each job its own process, cores and GPUs",
             "dtrain", "hydra/launcher=dtrain",
         )  # fmt: skip
-    moved = settle(config)
+    # As they were typed: a reference to the environment is no value yet.
+    overrides: Any = OmegaConf.to_container(settings.overrides.task, resolve=False)
+    settle(config)
     sources = {source.provider: source.path for source in settings.runtime.config_sources}
-    command = resume.command(private.words(overrides, moved), sources.get("command-line"))
+    command = resume.command(private.words(overrides, config), sources.get("command-line"))
     if config.resume == resume.AUTO:
         config.resume = resume.find(config, command)
         found = config.resume or "no unfinished run of this command: a new one begins"

@@ -29,11 +29,8 @@ def written(config: DictConfig) -> dict[str, Any]:
     return plain
 
 
-def resolve(config: DictConfig) -> dict[str, tuple[Any, str]]:
+def resolve(config: DictConfig) -> None:
     """Resolve everything in ``config``, in place, but what must not be written.
-
-    Returns:
-        For each key of which a secret was moved: what was typed, and what stands there now.
 
     Raises:
         UsageError: a reference names a variable that the environment lacks.
@@ -49,7 +46,6 @@ def resolve(config: DictConfig) -> dict[str, tuple[Any, str]]:
     values = {os.environ.get(name, "") for name in names}
     values = {value for value in values if len(value) >= _SHORTEST}
     OmegaConf.resolve(config)
-    moved: dict[str, tuple[Any, str]] = {}
     for key, node, name, value in list(_leaves(config)):
         if key in references:
             if isinstance(value, str):  # a number was checked with its type, and is no secret
@@ -57,15 +53,12 @@ def resolve(config: DictConfig) -> dict[str, tuple[Any, str]]:
         elif secrets.is_secret(value, key) or (
             isinstance(value, str) and any(each in value for each in values)
         ):
-            moved[key] = (value, _move(key, value))
-            node[name] = moved[key][1]
+            node[name] = _move(key, value)
         elif isinstance(value, str) and (spans := secrets.passwords(value)):
             text = value
             for begin, end in reversed(spans):
                 text = text[:begin] + _move(key, value[begin:end]) + text[end:]
-            moved[key] = (value, text)
             node[name] = text
-    return moved
 
 
 def check(key: str, text: str) -> None:
@@ -85,13 +78,18 @@ def check(key: str, text: str) -> None:
         )
 
 
-def words(overrides: list[str], moved: dict[str, tuple[Any, str]]) -> list[str]:
+def words(overrides: list[str], config: DictConfig) -> list[str]:
     """Return the words of a command line as they may be written.
 
     Args:
         overrides: ``key=value`` each.
-        moved: what :func:`resolve` returned.
+        config: what they make, after :func:`resolve`.
     """
+    moved = {
+        key: (node[name], raw)
+        for key, node, name, raw in _leaves(config)
+        if isinstance(raw, str) and PREFIX in raw
+    }
     kept = []
     for word in overrides:
         head, equals, text = word.partition("=")
@@ -99,7 +97,7 @@ def words(overrides: list[str], moved: dict[str, tuple[Any, str]]) -> list[str]:
         for path, (value, reference) in moved.items():
             if path == key:
                 text = reference
-            elif path.startswith(f"{key}."):  # it stands somewhere in a list or a mapping
+            elif path.startswith(f"{key}.") and text[:1] in ("[", "{"):  # it is in there
                 # Quoted with escapes it is not found as it is: it has to be given again.
                 text = text.replace(str(value), reference) if str(value) in text else "???"
         kept.append(f"{head}{equals}{text}")

@@ -10,7 +10,7 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from dtrain import identity, targets
 from dtrain.controller import private, resume
@@ -69,11 +69,10 @@ class Composer:
     def __init__(self, loader: Any, master: DictConfig, jobs: Sequence[Sequence[str]]):
         self._loader = loader
         self._master = master
-        self._fixed = _fixed(jobs, list(master.hydra.overrides.task))
+        self._fixed = _fixed(jobs, _given(master)["task"])
         self._first: DictConfig | None = None
         self._sizes: dict[str, Splits | None] = {}
         self._pinned: dict[str, str] = {}
-        self._moved: dict[str, tuple[Any, str]] = {}  # secrets
         self._prepared: list[dict[str, str]] = []
         sources = {source.provider: source.path for source in master.hydra.runtime.config_sources}
         self._config_dir: str | None = sources.get("command-line")
@@ -86,9 +85,8 @@ class Composer:
                 what Hydra and OmegaConf raise of words that do not compose.
         """
         with _named(number, self._differs(overrides)):
-            config, moved = self._compose(number, list(overrides))
-            self._moved.update(moved)
-            words = private.words(list(overrides), moved)
+            config = self._compose(number, list(overrides))
+            words = private.words(list(overrides), config)
             differs = self._differs(words)
             self._refuse(config, differs)
             if config.fork is not None:
@@ -103,16 +101,15 @@ class Composer:
     def _differs(self, words: Sequence[str]) -> dict[str, str]:
         return {key: value for key, value in map(_word, words) if key not in self._fixed}
 
-    def _compose(
-        self, number: int, overrides: list[str]
-    ) -> tuple[DictConfig, dict[str, tuple[Any, str]]]:
+    def _compose(self, number: int, overrides: list[str]) -> DictConfig:
         config: DictConfig = self._loader.load_sweep_config(self._master, overrides)
         with open_dict(config):
             config.hydra.job.id, config.hydra.job.num = str(number), number
         HydraConfig.instance().set_config(config)
         with open_dict(config):
             del config["hydra"]  # of which that is a copy
-        return config, settle(config)
+        settle(config)
+        return config
 
     def _refuse(self, config: DictConfig, differs: dict[str, str]) -> None:
         for key in differs:
@@ -183,9 +180,11 @@ class Composer:
 
     def words(self) -> dict[str, Any]:
         """Return what the whole sweep is composed of, for ``sweep.resume=``."""
-        hydra = [w for w in self._master.hydra.overrides.hydra if not w.startswith("hydra.mode=")]
+        assert self._first is not None
+        given = _given(self._master)
+        hydra = [word for word in given["hydra"] if not word.startswith("hydra.mode=")]
         kept = []
-        for word in private.words([*hydra, *self._master.hydra.overrides.task], self._moved):
+        for word in private.words([*hydra, *given["task"]], self._first):
             key, value = _word(word)
             if key == "fork" and value in self._pinned:  # its newest checkpoint may be another soon
                 word = f"fork={self._pinned[value]}"
@@ -201,6 +200,12 @@ def common_name(drafts: Sequence[Draft]) -> str:
     while all(len(p) > same and p[same] == parts[0][same] for p in parts):
         same += 1
     return "_".join(parts[0][:same]) or "sweep"
+
+
+def _given(master: DictConfig) -> dict[str, list[str]]:
+    """Return the words as they were typed: a reference to the environment is no value yet."""
+    found: Any = OmegaConf.to_container(master.hydra.overrides, resolve=False)
+    return dict(found)
 
 
 def _word(word: str) -> tuple[str, str]:

@@ -19,7 +19,7 @@ from dtrain.rundir import RunDir, read_json, write_json
 
 #: Of a sweep folder, beside ``sweep.json``: what its end makes.
 COMPARISON = ("comparison.html", "comparison.csv")
-_NOTE_ROWS = 100  # of the table in the run's description
+_NOTE_CHARACTERS = 7000  # of the run's description: MLflow cuts it off at 8,000
 
 
 class Parent:
@@ -102,8 +102,9 @@ def record(store: Store, config: DictConfig, folder: Path, status: str, ended: f
 
 def jobs_of(folder: Path) -> list[RunDir]:
     """Return the run folders of a sweep, by their numbers."""
-    found = [path for path in folder.iterdir() if path.name.isdigit()]
-    return [RunDir(path) for path in sorted(found, key=lambda path: int(path.name))]
+    sweep = read_json(folder / "sweep.json") or {}
+    found = [folder / job["folder"] for job in sweep.get("jobs", [])]
+    return [RunDir(path) for path in found if path.is_dir()]
 
 
 def _unshipped(folder: Path) -> Iterator[RunDir]:
@@ -154,8 +155,12 @@ def _note(jobs: list[dict[str, Any]], best: int | None) -> str:
     """Return the table in Markdown, the best job in bold, as the run's description shows it."""
     head, rows = _columns(jobs)
     lines = [head, ["---"] * len(head)]
-    for row in rows[:_NOTE_ROWS]:
+    for row in rows:
         cells = [cell.replace("|", "\\|").replace("\n", " ")[:100] for cell in row]
         lines.append([f"**{c}**" if c else "" for c in cells] if row[0] == str(best) else cells)
-    text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return text if len(rows) <= _NOTE_ROWS else f"{text}\n\n... {len(rows)} in all: jobs.csv"
+    text = ""
+    for line in lines:
+        text += f"| {' | '.join(line)} |\n"
+        if len(text) > _NOTE_CHARACTERS:
+            return f"{text}\n{len(rows)} jobs in all: jobs.csv"
+    return text

@@ -15,7 +15,7 @@ from dtrain import journal
 from dtrain.cluster import Cluster
 from dtrain.controller import private
 from dtrain.controller.tracking.family import first, job_name, job_tags, parent
-from dtrain.controller.tracking.store import BATCH, Store
+from dtrain.controller.tracking.store import BATCH, Store, allowed
 from dtrain.rundir import RunDir, read_json, write_json
 
 _PARAM_CHARACTERS = 6000  # of one parameter: MLflow's own limit
@@ -139,7 +139,7 @@ class Shipper:
         if key not in self._known:
             history = []
             if self._resumed:
-                history = self._store.call("get_metric_history", self._run_id, key)
+                history = self._store.call("get_metric_history", self._run_id, allowed(key))
             self._known[key] = {point.step for point in history}
         return self._known[key]
 

@@ -24,6 +24,7 @@ TOKEN = "dtrain.token"
 #: Points in one call: MLflow's own limit.
 BATCH = 1000
 _PARAMETERS = 100  # likewise
+_FORBIDDEN = re.compile(r"[^\w./: -]")  # in names of metrics and parameters: MLflow's own rule
 _connecting = threading.Lock()
 
 
@@ -56,6 +57,11 @@ def import_mlflow() -> Any:
         # It sets its own level when it is imported, and logs what it raises as well.
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return mlflow
+
+
+def allowed(name: str) -> str:
+    """Return ``name`` as MLflow takes it."""
+    return _FORBIDDEN.sub("_", name)
 
 
 class Store:
@@ -157,11 +163,13 @@ class Store:
 
     def points(self, run_id: str, points: list[tuple[str, float, int, int]]) -> None:
         """Write up to :data:`BATCH` points: key, value, milliseconds since the epoch, step."""
-        metrics = [self._mlflow.entities.Metric(*point) for point in points]
+        metric = self._mlflow.entities.Metric
+        metrics = [metric(allowed(key), *point) for key, *point in points]
         self.call("log_batch", run_id, metrics=metrics)
 
     def parameters(self, run_id: str, values: dict[str, str], resumed: bool) -> None:
         """Write parameters, in their order; MLflow refuses to change one that is there."""
+        values = {allowed(key): value for key, value in values.items()}
         if resumed:
             present = self.call("get_run", run_id).data.params
             values = {key: value for key, value in values.items() if key not in present}

@@ -1,0 +1,202 @@
+"""A tracking server that hangs, refuses, dies or loses its answers: a real one, behind a proxy."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from dtrain.controller.tracking import Shipper, Tracker, courier, import_mlflow
+from dtrain.journal import Journal
+from dtrain.rundir import RunDir, read_json, write_json
+from dtrain.sync import sync
+from experiments.outage import Proxy, Server
+from tests.test_schema import composed
+from tests.test_tracking import CLUSTER
+
+WAIT = 60.0  # of a test that fails
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("server"))
+    # Its first answers take seconds: it imports what they need.
+    mlflow = import_mlflow()
+    client = mlflow.tracking.MlflowClient(f"http://127.0.0.1:{server.port}")
+    run_id = client.create_run(client.create_experiment("first")).info.run_id
+    client.log_batch(run_id, metrics=[mlflow.entities.Metric("loss", 1.0, 1, 1)])
+    client.get_metric_history(run_id, "loss")
+    client.log_text(run_id, "text", "text.txt")
+    yield server
+    server.kill()
+
+
+class Scene:
+    """A run folder that is being tracked through a proxy, without the tasks."""
+
+    def __init__(self, folder: Path, server: Server):
+        self.server = server
+        self.proxy = Proxy(server.port)
+        self.said: queue.Queue[str] = queue.Queue()
+        address = f"http://127.0.0.1:{self.proxy.port}"
+        self.config = composed(
+            f"output_dir={folder}/outputs", f"tracking.uri={address}",
+            f"tracking.experiment={folder.name}",
+        )  # fmt: skip
+        self.rundir = RunDir.create(folder / "outputs" / "run")
+        self.rundir.config.write_text(OmegaConf.to_yaml(self.config))
+        write_json(self.rundir.cluster, CLUSTER.to_json())
+        self.journal = Journal(self.rundir.journal)
+        self.steps: list[int] = []
+        shipper = Shipper(self.config, self.rundir, CLUSTER)
+        self.tracker = Tracker(shipper, self.rundir.journal, self.said.put)
+
+    def write(self, number: int) -> None:
+        """Write points, as a task does."""
+        if not self.steps:
+            self.journal.write("start", step=0, replicas=1)
+        for _ in range(number):
+            self.steps.append(len(self.steps) + 1)
+            step = self.steps[-1]
+            self.journal.write("metrics", step=step, metrics={"loss": 1.0 / step, "lr": 0.1})
+
+    def heard(self, *words: str) -> None:
+        """Wait for a sentence that holds all of ``words``; the next one has to."""
+        sentence = self.said.get(timeout=WAIT)
+        assert all(word in sentence for word in words), sentence
+
+    def rows(self, query: str) -> list[Any]:
+        """Ask the server's database itself, about the runs of this experiment."""
+        ours = (
+            "SELECT run_uuid FROM runs JOIN experiments USING (experiment_id) "
+            f"WHERE experiments.name = '{self.config.tracking.experiment}'"
+        )
+        with contextlib.closing(sqlite3.connect(self.server.database, timeout=WAIT)) as store:
+            return store.execute(query.replace("OURS", f"run_uuid IN ({ours})")).fetchall()
+
+    def runs(self) -> list[Any]:
+        """Return the status and the end of every run, in milliseconds since the epoch."""
+        return self.rows("SELECT status, end_time FROM runs WHERE OURS")
+
+    def points(self, key: str = "loss") -> list[int]:
+        """Return the steps of all points of ``key``, of every run."""
+        found = self.rows(f"SELECT step FROM metrics WHERE key = '{key}' AND OURS ORDER BY step")
+        return [step for (step,) in found]
+
+    def wait_for_points(self, number: int) -> None:
+        deadline = time.monotonic() + WAIT
+        while len(self.points()) < number:
+            assert time.monotonic() < deadline
+
+
+@pytest.fixture
+def scene(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    monkeypatch.setattr(courier, "INTERVAL", 0.05)
+    monkeypatch.setattr(courier, "LONGEST", 0.2)
+    monkeypatch.setattr(courier, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(courier, "AWAY_SECONDS", WAIT)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
+    scene = Scene(tmp_path, server)
+    yield scene
+    monkeypatch.setattr(courier, "AWAY_SECONDS", 5.0)
+    scene.tracker.finish(None, 0.0)
+    scene.journal.close()
+    scene.proxy.close()
+
+
+def test_points_arrive_while_the_run_goes_on(scene: Scene) -> None:
+    scene.write(5)
+    scene.wait_for_points(5)
+    scene.write(5)  # without another start
+    scene.wait_for_points(10)
+    assert scene.tracker.finish("FINISHED", 2000.0)
+    assert scene.said.empty()
+
+
+@pytest.mark.parametrize("ways", [("requests", "answers"), ("answers",)], ids=["black", "deaf"])
+def test_a_server_that_falls_silent_in_mid_run(ways: tuple[str, ...], scene: Scene) -> None:
+    """Of ``answers`` alone every request is done, and none is known to be."""
+    scene.write(5)
+    scene.wait_for_points(5)
+    scene.proxy.swallow(*ways)
+    scene.write(5)
+    scene.heard("tracking: ", "timed out", "; training goes on")
+    scene.write(5)
+    assert scene.proxy.swallowed.is_set()
+    scene.proxy.restore()
+    scene.heard("tracking: back again")
+    scene.write(5)
+    assert scene.tracker.finish("FINISHED", 2000.0)
+    assert scene.points() == scene.points("lr") == scene.steps
+    assert scene.said.empty()  # one warning for one outage
+    assert scene.runs() == [("FINISHED", 2_000_000)]
+
+
+def test_a_server_that_does_not_answer_from_the_beginning(scene: Scene) -> None:
+    scene.proxy.swallow("answers")
+    scene.write(5)
+    scene.heard("tracking: ", "; training goes on")
+    scene.proxy.restore()
+    scene.heard("tracking: back again")
+    assert scene.tracker.finish("FAILED", 2000.0)
+    assert scene.points() == scene.steps
+    assert scene.runs() == [("FAILED", 2_000_000)]
+
+
+def test_the_answer_to_create_run_alone_is_lost(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dtrain.controller.tracking.store import Store
+
+    created = Store._create
+
+    def lost(store: Store, *arguments: Any) -> str:
+        monkeypatch.setattr(Store, "_create", created)
+        scene.proxy.swallow("answers")
+        try:
+            return created(store, *arguments)
+        finally:
+            scene.proxy.restore()
+
+    monkeypatch.setattr(Store, "_create", lost)
+    scene.write(5)
+    scene.heard("tracking: ", "create", "; training goes on")
+    assert scene.tracker.finish("FINISHED", 2000.0)
+    assert scene.points() == scene.steps
+    assert scene.runs() == [("FINISHED", 2_000_000)]
+
+
+def test_a_server_that_is_away_to_the_end(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(courier, "AWAY_SECONDS", 0.5)
+    scene.write(5)
+    scene.wait_for_points(5)
+    scene.proxy.swallow("requests", "answers")
+    scene.write(5)
+    scene.heard("tracking: ", "; training goes on")
+    assert not scene.tracker.finish("FINISHED", 2000.0)
+    write_json(scene.rundir.result, {"status": "FINISHED", "started": 1000.0, "seconds": 1000.0})
+    scene.proxy.restore()
+    for _ in range(2):
+        sync(str(scene.rundir.path))
+        assert scene.points() == scene.steps
+        assert scene.runs() == [("FINISHED", 2_000_000)]
+
+
+def test_a_server_that_dies_and_comes_back(scene: Scene) -> None:
+    scene.write(5)
+    scene.wait_for_points(5)
+    scene.server.kill()
+    scene.write(5)
+    scene.heard("tracking: ", "; training goes on")
+    scene.server.start()
+    scene.heard("tracking: back again")
+    assert scene.tracker.finish("KILLED", 2000.0)
+    assert scene.points() == scene.steps
+    assert (read_json(scene.rundir.tracking) or {})["shipped"] == "KILLED"

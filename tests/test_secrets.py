@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import pytest
+
+from dtrain import secrets
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "password", "dataset.password", "dataset.db_password", "model.apiKey", "a.api_key",
+        "API_KEY", "MLFLOW_TRACKING_PASSWORD", "AWS_SECRET_ACCESS_KEY", "dataset.token",
+        "HF_TOKEN", "hub.access-token", "credentials.user", "dataset.client_secret",
+        "AZURE_STORAGE_CONNECTION_STRING", "dataset.account_key", "private_key_path",
+    ],
+)  # fmt: skip
+def test_named_like_a_secret(key: str) -> None:
+    assert secrets.named(key)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "tokens", "max_tokens", "model.tokens_per_batch", "TiedEmbedding", "model.token_dim",
+        "dataset.pad_token", "mask_token", "oovToken", "key", "key_dim", "model.keys",
+        "tokenizer", "secretary", "compass", "passes", "PWD", "trainer.batch_size", "author",
+    ],
+)  # fmt: skip
+def test_named_like_none(key: str) -> None:
+    assert not secrets.named(key)
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("http://me:s3cr3t@host:5000/x", "http://me:***@host:5000/x"),
+        ("http://me:p@ss@host", "http://me:***@host"),
+        ("https://s3cr3t@host", "https://***@host"),
+        ("postgresql://me@host/db", "postgresql://me@host/db"),
+        ("postgresql+psycopg2://me:x@host/db?password=y&a=b", 
+         "postgresql+psycopg2://me:***@host/db?password=***&a=b"),
+        ("https://host/x?sig=abc&page=2", "https://host/x?sig=***&page=2"),
+        ("http://host:5000 and me@host", "http://host:5000 and me@host"),
+        ("sqlite:////a/b.db", "sqlite:////a/b.db"),
+    ],
+)  # fmt: skip
+def test_passwords_of_addresses(text: str, masked: str) -> None:
+    assert secrets.mask(text) == masked
+    assert secrets.mask(f"API request to {text} failed") == f"API request to {masked} failed"
+
+
+def test_secrets_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_TOKEN", "0123456789")
+    monkeypatch.setenv("OTHER_TOKEN", "true")  # too short to be looked for
+    monkeypatch.setenv("MY_PATH", "/data")
+    assert secrets.mask("0123456789 is not true of /data") == "*** is not true of /data"
+
+
+def test_hidden_values() -> None:
+    node = {
+        "password": "a", "pin": 1, "list": [{"api_key": 7, "x": "y"}], "secret": None,
+        "credentials": {"user": "me", "keys": ["b", True]},
+    }  # fmt: skip
+    assert secrets.hide(node) == {
+        "password": "***", "pin": 1, "list": [{"api_key": "***", "x": "y"}], "secret": None,
+        "credentials": {"user": "***", "keys": ["***", True]},
+    }  # fmt: skip
+    assert secrets.hide("a", "model.password") == "***"
