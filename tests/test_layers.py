@@ -31,7 +31,7 @@ SHARED = [
 ]
 #: Modules of one half each: what a task's strategy, model or data may name, and the controller's.
 OF_A_TASK = ["augment", "models", "schedules"]
-OF_THE_CONTROLLER = ["__main__", "sync", "compare"]
+OF_THE_CONTROLLER = ["__main__", "sync", "compare", "ui"]
 #: Modules of ``dtrain.compare``, lowest first; each may import those before it.
 COMPARE = ["runs", "tracked", "differs", "comparison", "table", "plots", "page", "", "__main__"]
 #: Modules of the controller, lowest first; each may import those before it.

@@ -1,0 +1,159 @@
+"""MLflow's UI on the embedded store: in a real browser, and what may go wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from dtrain import ui
+from dtrain.controller.tracking import import_mlflow
+from dtrain.rundir import read_json
+from tests import browser
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Run the command with a server of the test's own in the place of MLflow's."""
+    (tmp_path / "outputs").mkdir()
+    (tmp_path / "outputs" / "mlflow.db").touch()
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+    def run(source: str, *arguments: str) -> int:
+        (tmp_path / "fake.py").write_text(source)
+        script = tmp_path / "fake"
+        script.write_text(f'#!/bin/sh\nexec {sys.executable} {tmp_path}/fake.py "$@"\n')
+        script.chmod(0o755)
+        monkeypatch.setattr(ui.sys, "executable", str(script))
+        return ui.main(list(arguments))
+
+    yield run
+    for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+        signal.signal(number, handler)
+
+
+def processes(words: str) -> list[str]:
+    """Return the command lines of all processes that have ``words`` in theirs."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended
+            found.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return [line for line in found if words in line]
+
+
+def test_no_store(capsys: pytest.CaptureFixture[str], started: Any) -> None:
+    assert started("", "--output-dir", "nowhere") == 2
+    assert capsys.readouterr().err == (
+        "error: --output-dir=nowhere: holds no tracking store (mlflow.db); accepted: the "
+        "output_dir of tracked runs; type: python -m dtrain, which makes one in ./outputs\n"
+    )
+
+
+@pytest.mark.parametrize("port", ["taken", "70000"])
+def test_a_port_that_cannot_be_used(
+    port: str, capsys: pytest.CaptureFixture[str], started: Any
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1]) if port == "taken" else port
+        assert started("", "--port", port) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: --port={port}: cannot be used (")
+    assert error.endswith("); accepted: a free port; type: no --port at all\n")
+
+
+def test_a_server_that_does_not_start(capsys: pytest.CaptureFixture[str], started: Any) -> None:
+    assert started("import sys; print('first'); sys.exit('the tables are of another version')") == 1
+    assert capsys.readouterr().err == (
+        "error: MLflow's server has not started: the tables are of another version\n"
+    )
+
+
+ANSWERS = """
+import http.server, json, os, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def log_message(self, *_): pass
+    def do_GET(self): self.say({})
+    def do_POST(self):
+        self.say(ANSWER)
+        if LAST in self.path:
+            self.wfile.flush()
+            os.write(2, b"out of memory\\n")
+            os._exit(1)
+    def say(self, answer):
+        self.send_response(CODE if self.command == "POST" else 200)
+        self.end_headers()
+        self.wfile.write(json.dumps(answer).encode())
+port = int(sys.argv[sys.argv.index("--port") + 1])
+assert sys.argv[sys.argv.index("--host") + 1] == "127.0.0.1"
+http.server.HTTPServer(("127.0.0.1", port), Handler).serve_forever()
+"""
+
+
+def test_a_server_that_dies(capsys: pytest.CaptureFixture[str], started: Any) -> None:
+    head = "CODE, ANSWER, LAST = 200, {'experiments': [], 'runs': []}, 'runs/search'"
+    assert started(head + ANSWERS) == 1
+    captured = capsys.readouterr()
+    assert "compare: there is no run yet\n" in captured.out
+    assert captured.err == "error: MLflow's server has died: out of memory\n"
+
+
+def test_a_server_that_refuses(
+    capsys: pytest.CaptureFixture[str], started: Any, tmp_path: Path
+) -> None:
+    assert started("CODE, ANSWER, LAST = 500, {}, 'nothing'" + ANSWERS) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: MLflow's server does not answer experiments/search: HTTP Error")
+    assert not processes(str(tmp_path))
+
+
+@pytest.mark.skipif(browser.executable() is None, reason=f"none of {browser.NAMES} is installed")
+def test_the_runs_of_a_sweep_in_a_browser(dtrain: Any, quick: Any, tmp_path: Path) -> None:
+    runs = [
+        dtrain(*quick, "tracking=mlflow", f"optimizer.learning_rate={rate}", f"name=run{rate}")
+        for rate in ("0.004", "0.02", "0.3")
+    ]
+    tracked = [read_json(run.rundir.tracking) for run in runs]
+    ids = [each["run_id"] for each in tracked if each is not None]
+    client = import_mlflow().tracking.MlflowClient(tracked[0]["uri"])
+    parent = client.create_run(tracked[0]["experiment_id"], run_name="sweep").info.run_id
+    for each in ids[:2]:
+        client.set_tag(each, "mlflow.parentRunId", parent)
+    with browser.ui(tmp_path) as (server, lines), browser.browser() as page:
+        assert lines[-2].endswith(" (2 runs)"), lines
+        hosts = set()
+        page.on("request", lambda request: hosts.add(urlsplit(request.url).hostname))
+
+        def shows(found: list[Any], rates: list[str]) -> None:
+            browser.compared(page, len(found))
+            row = page.get_by_role("row").filter(has_text=re.compile(r"^optimizer.learning_rate"))
+            assert row.inner_text().split() == ["optimizer.learning_rate", *rates]
+            for run in found:
+                loss = f"{run.result['metrics']['val_loss']:.3f}".rstrip("0")
+                assert page.get_by_text(loss, exact=True).count(), (loss, page.inner_text("body"))
+
+        page.goto(browser.address(lines, "compare"))
+        shows(runs[:2], ["0.004", "0.02"])
+        # By hand: the sweep is opened, its runs are ticked, and one beside them.
+        page.goto(
+            f"{browser.address(lines, 'UI')}/#/experiments/{tracked[0]['experiment_id']}/runs"
+        )
+        page.locator(f".ag-row[row-id='{parent}']").get_by_role("button").first.click()
+        for each in ids:
+            page.locator(f".ag-row[row-id='{each}'] input.ag-checkbox-input").check()
+        page.get_by_role("button", name="Compare", exact=True).click()
+        page.wait_for_url("**/compare-runs?**")
+        order = [ids.index(each) for each in re.findall(r"[0-9a-f]{32}", unquote(page.url))]
+        shows([runs[n] for n in order], [("0.004", "0.02", "0.3")[n] for n in order])
+        assert hosts == {"127.0.0.1"}
+        port = f"--port {urlsplit(browser.address(lines, 'UI')).port}"
+        assert len(processes(port)) == 2, "MLflow's command, and the server that it has started"
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(30) == 0
+        assert not processes(port)
