@@ -45,7 +45,7 @@ class Cluster:
 
     Attributes:
         tasks: the processes, the chief first.
-        device_kind: ``cpu`` or ``gpu``.
+        device_kind: ``cpu``, ``gpu`` or ``tpu``.
         replicas: copies of the model that share each global batch, over all tasks.
         environment: variables that every process must have before TensorFlow is imported.
     """

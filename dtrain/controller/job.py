@@ -70,7 +70,7 @@ def run(config: DictConfig, folder: Path, command: dict[str, Any]) -> Outcome:
     cluster = planned.cluster
     if config.dry_run:
         layouts: list[str] = []
-        if "mesh" in config.strategy:  # which parts it makes is known once there is a model
+        if "rules" in config.strategy:  # what they make is known once there is a model
             layouts = describe(OmegaConf.to_yaml(config, resolve=True), cluster)
         report.print_plan(config, planned, folder, layouts)
         return Outcome(errors.OK)

@@ -16,6 +16,8 @@ from dtrain.sources import Splits
 
 #: Logical CPU devices of a data-parallel strategy, and of an axis of a mesh, where nobody says.
 DEFAULT_CPU_DEVICES = 2
+#: Cores of strategy=tpu where nobody says how many: those of one host of the older TPUs.
+DEFAULT_TPU_DEVICES = 8
 #: Processes of strategy=multiworker where nobody says how many.
 DEFAULT_HOSTS = 2
 
@@ -161,9 +163,7 @@ def plan(config: DictConfig, splits: Splits | None, machine: Machine) -> Plan:
             "1, or strategy=multiworker", "strategy=multiworker",
         )  # fmt: skip
     hosts = hardware.hosts or (DEFAULT_HOSTS if topology == "hosts" else 1)
-    kind = hardware.kind.name
-    if kind == "auto":
-        kind = "gpu" if machine.gpus else "cpu"
+    kind = _kind(config, machine.gpus)
     computing = strategy.workers if topology == "parameter_servers" else hosts
     sharing = computing if machine.shared else 1  # tasks that the machine is divided among
     devices = _devices(config, kind, machine.gpus // sharing, machine.gpus, sharing)
@@ -204,10 +204,24 @@ def plan(config: DictConfig, splits: Splits | None, machine: Machine) -> Plan:
     )
 
 
+def _kind(config: DictConfig, gpus: int) -> str:
+    """Return the kind of device that the tasks compute on."""
+    kind: str = config.hardware.kind.name
+    wanted = "tpu" if "tpu" in config.strategy else None
+    if kind == "auto":
+        return wanted or ("gpu" if gpus else "cpu")
+    if (kind == "tpu") != (wanted == "tpu"):
+        raise UsageError(
+            "hardware.kind", kind, f"strategy={config.strategy.name} does not compute on it",
+            "auto, tpu" if wanted else "auto, cpu, gpu", "strategy=tpu hardware=tpu",
+        )  # fmt: skip
+    return kind
+
+
 def _devices(config: DictConfig, kind: str, each: int, gpus: int, sharing: int) -> int:
     """Return the devices of each computing task, of ``each`` GPUs that it may have."""
     devices: int | None = config.hardware.devices
-    many = config.strategy.replicas.name == "per_device"
+    many = config.strategy.replicas.name != "one"
     if kind == "gpu":
         if (devices or 1) > each:
             tasks = f", which {sharing} tasks share" if sharing > 1 else ""
@@ -219,6 +233,8 @@ def _devices(config: DictConfig, kind: str, each: int, gpus: int, sharing: int) 
         return devices or (each if many else 1)
     if devices is not None:
         return devices
+    if kind == "tpu":
+        return DEFAULT_TPU_DEVICES
     if "mesh" in config.strategy:
         mesh = config.strategy.mesh
         return (mesh.batch or DEFAULT_CPU_DEVICES) * (mesh.model or DEFAULT_CPU_DEVICES)
@@ -293,8 +309,13 @@ def _check_options(config: DictConfig, replicas: int) -> None:
     if config.hardware.jit_compile and not strategy.compilable:
         raise UsageError(
             "hardware.jit_compile", "true",
-            f"XLA cannot compile a step of strategy={strategy.name}: replicas meet inside it",
+            f"XLA cannot compile a step of strategy={strategy.name}: devices meet inside it",
             "true with strategy=default or strategy=one_device", "hardware.jit_compile=false",
+        )  # fmt: skip
+    if "tpu" in strategy and config.hardware.precision.name == "mixed_float16":
+        raise UsageError(
+            "hardware.precision", "mixed_float16", "a TPU computes in bfloat16",
+            "float32, mixed_bfloat16", "hardware.precision=mixed_bfloat16",
         )  # fmt: skip
     accumulated = OmegaConf.select(config, "optimizer.gradient_accumulation_steps")
     several = replicas > 1 or strategy.topology.name != "single" or "mesh" in strategy

@@ -35,7 +35,7 @@ def print_plan(
         config: resolved.
         planned: the processes.
         folder: where a new run folder would go.
-        layouts: lines about the variables, of a strategy that takes them apart.
+        layouts: lines about variables or layers, of a strategy that takes the model apart.
     """
     cluster, batch = planned.cluster, config.trainer.batch_size
 
@@ -53,6 +53,7 @@ def print_plan(
         "steps per epoch": known(planned.steps_per_epoch),
         "epochs": f"{config.trainer.epochs}",
         "precision": config.hardware.precision.name,
+        **_untried(config),
         "run folder": config.resume or short(folder),
         "tracking": "none (journal and TensorBoard)",
     }
@@ -71,6 +72,10 @@ def _mesh(config: DictConfig, cluster: Cluster) -> dict[str, str]:
         return {}
     columns = cluster.chief.devices // cluster.replicas
     return {"mesh": f"{cluster.replicas} x {columns} (batch x model)"}
+
+
+def _untried(config: DictConfig) -> dict[str, str]:
+    return {"untried": "strategy=tpu has not yet run on a TPU"} if "tpu" in config.strategy else {}
 
 
 def drawing(cluster: Cluster) -> list[str]:

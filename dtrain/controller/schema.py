@@ -28,11 +28,12 @@ class Precision(enum.Enum):
 
 
 class Kind(enum.Enum):
-    """Kinds of device; ``auto`` is the machine's GPUs, else its CPU."""
+    """Kinds of device; ``auto`` is the machine's GPUs, else its CPU; with strategy=tpu a TPU."""
 
     auto = 1
     cpu = 2
     gpu = 3
+    tpu = 4
 
 
 class Mode(enum.Enum):
@@ -43,10 +44,11 @@ class Mode(enum.Enum):
 
 
 class Replicas(enum.Enum):
-    """How many replicas a strategy makes: one, or one on each device."""
+    """What a strategy makes: one replica on one device, one on each, or one across all of them."""
 
     one = 1
     per_device = 2
+    across_devices = 3
 
 
 @dataclasses.dataclass
@@ -119,6 +121,18 @@ class Mesh:
 class MeshStrategy(Strategy):
     mesh: Mesh = dataclasses.field(default_factory=Mesh)
     rules: Any = "auto"
+
+
+@dataclasses.dataclass
+class LayerPlacement(Strategy):
+    rules: Any = "auto"
+
+
+@dataclasses.dataclass
+class Tpu(Strategy):
+    tpu: str | None = "local"
+    zone: str | None = None
+    project: str | None = None
 
 
 @dataclasses.dataclass
@@ -217,6 +231,8 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "multiworker": MultiWorker,
         "parameter_server": ParameterServer,
         "mesh": MeshStrategy,
+        "layer_placement": LayerPlacement,
+        "tpu": Tpu,
     },
     "launcher": {"launcher": Launcher},
 }

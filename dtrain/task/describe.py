@@ -1,4 +1,4 @@
-"""What a mesh will make of a model, for ``dry_run=true``: it is built, nothing is trained."""
+"""What becomes of a model over devices, for ``dry_run=true``: it is built, nothing is trained."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ from omegaconf import DictConfig, OmegaConf
 from dtrain.cluster import Cluster
 from dtrain.columns import aligned
 from dtrain.errors import DtrainError
+from dtrain.sources import Splits
 from dtrain.targets import plain
 from dtrain.task import build, hardware, layouts
 from dtrain.task.layouts import Placement
-from dtrain.task.strategies import Default
+from dtrain.task.strategies import Default, LayerPlacement
+
+#: Headings of columns that are set to the right.
+NUMBERS = ("bytes", "on each device")
 
 
 def child(text: str, cluster: dict[str, Any], environment: dict[str, str], pipe: Any) -> None:
@@ -41,28 +45,53 @@ def child(text: str, cluster: dict[str, Any], environment: dict[str, str], pipe:
 
 
 def describe(config: DictConfig, cluster: Cluster) -> list[str]:
-    """Return a table of the model's variables and of what each device has of them.
+    """Return a table of the model's variables or layers, and of what each device has of them.
 
     Raises:
         UsageError: the model cannot be built, or ``strategy.rules`` do not fit it.
     """
     on_cpu = dataclasses.replace(cluster, device_kind="cpu")  # the variables are the same there
-    hardware.configure(config.hardware, on_cpu, cluster.chief)
+    devices = hardware.configure(config.hardware, on_cpu, cluster.chief)
     splits, _ = build.dataset(config)
+    if "mesh" in config.strategy:
+        rows = _variables(config, splits, cluster.chief.devices // cluster.replicas)
+    else:
+        rows = _layers(config, splits, devices, cluster.device_kind.upper())
+    return aligned(rows, {i for i, heading in enumerate(rows[0]) if heading in NUMBERS})
+
+
+def _variables(config: DictConfig, splits: Splits, parts: int) -> list[tuple[str, ...]]:
+    """Return a row for each variable on a mesh whose rows hold a model in ``parts``."""
     model = build.model(config, splits, Default([]), 1, 1)
-    parts = cluster.chief.devices // cluster.replicas
     weights = [(v.path, tuple(v.shape)) for v in model.variables]
     placed = layouts.place(plain(config.strategy.rules), weights, parts)
     owners = [(*each, placement) for each, placement in zip(weights, placed, strict=True)]
     kept = [] if model.optimizer is None else model.optimizer.variables
     slots = [layouts.slot(v.name, tuple(v.shape), owners) for v in kept]
-    rows = [("variable", "shape", "layout", "bytes", "on each device")]
+    rows: list[tuple[str, ...]] = [("variable", "shape", "layout", "bytes", "on each device")]
     for variable, placement in zip(model.variables, placed, strict=True):
         shape = " x ".join(map(str, variable.shape))
         rows.append((variable.path, shape, str(placement), *_sizes([variable], [placement], parts)))
     rows.append(("all variables", "", "", *_sizes(model.variables, placed, parts)))
     rows.append(("optimizer", "", "as its variable", *_sizes(kept, slots, parts)))
-    return aligned(rows, {3, 4})
+    return rows
+
+
+def _layers(
+    config: DictConfig, splits: Splits, devices: list[str], kind: str
+) -> list[tuple[str, ...]]:
+    """Return a row for each layer, and what its variables and the optimizer come to on a device."""
+    strategy = LayerPlacement(devices, plain(config.strategy.rules))
+    model = build.model(config, splits, strategy, 1, 1)
+    rows: list[tuple[str, ...]] = [("layer", "device", "bytes")]
+    rows += [(path, f"{kind}:{index}", f"{size:,}") for path, index, size in strategy.placed]
+    kept = [] if model.optimizer is None else model.optimizer.variables
+    for name, variables in (("all variables", model.variables), ("optimizer", kept)):
+        for index, device in enumerate(devices):
+            there = [v for v in variables if v.value.device.endswith(device)]
+            size = sum(math.prod(v.shape) * v.value.dtype.size for v in there)
+            rows.append((name, f"{kind}:{index}", f"{size:,}"))
+    return rows
 
 
 def _sizes(variables: list[Any], placed: list[Placement], parts: int) -> tuple[str, str]:

@@ -25,7 +25,8 @@ def configure(
             (``tf.config.experimental.enable_op_determinism``).
 
     Returns:
-        Names of the devices that the task uses, such as ``CPU:0``.
+        Names of the devices that the task uses, such as ``CPU:0``; whether the cores of a TPU are
+        there is found out by the strategy, which has to start it first.
 
     Raises:
         UsageError: there are fewer GPUs than planned.
@@ -42,6 +43,9 @@ def configure(
         keras.utils.set_random_seed(0)  # TensorFlow asks for one; the run's own is set later
         tf.config.experimental.enable_op_determinism()
     keras.config.set_dtype_policy(hardware.precision)
+    if cluster.device_kind == "tpu":
+        tf.config.set_visible_devices([], "GPU")
+        return [f"TPU:{index}" for index in range(task.devices)]
     if cluster.device_kind == "cpu" or task.devices == 0:
         count = max(1, task.devices)
         tf.config.set_visible_devices([], "GPU")

@@ -148,8 +148,8 @@ class Steps:
 
     @tf.function(autograph=False)
     def _evaluate_rest(self) -> Any:
-        logs = self._strategy.run(self._part, next(self._evaluation_iterator))
-        return self._strategy.total(self._row(logs, rows=1, training=False)[None])
+        row = self._one(self._part, next(self._evaluation_iterator), rows=1, training=False)
+        return self._strategy.total(row[None])
 
     def _train_part(self, data: Any) -> Any:
         """Run Keras' step on one replica, with the random draws of its rows of the batch."""
@@ -171,26 +171,35 @@ class Steps:
         names: list[str] = []
 
         def some() -> dict[str, tf.Tensor]:
-            logs = self._logs(self._model.test_step(tuple(part[:count] for part in batch)))
+            logs = self._logs(self._model.test_step(self._real(batch, count)))
             names.extend(logs)
             return {name: value * tf.cast(count, tf.float32) for name, value in logs.items()}
 
         # ORDER: tf.cond traces the first branch first; the second must have the same names.
         return tf.cond(count > 0, some, lambda: {name: tf.constant(0.0) for name in names})
 
+    def _real(self, batch: Any, count: tf.Tensor) -> Any:
+        """Return the first ``count`` rows, the real ones, of a replica's evaluation batch."""
+        return tuple(part[:count] for part in batch)
+
     def _repeat(self, steps: tf.Tensor, step: Any, iterator: Any, training: bool) -> tf.Tensor:
         """Return a row for each of ``steps`` steps, over all tasks by one reduction."""
         rows = self._global_batch / self._strategy.replicas
 
         def body(i: tf.Tensor, found: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
-            logs = self._strategy.run(lambda data: self._logs(step(data)), next(iterator))
-            return i + 1, found.write(tf.cast(i, tf.int32), self._row(logs, rows, training))
+            row = self._one(step, next(iterator), rows, training)
+            return i + 1, found.write(tf.cast(i, tf.int32), row)
 
         found = tf.TensorArray(tf.float64, tf.cast(steps, tf.int32), infer_shape=False)
         start = [tf.constant(0, tf.int64), found]
         _, found = tf.while_loop(lambda i, _: i < steps, body, start, parallel_iterations=1)
         width = self._width + len(self._names[training])
         return self._strategy.total(tf.ensure_shape(found.stack(), [None, width]))
+
+    def _one(self, step: Any, data: Any, rows: float, training: bool) -> tf.Tensor:
+        """Run one step on every replica and return its row, float64 ``[m]``."""
+        logs = self._strategy.run(lambda part: self._logs(step(part)), data)
+        return self._row(logs, rows, training)
 
     def _logs(self, logs: Any) -> dict[str, tf.Tensor]:
         # Keras' own steps return the results of the metrics, which are read from their states.
@@ -204,15 +213,21 @@ class Steps:
             rows: of each replica.
             training: which kind of step.
         """
+        return flat(self._vectors(logs, rows, training, self._strategy.local_sum))
+
+    def _vectors(
+        self, logs: dict[str, Any], rows: float, training: bool, read: Any
+    ) -> list[tf.Tensor]:
+        """Read, by ``read``, and reset what one step has added; see :func:`joined`."""
         self._names[training] = list(logs)
         # ORDER: all reads before the first reset.
-        found = [self._strategy.local_sum(variable.value) for variable in self._variables]
-        found += [self._strategy.local_sum(value) * rows for value in logs.values()]
-        row = flat(found)
-        with tf.control_dependencies([row]):
+        found = [read(variable.value) for variable in self._variables]
+        found += [read(value) * rows for value in logs.values()]
+        vectors = joined(found)
+        with tf.control_dependencies(vectors):
             for metric in self._model.metrics:
                 metric.reset_state()
-        return row
+        return vectors
 
     @tf.function(autograph=False)
     def _results(self, states: list[tf.Tensor]) -> list[dict[str, tf.Tensor]]:
@@ -223,12 +238,17 @@ class Steps:
         return results
 
 
-def flat(values: list[tf.Tensor]) -> tf.Tensor:
-    """Join tensors of any shapes and types into one float64 ``[m]``, in few operations."""
-    parts = [
-        tf.cast(tf.concat([tf.reshape(value, [-1]) for value in group], 0), tf.float64)
+def joined(values: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Join tensors of any shapes, a vector for each run of one type."""
+    return [
+        tf.concat([tf.reshape(value, [-1]) for value in group], 0)
         for _, group in itertools.groupby(values, lambda value: value.dtype)
     ]
+
+
+def flat(vectors: list[tf.Tensor]) -> tf.Tensor:
+    """Join vectors of any types into one float64 ``[m]``."""
+    parts = [tf.cast(vector, tf.float64) for vector in vectors]
     return tf.concat([*parts, tf.zeros([0], tf.float64)], 0) if len(parts) != 1 else parts[0]
 
 

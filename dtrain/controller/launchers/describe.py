@@ -1,4 +1,4 @@
-"""Asks a process that may import TensorFlow what a mesh will make of a model."""
+"""Asks a process that may import TensorFlow what ``strategy.rules`` will make of a model."""
 
 from __future__ import annotations
 

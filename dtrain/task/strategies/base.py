@@ -81,6 +81,14 @@ class Strategy:
 
         return iter(self.engine.distribute_datasets_from_function(pipeline))
 
+    def lay_out(self, make: Callable[..., tf.data.Dataset], inputs: Inputs) -> Any:
+        """Lay out what :func:`pipeline.training` or :func:`pipeline.evaluation` makes."""
+        return self.iterate(
+            lambda first, local: make(
+                inputs, replicas=self.replicas, first_replica=first, local_replicas=local
+            )
+        )
+
     def run(self, step: Callable[[Any], Any], data: Any) -> Any:
         """Run ``step`` once on every replica, each with its part of ``data``."""
         return self.engine.run(step, args=(data,))
@@ -108,18 +116,11 @@ class Strategy:
     def steps(self, model: keras.Model, inputs: Inputs, jit_compile: bool) -> Steps:
         """Return the compiled functions that train and evaluate ``model`` on ``inputs``."""
 
-        def lay_out(make: Any) -> Any:
-            return self.iterate(
-                lambda first, local: make(
-                    inputs, replicas=self.replicas, first_replica=first, local_replicas=local
-                )
-            )
-
         return Steps(
             model,
             self,
             inputs.global_batch,
-            lay_out(pipeline.training),
-            None if inputs.validation is None else lay_out(pipeline.evaluation),
+            self.lay_out(pipeline.training, inputs),
+            None if inputs.validation is None else self.lay_out(pipeline.evaluation, inputs),
             jit_compile,
         )

@@ -1,0 +1,109 @@
+"""Steps that are compiled whole for the device: shapes that are known, and no float64 on it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import keras
+import tensorflow as tf
+
+from dtrain.sources import Source
+from dtrain.task import pipeline
+from dtrain.task.pipeline import Inputs
+from dtrain.task.steps import Steps, flat
+from dtrain.task.sums import Sums
+
+if TYPE_CHECKING:
+    from dtrain.task.strategies import Strategy
+
+
+class StaticSteps(Steps):
+    """Training and evaluation where XLA compiles what a replica does, as it does for TPUs.
+
+    XLA must know every shape, so the last examples of an evaluation, which fill no batch, are not
+    cut out of one: as many as go evenly into the replicas are a smaller step of their own, and of
+    the others each goes to a replica, alone. The metrics of a replica are read and reset by itself,
+    in float32, and added up as float64 on the host, which TPUs do not have.
+
+    Args:
+        model: compiled and built in the strategy's scope.
+        strategy: runs the steps.
+        inputs: what to read.
+    """
+
+    def __init__(self, model: keras.Model, strategy: Strategy, inputs: Inputs):
+        held, replicas = inputs.validation, strategy.replicas
+        training = strategy.lay_out(pipeline.training, inputs)
+        super().__init__(model, strategy, inputs.global_batch, training, None)
+        self._ends: list[tuple[Any, int]] = []  # (iterator, examples) of the steps of the rest
+        if held is None:
+            return
+
+        def stretch(first: int, examples: int, batch: int) -> Any:
+            part = Stretch(held, first, examples)
+            given = dataclasses.replace(inputs, validation=part, global_batch=batch)
+            return strategy.lay_out(pipeline.evaluation, given)
+
+        whole = len(held) // inputs.global_batch * inputs.global_batch
+        even = (len(held) - whole) // replicas * replicas
+        odd = len(held) - whole - even
+        if whole:
+            self._evaluation_iterator = stretch(0, whole, inputs.global_batch)
+        if even:
+            self._ends.append((stretch(whole, even, even), even))
+        if odd:
+            self._ends.append((stretch(whole + even, odd, replicas), odd))
+
+    def evaluate(self, steps: int, rest: int) -> Sums:
+        """Run ``steps`` full evaluation steps, and the smaller ones of the rest if any."""
+        sums = super().evaluate(steps, 0)
+        if rest:
+            for end, (_, examples) in enumerate(self._ends):
+                rows = self._evaluate_end(end).numpy()
+                sums.append(self._sums(rows, examples, training=False))
+        return sums
+
+    @tf.function(autograph=False)
+    def _evaluate_end(self, end: int) -> tf.Tensor:
+        iterator, examples = self._ends[end]
+        rows, odd = divmod(examples, self._strategy.replicas)
+        if odd:
+            row = self._one(self._part, next(iterator), 1, training=False)
+        else:
+            row = self._one(
+                lambda data: self._model.test_step(data[0]), next(iterator), rows, training=False
+            )
+        return self._strategy.total(row[None])
+
+    def _real(self, batch: Any, count: tf.Tensor) -> Any:
+        return batch  # one row
+
+    def _one(self, step: Any, data: Any, rows: float, training: bool) -> tf.Tensor:
+        def replica(part: Any) -> list[tf.Tensor]:
+            return self._vectors(self._logs(step(part)), rows, training, tf.convert_to_tensor)
+
+        vectors = self._strategy.run(replica, data)
+        with tf.device("CPU:0"):
+            return flat([self._strategy.local_sum(vector) for vector in vectors])
+
+
+class Stretch:
+    """Some neighbouring examples of a source.
+
+    Args:
+        source: which has them.
+        first: index of the first.
+        examples: how many.
+    """
+
+    def __init__(self, source: Source, first: int, examples: int):
+        self.in_graph = getattr(source, "in_graph", False)
+        self._source, self._first, self._examples = source, first, examples
+
+    def __len__(self) -> int:
+        return self._examples
+
+    def take(self, indices: Any) -> tuple[Any, ...]:
+        """Return the examples at ``indices``, counted from the first."""
+        return self._source.take(indices + self._first)
