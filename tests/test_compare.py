@@ -27,6 +27,7 @@ from dtrain.compare.table import columns, text
 from dtrain.controller.tracking import Shipper, import_mlflow
 from dtrain.journal import Journal
 from dtrain.rundir import RunDir, read_json, write_json
+from tests import browser
 from tests.test_schema import composed
 
 REPO = Path(__file__).parent.parent
@@ -197,6 +198,33 @@ def test_its_page_needs_nothing_else(sweep: Path) -> None:
     assert "Sweep all" in written and "FAILED: 2 of 4 finished" in written
     again = compare.write(sweep, "0")
     assert (sweep / "comparison.html").read_text() == written and again
+
+
+@pytest.mark.skipif(browser.executable() is None, reason=f"none of {browser.NAMES} is installed")
+def test_its_page_in_a_browser(sweep: Path) -> None:
+    compare.write(sweep, "0")
+    asked, said = [], []
+    with browser.browser() as page:
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.goto((sweep / "comparison.html").as_uri())
+        cells = page.locator("tbody td:first-child")
+        assert cells.all_inner_texts() == ["0", "1", "2", "3"]
+        head = page.get_by_role("columnheader", name="loss", exact=True)
+        head.click()
+        assert cells.all_inner_texts() == ["1", "0", "2", "3"], "what has none comes last"
+        head.click()
+        assert cells.all_inner_texts() == ["2", "0", "1", "3"]
+        cells.nth(1).hover()
+        shown = (
+            "[...document.querySelectorAll('g[class^=run-]')].map(e => getComputedStyle(e).opacity)"
+        )
+        assert sorted(set(page.evaluate(shown))) == ["0.12", "1"]
+        assert page.locator("g.run-0.on").count() == page.locator("g.run-0").count() > 0
+        assert page.locator("g.run-1.on").count() == 0
+    assert asked == [(sweep / "comparison.html").as_uri()]
+    assert not said
 
 
 def test_names_are_text(tmp_path: Path) -> None:
