@@ -72,14 +72,16 @@ def compared(page: Any, count: int) -> None:
 
 def screenshots(sweep: Path, docs: Path) -> None:
     """Take the pictures of the README of a sweep, the newest in its store."""
-    with ui(sweep.absolute().parents[3]) as (_, lines), browser(1400, 940) as page:
+    with ui(sweep.absolute().parents[3]) as (_, lines), browser(1400, 1720) as page:
         page.goto(address(lines, "compare"))
-        compared(page, len([path for path in sweep.iterdir() if (path / "result.json").exists()]))
         page.get_by_role("button", name="Close", exact=True).click()
+        page.reload()  # the plot takes the room that there is when it is drawn
+        compared(page, len(list(sweep.glob("*/result.json"))))
         page.get_by_role("switch", name="Parameters - Show diff only").click()
-        page.get_by_role("heading").first.wait_for()
+        page.get_by_text("Run details", exact=True).click()  # to be folded: there is little room
+        page.get_by_text("Comparing").first.scroll_into_view_if_needed()
         page.screenshot(path=docs / "compare.png")
-    with browser(1280, 1100) as page:
+    with browser(1280, 1180) as page:
         page.goto((sweep.absolute() / "comparison.html").as_uri())
         page.screenshot(path=docs / "comparison.png")
 

@@ -27,6 +27,7 @@ from dtrain.compare.table import columns, text
 from dtrain.controller.tracking import Shipper, import_mlflow
 from dtrain.journal import Journal
 from dtrain.rundir import RunDir, read_json, write_json
+from tests import browser
 from tests.test_schema import composed
 
 REPO = Path(__file__).parent.parent
@@ -199,6 +200,33 @@ def test_its_page_needs_nothing_else(sweep: Path) -> None:
     assert (sweep / "comparison.html").read_text() == written and again
 
 
+@pytest.mark.skipif(browser.executable() is None, reason=f"none of {browser.NAMES} is installed")
+def test_its_page_in_a_browser(sweep: Path) -> None:
+    compare.write(sweep, "0")
+    asked, said = [], []
+    with browser.browser() as page:
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.goto((sweep / "comparison.html").as_uri())
+        cells = page.locator("tbody td:first-child")
+        assert cells.all_inner_texts() == ["0", "1", "2", "3"]
+        head = page.get_by_role("columnheader", name="loss", exact=True)
+        head.click()
+        assert cells.all_inner_texts() == ["1", "0", "2", "3"], "what has none comes last"
+        head.click()
+        assert cells.all_inner_texts() == ["2", "0", "1", "3"]
+        cells.nth(1).hover()
+        shown = (
+            "[...document.querySelectorAll('g[class^=run-]')].map(e => getComputedStyle(e).opacity)"
+        )
+        assert sorted(set(page.evaluate(shown))) == ["0.12", "1"]
+        assert page.locator("g.run-0.on").count() == page.locator("g.run-0").count() > 0
+        assert page.locator("g.run-1.on").count() == 0
+    assert asked == [(sweep / "comparison.html").as_uri()]
+    assert not said
+
+
 def test_names_are_text(tmp_path: Path) -> None:
     evil = "<script>alert('$x$\\frac')</script>&"
     for number, value in enumerate((evil, "漢字" * 30)):
@@ -212,7 +240,7 @@ def test_names_are_text(tmp_path: Path) -> None:
 
 
 def test_what_differs_without_a_sweep(tmp_path: Path) -> None:
-    adam = {"name": "a", "output_dir": "p", "tracking": {"uri": "u"}}
+    adam = {"name": "a", "output_dir": "p", "tracking.uri": "u", "sweep.resume": "s"}
     leave(tmp_path / "1", config=adam)
     leave(tmp_path / "2", config={"optimizer.learning_rate": 0.1, "name": "b", "output_dir": "q"})
     sgd = {"_target_": "keras.optimizers.SGD", "learning_rate": 0.5, "momentum": 0.9}
@@ -230,6 +258,7 @@ def test_what_differs_without_a_sweep(tmp_path: Path) -> None:
         ["mirrored", "SGD", None, "0.5", "null"],
         ["one_device", "Adam", "warmup", "0.01", "2"],
     ]
+    assert found.runs[3].value("optimizer/schedule") == "warmup", "as a sweep's words name it"
     again = compared(tmp_path, baseline="optimizer.learning_rate=1e-1")
     assert again.baseline is again.runs[1], "numbers are compared as numbers"
 
@@ -276,6 +305,21 @@ def test_damaged_and_unfinished_runs_are_shown(tmp_path: Path) -> None:
     assert found["3"]["loss"] == "1.000", "its last point"
     assert any(line.startswith("1: cannot be read: ") for line in text(compared(tmp_path)))
     assert compare.write(tmp_path)
+
+
+def test_what_the_sweep_says_of_a_job(tmp_path: Path) -> None:
+    for name in ("0", "1", "2", "3"):
+        leave(tmp_path / name, accuracy=None, result=name in "03")
+    jobs = [job(n, state, seed=str(n)) for n, state in enumerate(("KILLED", "RUNNING", "KILLED"))]
+    jobs[2].update(pruned=True, objective=0.25, seconds=7.0)
+    jobs.append(job(3, "FINISHED"))  # which says nothing of the seed
+    write_json(tmp_path / "sweep.json", {"name": "s", "status": "RUNNING", "jobs": jobs})
+    found = table(compared(tmp_path))
+    assert [row["status"] for row in found.values()] == [
+        "FINISHED", "RUNNING", "PRUNED", "FINISHED"
+    ]  # fmt: skip
+    assert (found["2"]["val_accuracy"], found["2"]["seconds"]) == ("0.2500", "7.0")
+    assert [row["seed"] for row in found.values()] == ["0", "1", "2", "0"]
 
 
 def test_no_run_has_begun(tmp_path: Path) -> None:

@@ -36,4 +36,6 @@ def keys(runs: Sequence[Run]) -> list[str]:
 def _tells(key: str) -> bool:
     # Without a dot there are names and folders, and what MLflow has of the plan.
     group, _, rest = key.partition(".")
-    return key == "seed" or (bool(rest) and group != "tracking" and not key.endswith(_TARGET))
+    if not rest:
+        return key == "seed"
+    return group not in ("tracking", "sweep") and not key.endswith(_TARGET)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 
 from dtrain.compare import plots, table
@@ -80,7 +81,7 @@ def _sweep(found: Comparison) -> list[str]:
     return [f"<p>{escape(str(found.sweep['status']))}: {done} of {len(found.runs)} finished</p>"]
 
 
-def _table(found: Comparison, colours: list[str]) -> list[str]:
+def _table(found: Comparison, colours: Sequence[str]) -> list[str]:
     columns = table.columns(found)
     kinds = [' class="n"' if column.format else "" for column in columns]
     heads = (f"<th{k}>{escape(c.head)}</th>" for k, c in zip(kinds, columns, strict=True))
@@ -102,7 +103,7 @@ def _list(lines: list[str]) -> str:
     return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"
 
 
-def _legend(found: Comparison, colours: list[str]) -> list[str]:
+def _legend(found: Comparison, colours: Sequence[str]) -> list[str]:
     names = (
         f'<span data-run="{index}"><i style="background:{colour}"></i>{escape(label[:60])}</span>'
         for index, (colour, label) in enumerate(zip(colours, found.labels(), strict=True))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import colorsys
 import dataclasses
+import functools
 import io
 import logging
 import math
@@ -62,11 +63,12 @@ class Section:
     notes: list[str] = dataclasses.field(default_factory=list)
 
 
-def colours(count: int) -> list[str]:
+@functools.cache
+def colours(count: int) -> tuple[str, ...]:
     """Return as many colours, to be told apart on white and on black."""
     if count <= len(_FEW):
-        return list(_FEW[:count])
-    return [_colour(index / count, (0.2, 0.3, 0.4)[index % 3]) for index in range(count)]
+        return _FEW[:count]
+    return tuple(_colour(index / count, (0.2, 0.3, 0.4)[index % 3]) for index in range(count))
 
 
 def _colour(hue: float, luminance: float) -> str:
@@ -160,7 +162,10 @@ def _by(section: Section, found: Comparison, key: str) -> None:
         else:
             shown = [name if len(name) <= 24 else f"{name[:23]}…" for name in names]
             turned = sum(map(len, shown)) > 50
-            axes.set_xticks(range(len(shown)), shown, rotation=90 if turned else 0)
+            every = len(shown) // 30 + 1  # as many as can be read
+            axes.set_xticks(
+                range(0, len(shown), every), shown[::every], rotation=90 if turned else 0
+            )
             axes.margins(x=0.2)
 
 

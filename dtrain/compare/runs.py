@@ -29,7 +29,8 @@ class Run:
     Attributes:
         name: unique among the runs that are compared.
         source: its folder, or its id in MLflow.
-        status: FINISHED, FAILED, KILLED, UNFINISHED, or what the sweep says of the job.
+        status: FINISHED, FAILED, KILLED, UNFINISHED, or what the sweep says of the job: PRUNED,
+            WAITING, RUNNING.
         config: the resolved configuration, ``a.b.c: text``; of a job that has not begun, what it
             has of its own.
         differs: what the sweep says it has of its own, where all runs are of one sweep.
@@ -58,9 +59,8 @@ class Run:
         """Return what the run has for a configuration key or a group; None where it has not."""
         if key in self.differs:
             return self.differs[key]
-        if key in self.config:
-            return self.config[key]
-        return kind(self.config, key)
+        key = key.replace("/", ".")  # a group, as it is named on the command line
+        return self.config[key] if key in self.config else kind(self.config, key)
 
 
 def kind(config: dict[str, str], group: str) -> str | None:
@@ -184,7 +184,9 @@ def _of_the_sweep(run: Run, job: dict[str, Any], whole: bool) -> None:
     differs = public(dict(job["differs"]))
     run.differs = differs if whole else {}
     run.config = run.config or differs
-    if run.status == UNFINISHED:
+    if job.get("pruned"):
+        run.status = "PRUNED"
+    elif run.status == UNFINISHED:
         run.status = str(job["status"])
     run.problem = run.problem or (secrets.mask(str(job["error"])) if job.get("error") else None)
     objective = number(job.get("objective"))
