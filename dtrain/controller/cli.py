@@ -12,7 +12,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dtrain import errors
@@ -74,7 +74,7 @@ def main() -> int:
 
 def _job(config: DictConfig) -> Outcome:
     settings = HydraConfig.get()
-    overrides = list(settings.overrides.task)
+    overrides: Any = OmegaConf.to_container(settings.overrides.task, resolve=False)
     if settings.mode == RunMode.MULTIRUN:
         raise UsageError(
             "hydra/launcher", settings.runtime.choices["hydra/launcher"],

@@ -10,7 +10,7 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from dtrain import identity, targets
 from dtrain.controller import resume
@@ -69,7 +69,10 @@ class Composer:
     def __init__(self, loader: Any, master: DictConfig, jobs: Sequence[Sequence[str]]):
         self._loader = loader
         self._master = master
-        self._fixed = _fixed(jobs, list(master.hydra.overrides.task))
+        # As they were typed: what they interpolate is each job's own.
+        words: Any = OmegaConf.to_container(master.hydra.overrides, resolve=False)
+        self._words: dict[str, list[str]] = words
+        self._fixed = _fixed(jobs, self._words["task"])
         self._first: DictConfig | None = None
         self._sizes: dict[str, Splits | None] = {}
         self._pinned: dict[str, str] = {}
@@ -178,9 +181,9 @@ class Composer:
 
     def words(self) -> dict[str, Any]:
         """Return what the whole sweep is composed of, for ``sweep.resume=``."""
-        hydra = [w for w in self._master.hydra.overrides.hydra if not w.startswith("hydra.mode=")]
+        hydra = [word for word in self._words["hydra"] if not word.startswith("hydra.mode=")]
         kept = []
-        for word in [*hydra, *self._master.hydra.overrides.task]:
+        for word in [*hydra, *self._words["task"]]:
             key, value = _word(word)
             if key == "fork" and value in self._pinned:  # its newest checkpoint may be another soon
                 word = f"fork={self._pinned[value]}"
