@@ -186,9 +186,10 @@ def test_a_fork_begins_all_jobs_at_one_checkpoint(tmp_path: Path) -> None:
 def test_the_words_of_a_sweep() -> None:
     loader, config = master(
         "seed=1,2", "sweep.parallel=2", "sweep.resume=x", "dry_run=false",
-        "hydra.sweeper.params={seed: '1,2'}",
+        "hydra.sweeper.params={seed: '1,2'}", "dataset.split_seed=${seed}",
     )  # fmt: skip
     words = Composer(loader, config, grid("seed=1", "seed=2")).words()
     assert words["config_dir"] is None
     kept = [word for word in words["overrides"] if not re.match("launcher|tracking|trainer", word)]
-    assert kept == ["hydra.sweeper.params={seed: '1,2'}", "seed=1,2", "sweep.parallel=2"]
+    assert kept == ["hydra.sweeper.params={seed: '1,2'}", "seed=1,2", "sweep.parallel=2",
+                    "dataset.split_seed=${seed}"]  # fmt: skip

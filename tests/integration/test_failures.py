@@ -291,22 +291,6 @@ def test_ctrl_c_before_training(command, tmp_path: Path) -> None:
     assert result["status"] == "KILLED"
 
 
-def test_ctrl_c_ends_a_sweep(dtrain, user_code, monkeypatch, tmp_path: Path) -> None:
-    user_code(
-        "import os, signal, keras\n"
-        "class Interrupt(keras.callbacks.Callback):\n"
-        "    def on_epoch_end(self, epoch, logs=None):\n"
-        "        os.kill(int(os.environ['CONTROLLER']), signal.SIGINT)\n"
-    )
-    monkeypatch.setenv("CONTROLLER", str(os.getpid()))
-    run = dtrain(
-        "-m", *QUICK, "seed=1,2,3", "trainer.epochs=100000",
-        "trainer.callbacks=[{_target_:mine.Interrupt}]",
-    )  # fmt: skip
-    assert run.code == 75, run.output
-    assert len(list(tmp_path.glob("outputs/multirun/*/*/*/result.json"))) == 1
-
-
 @pytest.mark.parametrize("strategy", [(), ("strategy=multiworker", "hardware.hosts=2")])
 def test_no_task_survives_the_controller(strategy: tuple[str, ...], command) -> None:
     running = command(*QUICK, *ENDLESS, *strategy)

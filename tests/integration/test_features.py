@@ -233,13 +233,6 @@ def test_a_directory_of_ones_own(dtrain, user_code, tmp_path: Path) -> None:
     assert "type: dataset=constant" in bad.output
 
 
-def test_multirun(dtrain, tmp_path: Path) -> None:
-    run = dtrain("-m", *QUICK, "strategy=one_device,mirrored", "hardware.devices=2")
-    assert run.code == 0, run.output
-    folders = sorted(tmp_path.glob("outputs/multirun/*/*/*/result.json"))
-    assert [p.parent.name for p in folders] == ["0", "1"]
-
-
 @pytest.mark.parametrize("strategy", ["one_device", "multiworker"])
 def test_deterministic_operations(strategy: str, dtrain) -> None:
     words = (

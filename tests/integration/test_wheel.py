@@ -27,6 +27,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     names = zipfile.ZipFile(wheel).namelist()
     assert "dtrain/conf/config.yaml" in names
     assert "dtrain/experiments/long.yaml" in names
+    assert "dtrain/plugins/hydra_plugins/dtrain_sweep.py" in names
     assert not [n for n in names if n.startswith(("tests/", "outputs/"))]
     target = folder / "site"
     subprocess.run([*pip, "install", "--no-deps", "--target", str(target), str(wheel)], check=True)
@@ -44,6 +45,12 @@ def test_the_console_script(installed: Path, tmp_path: Path) -> None:
     rundir = RunDir(cluster.parent)
     assert rundir.model.exists()
     assert (tmp_path / "outputs" / "mlflow.db").exists()
+    swept = subprocess.run(
+        [str(installed / "bin" / "dtrain"), "-m", "strategy=one_device,mirrored", "dry_run=true"],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert swept.returncode == 0, swept.stderr
+    assert "2 jobs" in swept.stdout
     where = subprocess.run(
         [sys.executable, "-c", "import dtrain; print(dtrain.__file__)"],
         cwd=tmp_path, env=environment, capture_output=True, text=True, check=True,

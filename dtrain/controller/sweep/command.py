@@ -46,9 +46,12 @@ def run(loader: Any, master: DictConfig, source: Source) -> int:
         ahead = source.ahead([job["overrides"] for job in past.jobs] if past else [])
         composer = Composer(loader, master, ahead if len(ahead) == source.total else [])
         words = ahead or [source.next() or []]  # of a search the first job stands for all
-        drafts = [composer.compose(number, each) for number, each in enumerate(words)]
+        drafts, done = [], {}
+        for number, each in enumerate(words):
+            drafts.append(composer.compose(number, each))
+            # Of the first this begins the import of TensorFlow, beside which the others go on.
+            done[number] = examine(composer, past, drafts[-1])
         _check_baseline(settings.baseline, drafts, source)
-        done = {draft.number: examine(composer, past, draft) for draft in drafts}
         here = machine(shared=True)
         todo = [draft for draft in drafts if done[draft.number] is None]
         to_come = here.cores if source.total is None else source.total - len(drafts)

@@ -69,7 +69,10 @@ class Composer:
     def __init__(self, loader: Any, master: DictConfig, jobs: Sequence[Sequence[str]]):
         self._loader = loader
         self._master = master
-        self._fixed = _fixed(jobs, _given(master)["task"])
+        # As they were typed: what they interpolate is each job's own.
+        words: Any = OmegaConf.to_container(master.hydra.overrides, resolve=False)
+        self._words: dict[str, list[str]] = words
+        self._fixed = _fixed(jobs, self._words["task"])
         self._first: DictConfig | None = None
         self._sizes: dict[str, Splits | None] = {}
         self._pinned: dict[str, str] = {}
@@ -181,10 +184,9 @@ class Composer:
     def words(self) -> dict[str, Any]:
         """Return what the whole sweep is composed of, for ``sweep.resume=``."""
         assert self._first is not None
-        given = _given(self._master)
-        hydra = [word for word in given["hydra"] if not word.startswith("hydra.mode=")]
+        hydra = [word for word in self._words["hydra"] if not word.startswith("hydra.mode=")]
         kept = []
-        for word in private.words([*hydra, *given["task"]], self._first):
+        for word in private.words([*hydra, *self._words["task"]], self._first):
             key, value = _word(word)
             if key == "fork" and value in self._pinned:  # its newest checkpoint may be another soon
                 word = f"fork={self._pinned[value]}"
@@ -200,12 +202,6 @@ def common_name(drafts: Sequence[Draft]) -> str:
     while all(len(p) > same and p[same] == parts[0][same] for p in parts):
         same += 1
     return "_".join(parts[0][:same]) or "sweep"
-
-
-def _given(master: DictConfig) -> dict[str, list[str]]:
-    """Return the words as they were typed: a reference to the environment is no value yet."""
-    found: Any = OmegaConf.to_container(master.hydra.overrides, resolve=False)
-    return dict(found)
 
 
 def _word(word: str) -> tuple[str, str]:
