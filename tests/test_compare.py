@@ -260,7 +260,7 @@ def test_what_differs_without_a_sweep(tmp_path: Path) -> None:
     ]
     assert found.runs[3].value("optimizer/schedule") == "warmup", "as a sweep's words name it"
     again = compared(tmp_path, baseline="optimizer.learning_rate=1e-1")
-    assert again.baseline is again.runs[1], "numbers are compared as numbers"
+    assert again.baselines == [again.runs[1].name], "numbers are compared as numbers"
 
 
 def test_where_runs_are_found(tmp_path: Path, sweep: Path) -> None:
@@ -275,7 +275,7 @@ def test_where_runs_are_found(tmp_path: Path, sweep: Path) -> None:
     assert compared(tmp_path).sweep is None
     assert compared(tmp_path).runs[4].value("strategy") == "multiworker"
     for word in ("s/0", str(sweep / "0")):
-        assert compared(tmp_path, baseline=word).baseline.name == "s/0"  # type: ignore[union-attr]
+        assert compared(tmp_path, baseline=word).baselines == ["s/0"]
 
 
 def test_values_that_are_no_numbers(tmp_path: Path) -> None:
@@ -330,7 +330,10 @@ def test_no_run_has_begun(tmp_path: Path) -> None:
     assert [line.split() for line in lines[:3]] == [
         ["run", "seed", "status"], ["0", "0", "PENDING"], ["1", "1", "PENDING"]
     ]  # fmt: skip
-    assert lines[-1].startswith("no difference from a baseline: --baseline=0: no other run has")
+    assert any(
+        line.startswith("no difference from a baseline: --baseline=0: no other run has")
+        for line in lines
+    )
 
 
 def test_the_best_is_by_the_mode(tmp_path: Path) -> None:
@@ -428,13 +431,13 @@ def test_a_store_that_does_not_answer(
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     assert main(["f" * 32, "--uri", "http://me:hidden@127.0.0.1:9"]) == 1
     error = capsys.readouterr().err
-    assert error.startswith("error: http://***@127.0.0.1:9 does not answer: ")
+    assert error.startswith("error: http://me:***@127.0.0.1:9 does not answer: ")
     assert "hidden" not in error and error.count("\n") == 1
 
 
 def test_what_nobody_should_read(tmp_path: Path) -> None:
     assert public({"a": {"api_key": 1, "Token": "x", "tokens": 3, "uri": "http://u:p@h/x"}}) == {
-        "a.tokens": "3", "a.uri": "http://***@h/x"
+        "a.tokens": "3", "a.uri": "http://u:***@h/x"
     }  # fmt: skip
     for name in ("0", "1"):
         config = {"dataset.password": f"hidden{name}", "model.path": "${oc.env:X}"}

@@ -52,6 +52,7 @@ CONTROLLER = [
     "explain",
     "resume",
     "folder",
+    "machine",
     "plan",
     "progress",
     "tracking.store",

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from dtrain.cluster import Task
-from dtrain.controller.plan import Machine, check_values, machine, plan, sizes
+from dtrain.controller.machine import Machine, machine
+from dtrain.controller.plan import check_values, plan, sizes
 from dtrain.datasets import Arrays, Splits
 from dtrain.errors import UsageError
 from tests.test_schema import composed

@@ -32,7 +32,7 @@ def test_a_finished_run_says_how_to_see_it(tmp_path: Path) -> None:
     text = printed(tmp_path, True, f"output_dir={tmp_path}/outputs")
     assert "FINISHED: step 7, 1,234 examples/s  loss 0.25" in text
     assert "tensorboard --logdir 'outputs/a run'" in text
-    assert f"mlflow ui --backend-store-uri sqlite:///{tmp_path}/outputs/mlflow.db" in text
+    assert f"compare: python -m dtrain.ui --output-dir {tmp_path}/outputs\n" in text
     assert "resume=" not in text
 
 

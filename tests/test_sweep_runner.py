@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from dtrain import errors
 from dtrain.controller import check, sweep
 from dtrain.controller.job import Outcome
-from dtrain.controller.plan import Machine
+from dtrain.controller.machine import Machine
 from dtrain.controller.sweep import Grid, Source
 from dtrain.controller.sweep import command as module
 from dtrain.errors import UsageError
@@ -74,7 +74,7 @@ def test_a_sweep_that_ends_well(capfd: pytest.CaptureFixture[str]) -> None:
         assert command["sweep"] == {"number": number, "differs": found["jobs"][number]["differs"]}
         assert "sweep:" not in rundir.config.read_text()
     output = capfd.readouterr().err
-    for part in ("3 jobs, 2 at a time", "best: job 1, val_accuracy 0.303 seed=30",
+    for part in ("3 jobs, 2 at a time", "best: 1, val_accuracy 0.303 (max)",
                  "FINISHED: 3 of 3 jobs done", f"sweep folder: {folder()}"):  # fmt: skip
         assert part in output
 
@@ -249,7 +249,7 @@ class Scripted:
         self._prune = prune
         self._words = words
 
-    def ahead(self) -> list[list[str]]:
+    def ahead(self, past: Sequence[Sequence[str]]) -> list[list[str]]:
         return []
 
     def next(self) -> list[str] | None:

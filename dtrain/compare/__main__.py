@@ -29,10 +29,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--baseline", metavar="RUN|KEY=VALUE",
         help="the run from which differences are taken: its name in the table, its folder or id, "
-        "or what it alone has (strategy=one_device); a sweep's own by default",
+        "or what it has (strategy=one_device), to each run the one that is like it else; a "
+        "sweep's own by default",
     )  # fmt: skip
     parser.add_argument(
-        "--metric", default="loss", metavar="NAME", help="of curves and differences; default loss"
+        "--metric", metavar="NAME", help="of curves and differences; loss by default"
     )
     parser.add_argument(
         "--output", type=Path, metavar="FOLDER",

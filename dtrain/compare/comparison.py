@@ -29,11 +29,11 @@ class Comparison:
         sweep: ``sweep.json``, where the runs are the jobs of one.
         objective, mode: the name of the objective and ``max`` or ``min``; None where runs disagree.
         best: the run with the best objective.
-        baseline: the run that the others are compared with.
-        differences: by run name and step, ``|value - baseline| / |baseline|``; infinite where one
+        baselines: names of the runs that others are compared with.
+        differences: by run name and step, ``|value - base| / |base|``; infinite where one
             of the two is no number.
         efficiency: by run name, examples a second of each replica over those of a replica of the
-            run with the fewest (of several the baseline, else the fastest), of runs that differ in
+            run with the fewest (of several a baseline, else the fastest), of runs that differ in
             strategy and replicas alone.
         notes: what is missing, and why.
     """
@@ -45,7 +45,7 @@ class Comparison:
     objective: str | None = None
     mode: str | None = None
     best: Run | None = None
-    baseline: Run | None = None
+    baselines: list[str] = dataclasses.field(default_factory=list)
     differences: dict[str, dict[int, float]] = dataclasses.field(default_factory=dict)
     efficiency: dict[str, float] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)
@@ -59,28 +59,31 @@ def compare(
     runs: Sequence[Run],
     sweep: dict[str, Any] | None = None,
     baseline: str | None = None,
-    metric: str = "loss",
+    metric: str | None = None,
 ) -> Comparison:
     """Compare runs.
 
     Args:
         runs: with names of their own.
         sweep: ``sweep.json``, where they are the jobs of one.
-        baseline: a run's name, folder or id, or KEY=VALUE of its configuration; that of the sweep
-            by default, of which it is only noted when it is not one of the runs.
-        metric: of the curves, and of the difference from the baseline.
+        baseline: a run's name, folder or id, or KEY=VALUE of its configuration: of several runs
+            that have it, each other run is compared with the one that is like it else. That of
+            the sweep by default, of which it is only noted when it is none of the runs.
+        metric: of the curves, and of the difference from the baseline; ``loss`` by default, or
+            what there is.
 
     Raises:
         UsageError: no run has the metric, or no one run is the baseline, or no other run has a
             point of the metric where the baseline has one.
     """
     keys = list(dict.fromkeys(key for run in runs for key in run.differs)) or differs.keys(runs)
-    found = Comparison(list(runs), keys, metric, sweep)
-    names = {name for run in runs for name in run.curves}
-    if metric not in names and names:
+    names = sorted({name for run in runs for name in run.curves})
+    if metric is not None and metric not in names and names:
         raise UsageError(
-            "--metric", metric, "no run has it", ", ".join(sorted(names)), "--metric loss"
+            "--metric", metric, "no run has it", ", ".join(names), f"--metric {names[0]}"
         )
+    usual = "loss" if "loss" in names or not names else names[0]
+    found = Comparison(list(runs), keys, metric or usual, sweep)
     _judge(found)
     if baseline is not None:
         _against(found, baseline)
@@ -132,7 +135,7 @@ def _scale(found: Comparison) -> None:
             together.setdefault(batch, []).append(run)
         for group in together.values():
             if len({run.replicas for run in group}) > 1:
-                found.efficiency.update(_efficiency(group, found.baseline))
+                found.efficiency.update(_efficiency(group, found.baselines))
     if not found.efficiency:
         found.notes.append("no scaling efficiency: no runs differ in the number of replicas alone")
 
@@ -141,32 +144,34 @@ def _scales(key: str) -> bool:
     return key in _SCALE or key.startswith("strategy.")
 
 
-def _efficiency(group: Sequence[Run], baseline: Run | None) -> dict[str, float]:
+def _efficiency(group: Sequence[Run], baselines: list[str]) -> dict[str, float]:
     each = {run.name: (run.speed or 0.0) / (run.replicas or 1) for run in group}
     fewest = [run for run in group if run.replicas == min(r.replicas or 1 for r in group)]
     # Of several with the fewest, the fastest: whoever else is chosen flatters the others.
-    base = max(each[run.name] for run in ([baseline] if baseline in fewest else fewest) if run)
+    base = max(each[r.name] for r in [r for r in fewest if r.name in baselines] or fewest)
     return {name: speed / base for name, speed in each.items()}
 
 
 def _against(found: Comparison, word: str) -> None:
-    base = _choose(found.runs, word)
-    curve = base.curves.get(found.metric, {})
+    bases = _choose(found, word)
     without = []
     differences: dict[str, dict[int, float]] = {}
     for run in found.runs:
+        base = bases.get(run.name)
         points = run.curves.get(found.metric, {})
+        curve = base.curves.get(found.metric, {}) if base else {}
         common = sorted(points.keys() & curve.keys())
         if common:
             differences[run.name] = {s: _difference(points[s], curve[s]) for s in common}
         else:
             without.append(run.name)
-    if not differences.keys() - {base.name}:
+    names = list(dict.fromkeys(base.name for base in bases.values()))
+    if not differences.keys() - set(names):
         raise UsageError(
-            "--baseline", word, f"no other run has {found.metric} at a step of {base.name}",
+            "--baseline", word, f"no other run has {found.metric} at a step of {', '.join(names)}",
             "runs with common steps", "trainer.log_every_steps=N, the same for all of them",
         )  # fmt: skip
-    found.baseline, found.differences = base, differences
+    found.baselines, found.differences = names, differences
     if without:
         found.notes.append(
             f"no difference of {', '.join(without)}: {found.metric} at no step of the baseline's"
@@ -179,20 +184,28 @@ def _difference(value: float, base: float) -> float:
     return 0.0 if str(value) == str(base) else math.inf
 
 
-def _choose(runs: Sequence[Run], word: str) -> Run:
-    """Return the one run that ``word`` names.
+def _choose(found: Comparison, word: str) -> dict[str, Run]:
+    """Return the run that each is compared with, by its name, of those that ``word`` names.
 
     Raises:
-        UsageError: it names none, or several.
+        UsageError: it names none, or several of which none is like another run else.
     """
     key, equals, value = word.partition("=")
     sources = (word, str(Path(word).resolve()))
-    matches = [run for run in runs if run.name == word or run.source in sources]
+    matches = [run for run in found.runs if run.name == word or run.source in sources]
     if equals and not matches:
-        matches = [run for run in runs if _equal(run.value(key), value)]
+        matches = [run for run in found.runs if _equal(run.value(key), value)]
     if len(matches) == 1:
-        return matches[0]
-    names = [run.name for run in matches or runs]
+        return {run.name: matches[0] for run in found.runs}
+    others = [each for each in found.keys if each != key and not each.startswith(f"{key}.")]
+    bases = {}
+    for run in found.runs:
+        alike = [m for m in matches if all(m.value(k) == run.value(k) for k in others)]
+        if len(alike) == 1:
+            bases[run.name] = alike[0]
+    if any(base.name != name for name, base in bases.items()):
+        return bases
+    names = [run.name for run in matches or found.runs]
     raise UsageError(
         "--baseline", word, f"{len(matches) or 'no'} runs match" if matches else "no run matches",
         f"one of {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}; or KEY=VALUE that"

@@ -193,10 +193,10 @@ def _speed(found: Comparison) -> Section:
 
 def _difference(found: Comparison) -> Section:
     section = Section(f"Difference of {found.metric} from the baseline")
-    if found.baseline is None:
+    if not found.baselines:
         section.notes.append("Left out: no baseline is chosen (--baseline RUN or KEY=VALUE).")
         return section
-    others = {name: d for name, d in found.differences.items() if name != found.baseline.name}
+    others = {name: d for name, d in found.differences.items() if name not in found.baselines}
     # A logarithm has no place for zero, nor for the infinity that a NaN is.
     places = {name: {s: v for s, v in d.items() if 0 < v < math.inf} for name, d in others.items()}
     drawn = {name: points for name, points in places.items() if points}
@@ -204,7 +204,7 @@ def _difference(found: Comparison) -> Section:
     if same:
         section.notes.append(f"No difference at all: {', '.join(same)}.")
     if drawn:
-        title = f"relative difference from {found.baseline.name}"
+        title = f"relative difference from {', '.join(found.baselines)}"
         with _plot(section, title, "step", "|difference| / |baseline|") as axes:
             for run in found.runs:
                 if run.name in drawn:
@@ -230,12 +230,12 @@ def _line(
     marker: str = "",
 ) -> None:
     index, many = found.runs.index(run), len(found.runs) > len(_FEW)
-    marked = run is found.best or run is found.baseline
+    marked = run is found.best or run.name in found.baselines
     axes.plot(
         x,
         [value if math.isfinite(value) else math.nan for value in y],
         color=colours(len(found.runs))[index],
-        linestyle="--" if run is found.baseline else "-",
+        linestyle="--" if run.name in found.baselines else "-",
         linewidth=2.2 if marked else 0.8 if many else 1.4,
         marker=marker or ("." if len(x) == 1 else ""),
         zorder=3 if marked else 2,

@@ -72,14 +72,14 @@ def columns(found: Comparison) -> list[Column]:
 
 
 def _largest(found: Comparison, run: Run) -> float | None:
-    if run is found.baseline:
+    if run.name in found.baselines:
         return None
     return max(found.differences.get(run.name, {}).values(), default=None)
 
 
 def _marks(found: Comparison, run: Run) -> str:
-    marks = {"best": found.best, "baseline": found.baseline}
-    return " ".join(mark for mark, marked in marks.items() if marked is run)
+    marks = {"best": run is found.best, "baseline": run.name in found.baselines}
+    return " ".join(mark for mark, marked in marks.items() if marked)
 
 
 def remarks(found: Comparison) -> list[str]:
@@ -89,10 +89,10 @@ def remarks(found: Comparison) -> list[str]:
         lines.append(
             f"best: {found.best.name}, {found.objective} {found.best.objective:.4g} ({found.mode})"
         )
-    if found.baseline is not None:
+    if found.baselines:
         lines.append(
             f"difference: the largest, relative, of {found.metric} at a common step from that of"
-            f" {found.baseline.name}"
+            f" {' or '.join(found.baselines)}"
         )
     if found.efficiency:
         lines.append(

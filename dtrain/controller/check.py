@@ -11,7 +11,8 @@ from omegaconf import DictConfig, open_dict
 from dtrain import targets
 from dtrain.controller import private, schema
 from dtrain.controller.launchers import Launcher
-from dtrain.controller.plan import Plan, check_values, machine, plan, sizes
+from dtrain.controller.machine import machine
+from dtrain.controller.plan import Plan, check_values, plan, sizes
 from dtrain.controller.tracking import flatten
 from dtrain.sources import Splits
 

@@ -96,6 +96,18 @@ def drawing(cluster: Cluster) -> list[str]:
     return [f"{branch} {line}" for branch, line in zip(branches, aligned(rows), strict=True)]
 
 
+def ui(config: DictConfig) -> str:
+    """Return what opens MLflow's UI on the store of a run: a command, or its address."""
+    given = secrets.mask(uri(config))
+    if given.startswith("http"):
+        return given
+    if config.tracking.uri is not None:
+        return f"mlflow ui --backend-store-uri {shlex.quote(given)}"
+    folder = short(Path(config.output_dir))
+    other = "" if folder == "outputs" else f" --output-dir {shlex.quote(folder)}"
+    return f"python -m dtrain.ui{other}"
+
+
 def print_end(
     view: View, config: DictConfig, rundir: RunDir, result: dict[str, Any], shipped: bool
 ) -> None:
@@ -117,11 +129,7 @@ def print_end(
     if not shipped:
         view.detail(f"tracking: MLflow has not got everything; type: {sync}")  # a sweep tries on
     elif config.tracking.mlflow:
-        address = secrets.mask(uri(config))
-        if address.startswith("http"):
-            view.detail(f"compare: {address}")
-        else:
-            view.detail(f"compare: mlflow ui --backend-store-uri {shlex.quote(address)}")
+        view.detail(f"compare: {ui(config)}")
     else:
         view.detail(f"not tracked; to ship it to MLflow later: {sync}")
     if result["status"] == "KILLED" and result["exit_code"] == 75:

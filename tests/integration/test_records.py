@@ -51,7 +51,7 @@ def test_the_default_experiment(dtrain, tmp_path: Path) -> None:
     assert run.result["status"] == "FINISHED"
     assert run.result["replicas"] == 2
     assert run.result["objective"] >= 0.97
-    assert f"mlflow ui --backend-store-uri sqlite:///{tmp_path}/outputs/mlflow.db" in run.output
+    assert "compare: python -m dtrain.ui\n" in run.output
     assert "tensorboard --logdir outputs/" in run.output
 
     [(client, recorded)] = runs(tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from omegaconf import DictConfig
 
 from dtrain import compare, errors
 from dtrain.controller import folder, report
-from dtrain.controller.plan import machine
+from dtrain.controller.machine import machine
 from dtrain.controller.supervisor import Signals
 from dtrain.controller.sweep.compose import Composer, Draft, common_name
 from dtrain.controller.sweep.parent import Parent
@@ -90,8 +91,9 @@ def run(loader: Any, master: DictConfig, source: Source) -> int:
             finally:
                 signals.started = True  # what comes now is short and must not be torn
                 shown.close()
-            tracked = drafts[0].config.tracking.mlflow
-            return _finish(record, parent, tracked, shown, signals.count > 0)
+            config = drafts[0].config
+            ui = report.ui(config) if config.tracking.mlflow else None
+            return _finish(record, parent, ui, shown, signals.count > 0)
     finally:
         if lock is not None:
             os.close(lock)
@@ -121,11 +123,11 @@ def _wait_for_server(todo: list[Draft]) -> None:
     todo[0].checked.launcher.ready(todo[0].plan().cluster)
 
 
-def _finish(record: Record, parent: Parent, tracked: bool, shown: Table, interrupted: bool) -> int:
+def _finish(record: Record, parent: Parent, ui: str | None, shown: Table, interrupted: bool) -> int:
     """Say how all jobs ended, compare them, and return the exit code."""
     failed = record.failed
     if failed and all(job["exit_code"] == errors.USAGE for job in record.jobs):
-        parent.close(None)
+        parent.close(None, time.time())
         folder.remove(record.folder)
         shown.message(f"error: {failed[0]['error']}")
         return errors.USAGE
@@ -138,7 +140,7 @@ def _finish(record: Record, parent: Parent, tracked: bool, shown: Table, interru
         table = compare.write(record.folder)
     except UsageError as error:  # of a search nobody knew the jobs, and none has what was asked for
         table = [str(error)]
-    shipped = parent.close(status)
-    for line in [*table, *summary(record, tracked, shipped)]:
+    shipped = parent.close(status, time.time())
+    for line in [*table, *summary(record, ui, shipped)]:
         shown.message(line)
     return code

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -44,17 +43,18 @@ class Parent:
         if self._config.tracking.mlflow:
             self._courier = Courier(self._deliver, lambda: None, self._warn)
 
-    def close(self, status: str | None) -> bool:
+    def close(self, status: str | None, ended: float) -> bool:
         """Record how the sweep ended. Call when ``sweep.json`` and the comparison are written.
 
         Args:
             status: ``FINISHED``, ``FAILED`` or ``KILLED``; None where nothing was trained, and
                 nothing is recorded.
+            ended: when, seconds since the epoch.
 
         Returns:
             Whether MLflow has everything, of every job as well.
         """
-        last = None if status is None else (status, time.time())
+        last = None if status is None else (status, ended)
         return self._courier is None or self._courier.finish(last)
 
     def _deliver(self, last: tuple[str, float] | None) -> None:

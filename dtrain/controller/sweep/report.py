@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dtrain.columns import aligned
-from dtrain.controller.plan import Machine
+from dtrain.controller.machine import Machine
 from dtrain.controller.report import short
 from dtrain.controller.sweep.compose import Draft
 from dtrain.controller.sweep.record import Record
@@ -57,12 +57,12 @@ def _planned(draft: Draft, share: Machine) -> list[str]:
     return [str(len(cluster.tasks)), " + ".join(devices), str(cluster.replicas), each, steps]
 
 
-def summary(record: Record, tracked: bool, shipped: bool) -> list[str]:
+def summary(record: Record, ui: str | None, shipped: bool) -> list[str]:
     """Return what failed and where its log is, and what to type next.
 
     Args:
         record: of the sweep.
-        tracked: it is in MLflow.
+        ui: what shows it in MLflow; None where it is not tracked.
         shipped: all of it is there.
     """
     data, entries = record.data, record.jobs
@@ -75,8 +75,8 @@ def summary(record: Record, tracked: bool, shipped: bool) -> list[str]:
     if not shipped:
         sync = f"python -m dtrain.sync {shlex.quote(path)}"
         told.append(f"tracking: MLflow has not got everything; type: {sync}")
-    elif tracked:
-        told.append("compare: python -m dtrain.ui")
+    elif ui is not None:
+        told.append(f"compare: {ui}")
     if record.failed or record.left:
         told.append(f"go on with: python -m dtrain sweep.resume={shlex.quote(path)}")
     return told

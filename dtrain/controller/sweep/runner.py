@@ -14,7 +14,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from dtrain import errors
 from dtrain.controller.job import Job, Outcome
-from dtrain.controller.plan import Machine, Plan
+from dtrain.controller.machine import Machine
+from dtrain.controller.plan import Plan
 from dtrain.controller.supervisor import INTERVAL, Requests
 from dtrain.controller.sweep.compose import Composer, Draft
 from dtrain.controller.sweep.record import Record, past

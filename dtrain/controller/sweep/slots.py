@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 
 from dtrain.cluster import Cluster, Task
-from dtrain.controller.plan import Machine
+from dtrain.controller.machine import Machine
 
 
 @dataclasses.dataclass(frozen=True)
