@@ -13,7 +13,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from dtrain import secrets
-from dtrain.controller.tracking import Courier, Store, ship_folder
+from dtrain.controller.tracking import Courier, Store, place, ship_folder
 from dtrain.controller.tracking.family import parent
 from dtrain.rundir import RunDir, read_json, write_json
 
@@ -38,11 +38,12 @@ class Parent:
         self._folder = folder
         self._warn = warn
         self._courier: Courier | None = None
+        self._created = False
 
     def open(self) -> None:
         """Begin; returns at once."""
         if self._config.tracking.mlflow:
-            self._courier = Courier(self._deliver, lambda: None, self._warn)
+            self._courier = Courier(place(self._config), self._deliver, lambda: None, self._warn)
 
     def close(self, status: str, ended: float) -> bool:
         """Record how the sweep ended. Call when ``sweep.json`` and the comparison are written.
@@ -56,15 +57,18 @@ class Parent:
         """
         return self._courier is None or self._courier.finish((status, ended))
 
-    def _deliver(self, last: tuple[str, float] | None) -> None:
+    def _deliver(self, last: tuple[str, float] | None) -> bool:
         store = Store(self._config)
-        if last is None:
-            parent(store, self._config, self._folder, time.time())
-        else:
+        if last is not None:
             record(store, self._config, self._folder, *last)
-        for job in _unshipped(self._folder):
-            if _ship(job):
-                self._warn(f"tracking: MLflow has job {job.path.name} now")
+        elif not self._created:
+            parent(store, self._config, self._folder, time.time())
+        shipped = [job.path.name for job in _unshipped(self._folder) if _ship(job)]
+        if shipped:
+            self._warn(f"tracking: MLflow has job {', '.join(shipped)} now")
+        news = last is not None or not self._created or bool(shipped)
+        self._created = True
+        return news
 
 
 def record(store: Store, config: DictConfig, folder: Path, status: str, ended: float) -> None:
