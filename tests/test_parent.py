@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from dtrain.controller.sweep.parent import Parent
-from dtrain.controller.tracking import Shipper, Tracker, courier, import_mlflow
+from dtrain.controller.tracking import Parent, Shipper, Tracker, courier, import_mlflow
 from dtrain.controller.tracking.family import job_name
 from dtrain.journal import Journal
 from dtrain.rundir import RunDir, read_json, write_json

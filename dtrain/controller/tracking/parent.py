@@ -13,8 +13,10 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from dtrain import secrets
-from dtrain.controller.tracking import Courier, Store, place, ship_folder
+from dtrain.controller.tracking.courier import Courier
 from dtrain.controller.tracking.family import parent
+from dtrain.controller.tracking.shipper import ship_folder
+from dtrain.controller.tracking.store import Store, place
 from dtrain.rundir import RunDir, read_json, write_json
 
 #: Of a sweep folder, beside ``sweep.json``: what its end makes.
