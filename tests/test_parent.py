@@ -207,6 +207,14 @@ def test_a_sweep_that_was_never_tracked_is_shipped_whole(tmp_path: Path) -> None
         assert [p.value for p in history] == [3.0]
 
 
+def test_where_nothing_was_trained_nothing_is_recorded(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path)
+    parent = Parent(sweep.config, sweep.folder, sweep.said.put)
+    parent.open()
+    assert not parent.close(None, 3000.0)
+    assert not (tmp_path / "outputs" / "mlflow.db").exists()
+
+
 def test_without_tracking_nothing_is_begun(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path)
     sweep.config.tracking.mlflow = False

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,8 @@ _NOTE_CHARACTERS = 7000  # of the run's description: MLflow cuts it off at 8,000
 class Parent:
     """Records one sweep, from a thread of its own, as its jobs' trackers record them.
 
-    Beside the parent it ships jobs that ended while the server was away, once it is back.
+    The run itself is created with the first job that trains. Until the sweep ends the thread ships
+    jobs that ended while the server was away, once it is back.
 
     Args:
         config: of the sweep; ``tracking`` and ``output_dir`` count.
@@ -40,37 +40,34 @@ class Parent:
         self._folder = folder
         self._warn = warn
         self._courier: Courier | None = None
-        self._created = False
 
     def open(self) -> None:
         """Begin; returns at once."""
         if self._config.tracking.mlflow:
             self._courier = Courier(place(self._config), self._deliver, lambda: None, self._warn)
 
-    def close(self, status: str, ended: float) -> bool:
+    def close(self, status: str | None, ended: float) -> bool:
         """Record how the sweep ended. Call when ``sweep.json`` and the comparison are written.
 
         Args:
-            status: ``FINISHED``, ``FAILED`` or ``KILLED``.
+            status: ``FINISHED``, ``FAILED`` or ``KILLED``; None where nothing was trained: then
+                nothing is recorded.
             ended: when, seconds since the epoch.
 
         Returns:
             Whether MLflow has everything, of every job as well.
         """
-        return self._courier is None or self._courier.finish((status, ended))
+        if self._courier is None:
+            return True
+        return self._courier.finish(None if status is None else (status, ended))
 
     def _deliver(self, last: tuple[str, float] | None) -> bool:
-        store = Store(self._config)
         if last is not None:
-            record(store, self._config, self._folder, *last)
-        elif not self._created:
-            parent(store, self._config, self._folder, time.time())
+            record(Store(self._config), self._config, self._folder, *last)
         shipped = [job.path.name for job in _unshipped(self._folder) if _ship(job)]
         if shipped:
             self._warn(f"tracking: MLflow has job {', '.join(shipped)} now")
-        news = last is not None or not self._created or bool(shipped)
-        self._created = True
-        return news
+        return last is not None or bool(shipped)
 
 
 def record(store: Store, config: DictConfig, folder: Path, status: str, ended: float) -> None:
