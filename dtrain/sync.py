@@ -11,8 +11,8 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from dtrain import errors
-from dtrain.controller.sweep import parent
 from dtrain.controller.tracking import Store, reason, ship_folder
+from dtrain.controller.tracking.parent import jobs_of, record
 from dtrain.errors import UsageError
 from dtrain.rundir import RunDir, read_json
 
@@ -31,7 +31,7 @@ def sync(path: str, to: str | None = None) -> str:
         UsageError: ``path`` is neither, or a command is at work there.
     """
     sweep = read_json(Path(path) / "sweep.json")
-    folders = [RunDir(path)] if sweep is None else parent.jobs_of(Path(path))
+    folders = [RunDir(path)] if sweep is None else jobs_of(Path(path))
     configs = [(rundir, _config(rundir, to)) for rundir in folders if _is_run(rundir)]
     if not configs:
         raise UsageError(
@@ -45,7 +45,7 @@ def sync(path: str, to: str | None = None) -> str:
         # Not ended: the controller was killed and could not say how.
         ended = sweep.get("ended") or time.time()
         status = "KILLED" if sweep["status"] == "RUNNING" else sweep["status"]
-        parent.record(store, config, Path(path), status, ended)
+        record(store, config, Path(path), status, ended)
     return store.shown
 
 

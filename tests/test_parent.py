@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from dtrain.controller.sweep.parent import Parent
-from dtrain.controller.tracking import Shipper, Tracker, courier, import_mlflow
+from dtrain.controller.tracking import Parent, Shipper, Tracker, courier, import_mlflow
 from dtrain.controller.tracking.family import job_name
 from dtrain.journal import Journal
 from dtrain.rundir import RunDir, read_json, write_json
@@ -182,8 +181,7 @@ def test_jobs_that_ended_while_the_server_was_away(tmp_path: Path, _quick: None)
     assert held is not None
     parent = Parent(sweep.config, sweep.folder, sweep.said.put)
     parent.open()
-    assert sweep.said.get(timeout=WAIT) == "tracking: MLflow has job 0 now"
-    assert sweep.said.get(timeout=WAIT) == "tracking: MLflow has job 2 now"
+    assert sweep.said.get(timeout=WAIT) == "tracking: MLflow has job 0, 2 now"
     sweep.tell("FINISHED")
     os.close(held)
     assert parent.close("FINISHED", 3000.0)
@@ -207,6 +205,14 @@ def test_a_sweep_that_was_never_tracked_is_shipped_whole(tmp_path: Path) -> None
         assert steps(client, runs["0 strategy=mirrored learning_rate=0.1"], "loss") == [1, 2]
         [history] = [client.get_metric_history(runs["rates"].info.run_id, "jobs")]
         assert [p.value for p in history] == [3.0]
+
+
+def test_where_nothing_was_trained_nothing_is_recorded(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path)
+    parent = Parent(sweep.config, sweep.folder, sweep.said.put)
+    parent.open()
+    assert not parent.close(None, 3000.0)
+    assert not (tmp_path / "outputs" / "mlflow.db").exists()
 
 
 def test_without_tracking_nothing_is_begun(tmp_path: Path) -> None:

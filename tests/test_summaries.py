@@ -179,3 +179,29 @@ def asked(logdir: Path) -> tuple[Any, Any]:
         groups = ask("session_groups", wanted).get("sessionGroups", [])
         if len(groups) == 3 and all(len(group["metricValues"]) == 2 for group in groups):
             return ask("experiment", {}), groups
+
+
+@pytest.mark.task
+def test_a_task_takes_it_from_the_command_of_its_run(tmp_path: Path) -> None:
+    from omegaconf import OmegaConf
+
+    from dtrain.journal import Journal
+    from dtrain.rundir import RunDir, write_json
+    from dtrain.task.main import _records
+
+    config = OmegaConf.create({
+        "tracking": {"histograms": False, "profile_steps": None},
+        "checkpoint": {"keep": 1, "best": True},
+        "objective_mode": "max",
+    })  # fmt: skip
+    for name, command, sessions in (
+        ("single", {"overrides": []}, 0),
+        ("job", {"sweep": {"number": 3, "differs": {"seed": "1"}}}, 1),
+    ):
+        rundir = RunDir.create(tmp_path / name)
+        write_json(rundir.command, command)
+        records = _records(rundir, config, Journal(rundir.journal))
+        records.point(1, 1, {"loss": 1.0})
+        records.end(status="FINISHED")
+        assert len(list(rundir.tensorboard.glob("events.*"))) == sessions
+        assert len(list(rundir.tensorboard.glob("train/events.*"))) == 1

@@ -180,19 +180,22 @@ def test_names_that_mlflow_does_not_take(shipper: Any) -> None:
 class Line:
     """A delivery that fails with what it is told to."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, place: str = "here"):
         monkeypatch.setattr(courier, "INTERVAL", 0.001)
         monkeypatch.setattr(courier, "LONGEST", 0.001)
         monkeypatch.setattr(courier, "RETRY_SECONDS", 0.001)
+        if place == "here":
+            monkeypatch.setattr(courier, "_told", set())
         self.errors: queue.Queue[Exception | None] = queue.Queue()
         self.said: queue.Queue[str] = queue.Queue()
         self.doubts = 0
-        self.courier = Courier(self.deliver, self.doubt, self.said.put)
+        self.courier = Courier(place, self.deliver, self.doubt, self.said.put)
 
-    def deliver(self, last: Any) -> None:
+    def deliver(self, last: Any) -> bool:
         error = self.errors.get(timeout=60)
         if error is not None:
             raise error
+        return True
 
     def doubt(self) -> None:
         self.doubts += 1
@@ -210,6 +213,23 @@ def test_one_warning_for_one_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     assert line.courier.finish(("FINISHED", 1.0))
     assert line.said.empty()
     assert line.doubts == 3
+
+
+def test_one_job_of_a_sweep_speaks_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, elsewhere = Line(monkeypatch), Line(monkeypatch, "elsewhere")
+    second = Line(monkeypatch, "here too")
+    second.courier._place = "here"
+    first.errors.put(ConnectionError("away"))
+    assert first.said.get(timeout=60) == "tracking: away; training goes on"
+    for line in (second, elsewhere):
+        line.errors.put(ConnectionError("away"))
+        line.errors.put(None)
+        assert line.courier.finish(("FINISHED", 1.0))
+    assert list(second.said.queue) == ["tracking: back again"]  # whoever finds out first
+    assert len(elsewhere.said.queue) == 2
+    first.errors.put(None)
+    assert first.courier.finish(("FINISHED", 1.0))
+    assert first.said.empty()
 
 
 def test_a_store_that_others_write_to_is_no_outage(monkeypatch: pytest.MonkeyPatch) -> None:

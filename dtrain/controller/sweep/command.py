@@ -15,13 +15,13 @@ from dtrain.controller import folder, report
 from dtrain.controller.machine import machine
 from dtrain.controller.supervisor import Signals
 from dtrain.controller.sweep.compose import Composer, Draft, common_name
-from dtrain.controller.sweep.parent import Parent
 from dtrain.controller.sweep.record import Record, read
 from dtrain.controller.sweep.report import jobs, print_plan, summary
 from dtrain.controller.sweep.runner import Runner, examine
 from dtrain.controller.sweep.slots import at_once
 from dtrain.controller.sweep.source import Source
 from dtrain.controller.sweep.table import Table
+from dtrain.controller.tracking import Parent
 from dtrain.errors import UsageError, nearest
 from dtrain.rundir import RunDir
 

@@ -27,23 +27,29 @@ AWAY_SECONDS = 15.0
 #: Seconds after which a person hears that the store is locked by others.
 BUSY_SECONDS = 60.0
 _CHARACTERS = 300  # of an error: MLflow's may hold a whole page
+#: Places that a person was told of: of the jobs of a sweep one speaks for all.
+_told: set[str] = set()
 
 
 class Courier:
     """Calls ``deliver`` from a thread, and again after an error.
 
     Args:
+        place: where it delivers to.
         deliver: ships what there is; gets None, and in the end what :meth:`finish` was given.
+            Returns whether there was anything, and so whether the server is there.
         doubt: called after an error: what was being done may have been done.
         warn: called with one line when the server is away, and when it is back.
     """
 
     def __init__(
         self,
-        deliver: Callable[[tuple[str, float] | None], None],
+        place: str,
+        deliver: Callable[[tuple[str, float] | None], bool],
         doubt: Callable[[], None],
         warn: Callable[[str], None],
     ):
+        self._place = place
         self._deliver = deliver
         self._doubt = doubt
         self._warn = warn
@@ -67,15 +73,15 @@ class Courier:
             if ending and self._last is None:
                 return
             try:
-                self._deliver(self._last if ending else None)
+                if self._deliver(self._last if ending else None):
+                    self._succeeded()
+                    wait = INTERVAL
             except Exception as error:  # whatever a server, a driver or a proxy may raise
                 self._failed(error)
                 wait = min(2 * wait, LONGEST)
                 if ending:
                     self._left.wait(RETRY_SECONDS)
                 continue
-            wait = INTERVAL
-            self._succeeded()
             if ending:
                 self._done = True
                 return
@@ -86,12 +92,16 @@ class Courier:
         self._away_since = self._away_since or now
         # Others write to the same file: that is no outage, and passes.
         busy = "database is locked" in str(error) and now - self._away_since < BUSY_SECONDS
-        if not self._warned and not busy:
+        if self._warned or busy:
+            return
+        self._warned = True
+        if self._place not in _told:
+            _told.add(self._place)
             self._warn(f"tracking: {reason(error)}; training goes on")
-            self._warned = True
 
     def _succeeded(self) -> None:
-        if self._warned:
+        if self._place in _told:
+            _told.discard(self._place)
             self._warn("tracking: back again")
         self._away_since, self._warned = None, False
 
@@ -132,18 +142,19 @@ class Tracker:
         self._pending: list[dict[str, Any]] = []
         self._began = False
         self._started = time.time()
-        self._courier = Courier(self._deliver, shipper.doubt, warn)
+        self._courier = Courier(shipper.place, self._deliver, shipper.doubt, warn)
 
-    def _deliver(self, last: tuple[str, float] | None) -> None:
+    def _deliver(self, last: tuple[str, float] | None) -> bool:
         self._pending += self._follower.new()
         self._began = self._began or any(event["event"] == "start" for event in self._pending)
         if last is None and not (self._began and self._pending):
-            return
+            return False
         self._shipper.open(self._started)
         self._shipper.ship(self._pending)
         self._pending = []
         if last is not None:
             self._shipper.close(*last)
+        return True
 
     def finish(self, status: str | None, ended: float) -> bool:
         """Ship the rest and set the status; with None nothing was recorded, and nothing is.

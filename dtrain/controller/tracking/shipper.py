@@ -15,7 +15,7 @@ from dtrain import journal
 from dtrain.cluster import Cluster
 from dtrain.controller import private
 from dtrain.controller.tracking.family import first, job_name, job_tags, parent
-from dtrain.controller.tracking.store import BATCH, Store, allowed
+from dtrain.controller.tracking.store import BATCH, Store, allowed, place
 from dtrain.rundir import RunDir, read_json, write_json
 
 _PARAM_CHARACTERS = 6000  # of one parameter: MLflow's own limit
@@ -75,6 +75,7 @@ class Shipper:
     """
 
     def __init__(self, config: DictConfig, rundir: RunDir, cluster: Cluster):
+        self.place = place(config)
         self._config = config
         self._rundir = rundir
         self._cluster = cluster
@@ -100,8 +101,8 @@ class Shipper:
             more = job_tags(self._job, above)
 
         def described() -> dict[str, str]:
-            place = {"mlflow.source.name": "dtrain", "run_dir": str(self._rundir.path)}
-            return {**place, **more, **tags(self._config, self._cluster)}
+            origin = {"mlflow.source.name": "dtrain", "run_dir": str(self._rundir.path)}
+            return {**origin, **more, **tags(self._config, self._cluster)}
 
         run_id, self._resumed = store.run(self._rundir.tracking, name, started, described)
         if self._resumed:

@@ -41,6 +41,11 @@ def uri(config: DictConfig) -> str:
     return str(config.tracking.uri)
 
 
+def place(config: DictConfig) -> str:
+    """Return a name of where a run is recorded, which may be printed."""
+    return str(private.written(config.tracking)["uri"] or config.output_dir)
+
+
 def import_mlflow() -> Any:
     """Import MLflow with short waits and without its chatter."""
     # Its own defaults keep a call to a dead server waiting for minutes; we try again ourselves.
@@ -75,7 +80,6 @@ class Store:
         self._config = config
         self._address = uri(config)
         self.shown = secrets.mask(self._address)
-        self._mlflow: Any = None
         self._client: Any = None
         self._experiment: str | None = None
 
@@ -83,9 +87,9 @@ class Store:
         """Call a method of MLflow's client, connecting first where that has not been done."""
         # Explicit client and ids: MLflow's fluent globals leak from one run into the next.
         if self._client is None:
-            self._mlflow = import_mlflow()
+            mlflow = import_mlflow()
             with _connecting, self._turn():  # the first of all makes the tables
-                self._client = self._mlflow.tracking.MlflowClient(self._address)
+                self._client = mlflow.tracking.MlflowClient(self._address)
         with self._turn():
             return getattr(self._client, method)(*arguments, **named)
 
@@ -163,7 +167,7 @@ class Store:
 
     def points(self, run_id: str, points: list[tuple[str, float, int, int]]) -> None:
         """Write up to :data:`BATCH` points: key, value, milliseconds since the epoch, step."""
-        metric = self._mlflow.entities.Metric
+        metric = import_mlflow().entities.Metric
         metrics = [metric(allowed(key), *point) for key, *point in points]
         self.call("log_batch", run_id, metrics=metrics)
 
@@ -173,6 +177,7 @@ class Store:
         if resumed:
             present = self.call("get_run", run_id).data.params
             values = {key: value for key, value in values.items() if key not in present}
-        entries = [self._mlflow.entities.Param(*item) for item in values.items()]
+        entity = import_mlflow().entities.Param
+        entries = [entity(*item) for item in values.items()]
         for first in range(0, len(entries), _PARAMETERS):
             self.call("log_batch", run_id, params=entries[first : first + _PARAMETERS])

@@ -12,8 +12,10 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from dtrain import secrets
-from dtrain.controller.tracking import Courier, Store, ship_folder
+from dtrain.controller.tracking.courier import Courier
 from dtrain.controller.tracking.family import parent
+from dtrain.controller.tracking.shipper import ship_folder
+from dtrain.controller.tracking.store import Store, place
 from dtrain.rundir import RunDir, read_json, write_json
 
 #: Of a sweep folder, beside ``sweep.json``: what its end makes.
@@ -24,7 +26,8 @@ _NOTE_CHARACTERS = 7000  # of the run's description: MLflow cuts it off at 8,000
 class Parent:
     """Records one sweep, from a thread of its own, as its jobs' trackers record them.
 
-    Beside the parent it ships jobs that ended while the server was away, once it is back.
+    The run itself is created with the first job that trains. Until the sweep ends the thread ships
+    jobs that ended while the server was away, once it is back.
 
     Args:
         config: of the sweep; ``tracking`` and ``output_dir`` count.
@@ -41,27 +44,28 @@ class Parent:
     def open(self) -> None:
         """Begin; returns at once."""
         if self._config.tracking.mlflow:
-            self._courier = Courier(self._deliver, lambda: None, self._warn)
+            self._courier = Courier(place(self._config), self._deliver, lambda: None, self._warn)
 
     def close(self, status: str | None, ended: float) -> bool:
         """Record how the sweep ended. Call when ``sweep.json`` and the comparison are written.
 
         Args:
-            status: ``FINISHED``, ``FAILED`` or ``KILLED``; None where nothing was trained, and
+            status: ``FINISHED``, ``FAILED`` or ``KILLED``; None where nothing was trained: then
                 nothing is recorded.
             ended: when, seconds since the epoch.
 
         Returns:
             Whether MLflow has everything, of every job as well.
         """
-        last = None if status is None else (status, ended)
-        return self._courier is None or self._courier.finish(last)
+        if self._courier is None:
+            return True
+        return self._courier.finish(None if status is None else (status, ended))
 
-    def _deliver(self, last: tuple[str, float] | None) -> None:
-        if last is not None:  # until then it is enough that its jobs make it, as they begin
+    def _deliver(self, last: tuple[str, float] | None) -> bool:
+        if last is not None:
             record(Store(self._config), self._config, self._folder, *last)
-        for job in _unshipped(self._folder):
-            _ship(job)
+        shipped = [job for job in _unshipped(self._folder) if _ship(job)]
+        return last is not None or bool(shipped)
 
 
 def record(store: Store, config: DictConfig, folder: Path, status: str, ended: float) -> None:
