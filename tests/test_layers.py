@@ -44,6 +44,7 @@ CONTROLLER = [
     "schema",
     "explain",
     "resume",
+    "devices",
     "plan",
     "progress",
     "tracking",

@@ -14,9 +14,10 @@ from omegaconf import DictConfig, OmegaConf
 from dtrain import checkpoint, errors, targets
 from dtrain.cluster import Cluster
 from dtrain.controller import member, report, result
+from dtrain.controller.devices import machine
 from dtrain.controller.launchers import Env, Launcher
 from dtrain.controller.launchers.describe import describe
-from dtrain.controller.plan import Plan, check_values, machine, plan, sizes
+from dtrain.controller.plan import Plan, check_values, plan, sizes
 from dtrain.controller.progress import Display, Tail
 from dtrain.controller.supervisor import Failure, Signals, Supervisor
 from dtrain.controller.tracking import Shipper, Tracker, flatten
