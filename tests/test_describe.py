@@ -1,4 +1,4 @@
-"""What a dry run tells of a mesh, and that it trains nothing."""
+"""What a dry run tells of a model that is taken apart, and that it trains nothing."""
 
 from __future__ import annotations
 
@@ -25,6 +25,44 @@ def test_a_dry_run_shows_the_layouts(dtrain, quick, tmp_path: Path) -> None:
     assert bytes_of(run.output, "optimizer") == (2 * whole + scalars, 2 * own + scalars)
     assert "nothing was started" in run.output
     assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_shows_the_layers(dtrain, quick, tmp_path: Path) -> None:
+    run = dtrain(
+        *quick, "strategy=layer_placement", "strategy.rules=[{layer: dense_1, device: 1}]",
+        "dry_run=true",
+    )  # fmt: skip
+    assert run.code == 0, run.output
+    words = [line.split() for line in run.output.splitlines()]
+    at = words.index(["layer", "device", "bytes"])
+    assert words[at + 1 :] == [
+        ["flatten", "CPU:0", "0"],
+        ["dense", "CPU:0", "576"],
+        ["dense_1", "CPU:1", "272"],
+        ["all", "variables", "CPU:0", "576"],
+        ["all", "variables", "CPU:1", "272"],
+        ["optimizer", "CPU:0", f"{2 * 576 + 8 + 4:,}"],  # iteration, learning rate
+        ["optimizer", "CPU:1", f"{2 * 272:,}"],
+        ["dry_run=true:", "nothing", "was", "started"],
+    ]
+    assert not list(tmp_path.iterdir())
+
+
+def test_layers_of_a_model_that_nobody_made_for_this(dtrain) -> None:
+    run = dtrain(
+        "strategy=layer_placement", "hardware.devices=3", "dry_run=true", "tracking=none",
+        "model=custom", "model._target_=keras.applications.MobileNetV2", "+model.weights=null",
+        "+model.alpha=0.35", "dataset=synthetic", "dataset.shape=[32,32,3]",
+        "dataset.examples=64", "dataset.validation_examples=0", "objective=loss",
+    )  # fmt: skip
+    assert run.code == 0, run.output
+    lines = [line.split() for line in run.output.splitlines() if "all variables" in line]
+    sizes = [int(line[-1].replace(",", "")) for line in lines]
+    assert len(sizes) == 3
+    assert max(sizes) < 0.45 * sum(sizes), "the largest layer is a tenth of it"
+    found = [line.split()[1] for line in run.output.splitlines() if line.strip()[:6] == "block_"]
+    assert found == sorted(found), "in runs"
+    assert len(found) > 100
 
 
 def test_what_is_wrong_is_told_as_by_a_run(dtrain, quick) -> None:

@@ -69,6 +69,17 @@ def test_a_task_that_computes_nothing_needs_no_gpu() -> None:
 
 
 @pytest.mark.task
+def test_cores_of_a_tpu_are_named_and_not_looked_for() -> None:
+    import keras
+    import tensorflow as tf
+
+    names = configured(2, "tpu", precision="mixed_bfloat16")
+    assert names == ["TPU:0", "TPU:1"]
+    assert tf.config.get_visible_devices("GPU") == []
+    assert keras.layers.Dense(1).compute_dtype == "bfloat16"
+
+
+@pytest.mark.task
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_deterministic_operations(deterministic: bool) -> None:
     import tensorflow as tf

@@ -52,7 +52,7 @@ CONTROLLER = [
     "explain",
     "resume",
     "folder",
-    "machine",
+    "devices",
     "plan",
     "progress",
     "tracking.store",

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dtrain.cluster import Task
-from dtrain.controller.machine import Machine, machine
+from dtrain.controller.devices import Machine, machine
 from dtrain.controller.plan import check_values, plan, sizes
 from dtrain.datasets import Arrays, Splits
 from dtrain.errors import UsageError
@@ -42,6 +42,11 @@ def planned(*overrides: str, on: Machine = PLAIN, splits: Splits | None = None) 
         (["strategy=mirrored", "hardware.devices=8"], 0, "cpu", 8, 8),
         (["strategy=central_storage", "hardware=gpu", "hardware.devices=1"], 2, "gpu", 1, 1),
         (["strategy=default"], 2, "gpu", 1, 1),
+        (["strategy=layer_placement"], 0, "cpu", 2, 1),
+        (["strategy=layer_placement", "hardware.devices=3"], 0, "cpu", 3, 1),
+        (["strategy=layer_placement"], 4, "gpu", 4, 1),
+        (["strategy=tpu"], 0, "tpu", 8, 8),
+        (["strategy=tpu", "hardware=tpu", "hardware.devices=4"], 2, "tpu", 4, 4),
         (["strategy=model_parallel"], 0, "cpu", 2, 1),
         (["strategy=model_parallel", "hardware.devices=4"], 0, "cpu", 4, 1),
         (["strategy=model_parallel"], 4, "gpu", 4, 1),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dtrain import checkpoint, errors, identity
-from dtrain.controller.machine import Machine
+from dtrain.controller.devices import Machine
 from dtrain.controller.sweep import record as module
 from dtrain.controller.sweep.record import Record, arguments, read
 from dtrain.errors import UsageError

@@ -11,8 +11,8 @@ import pytest
 
 from dtrain import errors
 from dtrain.controller import check, sweep
+from dtrain.controller.devices import Machine
 from dtrain.controller.job import Outcome
-from dtrain.controller.machine import Machine
 from dtrain.controller.sweep import Grid, Source
 from dtrain.controller.sweep import command as module
 from dtrain.errors import UsageError

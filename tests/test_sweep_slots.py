@@ -8,7 +8,7 @@ import random
 import pytest
 
 from dtrain.cluster import Cluster, Task
-from dtrain.controller.machine import Machine
+from dtrain.controller.devices import Machine
 from dtrain.controller.sweep.slots import Slot, Slots, at_once, gpu_names, gpus, place
 
 

@@ -10,8 +10,8 @@ from omegaconf import DictConfig, open_dict
 
 from dtrain import targets
 from dtrain.controller import private, schema
+from dtrain.controller.devices import machine
 from dtrain.controller.launchers import Launcher
-from dtrain.controller.machine import machine
 from dtrain.controller.plan import Plan, check_values, plan, sizes
 from dtrain.controller.tracking import flatten
 from dtrain.sources import Splits

@@ -10,14 +10,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from dtrain import targets
 from dtrain.cluster import Cluster, Task
-from dtrain.controller.machine import Machine
+from dtrain.controller.devices import Machine, batch_axis, device_count, device_kind
 from dtrain.errors import UsageError
 from dtrain.sources import Splits
 
-#: Logical CPU devices of a data-parallel strategy, and of an axis of a mesh, where nobody says.
-DEFAULT_CPU_DEVICES = 2
-#: Cores of strategy=tpu where nobody says how many: those of one host of the older TPUs.
-DEFAULT_TPU_DEVICES = 8
 #: Processes of strategy=multiworker where nobody says how many.
 DEFAULT_HOSTS = 2
 
@@ -135,10 +131,10 @@ def plan(config: DictConfig, splits: Splits | None, machine: Machine) -> Plan:
             "1, or strategy=multiworker", "strategy=multiworker",
         )  # fmt: skip
     hosts = hardware.hosts or (DEFAULT_HOSTS if topology == "hosts" else 1)
-    kind = _kind(config, machine.gpus)
+    kind = device_kind(config, machine.gpus)
     computing = strategy.workers if topology == "parameter_servers" else hosts
     sharing = computing if machine.shared else 1  # tasks that the machine is divided among
-    devices = _devices(config, kind, machine.gpus // sharing, machine.gpus, sharing)
+    devices = device_count(config, kind, machine.gpus // sharing, machine.gpus, sharing)
     threads, own = hardware.intra_op_threads, 0  # cores that each computing task has for itself
     if kind == "cpu" and sharing > 1:
         own = machine.cores // sharing
@@ -155,7 +151,7 @@ def plan(config: DictConfig, splits: Splits | None, machine: Machine) -> Plan:
         )
         replicas = devices * hosts if strategy.replicas.name == "per_device" else 1
         if "mesh" in strategy:
-            replicas = _batch_axis(config, devices)
+            replicas = batch_axis(config, devices)
     _check_options(config, replicas)
     _check_batch(config.trainer.batch_size, replicas, splits)
     environment = {
@@ -174,56 +170,6 @@ def plan(config: DictConfig, splits: Splits | None, machine: Machine) -> Plan:
         examples,
         len(splits.validation) if splits.validation is not None else 0,
     )
-
-
-def _kind(config: DictConfig, gpus: int) -> str:
-    """Return the kind of device that the tasks compute on."""
-    kind: str = config.hardware.kind.name
-    wanted = "tpu" if "tpu" in config.strategy else None
-    if kind == "auto":
-        return wanted or ("gpu" if gpus else "cpu")
-    if (kind == "tpu") != (wanted == "tpu"):
-        raise UsageError(
-            "hardware.kind", kind, f"strategy={config.strategy.name} does not compute on it",
-            "auto, tpu" if wanted else "auto, cpu, gpu", "strategy=tpu hardware=tpu",
-        )  # fmt: skip
-    return kind
-
-
-def _devices(config: DictConfig, kind: str, each: int, gpus: int, sharing: int) -> int:
-    """Return the devices of each computing task, of ``each`` GPUs that it may have."""
-    devices: int | None = config.hardware.devices
-    many = config.strategy.replicas.name != "one"
-    if kind == "gpu":
-        if (devices or 1) > each:
-            tasks = f", which {sharing} tasks share" if sharing > 1 else ""
-            raise UsageError(
-                "hardware.devices", devices or 1, f"this machine has {gpus} GPUs{tasks}",
-                f"up to {each}, or the CPU",
-                f"hardware.devices={each}" if each else "hardware=cpu",
-            )  # fmt: skip
-        return devices or (each if many else 1)
-    if devices is not None:
-        return devices
-    if kind == "tpu":
-        return DEFAULT_TPU_DEVICES
-    if "mesh" in config.strategy:
-        mesh = config.strategy.mesh
-        return (mesh.batch or DEFAULT_CPU_DEVICES) * (mesh.model or DEFAULT_CPU_DEVICES)
-    return DEFAULT_CPU_DEVICES if many and config.strategy.topology.name == "single" else 1
-
-
-def _batch_axis(config: DictConfig, devices: int) -> int:
-    """Return the size of a mesh's batch axis: the rest, where the configuration leaves it open."""
-    batch, model = config.strategy.mesh.batch, config.strategy.mesh.model
-    known = (batch or 1) * (model or 1)
-    if devices % known or (batch and model and devices != known):
-        raise UsageError(
-            "strategy.mesh", f"{{batch: {batch or 'null'}, model: {model or 'null'}}}",
-            f"does not multiply out to the {devices} devices of the run",
-            "batch x model = devices, null for the rest", f"hardware.devices={known}",
-        )  # fmt: skip
-    return int(batch or devices // known)
 
 
 def _cores(position: int, own: int) -> tuple[int, ...]:

@@ -47,7 +47,7 @@ def _shares(sizes: list[int], devices: int) -> list[int]:
     """Cut a row of layers into runs of about equal bytes: each goes where its middle falls."""
     total, before, found = sum(sizes) or 1, 0, []
     for size in sizes:
-        found.append(min(devices - 1, (2 * before + size) * devices // (2 * total)))
+        found.append(max(0, ((2 * before + size) * devices - 1) // (2 * total)))
         before += size
     return found
 

@@ -94,9 +94,11 @@ HYBRID = ("strategy=hybrid", "hardware.hosts=null", "hardware.devices=4")
 MODEL_PARALLEL = ("strategy=model_parallel", "hardware.devices=2")
 PS = ("strategy=ps", "strategy.update=sync", "strategy.workers=2", "hardware.hosts=null",
       "hardware.devices=null")  # fmt: skip
+LAYERS = ("strategy=layer_placement", "hardware.devices=2")
 CHAINS = {
     "1 to 2 to 4 to 1": (ONE, MIRRORED_2, MIRRORED_4, ONE),
     "mirrored to 3 hosts to ps to one_device": (MIRRORED_2, HOSTS_3, PS, ONE),
+    "one_device to layer_placement to one_device to mirrored": (ONE, LAYERS, ONE, MIRRORED_2),
     "hybrid to mirrored to hybrid to model_parallel": (HYBRID, MIRRORED_2, HYBRID, MODEL_PARALLEL),
 }
 

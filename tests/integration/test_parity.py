@@ -71,6 +71,7 @@ STRATEGIES = {
     "mirrored 2": ("strategy=mirrored", "hardware.devices=2"),
     "mirrored 4": ("strategy=mirrored", "hardware.devices=4"),
     "central_storage 2": ("strategy=central_storage", "hardware.devices=2"),
+    "layer_placement 2": ("strategy=layer_placement", "hardware.devices=2"),
 }
 MODELS = {
     "regularized": ("model=custom", "model._target_=mine.regularized"),

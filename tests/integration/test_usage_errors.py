@@ -59,6 +59,20 @@ EARLY = {
         ["strategy=model_parallel", "optimizer.gradient_accumulation_steps=4"],
         ["gradient_accumulation_steps=4", "strategy=model_parallel", "type: strategy=one_device"],
     ),
+    "a tpu for others": (
+        ["hardware=tpu"],
+        ["hardware.kind=tpu", "strategy=default does not", "type: strategy=tpu hardware=tpu"],
+    ),
+    "no gpu for tpu": (["strategy=tpu", "hardware=gpu"], ["hardware.kind=gpu", "auto, tpu"]),
+    "float16 on a tpu": (
+        ["strategy=tpu", "hardware.precision=mixed_float16"],
+        ["computes in bfloat16", "type: hardware.precision=mixed_bfloat16"],
+    ),
+    "cores": (["strategy=tpu", "trainer.batch_size=60"], ["8 replicas", "56 and 64"]),
+    "xla of layers": (
+        ["strategy=layer_placement", "hardware.jit_compile=true"],
+        ["jit_compile=true", "strategy=layer_placement: devices meet inside it"],
+    ),
     "no value": (["dry_run"], ["dry_run", "cannot be read", "type: dry_run=VALUE"]),
     "file": (["dataset=npz", "dataset.path=no.npz"], ["dataset.path=no.npz", "no such file"]),
     "trust": (
@@ -97,6 +111,18 @@ LATE = {
     "axis": (
         ["model=mlp", "model.units=[30]", "strategy=model_parallel", "hardware.devices=4"],
         ["strategy.rules=^dense/", "axis -1 of dense/kernel, of shape [64, 30]", "in 4", "axis 0"],
+    ),
+    "layer": (
+        ["strategy=layer_placement", "strategy.rules=[{layer: dens_, device: 1}]"],
+        ["strategy.rules=dens_", "no layer of this model", "conv2d, max_pooling2d", "rules=auto"],
+    ),
+    "device of a layer": (
+        ["strategy=layer_placement", "strategy.rules=[{layer: dense, device: 2}]"],
+        ["strategy.rules=dense", "there is no device 2: the run has 2", "0 to 1"],
+    ),
+    "no tpu": (
+        ["strategy=tpu"],
+        ["strategy.tpu=local", "TensorFlow finds no such TPU", "type: strategy=mirrored"],
     ),
     "not a model": (
         ["model=custom", "model._target_=keras.layers.Dense", "+model.units=2"],

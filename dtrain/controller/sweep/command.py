@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 
 from dtrain import compare, errors
 from dtrain.controller import folder, report
-from dtrain.controller.machine import machine
+from dtrain.controller.devices import machine
 from dtrain.controller.supervisor import Signals
 from dtrain.controller.sweep.compose import Composer, Draft, common_name
 from dtrain.controller.sweep.record import Record, read

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from dtrain import identity, targets
 from dtrain.controller import private, resume
 from dtrain.controller.check import Checked, check, settle
-from dtrain.controller.machine import Machine
+from dtrain.controller.devices import Machine
 from dtrain.controller.plan import Plan, plan, sizes
 from dtrain.controller.sweep.slots import gpus
 from dtrain.errors import UsageError

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dtrain.columns import aligned
-from dtrain.controller.machine import Machine
+from dtrain.controller.devices import Machine
 from dtrain.controller.report import short
 from dtrain.controller.sweep.compose import Draft
 from dtrain.controller.sweep.record import Record

@@ -13,8 +13,8 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from dtrain import errors
+from dtrain.controller.devices import Machine
 from dtrain.controller.job import Job, Outcome
-from dtrain.controller.machine import Machine
 from dtrain.controller.plan import Plan
 from dtrain.controller.supervisor import INTERVAL, Requests
 from dtrain.controller.sweep.compose import Composer, Draft

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 
 from dtrain.cluster import Cluster, Task
-from dtrain.controller.machine import Machine
+from dtrain.controller.devices import Machine
 
 
 @dataclasses.dataclass(frozen=True)

@@ -120,17 +120,18 @@ def _unshipped(folder: Path) -> Iterator[RunDir]:
             yield rundir
 
 
-def _ship(rundir: RunDir) -> None:
+def _ship(rundir: RunDir) -> bool:
     """Ship the folder of a job unless a command is at work in it: its own tracker ships it."""
     lock = rundir.lock()
     if lock is None:
-        return
+        return False
     try:
         config = OmegaConf.load(rundir.config)
         assert isinstance(config, DictConfig)
         ship_folder(config, rundir)
     finally:
         os.close(lock)
+    return True
 
 
 def _columns(jobs: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:

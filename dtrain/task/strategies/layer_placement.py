@@ -47,8 +47,7 @@ class LayerPlacement(Strategy):
             UsageError: ``strategy.rules`` do not fit the model.
         """
         layers = list(_layers(model, "", set()))
-        # A layer comes before those in it, which so have the last word on their variables.
-        owners = {id(v): i for i, (_, layer) in enumerate(layers) for v in layer.variables}
+        owners = {id(v): i for i, (_, layer) in enumerate(layers) for v in _own(layer)}
         sizes = [0] * len(layers)
         for variable in model.variables:
             if id(variable) in owners:
@@ -123,16 +122,26 @@ def _move(variable: keras.Variable, device: str) -> None:
         variable._value = tf.Variable(value, trainable=variable.trainable, name=variable.name)
 
 
+def _parts(layer: keras.Layer) -> list[keras.Layer]:
+    if isinstance(layer, keras.Model):
+        return list(layer.layers)
+    # Keras has no public name for the layers of a layer that is no model.
+    return list(layer._flatten_layers(include_self=False, recursive=False))
+
+
 def _layers(layer: keras.Layer, path: str, seen: set[int]) -> Iterator[tuple[str, keras.Layer]]:
     """Yield (path, layer) of all layers in a model, once, each before those in it."""
-    # Keras has no public name for the layers of a layer that is no model.
-    model = isinstance(layer, keras.Model)
-    parts = layer.layers if model else layer._flatten_layers(include_self=False, recursive=False)
-    for part in parts:
+    for part in _parts(layer):
         if id(part) not in seen and not isinstance(part, keras.layers.InputLayer):
             seen.add(id(part))
             yield f"{path}{part.name}", part
             yield from _layers(part, f"{path}{part.name}/", seen)
+
+
+def _own(layer: keras.Layer) -> list[keras.Variable]:
+    """Return the variables of a layer itself, without those of the layers in it."""
+    inner = {id(v) for part in _parts(layer) for v in part.variables}
+    return [v for v in layer.variables if id(v) not in inner]
 
 
 def _variables(model: keras.Model) -> list[keras.Variable]:
