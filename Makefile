@@ -33,6 +33,7 @@ bench: install
 	$(BIN)/python experiments/clusters.py
 	$(BIN)/python experiments/resume.py
 	$(BIN)/python experiments/outage.py
+	$(BIN)/python experiments/sweeps.py
 
 clean:
 	rm -rf .venv build dist *.egg-info
