@@ -21,8 +21,9 @@ INTERVAL = 5.0
 LONGEST = 30.0
 #: Seconds between two tries at the end.
 RETRY_SECONDS = 1.0
-#: Longest wait for the last delivery, in seconds; and where the server is known to be away.
-LAST_SECONDS = 30.0
+#: Longest wait for the last delivery, in seconds; and where the server is found to be away. The
+#: first delivery of all makes the tables of a SQLite store, which takes a while on busy cores.
+LAST_SECONDS = 60.0
 AWAY_SECONDS = 15.0
 #: Seconds after which a person hears that the store is locked by others.
 BUSY_SECONDS = 60.0
@@ -116,7 +117,12 @@ class Courier:
         """
         self._last = last
         self._ending.set()
-        self._thread.join(LAST_SECONDS if self._away_since is None else AWAY_SECONDS)
+        begun = time.monotonic()
+        while self._thread.is_alive():
+            longest = LAST_SECONDS if self._away_since is None else AWAY_SECONDS
+            if time.monotonic() - begun > longest:
+                break
+            self._thread.join(0.1)
         self._left.set()
         return self._done
 
