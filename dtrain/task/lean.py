@@ -50,7 +50,7 @@ class Later:
 
 
 class _OfPandas(type):
-    """A class that stands for the one of its name in pandas: nobody has one who did not import it."""
+    """A class that stands for that of its name in pandas: who has one of those has imported it."""
 
     def __instancecheck__(cls, value: object) -> bool:
         pandas = sys.modules.get("pandas")
@@ -72,10 +72,9 @@ def _matplotlib() -> None:
 
 
 def _sklearn() -> None:
-    """Have ``keras.wrappers``, whose classes derive from scikit-learn's, made anew when asked for."""
-    for name in [
-        name for name in sys.modules if name.startswith(("keras.wrappers", "keras.src.wr"))
-    ]:
+    """Have ``keras.wrappers``, whose classes derive from scikit-learn's, made when asked for."""
+    made = ("keras.wrappers", "keras.src.wrappers")
+    for name in [name for name in sys.modules if name.startswith(made)]:
         del sys.modules[name]
     for name in ("keras", "keras._tf_keras.keras"):
         if name in sys.modules:
