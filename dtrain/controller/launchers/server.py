@@ -37,9 +37,7 @@ def warm(environment: dict[str, str]) -> multiprocessing.context.BaseContext:
             return multiprocessing.get_context("spawn")
         context = multiprocessing.get_context("forkserver")
         if _warm is None:
-            # ORDER: the first ends the server with this process, even while it imports the others.
-            modules = ["dtrain.task.server", "tensorflow", "keras", "dtrain.task.main"]
-            context.set_forkserver_preload(modules)
+            context.set_forkserver_preload(["dtrain.task.server"])
         _warm = dict(environment)
         with _environment(environment), _sheltered():
             forkserver.ensure_running()
