@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.metadata
 import importlib.util
 import sys
 import types
@@ -16,14 +17,16 @@ from typing import Any
 
 #: What Keras can be imported without.
 OPTIONAL = ("pandas", "sklearn", "matplotlib")
+#: The releases of Keras of which that was tried. Any other is imported with all it wants.
+TRIED = "3.15."
 
 
 @contextlib.contextmanager
 def without() -> Iterator[None]:
     """Import TensorFlow and Keras inside it: they find :data:`OPTIONAL` later, each when needed."""
-    hidden = [
-        name for name in OPTIONAL if name not in sys.modules and importlib.util.find_spec(name)
-    ]
+    tried = importlib.metadata.version("keras").startswith(TRIED)
+    names = OPTIONAL if tried else ()
+    hidden = [name for name in names if name not in sys.modules and importlib.util.find_spec(name)]
     absent: Any = None  # as the import system has it for a module that is not there
     sys.modules.update(dict.fromkeys(hidden, absent))
     try:
