@@ -160,8 +160,9 @@ class Shipper:
         assert self._store is not None, "after open"
         rundir, call = self._rundir, self._store.call
         result = read_json(rundir.result) or {}
-        if "restarts" in result:
-            call("set_tag", self._run_id, "restarts", str(result["restarts"]))
+        for name in ("restarts", "pruned"):
+            if name in result:
+                call("set_tag", self._run_id, name, str(result[name]).lower())
         for path in (rundir.config, rundir.result, rundir.model, rundir.weights):
             if path.exists():
                 call("log_artifact", self._run_id, str(path))
