@@ -13,7 +13,7 @@ from dtrain import errors
 from dtrain.controller import check, sweep
 from dtrain.controller.job import Outcome
 from dtrain.controller.plan import Machine
-from dtrain.controller.sweep import Grid, Source
+from dtrain.controller.sweep import Grid, Source, record
 from dtrain.controller.sweep import command as module
 from dtrain.errors import UsageError
 from dtrain.rundir import RunDir, read_json
@@ -165,7 +165,7 @@ def test_a_sweep_of_which_all_is_refused(capfd: pytest.CaptureFixture[str], tmp_
 
 
 def test_ctrl_c(capfd: pytest.CaptureFixture[str]) -> None:
-    words = (lasts(s1="wait:never", s2="interrupt"),)
+    words = (lasts(s1="wait:never", s2="interrupt:began-1"),)
     assert swept("seed=1", "seed=2", "seed=3", words=words) == errors.INTERRUPTED
     assert statuses() == ["KILLED", "KILLED", "WAITING"]
     assert told()["status"] == "KILLED"
@@ -220,6 +220,25 @@ def test_dry_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 def test_a_baseline_that_no_job_has() -> None:
     with pytest.raises(UsageError, match=r"accepted: seed=1, seed=2; type: sweep.baseline=seed=2"):
         swept("seed=1", "seed=2", words=("sweep.baseline='sed=2'",))
+
+
+def test_none_at_a_time() -> None:
+    with pytest.raises(UsageError, match=r"sweep.parallel=0: must be at least 1.*=1"):
+        swept("seed=1", "seed=2", words=("sweep.parallel=0",))
+
+
+def test_a_record_that_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As on a full disk: the jobs are what matters."""
+
+    def full(path: Path, value: Any, lasting: bool) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(record, "write_json", full)
+    assert swept("seed=1", words=("hydra.sweep.dir=here",)) == errors.OK
+    assert "here/sweep.json: No space left on device" in capfd.readouterr().err
+    assert (read_json(Path("here/0/result.json")) or {})["status"] == "FINISHED"
 
 
 def test_two_sweeps_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,6 +312,11 @@ def test_a_search_goes_on_from_what_it_heard() -> None:
     words = (lasts(s2="wait:began-3"),)
     assert swept(words=words, source=Scripted(script, words=words)) == errors.OK
     assert statuses() == ["FINISHED"] * 3
+
+
+def test_a_search_that_has_nothing_to_ask_for() -> None:
+    assert swept(source=Scripted(listed())) == errors.OK
+    assert told()["jobs"] == []
 
 
 def test_a_job_is_given_up() -> None:
