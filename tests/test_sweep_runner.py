@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import queue
 import re
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ from dtrain.controller.job import Outcome
 from dtrain.controller.plan import Machine
 from dtrain.controller.sweep import Grid, Source, record
 from dtrain.controller.sweep import command as module
+from dtrain.controller.sweep.runner import Watch
+from dtrain.controller.sweep.table import Row
 from dtrain.errors import UsageError
 from dtrain.rundir import RunDir, read_json
 from tests.quick import grid, master
@@ -246,6 +250,28 @@ def test_two_sweeps_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(2):
         assert swept("seed=1", words=words) == errors.OK
     assert len(list(Path().glob("outputs/multirun/day/*/sweep.json"))) == 2
+
+
+def test_what_a_job_tells() -> None:
+    printed: list[str] = []
+    news: Any = queue.SimpleQueue()
+    table: Any = types.SimpleNamespace(message=printed.append)
+    row = Row(3, {})
+    watch = Watch(row, table, news)
+    watch.detail("see it: tensorboard")
+    watch.message("worker-0 ended: it is started again")
+    watch.event({"event": "notice", "message": "passed over a checkpoint"})
+    watch.event({"event": "checkpoint", "step": 4})
+    watch.event({"event": "metrics", "step": 4, "metrics": {"loss": 1.0}})
+    watch.update({"epoch": 2, "epochs": 4})
+    watch.close()
+    watch.close()
+    assert printed == [
+        "job 3: worker-0 ended: it is started again", "job 3: passed over a checkpoint",
+    ]  # fmt: skip
+    assert row.epoch == "2/4"
+    assert [news.get_nowait()[1] for _ in range(2)] == ["metrics", "free"]
+    assert news.empty()
 
 
 # --- sources that decide on the way

@@ -84,7 +84,7 @@ def run(loader: Any, master: DictConfig, source: Source) -> int:
                 if todo:
                     known = "a search" if source.total is None else jobs(len(todo) + to_come)
                     shown.message(f"{known}, {parallel} at a time")
-                    shown.message("starting: importing TensorFlow takes 10 to 30 s")
+                    shown.message("starting: importing TensorFlow takes 3 to 15 s")
                     _wait_for_server(todo)
                 signals.started = True
                 runner.run(signals)
