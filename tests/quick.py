@@ -56,7 +56,8 @@ if last == "crash":
     os._exit(1)
 if last == "die":
     os.kill(os.getpid(), signal.SIGKILL)
-if last == "interrupt":
+if last.startswith("interrupt:"):
+    wait_for(last[10:])
     os.kill(os.getppid(), signal.SIGINT)
     wait_for("never")
 if last.startswith("wait:"):

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,38 @@ def test_an_idle_launcher(launcher: Local) -> None:
     launcher.kill()
     assert launcher.exit_codes() == {}
     assert launcher.frozen() == set()
+
+
+def test_each_of_several_threads_gets_the_exit_codes_of_its_own(
+    tmp_path: Path, cluster: Cluster
+) -> None:
+    """As in a sweep: multiprocessing looks at all processes whenever one is started."""
+    codes: dict[int, list[dict[str, int]]] = {}
+
+    def work(number: int) -> None:
+        codes[number] = []
+        for turn in range(5):
+            launcher = Local(**SETTINGS)
+            launcher.start(broken(tmp_path / f"{number}-{turn}", cluster), cluster)
+            heard(launcher, ("chief-0", "ended"))
+            codes[number].append(launcher.exit_codes())
+            launcher.kill()
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert codes == {number: [{"chief-0": 1}] * 5 for number in range(4)}
+
+
+def test_gpus_of_a_slot(launcher: Local, cluster: Cluster) -> None:
+    two = Cluster((Task("chief", 0, 1), Task("worker", 0, 1)), "gpu", 2, {})
+    launcher._cluster = two
+    launcher.gpus = ("GPU-c", "7")
+    assert [launcher._gpus(task) for task in two.tasks] == ["GPU-c", "7"]
+    launcher._cluster = cluster
+    assert launcher._gpus(cluster.chief) == "-1"
 
 
 def test_another_environment_gets_fresh_processes(

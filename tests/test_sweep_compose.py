@@ -48,16 +48,15 @@ def test_what_differs() -> None:
     ]
     assert [d.config.strategy.name for d in drafts] == ["mirrored", "one_device"]
     assert [d.config.name for d in drafts] == ["cnn_mirrored", "cnn_one_device"]
-    assert common_name(drafts) == "cnn"
+    assert common_name([d.config.name for d in drafts]) == "cnn"
     assert drafts[0].hash != drafts[1].hash
 
 
 def test_names_with_nothing_in_common() -> None:
-    _, drafts = composed("model=cnn", "model=mlp")
-    assert common_name(drafts) == "sweep"
-    assert common_name(drafts[:1]) == "cnn_default"
-    _, drafts = composed("model=cnn", "model=mlp", words=("name=mine",))
-    assert common_name(drafts) == "mine"
+    assert common_name(["cnn_ps", "mlp_ps"]) == "sweep"
+    assert common_name(["cnn_one_device", "cnn_one_for_all"]) == "cnn_one"
+    assert common_name(["cnn_default"]) == "cnn_default"
+    assert common_name(["a", "a_b"]) == "a"
 
 
 def test_jobs_that_nobody_knows_before() -> None:

@@ -177,7 +177,7 @@ def test_a_finished_sweep_is_not_run_again(dtrain: Commands) -> None:
 
 
 def test_what_never_began_is_begun(dtrain: Commands) -> None:
-    words = (lasts(s1="wait:never", s2="interrupt"),)
+    words = (lasts(s1="wait:never", s2="interrupt:began-1"),)
     run = begin(dtrain, "seed=1,2,3", *words)
     assert run.code == errors.INTERRUPTED
     (Path("never")).touch()
@@ -234,6 +234,7 @@ def test_a_job_that_is_another_one_by_now_is_run_anew(dtrain: Commands, tmp_path
     assert (read_json(rundir("0").result) or {})["step"] == 2  # is left as it was
     assert again(dtrain).code == errors.OK
     assert not (folder() / "0-3").exists()
+    assert [job["folder"] for job in told()["jobs"]] == ["0-2", "1-2"]
 
 
 def test_a_job_that_was_killed_while_its_folder_was_made(dtrain: Commands) -> None:
@@ -286,6 +287,37 @@ def test_one_job_alone_goes_on_and_stays_of_its_sweep(dtrain: Commands) -> None:
     assert run.code == errors.FAILED  # it dies as it did
     command = read_json(rundir(1).command) or {}
     assert command["sweep"] == {"number": 1, "differs": {"seed": "2"}}
+
+
+def test_a_study_in_a_file(dtrain: Commands, tmp_path: Path) -> None:
+    (tmp_path / "mine" / "experiment").mkdir(parents=True)
+    (tmp_path / "mine" / "experiment" / "study.yaml").write_text(
+        "# @package _global_\nname: study\nhydra: {sweeper: {params: {seed: '1,2'}}}\n"
+    )
+    words = ("--config-dir", "mine", *WORDS, "experiment=study")
+    run = dtrain("-m", *words, "optimizer.learning_rate=0.1,0.2")
+    assert run.code == errors.OK, run.output
+    assert folder().name.endswith("_study")
+    assert [job["differs"] for job in told()["jobs"]] == [
+        {"seed": seed, "optimizer.learning_rate": rate}
+        for seed in ("1", "2")
+        for rate in ("0.1", "0.2")
+    ]
+    assert again(dtrain).code == errors.OK
+    assert len(told()["jobs"]) == 4
+
+
+def test_a_sweep_of_one_job_without_words(dtrain: Commands) -> None:
+    run = dtrain("-m", "dry_run=true")
+    assert run.code == errors.OK
+    assert "sweep: 1 job, 1 to be run, 1 at a time" in run.output
+
+
+def test_another_launcher_of_hydra_s(dtrain: Commands, tmp_path: Path) -> None:
+    run = begin(dtrain, "seed=1,2", "hydra/launcher=basic", "hydra/sweeper=grid")
+    assert run.code == errors.USAGE
+    assert "hydra/launcher=basic: cannot give each job" in run.output
+    assert "type: hydra/launcher=dtrain" in run.output
 
 
 def test_identity_leaves_out_how_a_job_is_run() -> None:

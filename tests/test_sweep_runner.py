@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import queue
 import re
+import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,10 @@ from dtrain import errors
 from dtrain.controller import check, sweep
 from dtrain.controller.devices import Machine
 from dtrain.controller.job import Outcome
-from dtrain.controller.sweep import Grid, Source
+from dtrain.controller.sweep import Grid, Source, record
 from dtrain.controller.sweep import command as module
+from dtrain.controller.sweep.runner import Watch
+from dtrain.controller.sweep.table import Row
 from dtrain.errors import UsageError
 from dtrain.rundir import RunDir, read_json
 from tests.quick import grid, master
@@ -165,7 +169,7 @@ def test_a_sweep_of_which_all_is_refused(capfd: pytest.CaptureFixture[str], tmp_
 
 
 def test_ctrl_c(capfd: pytest.CaptureFixture[str]) -> None:
-    words = (lasts(s1="wait:never", s2="interrupt"),)
+    words = (lasts(s1="wait:never", s2="interrupt:began-1"),)
     assert swept("seed=1", "seed=2", "seed=3", words=words) == errors.INTERRUPTED
     assert statuses() == ["KILLED", "KILLED", "WAITING"]
     assert told()["status"] == "KILLED"
@@ -222,11 +226,52 @@ def test_a_baseline_that_no_job_has() -> None:
         swept("seed=1", "seed=2", words=("sweep.baseline='sed=2'",))
 
 
+def test_none_at_a_time() -> None:
+    with pytest.raises(UsageError, match=r"sweep.parallel=0: must be at least 1.*=1"):
+        swept("seed=1", "seed=2", words=("sweep.parallel=0",))
+
+
+def test_a_record_that_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As on a full disk: the jobs are what matters."""
+
+    def full(path: Path, value: Any, lasting: bool) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(record, "write_json", full)
+    assert swept("seed=1", words=("hydra.sweep.dir=here",)) == errors.OK
+    assert "here/sweep.json: No space left on device" in capfd.readouterr().err
+    assert (read_json(Path("here/0/result.json")) or {})["status"] == "FINISHED"
+
+
 def test_two_sweeps_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("hydra.sweep.dir=outputs/multirun/day/same",)
     for _ in range(2):
         assert swept("seed=1", words=words) == errors.OK
     assert len(list(Path().glob("outputs/multirun/day/*/sweep.json"))) == 2
+
+
+def test_what_a_job_tells() -> None:
+    printed: list[str] = []
+    news: Any = queue.SimpleQueue()
+    table: Any = types.SimpleNamespace(message=printed.append)
+    row = Row(3, {})
+    watch = Watch(row, table, news)
+    watch.detail("see it: tensorboard")
+    watch.message("worker-0 ended: it is started again")
+    watch.event({"event": "notice", "message": "passed over a checkpoint"})
+    watch.event({"event": "checkpoint", "step": 4})
+    watch.event({"event": "metrics", "step": 4, "metrics": {"loss": 1.0}})
+    watch.update({"epoch": 2, "epochs": 4})
+    watch.close()
+    watch.close()
+    assert printed == [
+        "job 3: worker-0 ended: it is started again", "job 3: passed over a checkpoint",
+    ]  # fmt: skip
+    assert row.epoch == "2/4"
+    assert [news.get_nowait()[1] for _ in range(2)] == ["metrics", "free"]
+    assert news.empty()
 
 
 # --- sources that decide on the way
@@ -293,6 +338,11 @@ def test_a_search_goes_on_from_what_it_heard() -> None:
     words = (lasts(s2="wait:began-3"),)
     assert swept(words=words, source=Scripted(script, words=words)) == errors.OK
     assert statuses() == ["FINISHED"] * 3
+
+
+def test_a_search_that_has_nothing_to_ask_for() -> None:
+    assert swept(source=Scripted(listed())) == errors.OK
+    assert told()["jobs"] == []
 
 
 def test_a_job_is_given_up() -> None:

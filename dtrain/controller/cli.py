@@ -67,7 +67,10 @@ def main() -> int:
     except KeyboardInterrupt:
         return errors.FAILED
     except (HydraException, OmegaConfBaseException) as error:
-        _print(explain(error, sys.argv[1:]))
+        explained = explain(error, sys.argv[1:])
+        for note in getattr(error, "__notes__", ()):
+            explained.add_note(note)
+        _print(explained)
         return errors.USAGE
     return command.exit_code
 

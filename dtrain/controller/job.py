@@ -143,7 +143,7 @@ class Job:
             shipper = Shipper(self._config, self._rundir, self._cluster)
             self._tracker = Tracker(shipper, self._rundir.journal, self._view.message)
         self._view.detail(f"run folder: {report.short(self._rundir.path)}")
-        self._view.detail("starting: importing TensorFlow takes 10 to 30 s")
+        self._view.detail("starting: importing TensorFlow takes 3 to 15 s")
         failure: Failure | None = None
         with self._requests as signals:
             try:

@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 from dtrain import compare, errors
 from dtrain.controller import folder, report
 from dtrain.controller.devices import machine
+from dtrain.controller.job import Outcome
 from dtrain.controller.supervisor import Signals
 from dtrain.controller.sweep.compose import Composer, Draft, common_name
 from dtrain.controller.sweep.record import Record, read
@@ -39,6 +40,9 @@ def run(loader: Any, master: DictConfig, source: Source) -> int:
         HydraException, OmegaConfBaseException: likewise, its words do not compose.
     """
     settings = master.sweep
+    if settings.parallel is not None and settings.parallel < 1:
+        raise UsageError("sweep.parallel", settings.parallel, "must be at least 1",
+                         "1 or more, or null", "sweep.parallel=1")  # fmt: skip
     past, lock = None, None
     if settings.resume is not None:
         past = read(Path(settings.resume).absolute())
@@ -46,10 +50,11 @@ def run(loader: Any, master: DictConfig, source: Source) -> int:
     try:
         ahead = source.ahead([job["overrides"] for job in past.jobs] if past else [])
         composer = Composer(loader, master, ahead if len(ahead) == source.total else [])
-        words = ahead or [source.next() or []]  # of a search the first job stands for all
-        drafts, done = [], {}
-        for number, each in enumerate(words):
-            drafts.append(composer.compose(number, each))
+        drafts: list[Draft] = []
+        done: dict[int, Outcome | None] = {}
+        first = None if ahead else source.next()  # of a search: it stands for all
+        for number, words in enumerate(ahead if first is None else [first]):
+            drafts.append(composer.compose(number, words))
             # Of the first this begins the import of TensorFlow, beside which the others go on.
             done[number] = examine(composer, past, drafts[-1])
         _check_baseline(settings.baseline, drafts, source)
@@ -58,18 +63,20 @@ def run(loader: Any, master: DictConfig, source: Source) -> int:
         to_come = here.cores if source.total is None else source.total - len(drafts)
         needs = [draft.gpus for draft in todo]
         parallel = at_once(settings.parallel, [*needs, *needs[:1] * to_come], here)
-        if drafts[0].config.dry_run:
+        config = drafts[0].config if drafts else master
+        if config.dry_run:
             print_plan(drafts, todo, parallel, here)
             return errors.OK
         if past is None:
-            path = _folder(master, drafts)
-            record = Record.begin(path, composer.words(), common_name(drafts), drafts[0])
+            name = common_name([draft.config.name for draft in drafts] or [master.name])
+            path = _folder(master, name, config.output_dir)
+            record = Record.begin(path, composer.words(), name, config)
             lock = folder.lock(RunDir(path), "sweep.resume")
         else:
             record = past
         record.data.update(status="RUNNING", ended=None)
         record.data["baseline"] = settings.baseline or record.data["baseline"]
-        shown = Table(drafts[0].config.objective, source.total)
+        shown = Table(config.objective, source.total)
         shown.message(f"sweep folder: {report.short(record.folder)}")
         runner = Runner(source, composer, here, parallel, record, shown, settings.fail_fast)
         for draft in drafts:
@@ -82,7 +89,7 @@ def run(loader: Any, master: DictConfig, source: Source) -> int:
                 if todo:
                     known = "a search" if source.total is None else jobs(len(todo) + to_come)
                     shown.message(f"{known}, {parallel} at a time")
-                    shown.message("starting: importing TensorFlow takes 10 to 30 s")
+                    shown.message("starting: importing TensorFlow takes 3 to 15 s")
                     _wait_for_server(todo)
                 signals.started = True
                 runner.run(signals)
@@ -110,11 +117,10 @@ def _check_baseline(baseline: str | None, drafts: list[Draft], source: Source) -
         )  # fmt: skip
 
 
-def _folder(master: DictConfig, drafts: list[Draft]) -> Path:
+def _folder(master: DictConfig, name: str, output_dir: str) -> Path:
     """Make the folder of a new sweep."""
-    master.name = common_name(drafts)
+    master.name = name
     HydraConfig.instance().set_config(master)
-    output_dir = drafts[0].config.output_dir
     return folder.create(Path(str(master.hydra.sweep.dir)), output_dir).path
 
 

@@ -196,9 +196,9 @@ class Composer:
         return {"overrides": kept, "config_dir": self._config_dir}
 
 
-def common_name(drafts: Sequence[Draft]) -> str:
+def common_name(names: Sequence[str]) -> str:
     """Return what the names of all jobs begin with, in whole words."""
-    parts = [draft.config.name.split("_") for draft in drafts]
+    parts = [name.split("_") for name in names]
     same = 0
     while all(len(p) > same and p[same] == parts[0][same] for p in parts):
         same += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -37,16 +38,16 @@ class Record:
         self.data = data
 
     @classmethod
-    def begin(cls, folder: Path, command: dict[str, Any], name: str, draft: Draft) -> Record:
-        """Return that of a new sweep, of which ``draft`` is one job."""
+    def begin(cls, folder: Path, command: dict[str, Any], name: str, config: Any) -> Record:
+        """Return that of a new sweep, of which ``config`` is of one job."""
         data = {
             "name": name,
             "started": time.time(),
             "command": command,
             "status": "RUNNING",
             "ended": None,
-            "objective": draft.config.objective,
-            "objective_mode": draft.config.objective_mode.name,
+            "objective": config.objective,
+            "objective_mode": config.objective_mode.name,
             "baseline": None,
             "best": None,
             "jobs": [],
@@ -78,9 +79,10 @@ class Record:
             overrides: its words.
             draft: what they make; None where that is nothing.
         """
+        past = next((job for job in self.jobs if job["number"] == number), {})
         entry = {
             "number": number,
-            "folder": str(number),
+            "folder": past.get("folder", str(number)),
             "overrides": overrides,
             "differs": draft.differs if draft else {},
             "hash": draft.hash if draft else None,
@@ -123,8 +125,11 @@ class Record:
         self.write()
 
     def write(self) -> None:
-        """Write the file."""
-        write_json(self.folder / FILE, self.data, lasting=True)
+        """Write the file; the jobs go on where that fails."""
+        try:
+            write_json(self.folder / FILE, self.data, lasting=True)
+        except OSError as error:
+            print(f"error: {self.folder / FILE}: {error.strerror}", file=sys.stderr)
 
     def _job(self, number: int) -> dict[str, Any]:
         return next(job for job in self.jobs if job["number"] == number)
