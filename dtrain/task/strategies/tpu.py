@@ -42,7 +42,8 @@ class TPU(Strategy):
             tf.config.experimental_connect_to_cluster(resolver)
             tf.tpu.experimental.initialize_tpu_system(resolver)
         except (ValueError, RuntimeError, OSError, ImportError, tf.errors.OpError) as error:
-            reason = textwrap.shorten(str(error).split("\n")[0], 100, placeholder="...")
+            words = f"{type(error).__name__}: {error}".split("\n")[0].rstrip(":")
+            reason = textwrap.shorten(words, 120, placeholder="...")
             raise UsageError(
                 "strategy.tpu", tpu or "null", f"TensorFlow finds no such TPU ({reason})",
                 "local, with a TPU and TensorFlow for it (tensorflow-tpu), a name, or grpc://HOST:PORT",
