@@ -126,7 +126,7 @@ def test_training_is_that_of_one_device(batch: int, model: int) -> None:
 
 OPTIMIZERS = {
     "averages": {"use_ema": True, "ema_momentum": 0.9, "ema_overwrite_frequency": 2},
-    "clipped": {"global_clipnorm": 0.1, "weight_decay": 0.1},
+    "clipped": {"global_clipnorm": 0.1, "weight_decay": 0.1, "gradient_accumulation_steps": 4},
     "schedule": {"schedule": {"_target_": "dtrain.schedules.cosine"}},
     "momentum": {"_target_": "keras.optimizers.SGD", "momentum": 0.9, "nesterov": True},
 }
@@ -135,7 +135,10 @@ OPTIMIZERS = {
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers(name: str) -> None:
     base = {"_target_": "keras.optimizers.Adam", "learning_rate": 0.01}
-    agree(mesh(rules=SPLIT), settings(**WIDE, optimizer={**base, **OPTIMIZERS[name]}))
+    built = agree(mesh(rules=SPLIT), settings(**WIDE, optimizer={**base, **OPTIMIZERS[name]}))
+    for held in (v for v in built.optimizer.variables if v.path.endswith("_accumulator")):
+        split = held.path.removeprefix("adam/").startswith(("dense_kernel", "dense_bias"))
+        assert (held._value.placement.axis is not None) == (split or "dense_1_kernel" in held.path)
 
 
 def test_weighted_examples_and_metrics_with_curves() -> None:

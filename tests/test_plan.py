@@ -242,12 +242,9 @@ REFUSED: list[tuple[list[str], Machine, int | None, tuple[str, str, str]]] = [
     ([PS, "hardware.jit_compile=true"], PLAIN, None, (
         "hardware.jit_compile=true", "XLA cannot compile a step of strategy=ps",
         "hardware.jit_compile=false")),
-    (["strategy=mirrored", "optimizer.gradient_accumulation_steps=4"], PLAIN, None, (
-        "optimizer.gradient_accumulation_steps=4", "under strategy=mirrored (2 replicas)",
-        "strategy=one_device")),
     ([PS, "optimizer.gradient_accumulation_steps=4"], PLAIN, None, (
-        "optimizer.gradient_accumulation_steps=4", "under strategy=ps (1 replicas)",
-        "strategy=one_device")),
+        "optimizer.gradient_accumulation_steps=4", "asynchronous workers would add their gradients",
+        "strategy.update=sync")),
     ([MULTIWORKER, "hardware.hosts=3", "trainer.batch_size=64"], PLAIN, None, (
         "trainer.batch_size=64", "3 replicas cannot share it evenly", "trainer.batch_size=66")),
     ([PS, "strategy.update=sync", "strategy.workers=3", "trainer.batch_size=2"], PLAIN, None, (

@@ -89,6 +89,16 @@ def test_a_drawing_of_parameter_servers() -> None:
     ]
 
 
+def test_the_plan_tells_how_large_an_update_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planned = Plan(Cluster((Task("chief", 0, 1),), "cpu", 1, {}), 8, 1000, None)
+    print_plan(composed("optimizer.gradient_accumulation_steps=4"), planned, tmp_path / "run")
+    assert "  updates              every 4 steps, of 256 examples\n" in capsys.readouterr().out
+    print_plan(composed(), planned, tmp_path / "run")
+    assert "  updates  " not in capsys.readouterr().out
+
+
 def test_the_plan_shows_the_drawing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cluster = Cluster((Task("chief", 0, 1), Task("worker", 0, 1)), "cpu", 2, {})
     print_plan(composed("dry_run=true"), Plan(cluster, 8, 1000, None), tmp_path / "run")

@@ -152,7 +152,7 @@ def plan(config: DictConfig, splits: Splits | None, machine: Machine) -> Plan:
         replicas = devices * hosts if strategy.replicas.name == "per_device" else 1
         if "mesh" in strategy:
             replicas = batch_axis(config, devices)
-    _check_options(config, replicas)
+    _check_options(config)
     _check_batch(config.trainer.batch_size, replicas, splits)
     environment = {
         "KERAS_BACKEND": "tensorflow",
@@ -222,7 +222,7 @@ def _parameter_servers(
     return (Task("chief", 0, 0), *workers, *servers)
 
 
-def _check_options(config: DictConfig, replicas: int) -> None:
+def _check_options(config: DictConfig) -> None:
     strategy = config.strategy
     if config.hardware.jit_compile and not strategy.compilable:
         raise UsageError(
@@ -236,12 +236,12 @@ def _check_options(config: DictConfig, replicas: int) -> None:
             "float32, mixed_bfloat16", "hardware.precision=mixed_bfloat16",
         )  # fmt: skip
     accumulated = OmegaConf.select(config, "optimizer.gradient_accumulation_steps")
-    several = replicas > 1 or strategy.topology.name != "single" or "mesh" in strategy
-    if accumulated is not None and several:
+    asynchronous = "update" in strategy and strategy["update"].name == "async"
+    if accumulated is not None and asynchronous:
         raise UsageError(
             "optimizer.gradient_accumulation_steps", accumulated,
-            f"Keras cannot accumulate gradients under strategy={strategy.name} "
-            f"({replicas} replicas)", "null, or one replica", "strategy=one_device",
+            "asynchronous workers would add their gradients, of other weights each, to one sum",
+            "null, or strategy.update=sync", "strategy.update=sync",
         )  # fmt: skip
 
 

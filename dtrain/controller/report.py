@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from dtrain import secrets
 from dtrain.cluster import Cluster
@@ -48,6 +48,7 @@ def print_plan(
         **_mesh(config, cluster),
         "global batch": f"{batch} examples",
         "per-replica batch": f"{batch // cluster.replicas} examples",
+        **_updates(config),
         "train examples": known(planned.train_examples),
         "validation examples": known(planned.validation_examples),
         "steps per epoch": known(planned.steps_per_epoch),
@@ -65,6 +66,12 @@ def print_plan(
     for line in [*drawing(cluster), *layouts]:
         print(f"  {line}")
     print("dry_run=true: nothing was started")
+
+
+def _updates(config: DictConfig) -> dict[str, str]:
+    steps = OmegaConf.select(config, "optimizer.gradient_accumulation_steps")
+    examples = config.trainer.batch_size * (steps or 1)
+    return {"updates": f"every {steps} steps, of {examples} examples"} if steps else {}
 
 
 def _mesh(config: DictConfig, cluster: Cluster) -> dict[str, str]:

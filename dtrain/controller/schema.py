@@ -62,6 +62,7 @@ class Hardware:
     memory_growth: bool = True
     precision: Precision = Precision.float32
     jit_compile: bool = False
+    remat: list[str] = dataclasses.field(default_factory=list)
 
 
 class Topology(enum.Enum):

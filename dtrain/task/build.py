@@ -15,6 +15,7 @@ from dtrain.errors import UsageError
 from dtrain.sources import Splits
 from dtrain.targets import plain
 from dtrain.task import pipeline
+from dtrain.task.remat import rematerialize
 from dtrain.task.strategies import Strategy
 
 
@@ -75,6 +76,7 @@ def model(
                 "a function or class that makes a keras.Model", "model=cnn",
             )  # fmt: skip
         predicted = built(x, training=False)
+    rematerialize(built, config.hardware.remat)
     _check_classes(predicted, config, splits)
     with strategy.optimizer_scope():
         chosen = None
@@ -94,6 +96,7 @@ def model(
     with strategy.optimizer_scope():
         if built.optimizer is not None:
             built.optimizer.build(built.trainable_variables)
+            strategy.prepare(built.optimizer)
     return built
 
 

@@ -131,8 +131,8 @@ class Loop:
         if self._saved_step != self.step:
             self._save()
         self._records.wait()
-        if getattr(self._model.optimizer, "use_ema", False):
-            # As Keras' fit does at its end: the model is left with its averaged weights.
+        if self._model.optimizer is not None:
+            # As Keras' fit does at its end: with use_ema the model is left with averaged weights.
             with self._strategy.engine.scope():
                 self._model.optimizer.finalize_variable_values(self._model.trainable_variables)
         hooks.on_train_end(self.logs)

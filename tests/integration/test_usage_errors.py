@@ -43,8 +43,8 @@ EARLY = {
     ),
     "xla": (["strategy=mirrored", "hardware.jit_compile=true"], ["jit_compile=true", "one_device"]),
     "accumulation": (
-        ["strategy=mirrored", "optimizer.gradient_accumulation_steps=4"],
-        ["gradient_accumulation_steps=4", "2 replicas", "type: strategy=one_device"],
+        ["strategy=ps", "optimizer.gradient_accumulation_steps=4"],
+        ["gradient_accumulation_steps=4", "asynchronous", "type: strategy.update=sync"],
     ),
     "mesh": (
         ["strategy=hybrid", "hardware.devices=3"],
@@ -54,10 +54,6 @@ EARLY = {
     "rows": (
         ["strategy=hybrid", "trainer.batch_size=63"],
         ["trainer.batch_size=63", "2 replicas", "type: trainer.batch_size=64"],
-    ),
-    "accumulation on a mesh": (
-        ["strategy=model_parallel", "optimizer.gradient_accumulation_steps=4"],
-        ["gradient_accumulation_steps=4", "strategy=model_parallel", "type: strategy=one_device"],
     ),
     "a tpu for others": (
         ["hardware=tpu"],
@@ -123,6 +119,10 @@ LATE = {
     "no tpu": (
         ["strategy=tpu"],
         ["strategy.tpu=local", "TensorFlow finds no such TPU", "type: strategy=mirrored"],
+    ),
+    "remat": (
+        ["hardware.remat=[conv2d, attention]"],
+        ["hardware.remat=attention", "no layer of", "conv2d, max_pooling2d", "hardware.remat=[]"],
     ),
     "not a model": (
         ["model=custom", "model._target_=keras.layers.Dense", "+model.units=2"],

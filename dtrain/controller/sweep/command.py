@@ -82,7 +82,7 @@ def run(loader: Any, master: DictConfig, source: Source) -> int:
         for draft in drafts:
             runner.enter(draft, done[draft.number])
         record.write()
-        parent = Parent(drafts[0].config, record.folder, shown.message)
+        parent = Parent(config, record.folder, shown.message)
         parent.open()
         with Signals() as signals:
             try:
@@ -98,7 +98,6 @@ def run(loader: Any, master: DictConfig, source: Source) -> int:
             finally:
                 signals.started = True  # what comes now is short and must not be torn
                 shown.close()
-            config = drafts[0].config
             ui = report.ui(config) if config.tracking.mlflow else None
             return _finish(record, parent, ui, shown, signals.count > 0)
     finally:

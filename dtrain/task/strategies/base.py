@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from dtrain.checkpoint import Checkpoint
 from dtrain.cluster import Cluster, Task
-from dtrain.task import pipeline
+from dtrain.task import gradients, pipeline
 from dtrain.task.pipeline import Inputs
 from dtrain.task.steps import Steps
 
@@ -63,6 +63,11 @@ class Strategy:
 
     def place(self, model: keras.Model) -> None:
         """Lay the model's variables out, where :meth:`scope` did not know enough to do it."""
+
+    def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
+        """Let ``optimizer`` take replicas for one; called in :meth:`optimizer_scope`."""
+        if tf.distribute.has_strategy():
+            gradients.sum_first(optimizer)
 
     def iterate(self, make: Callable[[int, int], tf.data.Dataset]) -> Any:
         """Lay the input out over the replicas.

@@ -14,6 +14,8 @@ import keras
 import tensorflow as tf
 
 from dtrain.cluster import Cluster, Task
+from dtrain.errors import UsageError
+from dtrain.task import gradients
 from dtrain.task.coordinated import AsynchronousSteps, CoordinatedSteps, SynchronousSteps
 from dtrain.task.pipeline import Inputs
 from dtrain.task.strategies.base import Strategy
@@ -84,6 +86,22 @@ class ParameterServer(Strategy):
     def optimizer_scope(self) -> contextlib.AbstractContextManager[Any]:
         """As for the model; TensorFlow puts a slot where its variable is."""
         return self.scope()
+
+    def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
+        """Let ``optimizer`` have gradients that are sums already.
+
+        Raises:
+            UsageError: it would accumulate those of workers that do not wait for each other.
+        """
+        accumulates = gradients.updating(optimizer).gradient_accumulation_steps
+        if self._update == "async" and accumulates:
+            raise UsageError(
+                "strategy.update", "async",
+                "the model's optimizer accumulates gradients, and all workers would add to one sum",
+                "sync, or an optimizer without gradient_accumulation_steps",
+                "strategy.update=sync",
+            )  # fmt: skip
+        gradients.are_sums(optimizer)
 
     def _place(self, next_creator: Any, **kwargs: Any) -> Any:
         """Put a variable on the server that has the fewest bytes so far."""
