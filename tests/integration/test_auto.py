@@ -129,7 +129,7 @@ def test_not_for_a_sweep(dtrain, tmp_path: Path) -> None:
     run = dtrain("-m", *QUICK, "resume=auto", "seed=1,2")
     assert run.code == 2, run.output
     assert (
-        "error: resume=auto: is for a single run; accepted: resume=auto without -m; "
-        "type: python -m dtrain -m without resume=auto\n"
+        "error: resume=auto: is for a single run; accepted: a command without -m, or "
+        "sweep.resume=DIR to go on with a sweep; type: "
     ) in run.output
     assert not list(tmp_path.glob("outputs/**/config.yaml"))
