@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +42,23 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     yield
     sys.path[:] = path
     assert "tensorflow" not in sys.modules, "the controller's process must not import TensorFlow"
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An MLflow store with tables and nothing in them: making those takes seconds."""
+    from dtrain.controller.tracking import import_mlflow
+
+    path = tmp_path_factory.mktemp("store") / "mlflow.db"
+    import_mlflow().tracking.MlflowClient(f"sqlite:///{path}").search_experiments()
+    return path
+
+
+@pytest.fixture
+def store(tmp_path: Path, empty_store: Path) -> Path:
+    """Give the test an embedded store that it need not make."""
+    (tmp_path / "outputs").mkdir()
+    return Path(shutil.copy(empty_store, tmp_path / "outputs" / "mlflow.db"))
 
 
 @dataclasses.dataclass

@@ -542,6 +542,7 @@ def ship(folder: Path, config: Any, parent: str | None = None) -> str:
     return str(past["run_id"])
 
 
+@pytest.mark.usefixtures("store")
 def test_runs_in_mlflow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     parent = ship(RunDir.create(tmp_path / "p").path, composed("name=parent"))
     words = ("strategy=one_device", "name=a"), ("strategy=mirrored", "name=a")

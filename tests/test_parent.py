@@ -21,6 +21,7 @@ from dtrain.controller.tracking.family import job_name
 from dtrain.journal import Journal
 from dtrain.rundir import RunDir, read_json, write_json
 from dtrain.sync import sync
+from tests.integration.test_failures import until
 from tests.test_schema import composed
 from tests.test_tracking import CLUSTER, START, point
 
@@ -106,6 +107,7 @@ def steps(client: Any, run: Any, key: str) -> list[int]:
     return [p.step for p in client.get_metric_history(run.info.run_id, key)]
 
 
+@pytest.mark.usefixtures("store")
 def test_a_parent_and_its_children(tmp_path: Path, _quick: None) -> None:
     sweep = Sweep(tmp_path)
     parent = Parent(sweep.config, sweep.folder, sweep.said.put)
@@ -170,6 +172,7 @@ def test_a_parent_and_its_children(tmp_path: Path, _quick: None) -> None:
     assert (read_json(sweep.folder / "tracking.json") or {})["run_id"] == top.info.run_id
 
 
+@pytest.mark.usefixtures("store")
 def test_jobs_that_ended_while_the_server_was_away(tmp_path: Path, _quick: None) -> None:
     sweep = Sweep(tmp_path)
     jobs = [sweep.job("mirrored", rate) for rate in ("0.1", "0.01", "0.001")]
@@ -181,7 +184,11 @@ def test_jobs_that_ended_while_the_server_was_away(tmp_path: Path, _quick: None)
     assert held is not None
     parent = Parent(sweep.config, sweep.folder, sweep.said.put)
     parent.open()
-    assert sweep.said.get(timeout=WAIT) == "tracking: MLflow has job 0, 2 now"
+    until(
+        lambda: all((read_json(jobs[n].rundir.tracking) or {}).get("shipped") for n in (0, 2)),
+        sweep.said.qsize,
+    )
+    assert "shipped" not in (read_json(jobs[1].rundir.tracking) or {})
     sweep.tell("FINISHED")
     os.close(held)
     assert parent.close("FINISHED", 3000.0)
@@ -190,6 +197,7 @@ def test_jobs_that_ended_while_the_server_was_away(tmp_path: Path, _quick: None)
     assert steps(client, runs["0 strategy=mirrored learning_rate=0.1"], "loss") == [1, 2]
 
 
+@pytest.mark.usefixtures("store")
 def test_a_sweep_that_was_never_tracked_is_shipped_whole(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path)
     for rate in ("0.1", "0.01"):

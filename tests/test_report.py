@@ -29,10 +29,15 @@ def printed(tmp_path: Path, shipped: bool, *overrides: str, **result: Any) -> st
 
 
 def test_a_finished_run_says_how_to_see_it(tmp_path: Path) -> None:
-    text = printed(tmp_path, True, f"output_dir={tmp_path}/outputs")
+    text = printed(tmp_path, True, f"output_dir={tmp_path}/my runs")
     assert "FINISHED: step 7, 1,234 examples/s  loss 0.25" in text
     assert "tensorboard --logdir 'outputs/a run'" in text
-    assert f"compare: python -m dtrain.ui --output-dir {tmp_path}/outputs\n" in text
+    assert "compare: python -m dtrain.ui --output-dir 'my runs'\n" in text
+    assert "compare: python -m dtrain.ui\n" in printed(tmp_path / "b", True, "output_dir=outputs")
+    given = "tracking.uri=sqlite:////a/b.db"
+    assert "mlflow ui --backend-store-uri sqlite:////a/b.db\n" in printed(
+        tmp_path / "c", True, given
+    )
     assert "resume=" not in text
 
 

@@ -113,6 +113,7 @@ def test_a_server_that_refuses(
     assert not processes(str(tmp_path))
 
 
+@pytest.mark.usefixtures("store")
 @pytest.mark.skipif(browser.executable() is None, reason=f"none of {browser.NAMES} is installed")
 def test_the_runs_of_a_sweep_in_a_browser(dtrain: Any, quick: Any, tmp_path: Path) -> None:
     runs = [

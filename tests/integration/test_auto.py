@@ -78,7 +78,7 @@ def test_the_same_command_again_goes_on(
         assert refused.code == 2, refused.output
         assert (
             f"error: resume={stopped.rundir.path}: the command of process {os.getpid()} is at work "
-            f"in it; accepted: a run that no command works on; "
+            f"in it; accepted: a folder that no command works on; "
             f"type: kill {os.getpid()} to stop and save it, or wait\n"
         ) in refused.output
     os.close(lock)

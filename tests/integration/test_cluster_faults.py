@@ -213,6 +213,7 @@ def test_the_controller_may_be_asked_to_stop(dtrain, tmp_path: Path) -> None:
     assert resumed.result["step"] == epochs * 4
 
 
+@pytest.mark.usefixtures("store")
 def test_a_restart_leaves_no_trace_in_the_curve(dtrain, user_code, tmp_path: Path) -> None:
     user_code(USER)
     base = (*QUICK, *MULTIWORKER, "trainer.epochs=4", "tracking=mlflow",

@@ -71,6 +71,7 @@ def sound(rundir: RunDir) -> list[int]:
     return found
 
 
+@pytest.mark.usefixtures("store")
 @pytest.mark.parametrize(
     ("name", "arguments", "message", "saved"),
     [
@@ -215,6 +216,7 @@ def command(tmp_path: Path) -> Iterator[Callable[..., Command]]:
 ENDLESS = ("trainer.epochs=20000", "tracking=mlflow", "trainer.log_every_steps=1000")
 
 
+@pytest.mark.usefixtures("store")
 def test_ctrl_c_saves_and_the_same_run_goes_on(command, dtrain, tmp_path: Path) -> None:
     running = command(*QUICK, *ENDLESS)
     running.wait_for("metrics")
@@ -239,6 +241,7 @@ def test_ctrl_c_saves_and_the_same_run_goes_on(command, dtrain, tmp_path: Path) 
     assert points(client, recorded, "val_loss") == run.points("val_loss")
 
 
+@pytest.mark.usefixtures("store")
 def test_sigterm_to_the_controller(command, tmp_path: Path) -> None:
     running = command(*QUICK, *ENDLESS)
     running.wait_for("checkpoint")
@@ -265,6 +268,7 @@ class Stuck(keras.callbacks.Callback):
 '''
 
 
+@pytest.mark.usefixtures("store")
 def test_ctrl_c_twice_ends_at_once(command, user_code, tmp_path: Path) -> None:
     user_code(SLOW)
     running = command(*QUICK, *ENDLESS, "trainer.callbacks=[{_target_:mine.Stuck}]")
@@ -291,6 +295,7 @@ def test_ctrl_c_before_training(command, tmp_path: Path) -> None:
     assert result["status"] == "KILLED"
 
 
+@pytest.mark.usefixtures("store")
 @pytest.mark.parametrize("strategy", [(), ("strategy=multiworker", "hardware.hosts=2")])
 def test_no_task_survives_the_controller(strategy: tuple[str, ...], command) -> None:
     running = command(*QUICK, *ENDLESS, *strategy)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from dtrain import checkpoint
 from tests.conftest import QUICK, Run
@@ -67,6 +68,7 @@ def differing(one: Any, other: Any) -> list[str]:
     return sorted(name for name in one if not np.array_equal(one[name], other[name]))
 
 
+@pytest.mark.usefixtures("store")
 def test_with_nothing_changed_it_ends_with_the_same_bits(dtrain, user_code, tmp_path: Path) -> None:
     user_code(USER)
     whole = dtrain(*RUN, "tracking=mlflow")
@@ -106,6 +108,7 @@ def test_with_nothing_changed_it_ends_with_the_same_bits(dtrain, user_code, tmp_
     assert contents(whole.rundir.path) == before
 
 
+@pytest.mark.usefixtures("store")
 def test_what_may_be_changed(dtrain, user_code) -> None:
     user_code(USER)
     whole = dtrain(*RUN)

@@ -44,6 +44,7 @@ def event_points(folder: str) -> dict[str, dict[int, float]]:
     return read
 
 
+@pytest.mark.usefixtures("store")
 def test_the_default_experiment(dtrain, tmp_path: Path) -> None:
     """The promise of the README: accuracy, one FINISHED run, the same points everywhere."""
     run = dtrain("strategy=mirrored")
@@ -81,6 +82,7 @@ def test_the_default_experiment(dtrain, tmp_path: Path) -> None:
     assert {"config.yaml", "model.keras", "result.json"} <= artifacts
 
 
+@pytest.mark.usefixtures("store")
 def test_git_state_is_recorded(dtrain, quick, tmp_path: Path) -> None:
     def git(*arguments: str) -> str:
         identity = ("-c", "user.name=t", "-c", "user.email=t@example.org")
@@ -95,6 +97,7 @@ def test_git_state_is_recorded(dtrain, quick, tmp_path: Path) -> None:
     assert recorded.data.tags["git_dirty"] == "true"  # outputs/ is untracked here
 
 
+@pytest.mark.usefixtures("store")
 def test_the_final_model_predicts_what_was_recorded(dtrain, quick) -> None:
     run = dtrain(*quick)
     loaded = warm.call(evaluate_saved, 1, {"path": str(run.rundir.model)})
@@ -111,6 +114,7 @@ def evaluate_saved(path: str) -> float:
     return float(model.evaluate(splits.validation.x, splits.validation.y, verbose=0)[1])
 
 
+@pytest.mark.usefixtures("store")
 def test_a_long_history_stays_readable(dtrain, quick, tmp_path: Path) -> None:
     run = dtrain(
         *quick, "tracking=mlflow", "trainer.steps_per_epoch=1000", "trainer.epochs=4",
@@ -157,6 +161,7 @@ def event_points_all(folder: str) -> list[str]:
     return list(events.Tags()["tensors"])
 
 
+@pytest.mark.usefixtures("store")
 def test_the_run_folder(dtrain, quick) -> None:
     run = dtrain(*quick)
     names = {p.name for p in run.rundir.path.iterdir()}
@@ -175,6 +180,7 @@ def test_the_run_folder(dtrain, quick) -> None:
     assert [task["role"] for task in cluster["tasks"]] == ["chief"]
 
 
+@pytest.mark.usefixtures("store")
 def test_examples_are_counted_by_epoch(dtrain, quick, tmp_path: Path) -> None:
     """One worker of two is done without: what it computes is not trained on."""
     half = (

@@ -69,6 +69,7 @@ def holders(folder: Path, *texts: str) -> list[str]:
     return found + [text for text in texts if any(word.decode() in text for word in words)]
 
 
+@pytest.mark.usefixtures("store")
 def test_of_a_run_that_is_tracked_and_resumed(
     dtrain, quick, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
 ) -> None:
@@ -108,6 +109,7 @@ def test_of_a_run_that_is_tracked_and_resumed(
     assert holders(tmp_path, again.output, more.output) == []
 
 
+@pytest.mark.usefixtures("store")
 def test_of_a_run_that_fails_with_it(dtrain, quick, tmp_path: Path) -> None:
     without = [word for word in quick if not word.startswith("model")]
     run = dtrain(*without, *WORDS, "+model.fail=true", "tracking=mlflow")
