@@ -492,6 +492,19 @@ def test_the_last_interval_of_a_run_that_stops_early(tmp_path: Path) -> None:
 
 
 @pytest.mark.task
+def test_averages_inside_a_loss_scale_optimizer(tmp_path: Path) -> None:
+    import keras
+    import numpy as np
+
+    keras.config.set_dtype_policy("mixed_float16")
+    averaging = {"_target_": "keras.optimizers.Adam", "learning_rate": 0.05, "use_ema": True}
+    model, strategy, steps, _ = prepare("OneDevice", 1, settings(optimizer=averaging))
+    looped(tmp_path, steps, model, strategy, steps_per_epoch=6).loop.run()
+    average = next(v for v in model.optimizer.variables if "average" in v.path)
+    np.testing.assert_array_equal(model.get_weights()[0], average.numpy())
+
+
+@pytest.mark.task
 def test_training_for_real_and_going_on(tmp_path: Path) -> None:
     import keras
     import numpy as np

@@ -2,7 +2,7 @@
 
 (Chen et al. 2016, arXiv 1604.06174, Training Deep Nets with Sublinear Memory Cost.) Keras'
 ``RematScope`` is for this, but no use with TensorFlow (Keras 3.15): in a graph it fails over every
-``training=True``, and it would draw other dropout masks the second time and move statistics twice.
+``training=True``; eagerly it draws other dropout masks the second time, and moves statistics twice.
 Here the second computation finds everything as the first one did, and changes nothing.
 """
 
@@ -98,6 +98,7 @@ def _computed_twice(layer: keras.Layer) -> Callable[..., Any]:
         added: list[tf.Tensor] = []
 
         def compute(*tensors: tf.Tensor) -> tuple[Any, list[tf.Tensor]]:
+            # TensorFlow calls this for the result, and then once more for the gradient.
             nonlocal first, added
             filled = list(given)
             for i, tensor in zip(floats, tensors, strict=True):
@@ -106,7 +107,7 @@ def _computed_twice(layer: keras.Layer) -> Callable[..., Any]:
             if first is None:
                 first = call(*arguments, **named)
                 added = [loss for inner, count in known for loss in inner._losses[count:]]
-                for inner, count in known:
+                for inner, count in known:  # their gradients go through what is returned alone
                     del inner._losses[count:]
                 return first, _summed(added)
             with _contexts(contexts), keras.StatelessScope(before, collect_losses=True) as scope:
