@@ -23,8 +23,9 @@ class StaticSteps(Steps):
 
     XLA must know every shape, so the last examples of an evaluation, which fill no batch, are not
     cut out of one: as many as go evenly into the replicas are a smaller step of their own, and of
-    the others each goes to a replica, alone. The metrics of a replica are read and reset by itself,
-    in float32, and added up as float64 on the host, which TPUs do not have.
+    the others each goes to a replica, alone. (Padding of weight zero would be counted, see
+    ``Steps._part``.) A replica reads and resets its metrics itself; they are added up on the host,
+    as float64, which TPUs do not have.
 
     Args:
         model: compiled and built in the strategy's scope.
