@@ -18,6 +18,7 @@ from dtrain import errors
 from dtrain.cluster import Cluster, Task
 from dtrain.controller.launchers import Env, Inline, Launcher, Local
 from dtrain.controller.launchers import local as module
+from dtrain.controller.launchers.server import Process
 from dtrain.errors import UsageError
 from dtrain.rundir import RunDir, write_json
 from tests import warm
@@ -115,27 +116,31 @@ def test_an_idle_launcher(launcher: Local) -> None:
     assert launcher.frozen() == set()
 
 
-def test_each_of_several_threads_gets_the_exit_codes_of_its_own(
-    tmp_path: Path, cluster: Cluster
-) -> None:
+def ends(pipe: Any) -> None:
+    os._exit(3)
+
+
+def test_several_threads_read_the_same_exit_codes() -> None:
     """As in a sweep: multiprocessing looks at all processes whenever one is started."""
-    codes: dict[int, list[dict[str, int]]] = {}
+    started: list[Process] = []
+    done, wrong = threading.Event(), set()
 
-    def work(number: int) -> None:
-        codes[number] = []
-        for turn in range(5):
-            launcher = Local(**SETTINGS)
-            launcher.start(broken(tmp_path / f"{number}-{turn}", cluster), cluster)
-            heard(launcher, ("chief-0", "ended"))
-            codes[number].append(launcher.exit_codes())
-            launcher.kill()
+    def look() -> None:
+        while not done.is_set():
+            wrong.update({process.code() for process in started} - {None, 3})
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    threads = [threading.Thread(target=look) for _ in range(2)]
     for thread in threads:
         thread.start()
+    for _ in range(30):
+        started.append(Process(warm.ENVIRONMENT, "ends", ends, (), {}))
+    for process in started:
+        process.join()
+    done.set()
     for thread in threads:
         thread.join()
-    assert codes == {number: [{"chief-0": 1}] * 5 for number in range(4)}
+    assert wrong == set()
+    assert {process.code() for process in started} == {3}
 
 
 def test_gpus_of_a_slot(launcher: Local, cluster: Cluster) -> None:
