@@ -142,7 +142,7 @@ def _finish(record: Record, parent: Parent, ui: str | None, shown: Table, interr
         code, status = (errors.FAILED, "FAILED") if failed else (errors.OK, "FINISHED")
     record.close(status)
     try:
-        table = compare.write(record.folder)
+        table = compare.write(record.folder) if record.jobs else []
     except UsageError as error:  # of a search nobody knew the jobs, and none has what was asked for
         table = [str(error)]
     shipped = parent.close(status, time.time())

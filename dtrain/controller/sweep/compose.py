@@ -184,10 +184,10 @@ class Composer:
 
     def words(self) -> dict[str, Any]:
         """Return what the whole sweep is composed of, for ``sweep.resume=``."""
-        assert self._first is not None
         hydra = [word for word in self._words["hydra"] if not word.startswith("hydra.mode=")]
+        given = [*hydra, *self._words["task"]]
         kept = []
-        for word in private.words([*hydra, *self._words["task"]], self._first):
+        for word in private.words(given, self._first) if self._first is not None else given:
             key, value = _word(word)
             if key == "fork" and value in self._pinned:  # its newest checkpoint may be another soon
                 word = f"fork={self._pinned[value]}"
