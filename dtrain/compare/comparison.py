@@ -11,7 +11,7 @@ from typing import Any
 
 from dtrain.compare import differs
 from dtrain.compare.runs import Run, number
-from dtrain.errors import UsageError
+from dtrain.errors import UsageError, nearest
 
 #: What decides the number of replicas; all else has to be equal where speeds are compared.
 _SCALE = ("strategy", "hardware.devices", "hardware.hosts")
@@ -80,7 +80,11 @@ def compare(
     names = sorted({name for run in runs for name in run.curves})
     if metric is not None and metric not in names and names:
         raise UsageError(
-            "--metric", metric, "no run has it", ", ".join(names), f"--metric {names[0]}"
+            "--metric",
+            metric,
+            "no run has it",
+            ", ".join(names),
+            f"--metric {nearest(metric, names) or names[0]}",
         )
     usual = "loss" if "loss" in names or not names else names[0]
     found = Comparison(list(runs), keys, metric or usual, sweep)
