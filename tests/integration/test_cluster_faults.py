@@ -176,10 +176,9 @@ def test_a_task_that_hangs_leaves_its_stack(dtrain, user_code) -> None:
 
 
 def asked() -> list[Any]:
-    """Return every signal with every kind of task; four of them for ``make test``."""
+    """Return every signal with every kind of task; three of them for ``make test``."""
     tasks = [("chief-0", MULTIWORKER), ("worker-0", MULTIWORKER), ("ps-0", PS), ("worker-1", PS)]
-    kept = {("chief-0", signal.SIGUSR2), ("worker-0", signal.SIGTERM), ("ps-0", signal.SIGINT),
-            ("worker-1", signal.SIGTERM)}  # fmt: skip
+    kept = {("worker-0", signal.SIGTERM), ("ps-0", signal.SIGINT), ("worker-1", signal.SIGTERM)}
     return [
         pytest.param(
             number, task, strategy, id=f"{number.name}-{task}-{strategy[0]}",

@@ -154,6 +154,7 @@ def test_validation_freq(dtrain) -> None:
     assert list(run.points("val_loss")) == [8, 16]
 
 
+@pytest.mark.faults
 def test_an_applications_model_on_an_image_folder(dtrain, tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     for name, level in (("dark", 40), ("light", 200)):
