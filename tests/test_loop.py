@@ -36,11 +36,13 @@ class Scripted:
         seconds: float = 0.001,
         loss: Callable[[int], float] = float,
         start: int = 0,
+        spans_points: bool = True,
     ):
         self.clock = clock
         self.seconds = seconds
         self.loss = loss
         self.step = start
+        self.spans_points = spans_points
         self.calls: list[int] = []
         self.evaluated: list[tuple[int, int]] = []
 
@@ -210,7 +212,8 @@ def recorder() -> Any:
 
 
 @pytest.mark.task
-def test_the_host_is_back_at_every_boundary(tmp_path: Path) -> None:
+@pytest.mark.parametrize("spans", [True, False])
+def test_the_host_is_back_at_every_boundary(tmp_path: Path, spans: bool) -> None:
     plans: list[tuple[dict[str, Any], tuple[int, int] | None]] = [
         ({"epochs": 3, "steps_per_epoch": 50, "log_every": 20, "checkpoint_steps": 30}, None),
         ({"epochs": 2, "steps_per_epoch": 7, "log_every": 100}, None),
@@ -219,12 +222,13 @@ def test_the_host_is_back_at_every_boundary(tmp_path: Path) -> None:
         ({"epochs": 2, "steps_per_epoch": 5, "log_every": 1}, None),
     ]
     for number, (plan, profile) in enumerate(plans):
-        steps = Scripted(Clock())
+        steps = Scripted(Clock(), spans_points=spans)
         trained = looped(tmp_path / str(number), steps, profile=profile, **plan)
         trained.loop.run()
         total = plan["epochs"] * plan["steps_per_epoch"]
         wanted = set(profile or ()) | {total}
-        for period in (plan["log_every"], plan["steps_per_epoch"], plan.get("checkpoint_steps")):
+        logged = None if spans else plan["log_every"]
+        for period in (logged, plan["steps_per_epoch"], plan.get("checkpoint_steps")):
             wanted |= set(range(period, total + 1, period)) if period else set()
         assert wanted <= set(steps.ends), plan
         assert trained.loop.step == total == max(steps.ends)
@@ -233,14 +237,15 @@ def test_the_host_is_back_at_every_boundary(tmp_path: Path) -> None:
 
 
 @pytest.mark.task
-def test_points_are_means_over_their_interval(tmp_path: Path) -> None:
-    steps = Scripted(Clock(), seconds=0.5)
+@pytest.mark.parametrize(("spans", "seconds"), [(True, 0.125), (True, 0.5), (False, 0.5)])
+def test_points_are_means_over_their_interval(tmp_path: Path, spans: bool, seconds: float) -> None:
+    steps = Scripted(Clock(), seconds, spans_points=spans)
     trained = looped(tmp_path / "run", steps, log_every=6, validation_examples=19)
     trained.loop.run()
     assert trained.points("loss") == {6: 3.5, 12: 9.5, 18: 15.5, 20: 19.5}
     assert trained.points("learning_rate") == pytest.approx(dict.fromkeys((6, 12, 18, 20), 0.01))
-    assert set(trained.points("examples_per_second").values()) == {BATCH / 0.5}
-    assert trained.loop.examples_per_second == BATCH / 0.5
+    assert set(trained.points("examples_per_second").values()) == {BATCH / seconds}
+    assert trained.loop.examples_per_second == BATCH / seconds
     assert trained.points("val_loss") == {10: 100.0, 20: 100.0}
     assert steps.evaluated == [(1, 0), (1, 0), (0, 3)] * 2
     assert trained.loop.logs == {"loss": 15.5, "val_loss": 100.0}
@@ -349,12 +354,13 @@ def test_nan_ends_the_run_unless_it_may_go_on(tmp_path: Path) -> None:
     from dtrain.errors import NonFiniteLoss
 
     for value in (math.nan, math.inf):
-        steps = Scripted(Clock(), loss=lambda step, value=value: value if step == 13 else 1.0)
-        trained = looped(tmp_path / str(value), steps)
-        with pytest.raises(NonFiniteLoss, match=f"{value} at step 13"):
-            trained.loop.run()
-        assert trained.saved == []
-        assert list(trained.points("loss")) == [5, 10]
+        for every, written in ((5, [5, 10]), (1, [*range(1, 13)])):
+            steps = Scripted(Clock(), loss=lambda step, value=value: value if step == 13 else 1.0)
+            trained = looped(tmp_path / f"{value}-{every}", steps, log_every=every)
+            with pytest.raises(NonFiniteLoss, match=f"{value} at step 13"):
+                trained.loop.run()
+            assert trained.saved == []
+            assert list(trained.points("loss")) == written
     steps = Scripted(Clock(), loss=lambda step: math.nan if step == 13 else 1.0)
     trained = looped(tmp_path / "on", steps, terminate_on_nan=False, checkpoint_epochs=1)
     trained.loop.run()
@@ -932,7 +938,7 @@ class Dropping(Scripted):
 def test_only_the_examples_that_were_used_are_counted(tmp_path: Path) -> None:
     from dtrain.errors import Interrupted
 
-    first = Dropping(Clock(), seconds=0.5)
+    first = Dropping(Clock(), seconds=0.5, spans_points=False)
     run = looped(tmp_path / "run", first, log_every=10, stopping=lambda: first.step >= 14)
     with pytest.raises(Interrupted):
         run.loop.run()
@@ -947,7 +953,7 @@ def test_only_the_examples_that_were_used_are_counted(tmp_path: Path) -> None:
     assert checkpoint.meta["examples"] == 14 * used
     assert checkpoint.meta["steps"] == {"lost": {"worker-0": 14}}
 
-    second = Dropping(Clock(), seconds=0.5, start=14)
+    second = Dropping(Clock(), seconds=0.5, start=14, spans_points=False)
     again = looped(run.folder, second, log_every=10)
     again.loop.run(checkpoint)
     assert second.restored == {"lost": {"worker-0": 14}}

@@ -84,3 +84,23 @@ def test_the_first_step_that_is_not_finite() -> None:
     appended = Sums([np.ones(2)], {"loss": 1.0}, 1, 1)
     appended.append(sums)
     assert appended.first_not_finite() == 3
+
+
+@pytest.mark.task
+def test_sums_are_split_between_steps() -> None:
+    import numpy as np
+
+    from dtrain.task.sums import Sums
+
+    whole = Sums.of_steps([np.arange(10.0).reshape(5, 2)], {"a": np.arange(5.0)}, 40, 5)
+    assert list(whole.split([])) == [whole]
+    parts = list(whole.split([1, 4]))
+    assert [part.steps for part in parts] == [1, 3, 1]
+    assert [part.examples for part in parts] == [8, 24, 8]
+    assert [part.states[0].tolist() for part in parts] == [[0, 1], [12, 15], [8, 9]]
+    assert [part.returned for part in parts] == [{"a": 0.0}, {"a": 6.0}, {"a": 4.0}]
+    total = Sums()
+    for part in parts:
+        total.add(part)
+    assert total.states[0].tolist() == whole.states[0].tolist()
+    assert (total.returned, total.examples, total.steps) == (whole.returned, 40, 5)

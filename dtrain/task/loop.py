@@ -115,8 +115,6 @@ class Loop:
                 self._settle()
             advanced = self.step > before
             ended = advanced and self.step % schedule.steps_per_epoch == 0
-            if self.step % schedule.log_every == 0 or self.step == schedule.total_steps:
-                self._log_interval(epoch)
             if ended:
                 self._end_epoch(epoch)
             due = self._stop or self._save_now or (advanced and self._checkpoint_due(ended, epoch))
@@ -127,7 +125,7 @@ class Loop:
                 raise Interrupted(f"stopped at step {self.step}, checkpoint saved")
         self._settle()
         # What a callback cut short: the interval up to here.
-        self._log_interval((self.step - 1) // schedule.steps_per_epoch)
+        self._log_interval()
         if self._saved_step != self.step:
             self._save()
         self._records.wait()
@@ -156,7 +154,9 @@ class Loop:
     def _next_boundary(self) -> int:
         """Return the next step at which somebody wants the host to be back."""
         schedule = self._schedule
-        periods = [schedule.log_every, schedule.steps_per_epoch, schedule.checkpoint_steps]
+        periods = [schedule.steps_per_epoch, schedule.checkpoint_steps]
+        if not self._steps.spans_points:
+            periods.append(schedule.log_every)
         if self._callbacks.every_batch:
             periods.append(1)
         ends = [(self.step // period + 1) * period for period in periods if period]
@@ -200,19 +200,26 @@ class Loop:
         if self._calls > 1:
             self._train_seconds += seconds
             self._train_examples += sums.examples
-        self._interval_seconds += seconds
-        self.step += sums.steps
         self.examples += sums.examples
-        self._interval.add(sums)
-        self._epoch.add(sums)
-        logs = self._steps.results(sums)
-        if self._schedule.terminate_on_nan and not math.isfinite(logs.get("loss", 0.0)):
-            step = self.step - sums.steps + (sums.first_not_finite() or 0) + 1
-            raise NonFiniteLoss(
-                f"the loss is {logs['loss']} at step {step} (trainer.terminate_on_nan=true); "
-                f"a lower optimizer.learning_rate or optimizer.global_clipnorm=1.0 may help"
-            )
-        self._loss = logs.get("loss")
+        self._loss = self._steps.results(sums).get("loss")
+        finite = sums.steps  # so many, from the first
+        if self._schedule.terminate_on_nan and not math.isfinite(self._loss or 0.0):
+            finite = sums.first_not_finite() or 0
+        every, begun = self._schedule.log_every, self.step
+        borders = range(every - begun % every, sums.steps, every)
+        for part in sums.split(borders if self._steps.spans_points else ()):
+            if self.step + part.steps - begun > finite:
+                raise NonFiniteLoss(
+                    f"the loss is {self._loss} at step {begun + finite + 1} "
+                    f"(trainer.terminate_on_nan=true); a lower optimizer.learning_rate or "
+                    f"optimizer.global_clipnorm=1.0 may help"
+                )
+            self.step += part.steps
+            self._interval_seconds += seconds * part.steps / sums.steps
+            self._interval.add(part)
+            self._epoch.add(part)
+            if self.step % every == 0 or self.step == self._schedule.total_steps:
+                self._log_interval()
         self._report_progress()
 
     def _report_progress(self, evaluated: int = 0) -> None:
@@ -230,9 +237,10 @@ class Loop:
         }
         self._records.progress(report, always=self.step in (1, schedule.total_steps))
 
-    def _log_interval(self, epoch: int) -> None:
+    def _log_interval(self) -> None:
         if self._interval.examples == 0:
             return
+        epoch = (self.step - 1) // self._schedule.steps_per_epoch
         metrics = self._steps.results(self._interval)
         metrics["learning_rate"] = float(np.asarray(self._model.optimizer.learning_rate))
         metrics["examples_per_second"] = self._interval.examples / self._interval_seconds

@@ -58,7 +58,9 @@ class StaticSteps(Steps):
 
     def evaluate(self, steps: int, rest: int) -> Sums:
         """Run ``steps`` full evaluation steps, and the smaller ones of the rest if any."""
-        sums = super().evaluate(steps, 0)
+        sums = Sums()
+        if steps:
+            sums.append(super().evaluate(steps, 0))
         if rest:
             for end, (_, examples) in enumerate(self._ends):
                 rows = self._evaluate_end(end).numpy()
@@ -68,14 +70,12 @@ class StaticSteps(Steps):
     @tf.function(autograph=False)
     def _evaluate_end(self, end: int) -> tf.Tensor:
         iterator, examples = self._ends[end]
-        rows, odd = divmod(examples, self._strategy.replicas)
-        if odd:
-            row = self._one(self._part, next(iterator), 1, training=False)
-        else:
-            row = self._one(
-                lambda data: self._model.test_step(data[0]), next(iterator), rows, training=False
-            )
+        part = super()._part if examples % self._strategy.replicas else self._part
+        row = self._one(part, next(iterator), 1, training=False)
         return self._strategy.total(row[None])
+
+    def _part(self, data: Any) -> dict[str, tf.Tensor]:
+        return self._counted(*data)  # all rows are real
 
     def _real(self, batch: Any, count: tf.Tensor) -> Any:
         return batch  # one row

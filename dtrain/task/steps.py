@@ -54,13 +54,23 @@ class Steps:
         self._width = sum(math.prod(variable.shape) for variable in self._variables)
         self._own = has_own_steps(model)
         self._train_step = (
-            tf.function(self._train_part, jit_compile=True) if jit_compile else self._train_part
+            tf.function(self._train_part, autograph=False, jit_compile=True)
+            if jit_compile
+            else self._train_part
         )
 
     @property
     def max_steps(self) -> int:
         """How many steps one call may have: it returns the metric states of each."""
         return max(1, ROWS_BYTES // 8 // max(1, self._width))
+
+    @property
+    def spans_points(self) -> bool:
+        """Whether points can be told apart within a call: of each step all is known.
+
+        It is not of the learning rate that a schedule has had: that is read after a call.
+        """
+        return isinstance(self._model.optimizer.learning_rate, keras.Variable)
 
     def train(self, steps: int, ahead: int = 0) -> Sums:
         """Run ``steps`` training steps in one call.
@@ -93,13 +103,8 @@ class Steps:
 
     def evaluate(self, steps: int, rest: int) -> Sums:
         """Run ``steps`` full evaluation steps, and one more of ``rest`` examples if any."""
-        sums = Sums()
-        if steps:
-            outcome = self._evaluate(tf.constant(steps, tf.int64))
-            sums.append(self._sums(outcome.numpy(), steps * self._global_batch, training=False))
-        if rest:
-            sums.append(self._sums(self._evaluate_rest().numpy(), rest, training=False))
-        return sums
+        outcome = self._evaluate(tf.constant(steps + bool(rest), tf.int64))
+        return self._sums(outcome.numpy(), steps * self._global_batch + rest, training=False)
 
     def results(self, sums: Sums) -> dict[str, float]:
         """Turn sums into values by name.
@@ -137,19 +142,13 @@ class Steps:
     # Keras does not put a model's step through AutoGraph, and neither do these loops.
     @tf.function(autograph=False)
     def _train(self, steps: tf.Tensor) -> Any:
-        return self._repeat(steps, self._train_step, self._train_iterator, training=True)
+        rows = self._global_batch / self._strategy.replicas
+        return self._repeat(steps, self._train_step, self._train_iterator, rows, training=True)
 
     @tf.function(autograph=False)
     def _evaluate(self, steps: tf.Tensor) -> Any:
-        iterator = self._evaluation_iterator
-        return self._repeat(
-            steps, lambda data: self._model.test_step(data[0]), iterator, training=False
-        )
-
-    @tf.function(autograph=False)
-    def _evaluate_rest(self) -> Any:
-        row = self._one(self._part, next(self._evaluation_iterator), rows=1, training=False)
-        return self._strategy.total(row[None])
+        # Full steps and the rest by one function: tracing is the most of a short evaluation.
+        return self._repeat(steps, self._part, self._evaluation_iterator, rows=1, training=False)
 
     def _train_part(self, data: Any) -> Any:
         """Run Keras' step on one replica, with the random draws of its rows of the batch."""
@@ -171,20 +170,33 @@ class Steps:
         names: list[str] = []
 
         def some() -> dict[str, tf.Tensor]:
-            logs = self._logs(self._model.test_step(self._real(batch, count)))
+            logs = self._counted(self._real(batch, count), count)
             names.extend(logs)
-            return {name: value * tf.cast(count, tf.float32) for name, value in logs.items()}
+            return logs
 
         # ORDER: tf.cond traces the first branch first; the second must have the same names.
         return tf.cond(count > 0, some, lambda: {name: tf.constant(0.0) for name in names})
+
+    def _counted(self, batch: Any, count: tf.Tensor) -> dict[str, tf.Tensor]:
+        logs = self._logs(self._model.test_step(batch))
+        return {name: value * tf.cast(count, tf.float32) for name, value in logs.items()}
 
     def _real(self, batch: Any, count: tf.Tensor) -> Any:
         """Return the first ``count`` rows, the real ones, of a replica's evaluation batch."""
         return tuple(part[:count] for part in batch)
 
-    def _repeat(self, steps: tf.Tensor, step: Any, iterator: Any, training: bool) -> tf.Tensor:
-        """Return a row for each of ``steps`` steps, over all tasks by one reduction."""
-        rows = self._global_batch / self._strategy.replicas
+    def _repeat(
+        self, steps: tf.Tensor, step: Any, iterator: Any, rows: float, training: bool
+    ) -> tf.Tensor:
+        """Return a row for each of ``steps`` steps, over all tasks by one reduction.
+
+        Args:
+            steps: how many.
+            step: what a replica does with its part of an element of ``iterator``.
+            iterator: of the input.
+            rows: as of :meth:`_row`.
+            training: likewise.
+        """
 
         def body(i: tf.Tensor, found: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
             row = self._one(step, next(iterator), rows, training)
@@ -210,7 +222,7 @@ class Steps:
 
         Args:
             logs: what the step returned by name, each value a mean over ``rows`` rows.
-            rows: of each replica.
+            rows: of each replica; 1 where ``logs`` are sums already.
             training: which kind of step.
         """
         return flat(self._vectors(logs, rows, training, self._strategy.local_sum))

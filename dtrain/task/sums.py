@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -79,6 +80,24 @@ class Sums:
             )
         self.add(other)
         self._by_step = known
+
+    def split(self, borders: Iterable[int]) -> Iterator[Sums]:
+        """Yield the sums between the borders, steps counted from 0, each of as many examples.
+
+        Without a border that is this object, of which nothing need be known of single steps.
+        """
+        edges = [0, *borders, self.steps]
+        if len(edges) == 2:
+            yield self
+            return
+        states, returned = self._steps()
+        for first, last in itertools.pairwise(edges):
+            yield Sums.of_steps(
+                [state[first:last] for state in states],
+                {name: values[first:last] for name, values in returned.items()},
+                self.examples * (last - first) // self.steps,
+                last - first,
+            )
 
     def _steps(self) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
         if self._by_step is not None:

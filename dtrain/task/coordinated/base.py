@@ -59,6 +59,9 @@ class CoordinatedSteps(Steps):
         self._results_queue: queue.SimpleQueue[tuple[tuple[Any, ...], Any]] = queue.SimpleQueue()
         self._worker_steps: collections.Counter[int] = collections.Counter()
 
+    #: What :meth:`interval` tells is of whole calls, and a call has no cost that a long one saves.
+    spans_points = False
+
     def _begin(self, key: tuple[Any, ...], function: Any, arguments: tuple[Any, ...]) -> None:
         """Hand a step out; its result comes by :meth:`_next`, under ``key``."""
         remote = self._coordinator.schedule(function, args=arguments)
