@@ -148,7 +148,7 @@ def _post(address: str, method: str, **fields: Any) -> dict[str, Any]:
     try:
         with _open(request, timeout=60) as answer:
             found: dict[str, Any] = json.load(answer)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # no answer, or the beginning of one
         raise DtrainError(f"MLflow's server does not answer {method}: {error}") from None
     return found
 

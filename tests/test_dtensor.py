@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.sampled import sampled
 from tests.test_steps import BATCH, BINARY, PLAIN, in_order, prepare, settings
 
 pytestmark = pytest.mark.task(devices=4)
@@ -103,7 +104,7 @@ def test_a_variable_in_parts() -> None:
         assert [float(value) for value in step(variable, rows)] == [12.0 * 9**i for i in (1, 2, 3)]
 
 
-@pytest.mark.parametrize(("batch", "model"), [(2, 2), (1, 4), (4, 1)])
+@pytest.mark.parametrize(("batch", "model"), sampled([(2, 2), (1, 4), (4, 1)], (2, 2), (1, 4)))
 def test_training_is_that_of_one_device(batch: int, model: int) -> None:
     from dtrain.task.meshed import MeshVariable
 
@@ -132,7 +133,7 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", sampled(OPTIMIZERS, "clipped", "averages"))
 def test_optimizers(name: str) -> None:
     base = {"_target_": "keras.optimizers.Adam", "learning_rate": 0.01}
     built = agree(mesh(rules=SPLIT), settings(**WIDE, optimizer={**base, **OPTIMIZERS[name]}))
@@ -219,7 +220,7 @@ def noisy(input_shape: Any, classes: int) -> Any:
     )
 
 
-@pytest.mark.parametrize(("batch", "model"), [(2, 2), (1, 4)])
+@pytest.mark.parametrize(("batch", "model"), sampled([(2, 2), (1, 4)], (2, 2)))
 def test_layers_draw_as_on_one_device(batch: int, model: int) -> None:
     config = settings(model={"_target_": "tests.test_dtensor.noisy"})
     rules = [{**rule, "path": rule["path"].replace("^", "/")} for rule in SPLIT]

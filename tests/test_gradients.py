@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.sampled import sampled
 from tests.test_steps import BATCH, prepare, settings
 
 ADAM = {"_target_": "keras.optimizers.Adam", "learning_rate": 0.01}
@@ -43,7 +44,7 @@ def equal(found: dict[str, Any], expected: dict[str, Any]) -> None:
 
 
 @pytest.mark.task(devices=2)
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", sampled(OPTIMIZERS, "clipped", "accumulated"))
 def test_two_replicas_are_one(name: str) -> None:
     optimizer = {**ADAM, **OPTIMIZERS[name]}
     _, whole = after("OneDevice", 1, 5, optimizer=optimizer)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests import warm
+from tests.sampled import sampled
 from tests.test_strategies import HOSTS, together
 
 REPLICAS = [1, 2, 3, 4]
@@ -74,7 +75,9 @@ def parts(
 
 
 @pytest.mark.task
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "dtype", sampled(["float32", "float64", "float16", "bfloat16"], "float32", "bfloat16")
+)
 def test_parts_are_the_rows_of_the_whole_draw(dtype: str) -> None:
     import keras
     import numpy as np
@@ -114,7 +117,7 @@ def test_parts_of_draws_that_threads_share(name: str) -> None:
 
 
 @pytest.mark.task
-@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("traced", sampled([False, True], True))
 def test_parts_compiled_by_xla(traced: bool) -> None:
     import keras
     import numpy as np

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.sampled import sampled
 from tests.test_steps import prepare, settings
 
 
@@ -117,7 +118,7 @@ def test_the_same_numbers(changed: dict[str, Any], remat: list[str]) -> None:
 
 
 @pytest.mark.task
-@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("jit", sampled([False, True], False))
 def test_the_same_numbers_in_mixed_precision(jit: bool) -> None:
     import keras
 
@@ -127,7 +128,7 @@ def test_the_same_numbers_in_mixed_precision(jit: bool) -> None:
 
 
 @pytest.mark.task(devices=2)
-@pytest.mark.parametrize("kind", ["Mirrored", "CentralStorage"])
+@pytest.mark.parametrize("kind", sampled(["Mirrored", "CentralStorage"], "Mirrored"))
 def test_the_same_numbers_on_two_replicas(kind: str) -> None:
     """Each recomputes its own rows' masks, and meets the other for the statistics once more."""
     whole = after("OneDevice", 1, [], **BLOCKS)

@@ -81,6 +81,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_): pass
     def do_GET(self): self.say({})
     def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
         self.say(ANSWER)
         if LAST in self.path:
             self.wfile.flush()

@@ -10,6 +10,7 @@ from PIL import Image
 
 from dtrain import checkpoint
 from tests.conftest import QUICK
+from tests.sampled import sampled
 
 USER = '''
 import keras
@@ -234,7 +235,7 @@ def test_a_directory_of_ones_own(dtrain, user_code, tmp_path: Path) -> None:
     assert "type: dataset=constant" in bad.output
 
 
-@pytest.mark.parametrize("strategy", ["one_device", "multiworker"])
+@pytest.mark.parametrize("strategy", sampled(["one_device", "multiworker"], "multiworker"))
 def test_deterministic_operations(strategy: str, dtrain) -> None:
     words = (
         *QUICK, f"strategy={strategy}", "model=cnn", "dataset.shape=[8,8,1]", "model.dropout=0.3",
