@@ -17,6 +17,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
+from http.client import HTTPException
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote
@@ -95,9 +96,8 @@ def _last_words(log: IO[bytes]) -> str:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(
-            number, signal.SIG_IGN
-        )  # somebody is impatient: it takes STOP_SECONDS at most
+        # For the impatient: it takes STOP_SECONDS at most.
+        signal.signal(number, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
@@ -148,7 +148,7 @@ def _post(address: str, method: str, **fields: Any) -> dict[str, Any]:
     try:
         with _open(request, timeout=60) as answer:
             found: dict[str, Any] = json.load(answer)
-    except (OSError, ValueError) as error:  # no answer, or the beginning of one
+    except (OSError, ValueError, HTTPException) as error:  # no answer, or the beginning of one
         raise DtrainError(f"MLflow's server does not answer {method}: {error}") from None
     return found
 

@@ -31,3 +31,12 @@ def test_checkpoint_intervals() -> None:
                                       "checkpoint.every_seconds=2.5"), 1438, 0)  # fmt: skip
     assert schedule.checkpoint_epochs is None
     assert (schedule.checkpoint_steps, schedule.checkpoint_seconds) == (5, 2.5)
+
+
+def test_whichever_ends_first() -> None:
+    schedule = make_schedule(composed("trainer.epochs=2"), 1438, 359)
+    assert [schedule.next_end(step, 5, None, 7) for step in (0, 4, 5, 7, 13, 14)] == [
+        5, 5, 7, 10, 14, 15,
+    ]  # fmt: skip
+    assert [schedule.next_end(step, 40, None) for step in (0, 39, 40)] == [40, 40, 44]
+    assert schedule.next_end(0) == schedule.total_steps == 44

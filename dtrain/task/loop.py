@@ -70,8 +70,7 @@ class Loop:
         self._interval, self._epoch = Sums(), Sums()
         self._calls = 0
         self._step_seconds = 0.0  # of the last call
-        self._train_seconds = 0.0
-        self._train_examples = 0
+        self._train_seconds, self._train_examples = 0.0, 0
         self._interval_seconds = 0.0
         self._checkpoint_at = time.monotonic()
         self._saved_step = -1  # none yet
@@ -137,8 +136,7 @@ class Loop:
 
     def _consult(self) -> int:
         """Let one number of steps, and anybody's wish to stop or to save, hold for all tasks."""
-        # The first call traces the function, the second is the first to tell the time of a
-        # step: both take one step, so that a slow model does not keep the host away.
+        # The first call traces, the second is the first to tell the time of a step: both take one.
         count = 1 if self._calls < 2 else int(CALL_SECONDS / max(self._step_seconds, 1e-6))
         count = min(count, self._steps.max_steps)
         leads = self._records.keeps
@@ -154,30 +152,25 @@ class Loop:
     def _next_boundary(self) -> int:
         """Return the next step at which somebody wants the host to be back."""
         schedule = self._schedule
-        periods = [schedule.steps_per_epoch, schedule.checkpoint_steps]
-        if not self._steps.spans_points:
-            periods.append(schedule.log_every)
-        if self._callbacks.every_batch:
-            periods.append(1)
-        ends = [(self.step // period + 1) * period for period in periods if period]
+        end = schedule.next_end(
+            self.step, schedule.steps_per_epoch, schedule.checkpoint_steps,
+            None if self._steps.spans_points else schedule.log_every,
+            1 if self._callbacks.every_batch else None,
+        )  # fmt: skip
         trace = self._records.profile_steps or ()
-        return min([*ends, *(step for step in trace if step > self.step), schedule.total_steps])
-
-    def _next_rest(self) -> int:
-        """Return the next step after which no later one may have begun: the state is looked at."""
-        schedule = self._schedule
-        periods = (schedule.steps_per_epoch, schedule.checkpoint_steps)
-        ends = [(self.step // period + 1) * period for period in periods if period]
-        return min([*ends, schedule.total_steps])
+        return min([end, *(step for step in trace if step > self.step)])
 
     def _train_until(self, boundary: int, count: int) -> None:
+        schedule = self._schedule
         while not (self._stop or self._end or self._save_now):
             count = min(count, boundary - self.step)
-            batch = self.step % self._schedule.steps_per_epoch
+            batch = self.step % schedule.steps_per_epoch
             self._records.profile(self.step)
             if self._callbacks.every_batch:
                 self._callbacks.hooks.on_train_batch_begin(batch)
-            ahead = self._next_rest() - self.step - count
+            # Where the state is looked at, no later step may have begun.
+            rest = schedule.next_end(self.step, schedule.steps_per_epoch, schedule.checkpoint_steps)
+            ahead = rest - self.step - count
             self._train_call(functools.partial(self._steps.train, count, ahead))
             if self._callbacks.every_batch:
                 self._callbacks.hooks.on_train_batch_end(batch, self._steps.results(self._epoch))
@@ -202,10 +195,9 @@ class Loop:
             self._train_examples += sums.examples
         self.examples += sums.examples
         self._loss = self._steps.results(sums).get("loss")
-        finite = sums.steps  # so many, from the first
+        every, begun, finite = self._schedule.log_every, self.step, sums.steps
         if self._schedule.terminate_on_nan and not math.isfinite(self._loss or 0.0):
-            finite = sums.first_not_finite() or 0
-        every, begun = self._schedule.log_every, self.step
+            finite = sums.first_not_finite() or 0  # so many steps, from the first
         borders = range(every - begun % every, sums.steps, every)
         for part in sums.split(borders if self._steps.spans_points else ()):
             if self.step + part.steps - begun > finite:

@@ -44,6 +44,11 @@ class Schedule:
         """Steps of the whole run."""
         return self.epochs * self.steps_per_epoch
 
+    def next_end(self, step: int, *periods: int | None) -> int:
+        """Return the first step after ``step`` at which one of ``periods`` ends, or the run."""
+        ends = [(step // period + 1) * period for period in periods if period]
+        return min([*ends, self.total_steps])
+
 
 def make_schedule(config: DictConfig, examples: int, validation_examples: int) -> Schedule:
     """Work out the numbers of steps.

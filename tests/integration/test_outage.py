@@ -111,9 +111,7 @@ def scene(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> It
     scene.proxy.close()
 
 
-def test_points_arrive_while_the_run_goes_on(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_points_arrive_while_the_run_goes_on(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")  # slow is not away
     scene.write(5)
     scene.wait_for_points(5)
