@@ -30,6 +30,8 @@ class Strategy:
 
     def __init__(self, engine: tf.distribute.Strategy):
         self.engine = engine
+        #: How the input comes to the replicas; None as TensorFlow has it.
+        self.input_options: tf.distribute.InputOptions | None = None
 
     @staticmethod
     def serve(cluster: Cluster, task: Task, ready: Callable[[], None]) -> None:
@@ -84,7 +86,7 @@ class Strategy:
             local = self.replicas // context.num_input_pipelines
             return make(context.input_pipeline_id * local, local)
 
-        return iter(self.engine.distribute_datasets_from_function(pipeline))
+        return iter(self.engine.distribute_datasets_from_function(pipeline, self.input_options))
 
     def lay_out(self, make: Callable[..., tf.data.Dataset], inputs: Inputs) -> Any:
         """Lay out what :func:`pipeline.training` or :func:`pipeline.evaluation` makes."""
