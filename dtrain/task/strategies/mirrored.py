@@ -17,7 +17,6 @@ class Mirrored(Strategy):
     def __init__(self, devices: list[str]):
         super().__init__(tf.distribute.MirroredStrategy(devices))
         if all(device.startswith("CPU") for device in devices):
-            # An iterator of its own for each replica. That over many devices, which fetches ahead
             # An iterator of its own for each replica. The usual one, which copies batches ahead of
             # time to the memory of GPUs, has a dozen functions a replica to be traced.
             self.input_options = tf.distribute.InputOptions(
