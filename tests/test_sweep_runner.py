@@ -280,7 +280,7 @@ def test_what_a_job_tells() -> None:
 class Scripted:
     """Asks for jobs as a script says, which gets what was reported so far."""
 
-    total: int | None = None
+    total = 10
 
     def __init__(
         self,

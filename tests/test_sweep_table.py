@@ -17,13 +17,13 @@ def report(step: int) -> dict[str, Any]:
             "time": 100.0 + step}  # fmt: skip
 
 
-def shown(terminal: bool, total: int | None = 20, height: int = 30) -> tuple[Table, io.StringIO]:
+def shown(terminal: bool, height: int = 30) -> tuple[Table, io.StringIO]:
     file = io.StringIO()
     console = Console(
         file=file, force_terminal=terminal, width=100, height=height, soft_wrap=True,
         highlight=False,
     )  # fmt: skip
-    return Table("val_accuracy", total, console), file
+    return Table("val_accuracy", 20, console), file
 
 
 def test_time_left() -> None:
@@ -60,12 +60,6 @@ def test_lines_in_a_log_file(monkeypatch: pytest.MonkeyPatch) -> None:
         "1 of 20 done; running: job 1 epoch 2/4 ? left",
         "job 1: FAILED: chief-0: bang",
     ]
-
-
-def test_a_number_of_jobs_that_is_not_known() -> None:
-    table, file = shown(terminal=False, total=None)
-    table.ended(table.add(0, {}), "FINISHED", 1.0, None)
-    assert "(1 of 1 done)" in file.getvalue()
 
 
 def test_a_terminal_is_redrawn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,7 @@ def run(loader: Any, master: DictConfig, source: Source) -> int:
         _check_baseline(settings.baseline, drafts, source)
         here = machine(shared=True)
         todo = [draft for draft in drafts if done[draft.number] is None]
-        to_come = here.cores if source.total is None else source.total - len(drafts)
+        to_come = source.total - len(drafts)
         needs = [draft.gpus for draft in todo]
         parallel = at_once(settings.parallel, [*needs, *needs[:1] * to_come], here)
         config = drafts[0].config if drafts else master
@@ -87,8 +87,7 @@ def run(loader: Any, master: DictConfig, source: Source) -> int:
         with Signals() as signals:
             try:
                 if todo:
-                    known = "a search" if source.total is None else jobs(len(todo) + to_come)
-                    shown.message(f"{known}, {parallel} at a time")
+                    shown.message(f"{jobs(len(todo) + to_come)}, {parallel} at a time")
                     shown.message("starting: importing TensorFlow takes 3 to 15 s")
                     _wait_for_server(todo)
                 signals.started = True

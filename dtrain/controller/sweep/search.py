@@ -76,7 +76,7 @@ class Tpe:
             pruner=pruners.MedianPruner(startup) if pruning else pruners.NopPruner(),
         )
         self._trials: list[Any] = []  # Optuna's, by the job's number
-        self.total: int | None = trials
+        self.total = trials
 
     def _distribution(self, dimension: Dimension) -> Any:
         kinds = self._optuna.distributions

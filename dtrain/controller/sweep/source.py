@@ -14,8 +14,8 @@ class Source(Protocol):
     Jobs are numbered from 0, first those of :meth:`ahead`, then those of :meth:`next`.
     """
 
-    #: How many jobs there will be at most, None where that is not known.
-    total: int | None
+    #: How many jobs there will be at most.
+    total: int
 
     def ahead(self, past: Sequence[Sequence[str]]) -> list[list[str]]:
         """Return the overrides of the jobs that are known: all are checked before one runs.
@@ -47,7 +47,7 @@ class Grid:
 
     def __init__(self, jobs: Sequence[Sequence[str]]):
         self._jobs = [list(job) for job in jobs]
-        self.total: int | None = len(self._jobs)
+        self.total = len(self._jobs)
 
     def ahead(self, past: Sequence[Sequence[str]]) -> list[list[str]]:
         """Return all."""

@@ -68,11 +68,11 @@ class Table:
 
     Args:
         objective: its name.
-        total: how many jobs there will be, None where that is not known.
+        total: how many jobs there will be at most.
         console: where to; standard error if None.
     """
 
-    def __init__(self, objective: str, total: int | None, console: Console | None = None):
+    def __init__(self, objective: str, total: int, console: Console | None = None):
         self.rows: dict[int, Row] = {}
         self._objective = objective
         self._total = total
@@ -131,7 +131,7 @@ class Table:
     def _done(self) -> str:
         unfinished = ("waiting", "running", "recording")
         done = sum(row.state not in unfinished for row in self.rows.values())
-        return f"{done} of {self._total or len(self.rows)} done"
+        return f"{done} of {self._total} done"
 
     def _picture(self) -> RichTable:
         """Return the table, of as many rows as the terminal has room for."""
