@@ -219,6 +219,11 @@ def test_one_warning_for_one_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     assert line.doubts == 3
 
 
+def test_a_long_error_is_cut() -> None:
+    assert courier.reason(ConnectionError("x" * 300)) == "x" * 300
+    assert courier.reason(ConnectionError("x" * 301)) == "x" * 299 + "…"
+
+
 def test_one_job_of_a_sweep_speaks_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     first, elsewhere = Line(monkeypatch), Line(monkeypatch, "elsewhere")
     second = Line(monkeypatch, "here too")

@@ -130,7 +130,8 @@ class Courier:
 def reason(error: Exception) -> str:
     """Return an error in one line without secrets."""
     lines = secrets.mask(str(error)).splitlines() or [type(error).__name__]
-    return lines[0][:_CHARACTERS]
+    text = lines[0]
+    return text if len(text) <= _CHARACTERS else f"{text[: _CHARACTERS - 1]}…"
 
 
 class Tracker:
