@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Any
 
-from dtrain.errors import UsageError
+from dtrain.task.rules import choose, pattern, refused
 
 
 def assign(rules: Any, layers: Iterable[tuple[str, int]], devices: int) -> list[int]:
@@ -28,19 +27,9 @@ def assign(rules: Any, layers: Iterable[tuple[str, int]], devices: int) -> list[
     known = list(layers)
     if rules == "auto":
         return _shares([size for _, size in known], devices)
-    found: list[int | None] = [None for _ in known]
-    for pattern, device in [_read(rule, devices) for rule in _listed(rules)]:
-        matches = [i for i, (path, _) in enumerate(known) if re.search(pattern, path)]
-        if not matches:
-            paths = [path for path, _ in known]
-            raise _refused(
-                pattern, "no layer of this model has such a path",
-                ", ".join(paths[:12]) + (", ..." if len(paths) > 12 else ""),
-            )  # fmt: skip
-        for i in matches:
-            if found[i] is None:
-                found[i] = device
-    return [device or 0 for device in found]
+    paths = [path for path, _ in known]
+    found = choose(rules, paths, "layer", lambda rule: _read(rule, devices))
+    return [rule[1] if rule else 0 for rule in found]
 
 
 def _shares(sizes: list[int], devices: int) -> list[int]:
@@ -52,29 +41,13 @@ def _shares(sizes: list[int], devices: int) -> list[int]:
     return found
 
 
-def _listed(rules: Any) -> list[Any]:
-    if not isinstance(rules, list):
-        raise _refused(rules, "is no list of rules", "auto, or a list")
-    return rules
-
-
 def _read(rule: Any, devices: int) -> tuple[str, int]:
     """Return (pattern, device)."""
     if not isinstance(rule, dict) or set(rule) != {"layer", "device"}:
-        raise _refused(rule, "is no rule", "{layer: PATTERN, device: INDEX}")
-    pattern, device = rule["layer"], rule["device"]
-    try:
-        re.compile(pattern)
-    except (re.error, TypeError) as error:
-        raise _refused(
-            pattern, f"is no regular expression ({error})", "Python's regular expressions"
-        ) from None
+        raise refused(rule, "is no rule", "{layer: PATTERN, device: INDEX}")
+    path, device = pattern(rule["layer"]), rule["device"]
     if not isinstance(device, int) or isinstance(device, bool) or not 0 <= device < devices:
-        raise _refused(
-            pattern, f"there is no device {device}: the run has {devices}", f"0 to {devices - 1}"
+        raise refused(
+            path, f"there is no device {device}: the run has {devices}", f"0 to {devices - 1}"
         )
-    return pattern, device
-
-
-def _refused(value: Any, problem: str, accepted: str) -> UsageError:
-    return UsageError("strategy.rules", value, problem, accepted, "strategy.rules=auto")
+    return path, device

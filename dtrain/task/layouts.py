@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from dtrain.errors import UsageError
+from dtrain.task.rules import choose, pattern, refused
 
 #: ``strategy.rules=auto`` leaves variables of fewer elements whole: there is little to spare.
 AUTO_ELEMENTS = 1024
@@ -71,19 +70,16 @@ def place(rules: Any, variables: Iterable[tuple[str, Shape]], parts: int) -> lis
     known = list(variables)
     if rules == "auto":
         return [_largest(shape, parts) for _, shape in known]
-    found: list[Placement | None] = [None for _ in known]
-    for pattern, kind, axis in [_read(rule) for rule in _listed(rules)]:
-        matches = [i for i, (path, _) in enumerate(known) if re.search(pattern, path)]
-        if not matches:
-            paths = [path for path, _ in known]
-            raise _refused(
-                pattern, "no variable of this model has such a path",
-                ", ".join(paths[:12]) + (", ..." if len(paths) > 12 else ""),
-            )  # fmt: skip
-        for i in matches:
-            if found[i] is None:
-                found[i] = Placement(_axis(pattern, axis, *known[i], parts), kind == "gather")
-    return [placement or Placement() for placement in found]
+    chosen = choose(rules, [path for path, _ in known], "variable", _read)
+    placements = []
+    for rule, (path, shape) in zip(chosen, known, strict=True):
+        if rule is None:
+            placements.append(Placement())
+        else:
+            words, (kind, axis) = rule
+            axis = _axis(words, axis, path, shape, parts)
+            placements.append(Placement(axis, gathered=kind == "gather"))
+    return placements
 
 
 def slot(name: str, shape: Shape, placed: Iterable[tuple[str, Shape, Placement]]) -> Placement:
@@ -110,44 +106,28 @@ def _largest(shape: Shape, parts: int) -> Placement:
     return Placement(max(axes, key=lambda axis: (shape[axis], axis)), gathered=True)
 
 
-def _listed(rules: Any) -> list[Any]:
-    if not isinstance(rules, list):
-        raise _refused(rules, "is no list of rules", "auto, or a list")
-    return rules
-
-
-def _read(rule: Any) -> tuple[str, str, int]:
-    """Return (pattern, ``split`` or ``gather``, axis)."""
+def _read(rule: Any) -> tuple[str, tuple[str, int]]:
+    """Return (pattern, (``split`` or ``gather``, axis))."""
     kinds = [key for key in ("split", "gather") if isinstance(rule, dict) and key in rule]
     if len(kinds) != 1 or set(rule) != {"path", kinds[0]}:
-        raise _refused(rule, "is no rule", "{path: PATTERN, split: AXIS} or {..., gather: AXIS}")
-    pattern, axis = rule["path"], rule[kinds[0]]
-    try:
-        re.compile(pattern)
-    except (re.error, TypeError) as error:
-        raise _refused(
-            pattern, f"is no regular expression ({error})", "Python's regular expressions"
-        ) from None
+        raise refused(rule, "is no rule", "{path: PATTERN, split: AXIS} or {..., gather: AXIS}")
+    path, axis = pattern(rule["path"]), rule[kinds[0]]
     if not isinstance(axis, int) or isinstance(axis, bool):
-        raise _refused(pattern, f"{kinds[0]}: {axis} is no axis", "a whole number")
-    return pattern, kinds[0], axis
+        raise refused(path, f"{kinds[0]}: {axis} is no axis", "a whole number")
+    return path, (kinds[0], axis)
 
 
-def _axis(pattern: str, axis: int, path: str, shape: Shape, parts: int) -> int:
+def _axis(rule: str, axis: int, path: str, shape: Shape, parts: int) -> int:
     rank, text = len(shape), list(shape)
     if not -rank <= axis < rank:
-        raise _refused(
-            pattern, f"{path} has shape {text} and no axis {axis}",
+        raise refused(
+            rule, f"{path} has shape {text} and no axis {axis}",
             f"{-rank} to {rank - 1}" if rank else "no rule for it",
         )  # fmt: skip
     if shape[axis] % parts:
         fit = [each for each, size in enumerate(shape) if size % parts == 0]
-        raise _refused(
-            pattern, f"axis {axis} of {path}, of shape {text}, cannot be split in {parts}",
+        raise refused(
+            rule, f"axis {axis} of {path}, of shape {text}, cannot be split in {parts}",
             f"axis {' or '.join(map(str, fit))}" if fit else f"sizes that {parts} divides",
         )  # fmt: skip
     return axis % rank
-
-
-def _refused(value: Any, problem: str, accepted: str) -> UsageError:
-    return UsageError("strategy.rules", value, problem, accepted, "strategy.rules=auto")

@@ -1,0 +1,63 @@
+"""Rules in YAML over the paths of a model's layers or variables: the first that matches holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from dtrain.errors import UsageError
+
+T = TypeVar("T")
+_PATHS = 12  # that an error names
+
+
+def choose(
+    rules: Any, paths: Sequence[str], what: str, read: Callable[[Any], tuple[str, T]]
+) -> list[tuple[str, T] | None]:
+    """Find the rule that holds for each path.
+
+    Args:
+        rules: a list of nodes, as they come from YAML.
+        paths: of what there is.
+        what: that is, in a word.
+        read: returns a node's regular expression (:func:`pattern`) and what it says.
+
+    Returns:
+        For each path what ``read`` made of the first rule whose expression is found in it.
+
+    Raises:
+        UsageError: ``rules`` is no list, or one matches nothing.
+    """
+    if not isinstance(rules, list):
+        raise refused(rules, "is no list of rules", "auto, or a list")
+    found: list[tuple[str, T] | None] = [None for _ in paths]
+    for rule in [read(node) for node in rules]:
+        matches = [i for i, path in enumerate(paths) if re.search(rule[0], path)]
+        if not matches:
+            raise refused(
+                rule[0], f"no {what} of this model has such a path",
+                ", ".join(paths[:_PATHS]) + (", ..." if len(paths) > _PATHS else ""),
+            )  # fmt: skip
+        for i in matches:
+            found[i] = found[i] or rule
+    return found
+
+
+def pattern(value: Any) -> str:
+    """Return ``value``, which must be a regular expression.
+
+    Raises:
+        UsageError: it is none.
+    """
+    try:
+        re.compile(value)
+    except (re.error, TypeError) as error:
+        problem = f"is no regular expression ({error})"
+        raise refused(value, problem, "Python's regular expressions") from None
+    return str(value)
+
+
+def refused(value: Any, problem: str, accepted: str) -> UsageError:
+    """Return the error of a rule that cannot be followed."""
+    return UsageError("strategy.rules", value, problem, accepted, "strategy.rules=auto")
