@@ -67,6 +67,7 @@ CONTROLLER = [
     "result",
     "member",
     "job",
+    "sweep.options",
     "sweep.source",
     "sweep.space",
     "sweep.search",

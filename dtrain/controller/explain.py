@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import IntervalSweep, Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -20,9 +22,11 @@ from omegaconf.errors import OmegaConfBaseException
 from dtrain.controller import schema
 from dtrain.errors import DtrainError, UsageError, nearest
 
+#: Hydra's own launcher and sweeper, which know nothing of jobs of several processes.
+_HYDRAS = "basic"
 _ERRORS = (HydraException, OmegaConfBaseException)
 #: OmegaConf's names of types, and ours.
-_TYPES = {"Integer": "whole numbers", "Float": "numbers", "Boolean": "true or false"}
+_TYPES = {"Integer": "whole numbers", "Float": "numbers", "bool": "true or false"}
 
 
 def explain(error: Exception, arguments: list[str]) -> DtrainError:
@@ -69,8 +73,11 @@ def _parse(words: list[str]) -> list[Override]:
                 key, value, "cannot be read", "KEY=VALUE in Hydra's grammar", hint
             ) from None
         if override.is_sweep_override():  # each job's own value
-            values = override.sweep_string_iterator()
-            key = override.get_key_element()
+            key, drawn = override.get_key_element(), override.value()
+            values: Iterable[Any] = (
+                [drawn.start] if isinstance(drawn, IntervalSweep)
+                else override.sweep_string_iterator()
+            )  # fmt: skip
             overrides += [parser.parse_override(f"{key}={single}") for single in values]
         else:
             overrides.append(override)
@@ -88,8 +95,10 @@ class Choices:
         loader = GlobalHydra.instance().config_loader()
         top = [name for name in loader.list_groups("") if name not in ("schema", "hydra")]
         nested = [f"optimizer/{name}" for name in loader.list_groups("optimizer")]
+        nested += ["hydra/launcher", "hydra/sweeper"]
         self.groups: dict[str, list[str]] = {
-            name: loader.get_group_options(name) for name in [*top, *nested]
+            name: [option for option in loader.get_group_options(name) if option != _HYDRAS]
+            for name in [*top, *nested]
         }
         self._search: list[str] = []
         if folder is not None:
@@ -100,12 +109,12 @@ class Choices:
                 self.groups.setdefault(group, []).append(file.stem)
 
     def _compose(self, overrides: list[str]) -> DictConfig:
-        return compose("config", [*self._search, *overrides])
+        return compose("config", [*self._search, *overrides], return_hydra_config=True)
 
     def check_group(self, override: Override) -> UsageError | None:
         """Say what is wrong with ``group=option``, where this is one."""
         key, value = override.key_or_group, override.get_value_element_as_str()
-        if "." in key or key.startswith("hydra"):
+        if "." in key or (key.startswith("hydra") and key not in self.groups):
             return None
         names = sorted({*self.groups, *schema.Config.__dataclass_fields__})
         if key not in names:
@@ -138,15 +147,21 @@ class Choices:
             cause = error.__cause__ or error
         parent, _, name = key.rpartition(".")
         node = OmegaConf.select(config, parent) if parent else config
+        if not OmegaConf.is_config(node) and key.startswith("hydra"):
+            return None  # Hydra's own words are better
         if not OmegaConf.is_config(node):
-            head, names = key.split(".")[0], sorted(str(k) for k in config)
+            head, names = key.split(".")[0], sorted(str(k) for k in config if k != "hydra")
             right = (nearest(head, names) or "trainer") + key[len(head) :]
             return UsageError(
                 key, value, f"there is no {parent}", ", ".join(names), f"{right}={value}"
             )
         names = sorted(str(k) for k in node)
         if name not in names and not override.is_add():
-            right = ".".join(filter(None, (parent, nearest(name, names) or names[0])))
+            own = [each for each in names if each != "_target_"]
+            # A function of one's own may take what no file has: it is added.
+            right = f"+{key}"
+            if own:
+                right = ".".join(filter(None, (parent, nearest(name, own) or own[0])))
             return UsageError(
                 key, value, "there is no such key", ", ".join(names), f"{right}={value}"
             )
@@ -154,8 +169,16 @@ class Choices:
         example = OmegaConf.select(config, key)
         return UsageError(
             key, value, f"has the wrong type ({text})", _accepted(text),
-            f"{key}={getattr(example, 'name', example)}",
+            f"{key}={_typed(example)}",
         )  # fmt: skip
+
+
+def _typed(example: Any) -> str:
+    """Return a value as one types it."""
+    words = {True: "true", False: "false", None: "null"}
+    if example is None or isinstance(example, bool):
+        return words[example]
+    return str(getattr(example, "name", example))
 
 
 def _accepted(text: str) -> str:
@@ -163,8 +186,11 @@ def _accepted(text: str) -> str:
     options = re.search(r"expected one of \[(.*?)\]", text)
     if options:
         return options.group(1)
-    kind = re.search(r"converted to (\w+)", text)
-    return _TYPES.get(kind.group(1), kind.group(1)) if kind else "a value of the default's type"
+    kind = re.search(r"converted to (\w+)|not a valid (bool)", text)
+    if kind is None:
+        return "a value of the default's type"
+    name = kind.group(1) or kind.group(2)
+    return _TYPES.get(name, name)
 
 
 def _first_line(error: BaseException) -> str:

@@ -21,6 +21,28 @@ EARLY = {
     "enum": (["hardware.precision=float8"], ["float8", "mixed_bfloat16", "precision=float32"]),
     "grammar": (["trainer.metrics=[a"], ["trainer.metrics=[a", "cannot be read"]),
     "sweep": (["-m", "model=cnn,mpl"], ["model=mpl", "type: model=mlp"]),
+    "sweeper": (
+        ["-m", "seed=1,2", "hydra/sweeper=optun"],
+        ["hydra/sweeper=optun", "accepted: grid, optuna, random", "type: hydra/sweeper=optuna"],
+    ),
+    "all of an interval": (
+        ["-m", "optimizer.learning_rate=interval(0,1)"],
+        ["optimizer.learning_rate=interval(0,1)", "no end of values", "type: hydra/sweeper=random"],
+    ),
+    "beside an interval": (
+        ["-m", "hydra/sweeper=random", "seed=interval(0,9)", "modle=mlp"],
+        ["type: model=mlp"],
+    ),
+    "trials": (
+        ["-m", "hydra/sweeper=random", "seed=1,2", "hydra.sweeper.trials=few"],
+        ["trials=few", "accepted: whole numbers; type: hydra.sweeper.trials=20"],
+    ),
+    "key of hydra": (["hydra.run.dri=x"], ["accepted: dir; type: hydra.run.dir=x"]),
+    "key of a function": (
+        ["model=custom", "model._target_=mine.build", "model.width=8"],
+        ["model.width=8: there is no such key", "type: +model.width=8"],
+    ),
+    "flag": (["dry_run=maybe"], ["accepted: true or false; type: dry_run=false"]),
     "batch 0": (["trainer.batch_size=0"], ["trainer.batch_size=0", "at least 1"]),
     "negative seed": (["seed=-1"], ["seed=-1", "at least 0"]),
     "large seed": (["seed=2147483648"], ["seed=2147483648", "2147483647"]),

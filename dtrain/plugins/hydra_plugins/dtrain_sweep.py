@@ -15,7 +15,7 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext
 from omegaconf import DictConfig
 
-from dtrain.controller.sweep import Grid, Source
+from dtrain.controller.sweep import Grid, Source, options
 from dtrain.controller.sweep.search import Random, Tpe
 from dtrain.errors import UsageError
 
@@ -52,6 +52,14 @@ class GridSweeper(BasicSweeper):
         loader: Any = self.hydra_context.config_loader
         parser = OverridesParser.create(config_loader=loader)
         overrides = parser.parse_overrides([*self._parse_config(), *arguments])
+        for each in overrides:
+            if each.is_interval_sweep():
+                raise UsageError(
+                    each.get_key_element(), each.get_value_string(),
+                    "has no end of values, and hydra/sweeper=grid tries all", "a,b,c, range(a,b,c) "
+                    "or choice(a,b,c); or hydra/sweeper=random, which draws",
+                    "hydra/sweeper=random hydra.sweeper.trials=20",
+                )  # fmt: skip
         [jobs] = self.split_arguments(overrides, max_batch_size=None)
         return self.launcher.launch(jobs, initial_job_idx=0)
 
@@ -114,22 +122,8 @@ class OptunaSweeper(SearchSweeper):
         return Tpe(words, self._trials, self._seed, self._maximize, self._startup, self._pruning)
 
 
-_HERE = "hydra_plugins.dtrain_sweep"
-ConfigStore.instance().store(
-    group="hydra/launcher", name="dtrain", node={"_target_": f"{_HERE}.SweepLauncher"}
-)
-# Values may be given as hydra.sweeper.params in a file, too.
-ConfigStore.instance().store(
-    group="hydra/sweeper",
-    name="grid",
-    node={"_target_": f"{_HERE}.GridSweeper", "max_batch_size": None, "params": None},
-)
-_SEARCH = {"params": None, "trials": 20, "seed": 0}
-ConfigStore.instance().store(
-    group="hydra/sweeper", name="random", node={"_target_": f"{_HERE}.RandomSweeper", **_SEARCH}
-)
-ConfigStore.instance().store(
-    group="hydra/sweeper",
-    name="optuna",
-    node={"_target_": f"{_HERE}.OptunaSweeper", **_SEARCH, "startup": 10, "pruning": True},
-)
+_store = ConfigStore.instance().store
+_store(group="hydra/launcher", name="dtrain", node=options.Launcher)
+_store(group="hydra/sweeper", name="grid", node=options.Grid)
+_store(group="hydra/sweeper", name="random", node=options.Random)
+_store(group="hydra/sweeper", name="optuna", node=options.Optuna)
