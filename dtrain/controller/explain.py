@@ -22,9 +22,9 @@ from omegaconf.errors import OmegaConfBaseException
 from dtrain.controller import schema
 from dtrain.errors import DtrainError, UsageError, nearest
 
-#: Hydra's own launcher and sweeper, which know nothing of jobs of several processes.
-_HYDRAS = "basic"
 _ERRORS = (HydraException, OmegaConfBaseException)
+#: Hydra's own launcher and sweeper: no choice, they know nothing of jobs of several processes.
+_BASIC = "basic"
 #: OmegaConf's names of types, and ours.
 _TYPES = {"Integer": "whole numbers", "Float": "numbers", "bool": "true or false"}
 
@@ -97,7 +97,7 @@ class Choices:
         nested = [f"optimizer/{name}" for name in loader.list_groups("optimizer")]
         nested += ["hydra/launcher", "hydra/sweeper"]
         self.groups: dict[str, list[str]] = {
-            name: [option for option in loader.get_group_options(name) if option != _HYDRAS]
+            name: [option for option in loader.get_group_options(name) if option != _BASIC]
             for name in [*top, *nested]
         }
         self._search: list[str] = []

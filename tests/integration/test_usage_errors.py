@@ -37,6 +37,10 @@ EARLY = {
         ["-m", "hydra/sweeper=random", "seed=1,2", "hydra.sweeper.trials=few"],
         ["trials=few", "accepted: whole numbers; type: hydra.sweeper.trials=20"],
     ),
+    "batches": (
+        ["-m", "seed=1,2", "hydra.sweeper.max_batch_size=1"],
+        ["hydra.sweeper.max_batch_size=1: there is no such key", "accepted: _target_, params"],
+    ),
     "key of hydra": (["hydra.run.dri=x"], ["accepted: dir; type: hydra.run.dir=x"]),
     "key of a function": (
         ["model=custom", "model._target_=mine.build", "model.width=8"],

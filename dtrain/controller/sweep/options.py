@@ -23,7 +23,6 @@ class Grid:
     """All combinations; in a file ``params`` has what ``-m`` has on the command line."""
 
     _target_: str = f"{_PLUGIN}.GridSweeper"
-    max_batch_size: int | None = None
     params: Any = None  # a node; typed as one it could not be given as a whole
 
 

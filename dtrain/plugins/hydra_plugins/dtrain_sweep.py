@@ -44,7 +44,13 @@ class GridSweeper(BasicSweeper):
 
     Hydra's would compose each job once more, and make a folder before it is known whether all are
     in order.
+
+    Args:
+        params: as of :class:`SearchSweeper`.
     """
+
+    def __init__(self, params: dict[str, str] | None):
+        super().__init__(max_batch_size=None, params=params)
 
     def sweep(self, arguments: list[str]) -> Any:
         """Run the job of each combination."""
