@@ -215,6 +215,19 @@ def test_plain_tensors_are_averaged_over_examples(kind: str, devices: int) -> No
 
 
 @pytest.mark.task
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
+def test_a_call_does_not_span_points_where_the_rate_moves(policy: str) -> None:
+    import keras
+
+    keras.config.set_dtype_policy(policy)
+    for schedule, spans in ((None, True), ({"_target_": "dtrain.schedules.cosine"}, False)):
+        adam = {"_target_": "keras.optimizers.Adam", "learning_rate": 0.01}
+        adam |= {"schedule": schedule} if schedule else {}
+        _, _, steps, _ = prepare("OneDevice", 1, settings(optimizer=adam))
+        assert steps.spans_points == spans
+
+
+@pytest.mark.task
 def test_another_number_of_steps_traces_nothing_again() -> None:
     model, _, steps, _ = prepare("OneDevice", 1, settings(**PLAIN))
     steps.train(1)

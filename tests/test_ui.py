@@ -76,6 +76,7 @@ def test_a_server_that_does_not_start(capsys: pytest.CaptureFixture[str], starte
 
 
 ANSWERS = """
+HALF = globals().get("HALF")  # of an answer; None for all of it
 import http.server, json, os, sys
 class Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_): pass
@@ -90,7 +91,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def say(self, answer):
         self.send_response(CODE if self.command == "POST" else 200)
         self.end_headers()
-        self.wfile.write(json.dumps(answer).encode())
+        self.wfile.write(json.dumps(answer).encode()[:HALF])
 port = int(sys.argv[sys.argv.index("--port") + 1])
 assert sys.argv[sys.argv.index("--host") + 1] == "127.0.0.1"
 http.server.HTTPServer(("127.0.0.1", port), Handler).serve_forever()
@@ -112,6 +113,12 @@ def test_a_server_that_refuses(
     error = capsys.readouterr().err
     assert error.startswith("error: MLflow's server does not answer experiments/search: HTTP Error")
     assert not processes(str(tmp_path))
+
+
+def test_half_an_answer(capsys: pytest.CaptureFixture[str], started: Any) -> None:
+    assert started("CODE, ANSWER, LAST, HALF = 200, {}, 'nothing', 1" + ANSWERS) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: MLflow's server does not answer experiments/search: Expecting")
 
 
 @pytest.mark.usefixtures("store")
