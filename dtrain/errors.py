@@ -85,6 +85,17 @@ class Interrupted(DtrainError):
     exit_code = INTERRUPTED
 
 
+def behind(error: BaseException) -> DtrainError | None:
+    """Return ``error``, or the one that it was raised from, where that is one of dtrain's own.
+
+    AutoGraph wraps what is raised inside a ``tf.function`` of a user's.
+    """
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, DtrainError):
+        found = found.__cause__ or found.__context__
+    return found
+
+
 def nearest(name: str, names: Iterable[str]) -> str | None:
     """Return the one of ``names`` that is most like ``name``, or None if none is near."""
     found = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)

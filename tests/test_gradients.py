@@ -144,6 +144,140 @@ def test_a_gradient_that_one_replica_has_not_is_nobodys(kind: str) -> None:
     assert all(0 < each < 0.1 for each in moved)
 
 
+ROWS, WIDTH = 8, 3
+
+
+def by_hand(weights: Any, table: Any, x: Any, y: Any) -> dict[str, Any]:
+    """Return gradients that a ``train_step`` may take, each by another kind of tape.
+
+    Args:
+        weights: variable ``[WIDTH, 1]``.
+        table: variable ``[5, WIDTH]``, of which rows are looked up.
+        x: float32 ``[rows, WIDTH]``.
+        y: float32 ``[rows, 1]``.
+    """
+    import tensorflow as tf
+
+    def loss(of: Any) -> Any:
+        return tf.reduce_mean(tf.square(tf.tanh(of @ weights) - y))
+
+    def mean_of_rows() -> Any:
+        rows = tf.gather(table, tf.cast(tf.abs(x[:, 0]) * 2, tf.int32) % 5)
+        return tf.reduce_mean(tf.square(rows))
+
+    with tf.GradientTape() as tape:
+        value = loss(x)
+    plain = tape.gradient(value, weights)
+    with tf.GradientTape() as tape:
+        values = tf.square(x @ weights - y)  # a value for each example: the gradient is of the sum
+    vector = tape.gradient(values, [weights])[0]
+    with tf.GradientTape(persistent=True) as tape:
+        one, two = loss(x), loss(2 * x)
+    persistent = tape.gradient(one, weights) + tape.gradient(two, {"w": weights})["w"]
+    with tf.GradientTape() as outer:
+        with tf.GradientTape() as inner:
+            value = loss(x)
+        step = weights - 0.5 * inner.gradient(value, weights)
+        after = tf.reduce_mean(tf.square(x @ step - y))
+    of_gradient = outer.gradient(after, weights)
+    with tf.GradientTape() as outer:
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            scores = x @ weights
+        slopes = inner.gradient(scores, x)  # of inputs: each example has its own
+        penalty = tf.reduce_mean(tf.square(tf.norm(slopes + x, axis=1) - 1))
+    penalty_gradient = outer.gradient(penalty, weights)
+    with tf.GradientTape() as tape:
+        value = mean_of_rows()
+    looked_up, unused = tape.gradient(value, [table, weights])
+    assert isinstance(looked_up, tf.IndexedSlices) and unused is None
+    assert slopes.shape[0] == x.shape[0]
+    return {
+        "plain": plain,
+        "vector": vector,
+        "persistent": persistent,
+        "gradient of a gradient": of_gradient,
+        "penalty": penalty_gradient,
+        "sparse": tf.math.unsorted_segment_sum(looked_up.values, looked_up.indices, 5),
+    }
+
+
+def on_replicas(replicas: int, function: Any) -> dict[str, Any]:
+    """Call ``function(weights, table, x, y)`` in each replica, on its part of one batch."""
+    import numpy as np
+    import tensorflow as tf
+
+    from dtrain.task import gradients, strategies
+
+    kind = "Mirrored" if replicas > 1 else "OneDevice"
+    strategy = getattr(strategies, kind)([f"CPU:{i}" for i in range(replicas)])
+    draw = np.random.default_rng(0).standard_normal
+    x, y = draw((ROWS, WIDTH)).astype(np.float32), draw((ROWS, 1)).astype(np.float32)
+    initial = draw((WIDTH, 1)).astype(np.float32), draw((5, WIDTH)).astype(np.float32)
+    with strategy.engine.scope():
+        variables = [tf.Variable(value) for value in initial]
+    rows = ROWS // replicas
+
+    def replica() -> Any:
+        index = tf.distribute.get_replica_context().replica_id_in_sync_group
+        own = slice(index * rows, (index + 1) * rows)
+        with gradients.averaged(replicas, rows):
+            return function(*variables, tf.constant(x)[own], tf.constant(y)[own])
+
+    found = tf.function(lambda: strategy.engine.run(replica), autograph=False)()
+    return {
+        name: np.asarray(strategy.engine.experimental_local_results(value)[-1])
+        for name, value in found.items()
+    }
+
+
+@pytest.mark.task(devices=4)
+@pytest.mark.parametrize("replicas", [2, 4])
+def test_every_tape_gives_the_gradient_of_the_global_batch(replicas: int) -> None:
+    import numpy as np
+
+    expected, found = on_replicas(1, by_hand), on_replicas(replicas, by_hand)
+    for name, gradient in expected.items():
+        assert np.abs(gradient).max() > 1e-3, name
+        np.testing.assert_allclose(found[name], gradient, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def in_a_branch(weights: Any, table: Any, x: Any, y: Any) -> dict[str, Any]:
+    import tensorflow as tf
+
+    def some() -> Any:
+        with tf.GradientTape() as tape:
+            value = tf.reduce_mean(x @ weights)
+        return tape.gradient(value, weights)
+
+    return {"gradient": tf.cond(tf.reduce_sum(x) > 0, some, lambda: tf.zeros([WIDTH, 1]))}
+
+
+def in_a_function(weights: Any, table: Any, x: Any, y: Any) -> dict[str, Any]:
+    import tensorflow as tf
+
+    @tf.function
+    def some() -> Any:
+        with tf.GradientTape() as tape:
+            value = tf.reduce_mean(x @ weights)
+        return tape.gradient(value, weights)
+
+    return {"gradient": some()}
+
+
+@pytest.mark.task(devices=2)
+@pytest.mark.parametrize("function", [in_a_branch, in_a_function])
+def test_where_replicas_cannot_meet_is_refused_by_name(function: Any) -> None:
+    from dtrain.errors import UsageError, behind
+
+    on_replicas(1, function)
+    with pytest.raises(Exception, match="takes a gradient inside") as caught:
+        on_replicas(2, function)
+    found = behind(caught.value)
+    assert isinstance(found, UsageError)
+    assert str(found).startswith("model=train_step: takes a gradient inside tf.cond, a loop or a")
+
+
 @pytest.mark.task
 def test_workers_that_do_not_wait_cannot_accumulate() -> None:
     import keras
@@ -170,4 +304,4 @@ def test_another_keras_is_refused() -> None:
     from dtrain.task import gradients
 
     with pytest.raises(TrainingError, match=r"Keras 3\S+ sums gradients in a way .*one replica"):
-        gradients.are_sums(SimpleNamespace())
+        gradients.prepare(SimpleNamespace())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -77,7 +76,8 @@ def model(
             )  # fmt: skip
         predicted = built(x, training=False)
     rematerialize(built, config.hardware.remat)
-    _check_classes(predicted, config, splits)
+    if not built.compiled:  # else it has a loss of its own
+        _check_classes(predicted, config, splits)
     with strategy.optimizer_scope():
         chosen = None
         if not built.compiled:
@@ -153,11 +153,7 @@ def _loss(value: Any) -> Any:
                 "a name of keras.losses, or a node with _target_",
                 "trainer.loss=sparse_categorical_crossentropy",
             ) from None  # fmt: skip
-    return _per_example(value) if callable(value) and not _is_keras_loss(value) else value
-
-
-def _is_keras_loss(value: Any) -> bool:
-    return isinstance(value, keras.losses.Loss)
+    return value
 
 
 def _is_function(node: Any) -> bool:
@@ -167,22 +163,6 @@ def _is_function(node: Any) -> bool:
         and "_target_" in node
         and not isinstance(targets.locate(node["_target_"], "trainer.loss._target_"), type)
     )
-
-
-def _per_example(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a loss function that returns a scalar one value an example.
-
-    Keras divides a loss by the number of replicas while it averages it over examples, and skips
-    both for a scalar: its gradients would be summed, not averaged, over the replicas.
-    """
-
-    def loss(y_true: Any, y_pred: Any) -> Any:
-        value = keras.ops.convert_to_tensor(function(y_true, y_pred))
-        if len(value.shape) == 0:
-            value = keras.ops.broadcast_to(value, keras.ops.shape(y_pred)[:1])
-        return value
-
-    return loss
 
 
 def _build_metrics(built: keras.Model, x: Any, y: Any, predicted: Any, weight: Any) -> None:

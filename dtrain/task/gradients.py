@@ -1,57 +1,79 @@
-"""The replicas' gradients are summed first; then the optimizer does with them what it does on one.
+"""Gradients are averaged over the replicas where the tape gives them.
 
-Keras' optimizers sum as late as they can: each replica clips its own gradient, and adds it to
-accumulators of its own, of which a checkpoint would hold one replica's. So norms, and with them the
-numbers, would depend on how many replicas there are.
+The step of a replica sees its part of the global batch as a batch of its own: its losses are those
+of the part, whoever wrote them (a function, a ``Loss`` class, a ``train_step``). What
+``tf.GradientTape.gradient`` returns for variables is then the mean over the replicas, which is the
+gradient of the global batch. So all that follows, such as clipping, a second tape, one optimizer or
+three, does what it does on one device, and the learning rate means the same on any number of
+replicas.
+
+Keras has it in another way: it divides losses by the number of replicas, where it knows of them,
+and its optimizers sum the gradients as late as they can. A loss that Keras does not know of is then
+multiplied by the number of replicas, and each replica clips its own gradient.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
+import contextlib
+import dataclasses
+import functools
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from dtrain.errors import TrainingError
+from dtrain.errors import UsageError
+from dtrain.task import keras_internals
 
-#: Keras' modules that branch on what an optimizer has counted: is it time for an update?
-MODULES = ("base_optimizer", "loss_scale_optimizer")
-
-
-def sum_first(optimizer: keras.optimizers.Optimizer) -> None:
-    """Let every ``apply`` of ``optimizer``, in a replica, begin with the sum over the replicas."""
-    apply = optimizer.apply
-
-    def summed(grads: Any, trainable_variables: Any = None) -> Any:
-        grads = list(grads)
-        present = [gradient for gradient in grads if gradient is not None]
-        context = tf.distribute.get_replica_context()
-        total = iter(context.all_reduce(tf.distribute.ReduceOp.SUM, present) if present else ())
-        return apply([g if g is None else next(total) for g in grads], trainable_variables)
-
-    optimizer.apply = summed
-    are_sums(optimizer)
+#: The step that is traced in this thread: MirroredStrategy traces each replica in one of its own.
+_current = threading.local()
 
 
-def are_sums(optimizer: keras.optimizers.Optimizer) -> None:
-    """Let ``optimizer`` take its gradients for sums: no more to be added, the same everywhere.
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A training step of one of several replicas, while it is traced.
+
+    Attributes:
+        replicas: how many share the global batch.
+        rows: examples that each of them has.
+    """
+
+    replicas: int
+    rows: int
+
+
+@contextlib.contextmanager
+def averaged(replicas: int, rows: int) -> Iterator[None]:
+    """Let what is traced inside, in a replica, get gradients of the global batch.
+
+    Args:
+        replicas: how many share the global batch; with 1 nothing changes.
+        rows: examples that each of them has.
+    """
+    if replicas > 1:
+        install()
+    before = current()
+    _current.step = Step(replicas, rows) if replicas > 1 else None
+    try:
+        yield
+    finally:
+        _current.step = before
+
+
+def current() -> Step | None:
+    """Return the step that is traced in this thread, None outside of one."""
+    return getattr(_current, "step", None)
+
+
+def prepare(optimizer: keras.optimizers.Optimizer) -> None:
+    """Let ``optimizer`` take its gradients for those of the global batch: it reduces no more.
 
     Raises:
-        TrainingError: this version of Keras sums in another way, and would sum once more.
+        TrainingError: this version of Keras reduces in another way.
     """
-    updates = updating(optimizer)
-    if not hasattr(updates, "_all_reduce_sum_gradients"):
-        raise TrainingError(
-            f"Keras {keras.__version__} sums gradients in a way that dtrain does not know; train "
-            "on one replica, or with the Keras of constraints.txt"
-        )
-    updates._all_reduce_sum_gradients = list
-    for name in MODULES:
-        module: Any = importlib.import_module(f"keras.src.optimizers.{name}")
-        if not isinstance(module.ops, _Operations):
-            module.ops = _Operations(module.ops)
+    keras_internals.take_gradients_as_they_are(updating(optimizer))
 
 
 def updating(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
@@ -59,29 +81,73 @@ def updating(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimize
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
-class _Operations:
-    """``keras.ops``, with a ``cond`` in whose branches the replicas may meet.
+def mean(values: list[Any], op: tf.distribute.ReduceOp = tf.distribute.ReduceOp.MEAN) -> list[Any]:
+    """Reduce tensors over the replicas, in one go; differentiable.
 
-    TensorFlow lets them meet in no branch that a replica has taken for itself. So they meet before,
-    and one branch is taken for all, as Keras' own loss scale optimizer does.
+    Args:
+        values: dense tensors and ``tf.IndexedSlices``, the same of all replicas.
+        op: how.
+
+    Raises:
+        UsageError: the replicas cannot meet here: inside a branch, loop or ``tf.function`` that a
+            replica has for itself.
     """
+    context = tf.distribute.get_replica_context()
+    assert context is not None
+    try:
+        reduced: list[Any] = list(context.all_reduce(op, values))
+    except RuntimeError as error:
+        if "merge_call" not in str(error):
+            raise
+        raise UsageError(
+            "model", "train_step",
+            "takes a gradient inside tf.cond, a loop or a tf.function of its own, where the "
+            "replicas cannot meet to average it",
+            "a train_step that calls tape.gradient outside of them, or one replica",
+            "strategy=one_device",
+        ) from None  # fmt: skip
+    return reduced
 
-    def __init__(self, operations: Any):
-        self._operations = operations
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._operations, name)
+def install() -> None:
+    """Have every tape, and Keras' losses, ask :func:`current`; once in a process."""
+    keras_internals.see_batches_of_their_own(current, mean)
+    original = tf.GradientTape.gradient
+    if getattr(original, "by_dtrain", False):
+        return
 
-    def cond(self, pred: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any]) -> Any:
-        """Branch for the side effects; ``pred`` is the same on all replicas."""
-        if not tf.distribute.has_strategy() or tf.distribute.in_cross_replica_context():
-            return self._operations.cond(pred, true_fn, false_fn)
+    @functools.wraps(original)
+    def gradient(self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        found = original(self, target, sources, *args, **kwargs)
+        step = current()
+        if step is None or not tf.distribute.has_strategy():
+            return found
+        return _of_the_global_batch(found, target, sources, step)
 
-        def together(strategy: tf.distribute.Strategy, pred: Any, *branches: Any) -> None:
-            def run(branch: Any) -> Any:
-                strategy.extended.call_for_each_replica(lambda each: each(), args=(branch,))
+    gradient.by_dtrain = True  # type: ignore[attr-defined]
+    tf.GradientTape.gradient = gradient
 
-            first = strategy.experimental_local_results(pred)[0]
-            tf.cond(first, *(lambda branch=branch: run(branch) for branch in branches))
 
-        tf.distribute.get_replica_context().merge_call(together, args=(pred, true_fn, false_fn))
+def _of_the_global_batch(found: Any, target: Any, sources: Any, step: Step) -> Any:
+    gradients, variables = tf.nest.flatten(found), tf.nest.flatten(sources)
+    chosen = [
+        i
+        for i, (gradient, source) in enumerate(zip(gradients, variables, strict=True))
+        if gradient is not None and _is_variable(source)
+    ]
+    if not chosen:
+        return found  # of inputs, such as a gradient penalty's: each replica has its own
+    # The gradient of a vector is that of its sum: with a value for each example the global batch
+    # has `replicas` times as many, and a mean over the replicas would lose that factor.
+    per_example = any(
+        t.shape.rank and t.shape[0] in (step.rows, None)
+        for t in map(tf.convert_to_tensor, tf.nest.flatten(target))
+    )
+    op = tf.distribute.ReduceOp.SUM if per_example else tf.distribute.ReduceOp.MEAN
+    for i, reduced in zip(chosen, mean([gradients[i] for i in chosen], op), strict=True):
+        gradients[i] = reduced
+    return tf.nest.pack_sequence_as(found, gradients)
+
+
+def _is_variable(source: Any) -> bool:
+    return isinstance(source, tf.Variable | keras.Variable | tf.distribute.DistributedValues)

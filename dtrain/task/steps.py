@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from dtrain.task import randomness
+from dtrain.task import gradients, randomness
 from dtrain.task.sums import Sums
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ class Steps:
         evaluation_iterator: Any | None,
         jit_compile: bool = False,
     ):
+        if strategy.replicas > 1:
+            gradients.install()  # ORDER: before anything is traced, an evaluation too
         self._model = model
         self._strategy = strategy
         self._global_batch = global_batch
@@ -154,7 +156,8 @@ class Steps:
         """Run Keras' step on one replica, with the random draws of its rows of the batch."""
         context, replicas = tf.distribute.get_replica_context(), self._strategy.replicas
         rows = self._global_batch // replicas
-        with randomness.part(context.replica_id_in_sync_group, replicas, rows):
+        part = randomness.part(context.replica_id_in_sync_group, replicas, rows)
+        with part, gradients.averaged(replicas, rows):
             return self._model.train_step(data)
 
     def _part(self, data: Any) -> dict[str, tf.Tensor]:
@@ -282,14 +285,16 @@ def has_own_steps(model: keras.Model) -> bool:
 
 
 def scalars(logs: Any) -> dict[str, tf.Tensor]:
-    """Keep what a step returned that is one number, as float32."""
-    numbers = {
-        name: tf.convert_to_tensor(value)
-        for name, value in (logs or {}).items()
-        if value is not None
-    }
-    return {
-        name: tf.cast(value, tf.float32)
-        for name, value in numbers.items()
-        if value.shape.rank == 0 and (value.dtype.is_floating or value.dtype.is_integer)
-    }
+    """Keep what a step returned that is one number, as float32; a dict in it gives its own names.
+
+    As Keras' ``fit`` does with what a ``train_step`` returns.
+    """
+    found: dict[str, tf.Tensor] = {}
+    for name, value in (logs or {}).items():
+        if isinstance(value, dict):
+            found.update(scalars(value))
+        elif value is not None:
+            number = tf.convert_to_tensor(value)
+            if number.shape.rank == 0 and (number.dtype.is_floating or number.dtype.is_integer):
+                found[name] = tf.cast(number, tf.float32)
+    return found

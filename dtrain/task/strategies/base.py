@@ -69,7 +69,7 @@ class Strategy:
     def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
         """Let ``optimizer`` take replicas for one; called in :meth:`optimizer_scope`."""
         if tf.distribute.has_strategy():
-            gradients.sum_first(optimizer)
+            gradients.prepare(optimizer)
 
     def iterate(self, make: Callable[[int, int], tf.data.Dataset]) -> Any:
         """Lay the input out over the replicas.

@@ -39,6 +39,9 @@ class CentralStorage(Strategy):
         whole = not tf.as_dtype(kwargs["dtype"]).is_floating
         if whole and kwargs.get("aggregation", NONE) == NONE:  # seeds and counters
             kwargs["aggregation"] = tf.VariableAggregation.ONLY_FIRST_REPLICA
+        elif kwargs.get("trainable") and kwargs.get("aggregation", NONE) == NONE:
+            # A train_step that assigns weights itself does so alike on all replicas.
+            kwargs["aggregation"] = tf.VariableAggregation.MEAN
         return super()._create(next_creator, **kwargs)
 
 

@@ -101,7 +101,7 @@ class ParameterServer(Strategy):
                 "sync, or an optimizer without gradient_accumulation_steps",
                 "strategy.update=sync",
             )  # fmt: skip
-        gradients.are_sums(optimizer)
+        gradients.prepare(optimizer)
 
     def _place(self, next_creator: Any, **kwargs: Any) -> Any:
         """Put a variable on the server that has the fewest bytes so far."""

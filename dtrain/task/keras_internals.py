@@ -1,0 +1,135 @@
+"""Private names of Keras that a step on several replicas needs: which, why, and a way out.
+
+Each is looked up and checked here alone. Where this version of Keras has something else the run is
+refused by name; ``strategy=one_device`` needs none of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from dtrain.errors import TrainingError
+
+LOSS = "keras.src.losses.loss"
+#: Keras' modules that branch on what an optimizer has counted: is it time for an update?
+OPTIMIZERS = ("base_optimizer", "loss_scale_optimizer")
+#: Functions of :data:`LOSS` that are replaced, and what they must look like.
+PARAMETERS = {
+    "scale_loss_for_distribution": ["value"],
+    "unscale_loss_for_distribution": ["value"],
+    "reduce_values": ["values", "sample_weight", "reduction"],
+    "apply_mask": ["sample_weight", "mask", "dtype", "reduction"],
+}
+
+
+def _unknown(what: str) -> TrainingError:
+    return TrainingError(
+        f"Keras {keras.__version__} {what} in a way that dtrain does not know; train on one "
+        "replica (strategy=one_device), or with the Keras of constraints.txt"
+    )
+
+
+def take_gradients_as_they_are(optimizer: keras.optimizers.Optimizer) -> None:
+    """Let ``optimizer`` reduce no gradients over the replicas: they are reduced already.
+
+    Its ``tf.cond`` (accumulation, EMA) becomes one in whose branches the replicas may meet.
+
+    Raises:
+        TrainingError: this version of Keras reduces in another way, and would do so once more.
+    """
+    if not hasattr(optimizer, "_all_reduce_sum_gradients"):
+        raise _unknown("sums gradients")
+    optimizer._all_reduce_sum_gradients = list
+    for name in OPTIMIZERS:
+        module: Any = importlib.import_module(f"keras.src.optimizers.{name}")
+        if not isinstance(module.ops, _Operations):
+            module.ops = _Operations(module.ops)
+
+
+class _Operations:
+    """``keras.ops``, with a ``cond`` in whose branches the replicas may meet.
+
+    TensorFlow lets them meet in no branch that a replica has taken for itself. So they meet before,
+    and one branch is taken for all, as Keras' own loss scale optimizer does.
+    """
+
+    def __init__(self, operations: Any):
+        self._operations = operations
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._operations, name)
+
+    def cond(self, pred: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any]) -> Any:
+        """Branch for the side effects; ``pred`` is the same on all replicas."""
+        if not tf.distribute.has_strategy() or tf.distribute.in_cross_replica_context():
+            return self._operations.cond(pred, true_fn, false_fn)
+
+        def together(strategy: tf.distribute.Strategy, pred: Any, *branches: Any) -> None:
+            def run(branch: Any) -> Any:
+                strategy.extended.call_for_each_replica(lambda each: each(), args=(branch,))
+
+            first = strategy.experimental_local_results(pred)[0]
+            tf.cond(first, *(lambda branch=branch: run(branch) for branch in branches))
+
+        tf.distribute.get_replica_context().merge_call(together, args=(pred, true_fn, false_fn))
+
+
+def see_batches_of_their_own(
+    step: Callable[[], Any], mean: Callable[[list[Any]], list[Any]]
+) -> None:
+    """Let Keras' losses take the part of a replica for a batch, with denominators of the whole.
+
+    Keras divides a loss by the number of replicas; here nothing does. Where it divides by a number
+    that depends on the examples (those not masked, the sum of their weights), that number is the
+    mean over the replicas, as the replicas' losses are averaged. What it sums is a sum over the
+    global batch.
+
+    Args:
+        step: returns the training step of one of several replicas that is traced now, or None.
+        mean: averages tensors over the replicas.
+
+    Raises:
+        TrainingError: this version of Keras computes losses in another way; nothing is replaced.
+    """
+    module: Any = importlib.import_module(LOSS)
+    if getattr(module, "by_dtrain", False):
+        return
+    for name, expected in PARAMETERS.items():
+        function = getattr(module, name, None)
+        if function is None or list(inspect.signature(function).parameters) != expected:
+            raise _unknown(f"has losses ({name}), and computes them")
+    reduce_values, apply_mask = module.reduce_values, module.apply_mask
+
+    def over_the_whole(value: Any, denominator: Any) -> Any:
+        own = tf.stop_gradient(tf.cast(denominator, tf.float32))
+        [whole] = mean([own])
+        return value * tf.cast(tf.math.divide_no_nan(own, whole), value.dtype)
+
+    def reduced(
+        values: Any, sample_weight: Any = None, reduction: Any = "sum_over_batch_size"
+    ) -> Any:
+        loss = reduce_values(values, sample_weight, reduction)
+        now = step()
+        if now is None or tuple(values.shape) in ((), (0,)):
+            return loss
+        if reduction == "sum":
+            return loss * tf.cast(now.replicas, loss.dtype)
+        if reduction == "mean_with_sample_weight" and sample_weight is not None:
+            return over_the_whole(loss, tf.reduce_sum(tf.cast(sample_weight, tf.float32)))
+        return loss
+
+    def masked(sample_weight: Any, mask: Any, dtype: Any, reduction: Any) -> Any:
+        weight = apply_mask(sample_weight, mask, dtype, reduction)
+        if mask is None or step() is None or reduction not in ("mean", "sum_over_batch_size"):
+            return weight
+        return over_the_whole(weight, tf.reduce_sum(tf.cast(mask, tf.float32)))
+
+    module.scale_loss_for_distribution = module.unscale_loss_for_distribution = lambda value: value
+    module.reduce_values, module.apply_mask = reduced, masked
+    module.by_dtrain = True
