@@ -47,6 +47,7 @@ class Scripted:
         self.evaluated: list[tuple[int, int]] = []
 
     max_steps = 10**6
+    evaluation_examples = BATCH
 
     def train(self, steps: int, ahead: int = 0) -> Any:
         import numpy as np

@@ -179,8 +179,9 @@ def test_evaluation_has_every_example_once() -> None:
     ]  # fmt: skip
     for n, batch, replicas, pipelines in cases:
         source, local = numbers(n), replicas // pipelines
-        steps = pipeline.evaluation_steps(source, batch)
-        assert steps == int(np.ceil(n / batch))
+        batches = pipeline.evaluation_steps(source, batch)
+        assert batches == int(np.ceil(n / batch))
+        steps = int(np.ceil(batches / replicas))
         inputs = pipeline.Inputs(source, source, global_batch=batch, seed=0)
         iterators = [
             pipeline.evaluation(
@@ -193,7 +194,7 @@ def test_evaluation_has_every_example_once() -> None:
             for iterator in iterators:
                 for _ in range(local):
                     (x, y), count = next(iterator)
-                    assert len(x) == len(y) == batch // replicas
+                    assert len(x) == len(y) == batch, "a replica has a whole one"
                     np.testing.assert_array_equal(x[:, 0], y)
                     rows += y[:count].tolist()
         assert rows == 2 * list(range(n)), (n, batch, replicas, pipelines)

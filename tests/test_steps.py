@@ -174,7 +174,7 @@ def test_evaluation_is_keras_own_with_an_uneven_rest(devices: int) -> None:
     # 17 examples: two batches of 8 and a rest of 1, of which a second replica gets nothing.
     model, _, steps, splits = prepare("Mirrored", devices, settings(**BINARY))
     steps.train(3)
-    sums = steps.evaluate(2, 1)
+    sums = steps.evaluate(*divmod(17, steps.evaluation_examples))
     assert sums.examples == 17
     found = steps.results(sums)
     held = splits.validation
@@ -189,7 +189,8 @@ def test_evaluation_is_keras_own_with_an_uneven_rest(devices: int) -> None:
         assert found[name] == pytest.approx(value, rel=1e-5), name
     # Nothing is left over from training, and the input begins again.
     again = steps.evaluate(1, 0)
-    again.add(steps.evaluate(1, 1))
+    left = 17 - steps.evaluation_examples
+    again.add(steps.evaluate(*divmod(left, steps.evaluation_examples)))
     assert steps.results(again) == pytest.approx(found, rel=1e-6)
     # Nor does evaluation leave anything behind for training.
     assert steps.train(1).states[1] == BATCH
@@ -210,8 +211,11 @@ def test_plain_tensors_are_averaged_over_examples(kind: str, devices: int) -> No
     assert results.keys() == {"mean", "rows", "loss", "accuracy"}
 
     held = splits.validation.x[:, 0]
-    assert steps.results(steps.evaluate(2, 5))["mean"] == pytest.approx(held.mean(), rel=1e-5)
-    assert steps.results(steps.evaluate(1, 0))["mean"] == pytest.approx(held[:8].mean(), rel=1e-5)
+    whole = steps.evaluate(*divmod(21, steps.evaluation_examples))
+    assert steps.results(whole)["mean"] == pytest.approx(held.mean(), rel=1e-5)
+    first = steps.evaluate(1, 0)
+    assert first.examples == 8 * devices
+    assert steps.results(first)["mean"] == pytest.approx(held[: 8 * devices].mean(), rel=1e-5)
 
 
 @pytest.mark.task

@@ -382,7 +382,7 @@ def trained(cluster: Cluster, task: Task, devices: list[str]) -> Any:
     sums = steps.train(1)
     sums.add(steps.train(5))
     assert (sums.examples, sums.steps) == (6 * BATCH, 6)
-    held = steps.evaluate(2, 5)
+    held = steps.evaluate(*divmod(21, steps.evaluation_examples))
     assert held.examples == 21
     return steps.results(sums), steps.results(held), model.get_weights()
 

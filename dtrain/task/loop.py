@@ -258,7 +258,7 @@ class Loop:
         """Evaluate every validation example once."""
         hooks, schedule = self._callbacks.hooks, self._schedule
         hooks.on_test_begin()
-        full, rest = divmod(schedule.validation_examples, schedule.global_batch)
+        full, rest = divmod(schedule.validation_examples, self._steps.evaluation_examples)
         sums, done, count = Sums(), 0, 1
         while done < full:
             [agreed] = self._strategy.agree([count if self._records.keeps else 0])

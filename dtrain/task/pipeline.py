@@ -161,9 +161,28 @@ def evaluation(
 ) -> tf.data.Dataset:
     """Return the evaluation batches of some of the replicas: each example once a pass, in order.
 
+    A batch goes whole to one replica. What a step computes of a batch (a mean over the tokens that
+    are not masked, say) is then what one device computes, on any number of replicas.
+
     Returns:
-        An endless dataset of :func:`evaluation_part`.
+        An endless dataset of :func:`evaluation_part`: for each step, one batch for each local
+        replica in turn.
     """
+    source = inputs.validation
+    assert source is not None
+    turns = -(-evaluation_steps(source, inputs.global_batch) // replicas)
+
+    def load(element: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], tf.Tensor]:
+        turn, replica = element // local_replicas % turns, first_replica + element % local_replicas
+        return evaluation_part(inputs, source, turn * replicas + replica, 0, 1)
+
+    return _mapped(tf.data.Dataset.range(tf.int64.max), load)
+
+
+def evaluation_in_parts(
+    inputs: Inputs, *, replicas: int, first_replica: int, local_replicas: int
+) -> tf.data.Dataset:
+    """Return as :func:`evaluation`, but of each batch a part to every replica."""
     source = inputs.validation
     assert source is not None
     steps = evaluation_steps(source, inputs.global_batch)

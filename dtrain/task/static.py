@@ -44,7 +44,7 @@ class StaticSteps(Steps):
         def stretch(first: int, examples: int, batch: int) -> Any:
             part = Stretch(held, first, examples)
             given = dataclasses.replace(inputs, validation=part, global_batch=batch)
-            return strategy.lay_out(pipeline.evaluation, given)
+            return strategy.lay_out(pipeline.evaluation_in_parts, given)
 
         whole = len(held) // inputs.global_batch * inputs.global_batch
         even = (len(held) - whole) // replicas * replicas
@@ -55,6 +55,14 @@ class StaticSteps(Steps):
             self._ends.append((stretch(whole, even, even), even))
         if odd:
             self._ends.append((stretch(whole + even, odd, replicas), odd))
+
+    @property
+    def evaluation_examples(self) -> int:
+        """How many examples one evaluation step takes: a batch, of which each replica has a part.
+
+        TPUs have their memory for parts, as in training.
+        """
+        return self._global_batch
 
     def evaluate(self, steps: int, rest: int) -> Sums:
         """Run ``steps`` full evaluation steps, and the smaller ones of the rest if any."""

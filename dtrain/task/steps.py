@@ -103,10 +103,15 @@ class Steps:
     def restore(self, summary: dict[str, Any]) -> None:
         """Go on counting from a :meth:`summary`; of a run on another strategy it may be empty."""
 
+    @property
+    def evaluation_examples(self) -> int:
+        """How many examples one evaluation step takes: a batch on each replica."""
+        return self._global_batch * self._strategy.replicas
+
     def evaluate(self, steps: int, rest: int) -> Sums:
         """Run ``steps`` full evaluation steps, and one more of ``rest`` examples if any."""
         outcome = self._evaluate(tf.constant(steps + bool(rest), tf.int64))
-        return self._sums(outcome.numpy(), steps * self._global_batch + rest, training=False)
+        return self._sums(outcome.numpy(), steps * self.evaluation_examples + rest, training=False)
 
     def results(self, sums: Sums) -> dict[str, float]:
         """Turn sums into values by name.

@@ -144,6 +144,11 @@ class CoordinatedSteps(Steps):
         sums.steps = steps
         return sums
 
+    @property
+    def evaluation_examples(self) -> int:
+        """How many examples one evaluation step takes: a batch."""
+        return self._global_batch
+
     def evaluate(self, steps: int, rest: int) -> Sums:
         """Run full evaluation steps, and one of ``rest`` examples if any, over all workers."""
         assert self._evaluation_feed is not None

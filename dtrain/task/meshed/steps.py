@@ -53,6 +53,11 @@ class MeshSteps(Steps):
         rows = [self._run(next(self._train_iterator), training=True) for _ in range(steps)]
         return self._sums(_numbers(rows), steps * self._global_batch, training=True)
 
+    @property
+    def evaluation_examples(self) -> int:
+        """How many examples one evaluation step takes: a batch."""
+        return self._global_batch
+
     def evaluate(self, steps: int, rest: int) -> Sums:
         """Run ``steps`` full evaluation steps, and one more of ``rest`` examples if any.
 
