@@ -261,26 +261,80 @@ def write_bytes(path: Path, data: bytes, lasting: bool = False) -> None:
     Raises:
         OSError: it cannot be written; what was there before stays.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    temporary = aside(path)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(temporary, flags, 0o666)
     try:
+        descriptor = os.open(temporary, flags, 0o666)
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
             if lasting:
                 os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
+        if isinstance(error, OSError):  # of a write it names no file, of the others one aside
+            error.filename, error.filename2 = str(path), None
         raise
     if lasting:
-        folder = os.open(path.parent, os.O_RDONLY)
+        sync(path.parent)
+
+
+def aside(path: Path) -> Path:
+    """Return a name beside ``path`` that cannot be foreseen, for what is being made or removed."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+
+
+def sync(folder: Path) -> None:
+    """Flush the names in ``folder`` to the disk: what was made, renamed or removed there."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy a regular file to a new one, on the disk itself on return.
+
+    Raises:
+        DamagedFile: ``source`` is no regular file.
+        OSError: it cannot be read, or ``target`` cannot be written, or is there.
+    """
+    with os.fdopen(open_read(source), "rb") as old, target.open("xb") as new:
         try:
-            os.fsync(folder)  # its name, too
-        finally:
-            os.close(folder)
+            shutil.copyfileobj(old, new)
+            new.flush()
+            os.fsync(new.fileno())
+        except OSError as error:
+            error.filename = error.filename or str(target)
+            raise
+
+
+def unwritable(folder: Path) -> str | None:
+    """Return why nothing more can be written to ``folder``; None if something can."""
+    probe = folder / f".probe.{secrets.token_hex(8)}.tmp"
+    try:
+        with probe.open("xb") as file:
+            file.write(b"\0" * 4096)
+    except OSError as error:
+        return str(error.strerror)
+    finally:
+        remove(probe)
+    return None
+
+
+def open_lock(path: Path) -> int:
+    """Open a file to lock it, made where it is not there; return the descriptor.
+
+    Raises:
+        DamagedFile: it is no regular file.
+        OSError: it cannot be made or opened.
+    """
+    with contextlib.suppress(FileExistsError):
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    return _open(path, os.O_RDWR)
 
 
 def open_append(path: Path) -> int:
@@ -314,7 +368,25 @@ def truncate(path: Path, size: int) -> None:
         os.close(descriptor)
 
 
-# Removing
+# Replacing and removing
+
+
+def replace(source: Path, target: Path) -> None:
+    """Give ``source`` the name ``target``, of which the file that is there, if any, is gone.
+
+    Raises:
+        OSError: it cannot be done; both are as they were.
+    """
+    os.replace(source, target)
+
+
+def rename(source: Path, target: Path) -> None:
+    """Give ``source`` the name ``target``, which is free.
+
+    Raises:
+        OSError: it cannot be done; ``source`` is as it was.
+    """
+    os.rename(source, target)
 
 
 def make_folder(path: Path) -> None:
@@ -368,7 +440,16 @@ def remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     elif os.path.lexists(path):
         with contextlib.suppress(OSError):
-            os.unlink(path)
+            unlink(path)
+
+
+def unlink(path: Path) -> None:
+    """Remove a file.
+
+    Raises:
+        OSError: it is not there, is a folder, or cannot be removed.
+    """
+    os.unlink(path)
 
 
 def remove_leftovers(folder: Path) -> None:

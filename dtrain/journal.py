@@ -23,6 +23,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from dtrain import files
+
 
 def _finite(value: Any) -> Any:
     # JSON has no NaN: a number that is none is written as its name, and read back as a float.
@@ -46,7 +48,7 @@ class Journal:
         self._path = path
         if path.exists():
             whole = path.read_bytes().rfind(b"\n") + 1
-            os.truncate(path, whole)
+            files.truncate(path, whole)
         self._file = path.open("a", encoding="utf-8")
         self._lock = threading.Lock()  # checkpoints are reported from their own thread
 
@@ -80,13 +82,8 @@ def cut(path: Path, step: int) -> None:
         if line["event"] in ("start", "notice", "metrics", "checkpoint", "restart")
         and line.get("step", 0) <= step
     ]
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        for line in kept:
-            file.write(json.dumps(_finite(line)) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    text = "".join(json.dumps(_finite(line)) + "\n" for line in kept)
+    files.write_bytes(path, text.encode(), lasting=True)
 
 
 class Follower:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 from pathlib import Path
 from typing import Any
+
+from dtrain import files
 
 
 class RunDir:
@@ -41,7 +44,7 @@ class RunDir:
         for attempt in range(1, 1000):
             candidate = path if attempt == 1 else path.with_name(f"{path.name}-{attempt}")
             try:
-                candidate.mkdir(parents=True)
+                files.make_folder(candidate)
             except FileExistsError:
                 continue
             return cls(candidate)
@@ -52,20 +55,24 @@ class RunDir:
 
         Returns:
             None where another process has it: its id is in the file.
+
+        Raises:
+            DamagedFile: the file is no regular one.
+            OSError: it cannot be made.
         """
-        descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = files.open_lock(self.path / ".lock")
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
             return None
-        os.truncate(descriptor, 0)
-        os.write(descriptor, f"{os.getpid()}\n".encode())
+        with contextlib.suppress(OSError):  # a full disk: it is locked all the same
+            os.pwrite(descriptor, f"{os.getpid():<31}\n".encode(), 0)
         return descriptor
 
     def holder(self) -> str:
         """Return the id of the process that took the folder last."""
-        return (self.path / ".lock").read_text().strip()
+        return files.read_bytes(self.path / ".lock", 32).decode(errors="replace").strip()
 
 
 def write_text(path: Path, text: str, lasting: bool = False) -> None:
@@ -75,19 +82,7 @@ def write_text(path: Path, text: str, lasting: bool = False) -> None:
         path, text: what goes where.
         lasting: on the disk itself on return, for what a run cannot go on without.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("w") as file:
-        file.write(text)
-        if lasting:
-            file.flush()
-            os.fsync(file.fileno())
-    os.replace(temporary, path)
-    if lasting:
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)  # its name, too
-        finally:
-            os.close(folder)
+    files.write_bytes(path, text.encode(), lasting)
 
 
 def write_json(path: Path, value: Any, lasting: bool = False) -> None:

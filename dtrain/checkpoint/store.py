@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from dtrain import files
 from dtrain.checkpoint import disk
 from dtrain.checkpoint.format import Checkpoint, load, non_finite, write
 from dtrain.errors import CheckpointError
@@ -163,13 +164,13 @@ def _commit(folder: Path, step: int) -> None:
         # last or the one before is found under its name, or aside, by `candidates`.
         if final.exists():
             discard(folder, [aside])
-            os.rename(final, aside)
-            undo.append(lambda: os.rename(aside, final))
-        os.rename(temporary, final)
-        undo.append(lambda: os.rename(final, temporary))
+            files.rename(final, aside)
+            undo.append(lambda: files.rename(aside, final))
+        files.rename(temporary, final)
+        undo.append(lambda: files.rename(final, temporary))
         disk.sync(folder)
         before = _bytes(pointer)
-        os.replace(folder / f"{TEMPORARY}{POINTER}", pointer)
+        files.replace(folder / f"{TEMPORARY}{POINTER}", pointer)
         undo.append(lambda: _put_back(pointer, before))
         disk.sync(folder)
     except BaseException:
@@ -190,11 +191,11 @@ def _bytes(path: Path) -> bytes | None:
 
 def _put_back(pointer: Path, before: bytes | None) -> None:
     if before is None:
-        os.unlink(pointer)
+        files.unlink(pointer)
         return
     temporary = pointer.with_name(f"{TEMPORARY}{POINTER}")
     disk.write(temporary, before)
-    os.replace(temporary, pointer)
+    files.replace(temporary, pointer)
 
 
 def discard(folder: Path, paths: Iterable[Path]) -> None:
@@ -205,7 +206,7 @@ def discard(folder: Path, paths: Iterable[Path]) -> None:
             if path.exists():
                 gone.append(folder / f"{TEMPORARY}{path.name}")
                 disk.remove(gone[-1])
-                os.rename(path, gone[-1])
+                files.rename(path, gone[-1])
         if gone:
             disk.sync(folder)  # ORDER: their names are gone for good before their files go
             for path in gone:
@@ -224,7 +225,7 @@ def tidy(folder: Path) -> None:
             discard(folder, [aside])
         else:
             with contextlib.suppress(OSError):  # it counts where it is, too
-                os.rename(aside, final)
+                files.rename(aside, final)
     for leftover in folder.glob(f"{TEMPORARY}*") if folder.is_dir() else []:
         disk.remove(leftover)
     try:

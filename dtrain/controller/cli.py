@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dtrain import errors, secrets
-from dtrain.controller import private, resume, schema, sweep
+from dtrain.controller import folder, private, resume, schema, sweep
 from dtrain.controller.check import settle
 from dtrain.controller.explain import explain
 from dtrain.controller.job import Outcome, run
@@ -98,12 +98,12 @@ def _job(config: DictConfig) -> Outcome:
     elif config.fork is not None:
         resume.pin(config)
     now = time.localtime()
-    folder = (
+    path = (
         Path(config.output_dir)
         / time.strftime("%Y-%m-%d", now)
-        / f"{time.strftime('%H-%M-%S', now)}_{config.name}"
+        / f"{time.strftime('%H-%M-%S', now)}_{folder.check_name(config.name)}"
     )
-    return run(config, folder, command)
+    return run(config, path, command)
 
 
 def _print(error: Exception) -> None:

@@ -1,13 +1,28 @@
-"""Folders of runs and sweeps: made, taken for one command, removed."""
+"""Folders of runs and sweeps: named, made, taken for one command."""
 
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
+from dtrain import files
 from dtrain.errors import UsageError
 from dtrain.rundir import RunDir
+
+
+def check_name(name: object) -> str:
+    """Return ``name``, which is to be a part of the name of a folder.
+
+    Raises:
+        UsageError: it is not one file name.
+    """
+    problem = files.component(name)
+    if problem is not None:
+        raise UsageError(
+            "name", name, problem, "a file name: letters, digits and the like, without /",
+            "name=baseline",
+        )  # fmt: skip
+    return str(name)
 
 
 def create(path: Path, output_dir: str) -> RunDir:
@@ -19,19 +34,20 @@ def create(path: Path, output_dir: str) -> RunDir:
     try:
         return RunDir.create(path)
     except OSError as error:
-        raise UsageError(
-            "output_dir", output_dir, f"no folder can be made there ({error.strerror})",
-            "a folder that can be written", "output_dir=FOLDER",
-        ) from None  # fmt: skip
+        raise unwritable("output_dir", output_dir, "no folder can be made there", error) from None
 
 
 def lock(rundir: RunDir, key: str) -> int:
     """Take a folder for this command; return the descriptor to close when it is done with it.
 
     Raises:
-        UsageError: another command has it, naming ``key``, which gave the folder.
+        UsageError: another command has it, or it cannot be written, naming ``key``, which gave
+            the folder.
     """
-    descriptor = rundir.lock()
+    try:
+        descriptor = rundir.lock()
+    except OSError as error:
+        raise unwritable(key, rundir.path, "it cannot be locked", error) from None
     if descriptor is None:
         holder = rundir.holder()
         raise UsageError(
@@ -41,14 +57,10 @@ def lock(rundir: RunDir, key: str) -> int:
     return descriptor
 
 
-def remove(path: Path) -> None:
-    """Remove a folder, and those that were made for it above, where they are empty."""
-    shutil.rmtree(path, ignore_errors=True)
-    here = Path.cwd()
-    for parent in list(path.parents)[:3]:  # of the date, of all sweeps, of all runs
-        if parent in (here, *here.parents):
-            return
-        try:
-            os.rmdir(parent)
-        except OSError:
-            return
+def unwritable(key: str, value: object, problem: str, error: OSError) -> UsageError:
+    """Return the error of a folder in which a file cannot be written, with the file and why."""
+    place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+    return UsageError(
+        key, value, f"{problem} ({place}{error.strerror or error})",
+        "a folder that can be written, on a disk with room", f"{key}=FOLDER",
+    )  # fmt: skip

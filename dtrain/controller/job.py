@@ -5,16 +5,17 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from dtrain import checkpoint, errors
+from dtrain import checkpoint, errors, files
 from dtrain.cluster import Cluster
-from dtrain.controller import member, report, result
+from dtrain.controller import before, member, report, result
 from dtrain.controller.check import check
-from dtrain.controller.folder import create, lock, remove
+from dtrain.controller.folder import create, lock, unwritable
 from dtrain.controller.launchers import Env, Launcher
 from dtrain.controller.launchers.describe import describe
 from dtrain.controller.plan import Plan
@@ -22,7 +23,7 @@ from dtrain.controller.progress import Display, Tail, View
 from dtrain.controller.supervisor import Failure, Requests, Signals, Supervisor
 from dtrain.controller.tracking import Shipper, Tracker
 from dtrain.errors import TrainingError, UsageError
-from dtrain.journal import Follower, Journal, cut
+from dtrain.journal import Follower, Journal, cut, read
 from dtrain.rundir import RunDir, read_json, write_json, write_text
 
 #: How often the tasks are started anew on other ports because one was taken.
@@ -110,7 +111,7 @@ class Job:
         self._launcher = launcher
         self._resumed = config.resume is not None
         self._rundir = RunDir(config.resume) if self._resumed else create(folder, config.output_dir)
-        self._lock = lock(self._rundir, "resume")
+        self._lock = self._take()
         self._view: View = view or Display()
         self._tracker: Tracker | None = None
         self._events: list[dict[str, Any]] = []
@@ -122,6 +123,18 @@ class Job:
         self._restarts = 0
         self._replaced = 0  # workers
         self._asked = False  # to stop
+        self._prepared = False
+        self._trained = False  # a task has reported `start`
+        self._past: set[float] = set()  # when earlier starts of a resumed run were
+
+    def _take(self) -> int:
+        if self._resumed:
+            return lock(self._rundir, "resume")
+        try:
+            return lock(self._rundir, "output_dir")
+        except UsageError:
+            files.discard(self._rundir.path)
+            raise
 
     @property
     def folder(self) -> Path:
@@ -131,65 +144,99 @@ class Job:
     def run(self) -> Outcome:
         """Start the tasks, follow them to their end, and write ``result.json``."""
         try:
-            return self._run()
+            with self._requests as signals:
+                return self._run(signals)
         finally:
             os.close(self._lock)
 
-    def _run(self) -> Outcome:
-        self._prepare_folder()
+    def _run(self, signals: Requests) -> Outcome:
+        failure: Failure | None = None
+        refused: UsageError | None = None
+        try:
+            self._prepare()
+            self._view.detail(f"run folder: {report.short(self._rundir.path)}")
+            self._view.detail("starting: importing TensorFlow takes 3 to 15 s")
+            failure = self._attempts(signals)
+        except KeyboardInterrupt:
+            signals.count = max(1, signals.count)
+        except UsageError as error:
+            refused = error
+        except Exception as error:  # whatever it is, result.json says so
+            traceback.print_exc()
+            failure = Failure(self._cluster.chief.name, f"{type(error).__name__}: {error}")
+        finally:
+            signals.started = True  # what comes now is short and must not be torn
+            self._launcher.kill()
+            self._view.close()
+        if refused is not None and not self._trained:
+            self._discard()
+            raise refused
+        if refused is not None:
+            failure = Failure(self._cluster.chief.name, str(refused))
+        if self._prepared:
+            self._look()  # at what was written since the last look
+        outcome = self._finish(signals.count > 0, failure)
+        self._launcher.farewell(outcome.exit_code)
+        return outcome
+
+    def _prepare(self) -> None:
+        """Write what the tasks read; of a resumed run all that is changed is kept, too.
+
+        Raises:
+            UsageError: something cannot be written.
+        """
+        try:
+            if self._resumed:
+                before.recover(self._rundir.path)
+                before.keep(self._rundir.path)
+                self._past = {e["time"] for e in read(self._rundir.journal) if _is_start(e)}
+                self._back_to_the_checkpoint()
+            # Resolved but for references to secrets, which the tasks have in their environment.
+            write_text(self._rundir.config, OmegaConf.to_yaml(self._config), lasting=True)
+            past = read_json(self._rundir.command) or {}  # it may be one of a sweep
+            write_json(self._rundir.command, {**past, **self._command}, lasting=True)
+            self._write_cluster()
+            self._rundir.logs.mkdir(exist_ok=True)
+        except OSError as error:
+            raise self._unwritable(error) from None
         self._follower.new()  # what an earlier start wrote is not news
         self._console.new()
         if self._config.tracking.mlflow:
             shipper = Shipper(self._config, self._rundir, self._cluster)
-            self._tracker = Tracker(shipper, self._rundir.journal, self._view.message)
-        self._view.detail(f"run folder: {report.short(self._rundir.path)}")
-        self._view.detail("starting: importing TensorFlow takes 3 to 15 s")
-        failure: Failure | None = None
-        with self._requests as signals:
-            try:
-                failure = self._attempts(signals)
-            except KeyboardInterrupt:
-                signals.count = max(1, signals.count)
-            except UsageError:
-                self._discard()
-                raise
-            finally:
-                signals.started = True  # what comes now is short and must not be torn
-                self._launcher.kill()
-                self._view.close()
-            self._look()  # at what was written since the last look
-            outcome = self._finish(signals.count > 0, failure)
-            self._launcher.farewell(outcome.exit_code)
-            return outcome
+            self._tracker = Tracker(
+                shipper, self._rundir.journal, self._view.message, past=self._past
+            )
+        self._prepared = True
 
-    def _prepare_folder(self) -> None:
+    def _unwritable(self, error: OSError) -> UsageError:
         if self._resumed:
-            self._back_to_the_checkpoint()
-            # Killed now, it is unfinished: resume=auto goes by this file.
-            self._rundir.result.unlink(missing_ok=True)
-        # Resolved but for references to secrets, which the tasks have in their environment.
-        write_text(self._rundir.config, OmegaConf.to_yaml(self._config), lasting=True)
-        past = read_json(self._rundir.command) or {}  # it may be one of a sweep
-        write_json(self._rundir.command, {**past, **self._command}, lasting=True)
-        self._rundir.logs.mkdir(exist_ok=True)
+            return unwritable("resume", self._rundir.path, "it cannot be resumed", error)
+        return unwritable(
+            "output_dir", self._config.output_dir, "the run cannot be started", error
+        )
+
+    def _write_cluster(self) -> None:
+        write_json(self._rundir.cluster, self._cluster.to_json())
 
     def _back_to_the_checkpoint(self) -> int:
         """Take back from the journal what will be written again; return the step to begin with."""
         found, _ = checkpoint.newest(self._rundir.checkpoints)
         step = found.step if found else 0
         cut(self._rundir.journal, step)
-        self._rundir.progress.unlink(missing_ok=True)
+        files.remove(self._rundir.progress)
         return step
 
     def _attempts(self, signals: Requests) -> Failure | None:
         """Start the tasks, and again after a failure as often as may be."""
         stolen = 0
         while True:
-            write_json(self._rundir.cluster, self._cluster.to_json())
             try:
+                self._write_cluster()
                 self._launcher.start(self._rundir, self._cluster)
             except TrainingError as error:
                 return Failure(self._cluster.chief.name, str(error))
+            except OSError as error:
+                return Failure(self._cluster.chief.name, f"cannot be started ({error})")
             self._launched = time.time()  # TensorFlow is imported: a fork has been answered
             signals.started = True
             supervisor = Supervisor(self._launcher, self._cluster, self._rundir, self._view)
@@ -236,8 +283,18 @@ class Job:
         for event in self._follower.new():
             self._events.append(event)
             self._view.event(event)
+            if _is_start(event) and event["time"] not in self._past and not self._trained:
+                self._trained = True
+                self._begin()
         for line in self._console.new():
             self._view.detail(f"{self._cluster.chief.name} | {line}")
+
+    def _begin(self) -> None:
+        """What the tasks do from now on counts, and no longer what an earlier command did."""
+        try:
+            before.begin(self._rundir.path)
+        except OSError as error:
+            self._view.message(f"error: {error.filename}: {error.strerror}")
 
     def _finish(self, interrupted: bool, failure: Failure | None) -> Outcome:
         code = self._exit_code(interrupted or self._asked)
@@ -245,6 +302,9 @@ class Job:
         if code == errors.FAILED:
             failure = failure or Failure(self._cluster.chief.name)
             problem = result.problem(failure, self._cluster, self._rundir, self._events)
+            full = files.unwritable(self._rundir.path)  # then a task could not say so
+            if full is not None:
+                problem = f"{self._rundir.path} cannot be written ({full}); {problem}"
             log = self._rundir.log(failure.task)
         if code == errors.USAGE:
             message = result.error(self._events) or result.last_words(
@@ -256,6 +316,9 @@ class Job:
         status = {errors.OK: "FINISHED", errors.FAILED: "FAILED"}.get(code, "KILLED")
         if (interrupted or self._asked) and code == errors.FAILED:
             status, problem, log = "KILLED", "stopped before a checkpoint was saved", None
+        kept = self._resumed and not self._trained and code != errors.OK
+        if kept:
+            self._put_back(logs=False)
         found = result.result(
             self._config, self._cluster, self._rundir, self._events,
             status=status, exit_code=code, error=problem, restarts=self._restarts,
@@ -264,22 +327,42 @@ class Job:
         pruned = self._requests.pruned and status == "KILLED"
         if pruned:
             found["pruned"] = True
-        try:
-            write_json(self._rundir.result, found)
-        except OSError as error:
-            self._view.message(f"error: {self._rundir.result}: {error.strerror}")
-        shipped = self._tracker is None or self._tracker.finish(status, time.time())
+        if not kept or not self._rundir.result.exists():  # else how it ended before holds
+            self._write_result(found)
+        shipped = True
+        if not kept and self._tracker is not None:
+            shipped = self._tracker.finish(status, time.time())
         report.print_end(self._view, self._config, self._rundir, found, shipped)
         return Outcome(
             code, found["objective"], interrupted, status, found["seconds"], problem, log, pruned
         )
 
+    def _write_result(self, found: dict[str, Any]) -> None:
+        try:
+            try:
+                write_json(self._rundir.result, found)
+            except OSError:  # on a full disk: what was of use to the display makes room
+                files.remove(self._rundir.progress)
+                write_json(self._rundir.result, found)
+        except OSError as error:
+            self._view.message(f"error: {self._rundir.result}: {error.strerror}")
+
     def _discard(self) -> None:
         """Nothing was trained: leave the disk as it was before."""
+        if self._resumed:
+            self._put_back(logs=True)
+            return
         if self._tracker is not None:
             self._tracker.finish(None, time.time())
-        if not self._resumed:
-            remove(self._rundir.path)
+        files.discard(self._rundir.path)
+
+    def _put_back(self, logs: bool) -> None:
+        if self._tracker is not None:
+            self._tracker.finish(None, time.time())
+        try:
+            before.restore(self._rundir.path, logs)
+        except OSError as error:  # it stays in .before, and the next command tries again
+            self._view.message(f"error: {error.filename}: {error.strerror}")
 
     def _exit_code(self, interrupted: bool) -> int:
         """Reduce the tasks' exit codes to the command's."""
@@ -287,8 +370,12 @@ class Job:
         chief = codes.get(self._cluster.chief.name)
         if chief in (errors.OK, errors.INTERRUPTED):
             return chief  # it is the last to be done, and has saved everything
-        if self._refused() and not any(event["event"] == "start" for event in self._events):
+        if self._refused() and not self._trained:
             return errors.USAGE
         if interrupted and checkpoint.steps(self._rundir.checkpoints):
             return errors.INTERRUPTED
         return errors.FAILED
+
+
+def _is_start(event: dict[str, Any]) -> bool:
+    return bool(event["event"] == "start")

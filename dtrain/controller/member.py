@@ -14,7 +14,7 @@ from dtrain.cluster import Cluster
 from dtrain.controller import report, result
 from dtrain.controller.launchers import Env
 from dtrain.controller.supervisor import INTERVAL, Signals
-from dtrain.rundir import RunDir, read_json, write_json
+from dtrain.rundir import RunDir, read_json, write_json, write_text
 
 #: Parts of the configuration that every task must have alike.
 _DECISIVE = ("seed", "trainer", "dataset", "model", "optimizer", "strategy")
@@ -73,7 +73,7 @@ def _folder(config: DictConfig, cluster: Cluster, path: str) -> RunDir:
         rundir = RunDir(Path(config.output_dir) / Path(path).parent.name / Path(path).name)
     rundir.logs.mkdir(parents=True, exist_ok=True)
     if not _is_of_this_job(rundir, config, cluster):  # none, or what a resumed run left here
-        rundir.config.write_text(OmegaConf.to_yaml(config))
+        write_text(rundir.config, OmegaConf.to_yaml(config))
         write_json(rundir.cluster, cluster.to_json())
     return rundir
 

@@ -16,7 +16,7 @@ from typing import Any
 import keras
 from omegaconf import DictConfig, OmegaConf
 
-from dtrain import checkpoint, errors, identity, secrets, targets
+from dtrain import checkpoint, errors, files, identity, secrets, targets
 from dtrain.cluster import Cluster, Task
 from dtrain.errors import DtrainError, UsageError, nearest
 from dtrain.journal import Journal
@@ -200,7 +200,7 @@ def _save_model(model: keras.Model, rundir: RunDir, records: Records) -> None:
             model.save(kept.model)
         except (NotImplementedError, TypeError, ValueError) as error:
             # A person's class without get_config: the training is not to be lost for that.
-            kept.model.unlink(missing_ok=True)
+            files.remove(kept.model)
             model.save_weights(kept.weights)
             records.event(
                 "notice",

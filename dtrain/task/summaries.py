@@ -6,7 +6,6 @@ draws them into one chart, as Keras does.
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from tensorboard.plugins.hparams import api as hparams
 from tensorboard.plugins.hparams import api_pb2
 from tensorboard.plugins.hparams.summary import session_end_pb
 
-from dtrain import journal
+from dtrain import files, journal
 
 _STATUS = {
     "FINISHED": api_pb2.STATUS_SUCCESS,
@@ -46,7 +45,7 @@ class Summaries:
         profile_steps: tuple[int, int] | None,
         job: dict[str, Any] | None = None,
     ):
-        shutil.rmtree(folder, ignore_errors=True)
+        files.remove(folder)
         self._folder = folder
         self._writers: dict[str, Any] = {}
         self._histograms = histograms

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -141,19 +141,29 @@ class Tracker:
         shipper: does the writing.
         journal: the file to follow.
         warn: called with one line when the server is away, and when it is back.
+        past: times of the starts of a resumed run that earlier commands made.
     """
 
-    def __init__(self, shipper: Shipper, journal: Path, warn: Callable[[str], Any]):
+    def __init__(
+        self,
+        shipper: Shipper,
+        journal: Path,
+        warn: Callable[[str], Any],
+        past: Collection[float] = (),
+    ):
         self._shipper = shipper
         self._follower = Follower(journal)
         self._pending: list[dict[str, Any]] = []
         self._began = False
+        self._past = past
         self._started = time.time()
         self._courier = Courier(shipper.place, self._deliver, shipper.doubt, warn)
 
     def _deliver(self, last: tuple[str, float] | None) -> bool:
         self._pending += self._follower.new()
-        self._began = self._began or any(event["event"] == "start" for event in self._pending)
+        self._began = self._began or any(
+            event["event"] == "start" and event["time"] not in self._past for event in self._pending
+        )
         if last is None and not (self._began and self._pending):
             return False
         self._shipper.open(self._started)

@@ -15,7 +15,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from dtrain import secrets
+from dtrain import files, secrets
 from dtrain.controller import private
 from dtrain.rundir import read_json, write_json
 
@@ -102,7 +102,7 @@ class Store:
             return
         path = Path(match[1])
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.with_name(f".{path.name}.lock").open("w") as file:
+        with os.fdopen(files.open_lock(path.with_name(f".{path.name}.lock")), "r+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
@@ -121,7 +121,7 @@ class Store:
         Returns:
             Its id, and whether it was there before.
         """
-        with (file.parent / f".{file.name}.lock").open("w") as lock:
+        with os.fdopen(files.open_lock(file.with_name(f".{file.name}.lock")), "r+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # the jobs of a sweep look for their parent together
             past = read_json(file)
             if past is None or past["uri"] != self.shown:
