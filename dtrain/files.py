@@ -208,6 +208,8 @@ def _check_events(text: str, path: Path) -> None:
     for count, event in enumerate(yaml.parse(text, Loader=yaml.SafeLoader)):
         if count > NODES:
             raise DamagedFile(path, f"has more than {NODES:,} nodes")
+        if count == 2 and not isinstance(event, yaml.MappingStartEvent):  # the first node
+            raise DamagedFile(path, "is not a mapping")
         if isinstance(event, yaml.AliasEvent):
             raise DamagedFile(path, f"has an alias (*{event.anchor}), which dtrain never writes")
         tag = getattr(event, "tag", None)
@@ -437,7 +439,8 @@ def _is_own(path: Path) -> bool:
 def remove(path: Path) -> None:
     """Remove a file or a folder as far as that can be done; a link is removed, never followed."""
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(RecursionError):  # somebody nested folders without end
+            shutil.rmtree(path, ignore_errors=True)
     elif os.path.lexists(path):
         with contextlib.suppress(OSError):
             unlink(path)

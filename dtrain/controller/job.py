@@ -22,7 +22,7 @@ from dtrain.controller.plan import Plan
 from dtrain.controller.progress import Display, Tail, View
 from dtrain.controller.supervisor import Failure, Requests, Signals, Supervisor
 from dtrain.controller.tracking import Shipper, Tracker
-from dtrain.errors import TrainingError, UsageError
+from dtrain.errors import DamagedFile, TrainingError, UsageError
 from dtrain.journal import Follower, Journal, cut, read
 from dtrain.rundir import RunDir, read_json, write_json, write_text
 
@@ -275,7 +275,7 @@ class Job:
 
     def _look(self) -> None:
         """Show and note what is new."""
-        progress = read_json(self._rundir.progress)
+        progress = self._progress()
         if progress is not None and self._start_seconds is None:
             seconds = round(progress["time"] - self._launched, 3)
             self._start_seconds = seconds if seconds > 0 else None  # launcher=inline forks nothing
@@ -288,6 +288,12 @@ class Job:
                 self._begin()
         for line in self._console.new():
             self._view.detail(f"{self._cluster.chief.name} | {line}")
+
+    def _progress(self) -> dict[str, Any] | None:
+        try:
+            return files.read_json(self._rundir.progress)
+        except (OSError, DamagedFile):  # it is there to be shown, and no run fails for it
+            return None
 
     def _begin(self) -> None:
         """What the tasks do from now on counts, and no longer what an earlier command did."""

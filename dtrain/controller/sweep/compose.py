@@ -16,6 +16,7 @@ from dtrain import identity, targets
 from dtrain.controller import private, resume
 from dtrain.controller.check import Checked, check, settle
 from dtrain.controller.devices import Machine
+from dtrain.controller.folder import check_name
 from dtrain.controller.plan import Plan, plan, sizes
 from dtrain.controller.sweep.slots import gpus
 from dtrain.errors import UsageError
@@ -113,6 +114,7 @@ class Composer:
         with open_dict(config):
             del config["hydra"]  # of which that is a copy
         settle(config)
+        check_name(config.name)
         return config
 
     def _refuse(self, config: DictConfig, differs: dict[str, str]) -> None:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import math
-import shutil
 import sys
 import time
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
-from dtrain import identity
+from dtrain import files, identity
+from dtrain.controller import before
+from dtrain.controller.folder import check_command, open_existing, unwritable
 from dtrain.controller.job import Outcome
 from dtrain.controller.sweep.compose import Draft
-from dtrain.errors import UsageError
-from dtrain.rundir import RunDir, read_json, write_json
+from dtrain.errors import USAGE, DamagedFile, UsageError
+from dtrain.rundir import RunDir, write_json
 
 FILE = "sweep.json"
 #: What the command that goes on with a sweep may say otherwise.
@@ -31,11 +29,20 @@ class Record:
     Args:
         folder: of the sweep.
         data: its contents.
+        resumed: an earlier command began the sweep.
+
+    Attributes:
+        trained: a job of this command has begun to train.
+        refused: why jobs of this command could not be run.
     """
 
-    def __init__(self, folder: Path, data: dict[str, Any]):
+    def __init__(self, folder: Path, data: dict[str, Any], resumed: bool = False):
         self.folder = folder
         self.data = data
+        self.resumed = resumed
+        self.trained = False
+        self.refused: list[str] = []
+        self._others = 0  # jobs of this command that ended otherwise
 
     @classmethod
     def begin(cls, folder: Path, command: dict[str, Any], name: str, config: Any) -> Record:
@@ -102,6 +109,51 @@ class Record:
         self._job(number).update(status="RUNNING", folder=folder.name)
         self.write()
 
+    def train(self) -> None:
+        """Note that a job trains: what an earlier command wrote is of the past."""
+        if not self.trained:
+            self.trained = True
+            try:
+                before.forget(self.folder)
+            except OSError as error:
+                print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether nothing was trained, as no job of this command could be run."""
+        return bool(self.refused) and not self._others and not self.trained
+
+    def keep(self) -> None:
+        """Keep what an earlier command wrote until a job trains.
+
+        Raises:
+            UsageError: there is no room for it.
+        """
+        try:
+            before.keep(self.folder)
+        except OSError as error:
+            raise unwritable(
+                "sweep.resume", self.folder, "it cannot be resumed", error
+            ) from None  # fmt: skip
+
+    def undo(self) -> None:
+        """Leave the disk as it was before this command, in which nothing was trained."""
+        if not self.resumed:
+            files.discard(self.folder)
+            return
+        try:
+            before.restore(self.folder, logs=True)
+        except OSError as error:  # it stays in .before, and the next command tries again
+            print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+
+    def conclude(self, number: int, outcome: Outcome) -> None:
+        """Note how a job of this command ended."""
+        if outcome.exit_code == USAGE:
+            self.refused.append(str(outcome.error))
+        else:
+            self._others += 1
+        self.ended(number, outcome)
+
     def ended(self, number: int, outcome: Outcome) -> None:
         """Note how a job ended."""
         entry = self._job(number)
@@ -150,21 +202,98 @@ def read(folder: Path) -> Record:
     """Read the record of a sweep that is resumed.
 
     Raises:
-        UsageError: there is none, or it cannot be read.
+        DamagedFile: it is not as a sweep wrote it, or the folder holds links, pipes or the like.
+        UsageError: there is none.
     """
-    try:
-        data = read_json(folder / FILE)
-    except (OSError, ValueError):
-        data = {}
-    if not data or not {"command", "jobs", "started", "name"} <= data.keys():
-        spoilt = f"cannot be gone on with: its {FILE} is damaged"
+    data = None
+    if folder.is_dir():
+        open_existing(folder, "sweep.resume")
+        try:
+            data = files.read_json(folder / FILE)
+        except OSError as error:
+            raise unwritable("sweep.resume", folder, "it cannot be read", error) from None
+    if data is None:
         raise UsageError(
-            "sweep.resume", folder,
-            f"is not the folder of a sweep (it has no {FILE})" if data is None else spoilt,
+            "sweep.resume", folder, f"is not the folder of a sweep (it has no {FILE})",
             "a folder that a sweep printed as its sweep folder",
             "sweep.resume=outputs/multirun/DATE/TIME_NAME",
         )  # fmt: skip
-    return Record(folder, data)
+    _check(data, folder / FILE)
+    return Record(folder, data, resumed=True)
+
+
+def _check(data: dict[str, Any], path: Path) -> None:
+    """Refuse what no sweep has written.
+
+    Raises:
+        DamagedFile: naming the first field that is not of its form.
+    """
+    _fields(data, _SWEEP, path, "")
+    check_command(data["command"], path, "command.")
+    numbers: set[int] = set()
+    for index, job in enumerate(data["jobs"]):
+        place = f"jobs[{index}]"
+        if not isinstance(job, dict):
+            raise DamagedFile(path, "is not a mapping", place)
+        _fields(job, _JOB, path, f"{place}.")
+        if job["number"] in numbers:
+            raise DamagedFile(path, f"is that of another job, too: {job['number']}", place)
+        numbers.add(job["number"])
+        files.below(path.parent, job["folder"], path, f"{place}.folder")
+        log = PurePosixPath(job["log"] or "")
+        if log.is_absolute() or ".." in log.parts:
+            raise DamagedFile(path, f"{str(log)[:80]!r} is not below the sweep", f"{place}.log")
+
+
+def _fields(data: dict[str, Any], fields: dict[str, Any], path: Path, place: str) -> None:
+    for name, (kind, accepted) in fields.items():
+        if name not in data and name != "pruned":
+            raise DamagedFile(path, "is missing", f"{place}{name}")
+        if not kind(data.get(name)):
+            raise DamagedFile(path, f"is not {accepted}", f"{place}{name}")
+
+
+def _is(*kinds: type) -> Any:
+    return lambda value: type(value) in kinds  # a bool is no number
+
+
+def _all(container: type, kind: type) -> Any:
+    def check(value: Any) -> bool:
+        items = value.values() if isinstance(value, dict) else value
+        return isinstance(value, container) and all(isinstance(item, kind) for item in items)
+
+    return check
+
+
+_NONE = type(None)
+_STATUSES = ("WAITING", "RUNNING", "FINISHED", "FAILED", "KILLED")
+_STATUS = (lambda value: value in _STATUSES, f"one of {', '.join(_STATUSES)}")
+_SWEEP = {
+    "name": (_is(str), "a text"),
+    "started": (_is(int, float), "a number"),
+    "command": (_is(dict), "a mapping"),
+    "status": _STATUS,
+    "ended": (_is(int, float, _NONE), "a number or null"),
+    "objective": (_is(str), "a text"),
+    "objective_mode": (lambda value: value in ("min", "max"), "min or max"),
+    "baseline": (_is(str, _NONE), "a text or null"),
+    "best": (_is(int, _NONE), "the number of a job or null"),
+    "jobs": (_is(list), "a list of jobs"),
+}
+_JOB = {
+    "number": (lambda value: type(value) is int and value >= 0, "a number from 0"),
+    "folder": (_is(str), "the name of a folder"),
+    "overrides": (_all(list, str), "a list of overrides"),
+    "differs": (_all(dict, str), "a mapping of keys to values"),
+    "hash": (_is(str, _NONE), "a text or null"),
+    "status": _STATUS,
+    "objective": (_is(int, float, _NONE), "a number or null"),
+    "seconds": (_is(int, float, _NONE), "a number or null"),
+    "exit_code": (_is(int, _NONE), "a number or null"),
+    "error": (_is(str, _NONE), "a text or null"),
+    "log": (_is(str, _NONE), "a path or null"),
+    "pruned": (_is(bool, _NONE), "true or false"),
+}
 
 
 def arguments(given: list[str]) -> list[str]:
@@ -212,26 +341,27 @@ def past(record: Record, draft: Draft) -> tuple[str | None, Outcome | None]:
     """Look for what an earlier command has done of a job.
 
     Returns:
-        Its run folder if it is to be gone on with, and how it ended if it is done. Both are None
-        where there is nothing of this very job.
+        Its run folder if it is to be resumed, and how it ended if it is done. Both are None where
+        there is nothing of this very job: it gets a new folder, and what is there stays.
+
+    Raises:
+        DamagedFile: its folder holds links, pipes or the like.
     """
     folder = next((j["folder"] for j in record.jobs if j["number"] == draft.number), None)
-    if folder is None:
+    if folder is None or not (record.folder / folder).is_dir():
         return None, None
-    rundir = RunDir(record.folder / folder)
+    rundir = open_existing(record.folder / folder, "sweep.resume")
     try:
-        config: Any = OmegaConf.load(rundir.config)
-        same = identity.job_hash(config) == draft.hash
-    except FileNotFoundError:  # it was killed before anything was trained
-        shutil.rmtree(rundir.path, ignore_errors=True)
-        return None, None
-    except (OSError, ValueError, YAMLError, OmegaConfBaseException):
-        same = False
-    if not same:
+        if identity.job_hash(files.read_yaml(rundir.config)) != draft.hash:
+            return None, None
+    except (OSError, DamagedFile, OmegaConfBaseException):  # killed before it was written, or spoilt
         return None, None
     try:
-        result = read_json(rundir.result) or {}
-    except json.JSONDecodeError:
+        result = files.read_json(rundir.result) or {}
+    except DamagedFile:
+        result = {}
+    wanted = ("status", "exit_code", "objective", "seconds", "pruned")
+    if any(not _JOB[name][0](result.get(name)) for name in wanted):
         result = {}
     if result.get("status") == "FINISHED" or result.get("pruned"):
         return None, Outcome(
