@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from dtrain import draws, secrets, targets
+from dtrain.versions import version
 
 #: Which examples a step sees.
 DATA = ("dataset", "trainer.batch_size", "trainer.steps_per_epoch")
@@ -88,5 +88,6 @@ def _hash(found: Any) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what computes the numbers."""
-    return {name: importlib.metadata.version(name) for name in _PACKAGES}
+    """Return the versions of what computes the numbers, of what is installed of it."""
+    found = {name: version(name) for name in _PACKAGES}
+    return {name: text for name, text in found.items() if text is not None}

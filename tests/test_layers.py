@@ -23,6 +23,7 @@ SHARED = [
     "journal",
     "targets",
     "draws",
+    "versions",
     "identity",
     "sources",
     "splits",

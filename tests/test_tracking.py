@@ -152,6 +152,16 @@ def test_tags_outside_of_git(tmp_path: Path) -> None:
     assert "git_commit" not in found
 
 
+def test_tags_name_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str | None:
+        return None if name in ("tensorflow", "keras") else "1.2"
+
+    monkeypatch.setattr("dtrain.controller.tracking.shipper.version", version)
+    found = tags(composed(), CLUSTER)
+    assert found["mlflow"] == found["hydra-core"] == "1.2"
+    assert "tensorflow" not in found and "keras" not in found
+
+
 def test_tags_of_a_fork(tmp_path: Path) -> None:
     parent = RunDir.create(tmp_path / "a")
     words = f"fork={parent.checkpoints}/8"
