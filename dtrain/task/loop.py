@@ -234,7 +234,8 @@ class Loop:
             return
         epoch = (self.step - 1) // self._schedule.steps_per_epoch
         metrics = self._steps.results(self._interval)
-        metrics["learning_rate"] = float(np.asarray(self._model.optimizer.learning_rate))
+        if self._model.optimizer is not None:  # which a train_step of its own may do without
+            metrics["learning_rate"] = float(np.asarray(self._model.optimizer.learning_rate))
         metrics["examples_per_second"] = self._interval.examples / self._interval_seconds
         metrics.update(self._steps.interval())
         self._records.point(self.step, epoch + 1, metrics)

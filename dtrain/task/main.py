@@ -29,6 +29,7 @@ from dtrain.task.schedule import Schedule, make_schedule
 from dtrain.task.signals import Stop
 from dtrain.task.steps import Steps, named
 from dtrain.task.strategies import Strategy
+from dtrain.task.strategies.base import check_replicas
 from dtrain.task.summaries import Summaries
 
 #: Keys of the strategy group that are for the plan; the others are for the strategy's class.
@@ -91,6 +92,7 @@ def _strategy(config: DictConfig, cluster: Cluster, task: Task, devices: list[st
     strategy: Strategy = targets.instantiate(
         options, "strategy", devices=devices, cluster=cluster, task=task
     )
+    check_replicas(strategy, config, cluster.replicas)
     return strategy
 
 
