@@ -129,7 +129,7 @@ def optimizer(
     Raises:
         UsageError: there is no node, or Keras does not take its values.
     """
-    if node is None:
+    if not node or "_target_" not in node:  # with ~optimizer its schedule is still there
         raise UsageError(
             "optimizer", None, "there is none to compile the model with",
             "an optimizer, or a model that its own function compiles", "optimizer=adam",

@@ -68,8 +68,7 @@ class Loop:
         self.evaluated = 0  # examples of the last evaluation
         self.logs: dict[str, float] = {}  # of the last whole epoch
         self._interval, self._epoch = Sums(), Sums()
-        self._calls = 0
-        self._step_seconds = 0.0  # of the last call
+        self._calls, self._step_seconds = 0, 0.0  # seconds of a step of the last call
         self._train_seconds, self._train_examples = 0.0, 0
         self._interval_seconds = 0.0
         self._checkpoint_at = time.monotonic()
