@@ -55,6 +55,7 @@ CONTROLLER = [
     "explain",
     "resume",
     "folder",
+    "gpus",
     "devices",
     "plan",
     "progress",

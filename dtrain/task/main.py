@@ -65,6 +65,8 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda word:
         past = None
         if task == cluster.chief:
             journal = Journal(rundir.journal)
+            if (message := hardware.overlooked(config.hardware, cluster)) is not None:
+                journal.write("notice", message=message)
             past = origin.find(rundir, config, journal)
         strategy = _strategy(config, cluster, task, devices)
         say("joined")
