@@ -18,6 +18,7 @@ import re
 import secrets
 import shutil
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -157,15 +158,20 @@ def parse_json(data: bytes, path: Path, field: str | None = None) -> dict[str, A
         value = json.loads(data)
         if not isinstance(value, dict):
             raise DamagedFile(path, "is not a JSON object", field)
-        _check_tree(value, 0)
+        check_value(value)
     except (ValueError, RecursionError) as error:
         reason = str(error) if isinstance(error, json.JSONDecodeError) else "cannot be decoded"
         raise DamagedFile(path, f"is not valid JSON ({reason})", field) from None
     return value
 
 
-def _check_tree(value: Any, depth: int) -> None:
-    """Refuse what cannot be walked, printed or written again."""
+def check_value(value: Any, depth: int = 0) -> None:
+    """Refuse what cannot be walked, printed or written again.
+
+    Raises:
+        RecursionError: it is nested deeper than :data:`DEPTH`.
+        UnicodeEncodeError: a text in it has half a character.
+    """
     if depth > DEPTH:
         raise RecursionError
     if isinstance(value, str):
@@ -173,10 +179,10 @@ def _check_tree(value: Any, depth: int) -> None:
     elif isinstance(value, dict):
         for name, item in value.items():
             name.encode()
-            _check_tree(item, depth + 1)
+            check_value(item, depth + 1)
     elif isinstance(value, list):
         for item in value:
-            _check_tree(item, depth + 1)
+            check_value(item, depth + 1)
 
 
 def read_yaml(path: Path, limit: int = YAML_BYTES) -> DictConfig:
@@ -261,12 +267,18 @@ def write_bytes(path: Path, data: bytes, lasting: bool = False) -> None:
     Raises:
         OSError: it cannot be written; what was there before stays.
     """
+    write_parts(path, [data], lasting)
+
+
+def write_parts(path: Path, parts: Iterable[bytes], lasting: bool = False) -> None:
+    """Write what ``parts`` make together, one after the other, as :func:`write_bytes` does."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(temporary, flags, 0o666)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
+            for part in parts:
+                file.write(part)
             file.flush()
             if lasting:
                 os.fsync(file.fileno())
