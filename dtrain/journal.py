@@ -41,7 +41,6 @@ _COUNTS = ("step", "epoch", "examples", "evaluated_examples", "parameters", "tra
 _NUMBERS = ("examples_per_second", "best_objective")
 _TEXTS = ("message", "status", "kind", "path")
 _NO_NUMBERS = ("nan", "inf", "-inf")
-_LATEST = 253402300799  # the year 9999
 
 
 def _finite(value: Any) -> Any:
@@ -70,9 +69,10 @@ class Journal:
     """
 
     def __init__(self, path: Path):
+        self._path = path
         self._file = files.open_append(path)
         try:
-            _cut_torn(path, self._file)
+            _cut_torn(path)
         except BaseException:
             os.close(self._file)
             raise
@@ -86,7 +86,9 @@ class Journal:
             OSError: the disk is full; nothing of the event is left.
         """
         line = _finite({"event": event, "time": round(time.time(), 3), **fields})
-        data = (json.dumps(line, allow_nan=False) + "\n").encode()
+        text = json.dumps(line, allow_nan=False, ensure_ascii=False)
+        # Half a character, of a file's name in a message, would make the line a damaged one.
+        data = f"{text}\n".encode(errors="replace")
         if len(data) > LINE_BYTES:
             raise ValueError(f"the event {event} has {len(data):,} bytes: {LINE_BYTES:,} at most")
         with self._lock:
@@ -96,7 +98,7 @@ class Journal:
                 while rest:  # less is written where the disk fills up
                     rest = rest[os.write(self._file, rest) :]
             except OSError:
-                os.truncate(self._file, before)  # half a line would spoil the next one
+                files.truncate(self._path, before)  # half a line would spoil the next one
                 raise
 
     def sync(self) -> None:
@@ -111,20 +113,17 @@ class Journal:
             os.close(self._file)
 
 
-def _cut_torn(path: Path, descriptor: int) -> None:
+def _cut_torn(path: Path) -> None:
     """Cut off what stands behind the last newline."""
-    end = os.fstat(descriptor).st_size
     with os.fdopen(files.open_read(path), "rb") as file:
-        begin = end
-        while begin > 0:
+        end = begin = os.fstat(file.fileno()).st_size
+        found = -1
+        while found < 0 < begin:
             begin = max(0, begin - LINE_BYTES)
             file.seek(begin)
-            found = file.read(min(LINE_BYTES, end - begin)).rfind(b"\n")
-            if found >= 0:
-                begin += found + 1
-                break
-    if begin < end:
-        os.truncate(descriptor, begin)
+            found = file.read(LINE_BYTES).rfind(b"\n")
+    if begin + found + 1 < end:
+        files.truncate(path, begin + found + 1)
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -262,7 +261,10 @@ def _event(line: bytes) -> dict[str, Any] | None:
 
 def _sound(event: dict[str, Any]) -> bool:
     """Say whether the fields that an event has are of their types."""
-    if not isinstance(event.get("event"), str) or not 0 <= _number(event.get("time")) <= _LATEST:
+    if (
+        not isinstance(event.get("event"), str)
+        or not 0 <= _number(event.get("time")) <= schemas.LATEST
+    ):
         return False
     if not _REQUIRED.get(event["event"], set()) <= event.keys():
         return False

@@ -67,9 +67,9 @@ class RunDir:
             os.close(descriptor)
             return None
         try:
-            os.truncate(descriptor, 0)
+            files.truncate(self.path / ".lock", 0)
             os.write(descriptor, f"{os.getpid()}\n".encode())
-        except OSError:
+        except BaseException:
             os.close(descriptor)
             raise
         return descriptor

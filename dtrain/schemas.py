@@ -3,53 +3,27 @@
 Each file is a ``TypedDict``; what it does not name may stand there as well, of a later version.
 """
 
-import functools
-import math
 import re
-import types
-from collections.abc import Callable
 from pathlib import Path
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    NotRequired,
-    TypedDict,
-    TypeVar,
-    Union,
-    cast,
-    get_args,
-    get_origin,
-    get_type_hints,
-    is_typeddict,
-)
+from typing import Annotated, Any, Literal, NotRequired, TypedDict, TypeVar, cast
 
-from dtrain import files
+from dtrain import fields, files
 from dtrain.errors import DamagedFile
 
-#: The largest number of anything that is counted.
-LARGEST = 2**53
-_YEAR_9999 = 253402300799
+LARGEST = fields.LARGEST
+#: The latest time that can be shown: the end of the year 9999.
+LATEST = 253402300799
 _HEXADECIMAL = re.compile(r"[0-9a-f]{32}")
 _ROLE = re.compile(r"[a-z]{1,32}")
 
 T = TypeVar("T")
 
-
-def _between(low: float, high: float) -> Callable[[Any], str | None]:
-    return lambda value: None if low <= value <= high else f"is not from {low:g} to {high:g}"
-
-
-def _like(pattern: re.Pattern[str], what: str) -> Callable[[Any], str | None]:
-    return lambda value: None if pattern.fullmatch(value) else f"is not {what}"
-
-
-Count = Annotated[int, _between(0, LARGEST)]
+Count = Annotated[int, fields.between(0, LARGEST)]
 #: A number that may be NaN or infinite.
 Number = float
-Seconds = Annotated[float, _between(0, _YEAR_9999)]
+Seconds = Annotated[float, fields.between(0, LATEST)]
 Name = Annotated[str, files.component]
-Identifier = Annotated[str, _like(_HEXADECIMAL, "32 hexadecimal digits")]
+Identifier = Annotated[str, fields.like(_HEXADECIMAL, "32 hexadecimal digits")]
 
 
 class Result(TypedDict):
@@ -69,8 +43,14 @@ class Result(TypedDict):
     seconds: NotRequired[Seconds | None]
 
 
-class Progress(TypedDict, total=False):
-    """``progress.json``."""
+class Step(TypedDict, total=False):
+    """``progress.json``, as far as it says how far the run is."""
+
+    step: Count
+
+
+class Progress(TypedDict):
+    """``progress.json``, all of it, as it is shown."""
 
     time: Seconds
     step: Count
@@ -116,7 +96,7 @@ class Replicas(TypedDict, total=False):
 class Task(TypedDict):
     """One of ``tasks`` in ``cluster.json``."""
 
-    role: Annotated[str, _like(_ROLE, "a role")]
+    role: Annotated[str, fields.like(_ROLE, "a role")]
     index: Count
     devices: Count
     serves: NotRequired[bool]
@@ -191,11 +171,11 @@ class _Sums(TypedDict):
     examples: Count
 
 
-class Meta(TypedDict, total=False):
-    """``meta`` of a checkpoint: what was saved beside the arrays."""
+class Meta(TypedDict):
+    """``meta`` of a run's checkpoint: what was saved beside the arrays."""
 
-    config: dict[str, str]
-    versions: dict[str, str | None]
+    config: NotRequired[dict[str, str]]
+    versions: NotRequired[dict[str, str | None]]
     interval: _Sums
     interval_seconds: Seconds
     epoch: _Sums
@@ -203,7 +183,7 @@ class Meta(TypedDict, total=False):
     steps: dict[str, Any]
     callbacks: list[Any]
     logs: dict[str, Number]
-    objective: Number | None
+    objective: NotRequired[Number | None]
 
 
 class _File(TypedDict):
@@ -212,13 +192,13 @@ class _File(TypedDict):
 
 
 class Manifest(TypedDict):
-    """``manifest.json`` of a checkpoint."""
+    """``manifest.json`` of a checkpoint; ``meta`` of a run's is a :class:`Meta`."""
 
     step: Count
     files: dict[str, _File]
     dtypes: dict[str, str]
     digest: NotRequired[str]
-    meta: Meta
+    meta: dict[str, Any]
 
 
 def read(path: Path, kind: type[T]) -> T | None:
@@ -236,6 +216,14 @@ def read(path: Path, kind: type[T]) -> T | None:
     return None if value is None else check(value, kind, path)
 
 
+def glance(path: Path, kind: type[T]) -> T | None:
+    """Return what :func:`read` returns; None of a damaged file as well, which a run outlives."""
+    try:
+        return read(path, kind)
+    except DamagedFile:
+        return None
+
+
 def check(value: Any, kind: type[T], path: object, field: str = "") -> T:
     """Return ``value``, of the file ``path``, if it is of a ``kind``.
 
@@ -248,80 +236,5 @@ def check(value: Any, kind: type[T], path: object, field: str = "") -> T:
     Raises:
         DamagedFile: it is none; the field is named.
     """
-    _check(value, kind, path, field)
+    fields.check(value, kind, path, field)
     return cast(T, value)
-
-
-@functools.cache
-def _fields(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind, include_extras=True)
-
-
-def _check(value: Any, kind: Any, path: object, field: str) -> None:
-    origin, inside = get_origin(kind), get_args(kind)
-    if kind is Any:
-        return
-    if origin is NotRequired:
-        _check(value, inside[0], path, field)
-    elif origin is Annotated:
-        _check(value, inside[0], path, field)
-        for test in kind.__metadata__:
-            if (problem := test(value)) is not None:
-                raise DamagedFile(path, f"{_shown(value)} {problem}", field)
-    elif origin in (Union, types.UnionType):  # with None: nothing else is used here
-        if value is not None:
-            _check(value, *(each for each in inside if each is not types.NoneType), path, field)
-    elif origin is Literal:
-        if value not in inside or not isinstance(value, str):
-            raise DamagedFile(path, f"{_shown(value)} is none of {', '.join(inside)}", field)
-    elif origin is list:
-        _is(value, list, "a list", path, field)
-        for index, item in enumerate(value):
-            _check(item, inside[0], path, f"{field}[{index}]")
-    elif origin is dict:
-        _is(value, dict, "a mapping", path, field)
-        for name, item in value.items():
-            _is(name, str, "text", path, field)
-            _check(item, inside[1], path, _below(field, name))
-    elif is_typeddict(kind):
-        _is(value, dict, "a mapping", path, field)
-        lacking = sorted(kind.__required_keys__ - value.keys())
-        if lacking:
-            raise DamagedFile(path, "is not there", _below(field, lacking[0]))
-        for name, each in _fields(kind).items():
-            if name in value:
-                _check(value[name], each, path, _below(field, name))
-    else:
-        _scalar(value, kind, path, field)
-
-
-def _scalar(value: Any, kind: Any, path: object, field: str) -> None:
-    if kind in (int, float):
-        _is(value, int if kind is int else int | float, "a number", path, field)
-        if isinstance(value, bool):
-            raise DamagedFile(path, f"{_shown(value)} is not a number", field)
-        if isinstance(value, int) and abs(value) > LARGEST:
-            raise DamagedFile(path, "is too large", field)
-    else:
-        _is(value, kind, {str: "text", bool: "true or false"}[kind], path, field)
-
-
-def _is(value: Any, kind: Any, what: str, path: object, field: str) -> None:
-    if not isinstance(value, kind):
-        raise DamagedFile(path, f"{_shown(value)} is not {what}", field)
-
-
-def _below(field: str, name: str) -> str:
-    return f"{field}.{name[:80]}" if field else name[:80]
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, dict | list):
-        return "a mapping" if isinstance(value, dict) else "a list"
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    try:
-        text = repr(value)
-    except ValueError:  # an integer of thousands of digits
-        return "a number"
-    return text if len(text) <= 60 else f"{text[:59]}…"
