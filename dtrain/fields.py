@@ -46,7 +46,7 @@ def check(value: Any, kind: Any, path: object, field: str) -> None:
 
     Args:
         value: of a JSON or YAML file.
-        kind: a ``TypedDict``, ``list[kind]``, ``dict[str, kind]``, ``kind | None``, ``Literal`` of
+        kind: a ``TypedDict``, ``list[kind]``, ``dict[kind, kind]``, ``kind | None``, ``Literal`` of
             texts, ``Annotated[kind, test]``, ``Any``, ``str``, ``int``, ``float`` or ``bool``.
         path: of the file, for the message.
         field: where in it ``value`` stands.
@@ -72,13 +72,13 @@ def check(value: Any, kind: Any, path: object, field: str) -> None:
         if value not in inside or not isinstance(value, str):
             raise DamagedFile(path, f"{_shown(value)} is none of {', '.join(inside)}", field)
     elif origin is list:
-        _is(value, list, "a list", path, field)
+        _is(value, list | tuple, "a list", path, field)
         for index, item in enumerate(value):
             check(item, inside[0], path, f"{field}[{index}]")
     elif origin is dict:
         _is(value, dict, "a mapping", path, field)
         for name, item in value.items():
-            _is(name, str, "text", path, field)
+            check(name, inside[0], path, _below(field, str(name)))
             check(item, inside[1], path, _below(field, name))
     elif is_typeddict(kind):
         _is(value, dict, "a mapping", path, field)

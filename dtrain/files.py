@@ -22,16 +22,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from dtrain import plainyaml
 from dtrain.errors import DamagedFile
 
 #: Bytes of the largest JSON file and of the largest YAML file that are read.
-JSON_BYTES, YAML_BYTES = 64 << 20, 1 << 20
-#: How deep JSON and YAML may be nested, and how many nodes a YAML file may have.
-DEPTH, NODES = 64, 50_000
+JSON_BYTES, YAML_BYTES = 64 << 20, 1 << 18
+#: How deep JSON may be nested.
+DEPTH = 64
 #: Entries that a run folder may have, and how deep its folders may be nested.
 ENTRIES, FOLDERS = 1_000_000, 16
 #: Bytes of the longest file name (ext4, XFS, btrfs, NFS).
@@ -178,7 +178,7 @@ def check_value(value: Any, depth: int = 0) -> None:
         value.encode()  # a lone surrogate is no character
     elif isinstance(value, dict):
         for name, item in value.items():
-            name.encode()
+            str(name).encode()
             check_value(item, depth + 1)
     elif isinstance(value, list):
         for item in value:
@@ -193,38 +193,25 @@ def read_yaml(path: Path, limit: int = YAML_BYTES) -> DictConfig:
             mapping that OmegaConf takes.
         OSError: there is none, or it cannot be read.
     """
-    data = read_bytes(path, limit)
+    found = read_plain(path, limit)
     try:
-        text = data.decode()
-        _check_events(text, path)
-        config = OmegaConf.create(text)
-    except (ValueError, RecursionError, yaml.YAMLError, OmegaConfBaseException) as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f"line {mark.line + 1}: " if mark is not None else ""
-        reason = getattr(error, "problem", None) or str(error).strip().split("\n")[0]
-        raise DamagedFile(path, f"is not valid YAML ({place}{reason})") from None
-    if not isinstance(config, DictConfig):
-        raise DamagedFile(path, "is not a mapping")
-    return config
+        return OmegaConf.create(found)
+    except (ValueError, RecursionError, OmegaConfBaseException) as error:
+        raise plainyaml.damaged(path, error) from None
 
 
-def _check_events(text: str, path: Path) -> None:
-    """Refuse YAML whose tree may be far larger than its text, before a tree is made."""
-    depth = 0
-    for count, event in enumerate(yaml.parse(text, Loader=yaml.SafeLoader)):
-        if count > NODES:
-            raise DamagedFile(path, f"has more than {NODES:,} nodes")
-        if isinstance(event, yaml.AliasEvent):
-            raise DamagedFile(path, f"has an alias (*{event.anchor}), which dtrain never writes")
-        tag = getattr(event, "tag", None)
-        if tag not in (None, "!"):
-            raise DamagedFile(path, f"has a tag ({tag}), which dtrain never writes")
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-            if depth > DEPTH:
-                raise DamagedFile(path, f"is nested deeper than {DEPTH}")
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
+def read_plain(path: Path, limit: int = YAML_BYTES) -> dict[str, Any]:
+    """Return what :func:`read_yaml` does as plain values: references stay what they are.
+
+    Raises:
+        DamagedFile, OSError: as of :func:`read_yaml`.
+    """
+    found = plainyaml.parse(read_bytes(path, limit), path)
+    try:
+        check_value(found)
+    except (ValueError, RecursionError) as error:
+        raise plainyaml.damaged(path, error) from None
+    return found
 
 
 def check_tree(folder: Path) -> None:

@@ -14,6 +14,7 @@ LARGEST = fields.LARGEST
 #: The latest time that can be shown: the end of the year 9999.
 LATEST = 253402300799
 _HEXADECIMAL = re.compile(r"[0-9a-f]{32}")
+_WORKER, _DIGITS = re.compile(r"worker-[0-9]{1,9}"), re.compile(r"[0-9]{1,9}")
 _ROLE = re.compile(r"[a-z]{1,32}")
 
 T = TypeVar("T")
@@ -171,19 +172,29 @@ class _Sums(TypedDict):
     examples: Count
 
 
-class Meta(TypedDict):
-    """``meta`` of a run's checkpoint: what was saved beside the arrays."""
+class Origin(TypedDict, total=False):
+    """``meta`` of a checkpoint, as far as it says what made it."""
 
-    config: NotRequired[dict[str, str]]
-    versions: NotRequired[dict[str, str | None]]
+    config: dict[str, str]
+    versions: dict[str, str | None]
+
+
+class _Steps(TypedDict, total=False):
+    worker_steps: dict[Annotated[str, fields.like(_WORKER, "a worker")], Count]
+    staleness: dict[Annotated[str, fields.like(_DIGITS, "a number")], Count]
+    dropped_gradients: Count
+
+
+class Position(TypedDict):
+    """``meta`` of a checkpoint, as far as training is continued from it."""
+
     interval: _Sums
     interval_seconds: Seconds
     epoch: _Sums
     examples: Count
-    steps: dict[str, Any]
+    steps: _Steps
     callbacks: list[Any]
     logs: dict[str, Number]
-    objective: NotRequired[Number | None]
 
 
 class _File(TypedDict):
@@ -192,13 +203,13 @@ class _File(TypedDict):
 
 
 class Manifest(TypedDict):
-    """``manifest.json`` of a checkpoint; ``meta`` of a run's is a :class:`Meta`."""
+    """``manifest.json`` of a checkpoint."""
 
     step: Count
     files: dict[str, _File]
     dtypes: dict[str, str]
     digest: NotRequired[str]
-    meta: dict[str, Any]
+    meta: Origin
 
 
 def read(path: Path, kind: type[T]) -> T | None:

@@ -17,6 +17,7 @@ PACKAGE = Path(dtrain.__file__).parent
 SHARED = [
     "secrets",
     "errors",
+    "plainyaml",
     "files",
     "columns",
     "fields",
