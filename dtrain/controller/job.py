@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from dtrain import checkpoint, errors
+from dtrain import checkpoint, errors, schemas
 from dtrain.cluster import Cluster
 from dtrain.controller import member, report, result
 from dtrain.controller.check import check
@@ -137,7 +137,7 @@ class Job:
 
     def _run(self) -> Outcome:
         self._prepare_folder()
-        self._follower.new()  # what an earlier start wrote is not news
+        self._follower.skip()  # what an earlier start wrote is not news
         self._console.new()
         if self._config.tracking.mlflow:
             shipper = Shipper(self._config, self._rundir, self._cluster)
@@ -177,7 +177,9 @@ class Job:
         """Take back from the journal what will be written again; return the step to begin with."""
         found, _ = checkpoint.newest(self._rundir.checkpoints)
         step = found.step if found else 0
-        cut(self._rundir.journal, step)
+        passed = cut(self._rundir.journal, step)
+        if passed is not None:
+            self._view.message(passed)
         self._rundir.progress.unlink(missing_ok=True)
         return step
 
@@ -228,7 +230,7 @@ class Job:
 
     def _look(self) -> None:
         """Show and note what is new."""
-        progress = read_json(self._rundir.progress)
+        progress: Any = schemas.glance(self._rundir.progress, schemas.Progress)
         if progress is not None and self._start_seconds is None:
             seconds = round(progress["time"] - self._launched, 3)
             self._start_seconds = seconds if seconds > 0 else None  # launcher=inline forks nothing

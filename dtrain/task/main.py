@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from dtrain import checkpoint, errors, identity, secrets, targets
+from dtrain import checkpoint, errors, files, identity, secrets, targets
 from dtrain.cluster import Cluster, Task
 from dtrain.errors import DtrainError, UsageError, nearest
 from dtrain.journal import Journal
@@ -49,8 +49,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda word:
         The exit code (:mod:`dtrain.errors`).
     """
     rundir = RunDir(run_path)
-    config = OmegaConf.load(rundir.config)
-    assert isinstance(config, DictConfig)
+    config = files.read_yaml(rundir.config)
     cluster = Cluster.from_json(read_json(rundir.cluster) or {})
     task = cluster.task(task_name)
     stop = Stop(tell=lambda: say("stop"))
@@ -201,10 +200,12 @@ def _save_model(model: keras.Model, rundir: RunDir, records: Records) -> None:
     with tempfile.TemporaryDirectory() as elsewhere:
         kept = rundir if records.keeps else RunDir(elsewhere)
         try:
+            files.remove(kept.model)  # Keras writes into a file that is there, whatever its names
+            files.remove(kept.weights)
             model.save(kept.model)
         except (NotImplementedError, TypeError, ValueError) as error:
             # A person's class without get_config: the training is not to be lost for that.
-            kept.model.unlink(missing_ok=True)
+            files.remove(kept.model)
             model.save_weights(kept.weights)
             records.event(
                 "notice",
@@ -266,7 +267,7 @@ def child(run_path: str, task_name: str, environment: dict[str, str], pipe: Any)
     os.environ.update(environment)
     log = RunDir(run_path).log(task_name)
     log.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    descriptor = files.open_append(log)
     sys.stdout.flush()
     sys.stderr.flush()
     os.dup2(descriptor, 1)
