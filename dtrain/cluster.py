@@ -6,6 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from dtrain import schemas
+from dtrain.errors import DamagedFile
+
 
 @dataclasses.dataclass(frozen=True)
 class Task:
@@ -84,6 +87,20 @@ class Cluster:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Cluster:
-        """Read back what :meth:`to_json` returned."""
-        tasks = [Task(**{**task, "cores": tuple(task["cores"])}) for task in value["tasks"]]
-        return cls(**{**value, "tasks": tuple(tasks)})
+        """Read back what :meth:`to_json` returned.
+
+        Raises:
+            DamagedFile: it is something else.
+        """
+        found: Any = schemas.check(value, schemas.Cluster, "cluster.json")
+        _refuse_unknown(found, cls, "")
+        for index, task in enumerate(found["tasks"]):
+            _refuse_unknown(task, Task, f"tasks[{index}].")
+        tasks = [Task(**{**task, "cores": tuple(task.get("cores", ()))}) for task in found["tasks"]]
+        return cls(**{**found, "tasks": tuple(tasks)})
+
+
+def _refuse_unknown(value: dict[str, Any], kind: type, place: str) -> None:
+    unknown = sorted(value.keys() - {field.name for field in dataclasses.fields(kind)})
+    if unknown:
+        raise DamagedFile("cluster.json", "is not known here", f"{place}{unknown[0]}")

@@ -18,19 +18,20 @@ import re
 import secrets
 import shutil
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from dtrain import plainyaml
 from dtrain.errors import DamagedFile
 
 #: Bytes of the largest JSON file and of the largest YAML file that are read.
-JSON_BYTES, YAML_BYTES = 64 << 20, 1 << 20
-#: How deep JSON and YAML may be nested, and how many nodes a YAML file may have.
-DEPTH, NODES = 64, 50_000
+JSON_BYTES, YAML_BYTES = 64 << 20, 1 << 18
+#: How deep JSON may be nested.
+DEPTH = 64
 #: Entries that a run folder may have, and how deep its folders may be nested.
 ENTRIES, FOLDERS = 1_000_000, 16
 #: Bytes of the longest file name (ext4, XFS, btrfs, NFS).
@@ -157,26 +158,31 @@ def parse_json(data: bytes, path: Path, field: str | None = None) -> dict[str, A
         value = json.loads(data)
         if not isinstance(value, dict):
             raise DamagedFile(path, "is not a JSON object", field)
-        _check_tree(value, 0)
+        check_value(value)
     except (ValueError, RecursionError) as error:
         reason = str(error) if isinstance(error, json.JSONDecodeError) else "cannot be decoded"
         raise DamagedFile(path, f"is not valid JSON ({reason})", field) from None
     return value
 
 
-def _check_tree(value: Any, depth: int) -> None:
-    """Refuse what cannot be walked, printed or written again."""
+def check_value(value: Any, depth: int = 0) -> None:
+    """Refuse what cannot be walked, printed or written again.
+
+    Raises:
+        RecursionError: it is nested deeper than :data:`DEPTH`.
+        UnicodeEncodeError: a text in it has half a character.
+    """
     if depth > DEPTH:
         raise RecursionError
     if isinstance(value, str):
         value.encode()  # a lone surrogate is no character
     elif isinstance(value, dict):
         for name, item in value.items():
-            name.encode()
-            _check_tree(item, depth + 1)
+            str(name).encode()
+            check_value(item, depth + 1)
     elif isinstance(value, list):
         for item in value:
-            _check_tree(item, depth + 1)
+            check_value(item, depth + 1)
 
 
 def read_yaml(path: Path, limit: int = YAML_BYTES) -> DictConfig:
@@ -187,40 +193,25 @@ def read_yaml(path: Path, limit: int = YAML_BYTES) -> DictConfig:
             mapping that OmegaConf takes.
         OSError: there is none, or it cannot be read.
     """
-    data = read_bytes(path, limit)
+    found = read_plain(path, limit)
     try:
-        text = data.decode()
-        _check_events(text, path)
-        config = OmegaConf.create(text)
-    except (ValueError, RecursionError, yaml.YAMLError, OmegaConfBaseException) as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f"line {mark.line + 1}: " if mark is not None else ""
-        reason = getattr(error, "problem", None) or str(error).strip().split("\n")[0]
-        raise DamagedFile(path, f"is not valid YAML ({place}{reason})") from None
-    if not isinstance(config, DictConfig):
-        raise DamagedFile(path, "is not a mapping")
-    return config
+        return OmegaConf.create(found)
+    except (ValueError, RecursionError, OmegaConfBaseException) as error:
+        raise plainyaml.damaged(path, error) from None
 
 
-def _check_events(text: str, path: Path) -> None:
-    """Refuse YAML whose tree may be far larger than its text, before a tree is made."""
-    depth = 0
-    for count, event in enumerate(yaml.parse(text, Loader=yaml.SafeLoader)):
-        if count > NODES:
-            raise DamagedFile(path, f"has more than {NODES:,} nodes")
-        if count == 2 and not isinstance(event, yaml.MappingStartEvent):  # the first node
-            raise DamagedFile(path, "is not a mapping")
-        if isinstance(event, yaml.AliasEvent):
-            raise DamagedFile(path, f"has an alias (*{event.anchor}), which dtrain never writes")
-        tag = getattr(event, "tag", None)
-        if tag not in (None, "!"):
-            raise DamagedFile(path, f"has a tag ({tag}), which dtrain never writes")
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-            if depth > DEPTH:
-                raise DamagedFile(path, f"is nested deeper than {DEPTH}")
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
+def read_plain(path: Path, limit: int = YAML_BYTES) -> dict[str, Any]:
+    """Return what :func:`read_yaml` does as plain values: references stay what they are.
+
+    Raises:
+        DamagedFile, OSError: as of :func:`read_yaml`.
+    """
+    found = plainyaml.parse(read_bytes(path, limit), path)
+    try:
+        check_value(found)
+    except (ValueError, RecursionError) as error:
+        raise plainyaml.damaged(path, error) from None
+    return found
 
 
 def check_tree(folder: Path) -> None:
@@ -263,12 +254,18 @@ def write_bytes(path: Path, data: bytes, lasting: bool = False) -> None:
     Raises:
         OSError: it cannot be written; what was there before stays.
     """
+    write_parts(path, [data], lasting)
+
+
+def write_parts(path: Path, parts: Iterable[bytes], lasting: bool = False) -> None:
+    """Write what ``parts`` make together, one after the other, as :func:`write_bytes` does."""
     temporary = aside(path)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         descriptor = os.open(temporary, flags, 0o666)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
+            for part in parts:
+                file.write(part)
             file.flush()
             if lasting:
                 os.fsync(file.fileno())
@@ -331,12 +328,12 @@ def open_lock(path: Path) -> int:
     """Open a file to lock it, made where it is not there; return the descriptor.
 
     Raises:
-        DamagedFile: it is no regular file.
+        DamagedFile: it is no regular file, or has a second name (a hard link).
         OSError: it cannot be made or opened.
     """
     with contextlib.suppress(FileExistsError):
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    return _open(path, os.O_RDWR)
+    return _only_name(path, _open(path, os.O_RDWR))
 
 
 def open_append(path: Path) -> int:
@@ -350,8 +347,11 @@ def open_append(path: Path) -> int:
     flags = os.O_WRONLY | os.O_APPEND
     with contextlib.suppress(FileExistsError):
         return os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    descriptor = _open(path, flags)
-    if os.fstat(descriptor).st_nlink > 1:
+    return _only_name(path, _open(path, flags))
+
+
+def _only_name(path: Path, descriptor: int) -> int:
+    if os.fstat(descriptor).st_nlink > 1:  # what is written would be in another file, too
         os.close(descriptor)
         raise DamagedFile(path, "has a second name (a hard link)")
     return descriptor

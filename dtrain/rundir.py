@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dtrain import files
+from dtrain.errors import UsageError
 
 
 class RunDir:
@@ -57,8 +58,8 @@ class RunDir:
             None where another process has it: its id is in the file.
 
         Raises:
-            DamagedFile: the file is no regular one.
-            OSError: it cannot be made.
+            DamagedFile: something that is no regular file, or has a second name, is in its place.
+            OSError: it cannot be made or written.
         """
         descriptor = files.open_lock(self.path / ".lock")
         try:
@@ -71,29 +72,39 @@ class RunDir:
         return descriptor
 
     def holder(self) -> str:
-        """Return the id of the process that took the folder last."""
-        return files.read_bytes(self.path / ".lock", 32).decode(errors="replace").strip()
+        """Return the id of the process that took the folder last; ``?`` where it is not there."""
+        try:
+            text = files.read_bytes(self.path / ".lock", 100).decode().strip()
+        except (OSError, UsageError, UnicodeDecodeError):
+            return "?"
+        return text if text.isdecimal() and text.isascii() else "?"
 
 
 def write_text(path: Path, text: str, lasting: bool = False) -> None:
-    """Write ``text`` to ``path`` so that a reader sees the old file or the new one, whole.
+    """Write ``text``, as UTF-8, so that a reader sees the old file or the new one, whole.
 
     Args:
         path, text: what goes where.
-        lasting: on the disk itself on return, for what a run cannot go on without.
+        lasting: on the disk itself on return, for what a run cannot be resumed without.
+
+    Raises:
+        OSError: it cannot be written; what was there before stays.
     """
     files.write_bytes(path, text.encode(), lasting)
 
 
 def write_json(path: Path, value: Any, lasting: bool = False) -> None:
-    """Write ``value`` as :func:`write_text` does."""
-    write_text(path, json.dumps(value, indent=1, default=str) + "\n", lasting)
+    """Write ``value`` as :func:`write_text` does; half of a character in a text becomes ``?``."""
+    text = json.dumps(value, indent=1, default=str, ensure_ascii=False) + "\n"
+    # Names of files that are no UTF-8, in a message of an error: it has to be readable again.
+    files.write_bytes(path, text.encode(errors="replace"), lasting)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Read a file that :func:`write_json` wrote; None where there is none."""
-    try:
-        value: dict[str, Any] = json.loads(path.read_text())
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return value
+    """Return the object in a JSON file; None where there is no file.
+
+    Raises:
+        DamagedFile: it is no regular file, too long, too deep, or not a JSON object.
+        OSError: it cannot be read.
+    """
+    return files.read_json(path)

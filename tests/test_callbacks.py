@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -207,6 +208,31 @@ def test_attributes_are_kept_and_own_state_goes_first() -> None:
     )
     assert (plain._private, plain.table) == (0, {"not": "kept"})
     assert (own.count, own.table) == (0, {"a": [1, 2]})
+
+
+@pytest.mark.task
+def test_a_checkpoint_from_elsewhere_changes_no_path_and_no_method(tmp_path: Path) -> None:
+    import keras
+
+    from dtrain.errors import CheckpointError
+
+    class Writes(keras.callbacks.Callback):
+        def __init__(self, path: str) -> None:
+            super().__init__()
+            self.path, self.phase = path, "first"
+
+    plain, logger = Writes("a"), keras.callbacks.CSVLogger(f"{tmp_path}/log.csv")
+    for callback in (plain, logger):
+        made = wrap(callback, tiny())
+        evil = {"path": "/b", "filename": "/b", "_private": "/b", "on_epoch_end": 5, "new": [1]}
+        made.restore({}, [{**evil, "phase": "second", "count": 3, "append": True}])
+        assert callable(callback.on_epoch_end) and callback.count == 3
+        assert not hasattr(callback, "_private") and not hasattr(callback, "new")
+        with pytest.raises(CheckpointError, match=r"meta.callbacks\[0\] is not a mapping"):
+            made.restore({}, [["filename"]])
+        made.hooks.on_train_end()
+    assert (plain.path, plain.phase) == ("a", "second")
+    assert (logger.filename, logger.append) == (f"{tmp_path}/log.csv", True)
 
 
 @pytest.mark.task

@@ -206,11 +206,11 @@ def rewrite(path: Path, **changes: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"meta": []}, "manifest.json is not a manifest: "),
-        ({"files": None}, "manifest.json is not a manifest: KeyError"),
+        ({"meta": []}, "manifest.json: meta a list is not a mapping"),
+        ({"files": None}, "manifest.json: files is not there"),
         ({"files": {}}, "1 is of another version: KeyError"),
-        ({"step": None}, "1 is of another version: KeyError"),
-        ({"dtypes": {"none": 5}}, "1 is of another version: TypeError"),
+        ({"step": None}, "manifest.json: step is not there"),
+        ({"dtypes": {"none": 5}}, "manifest.json: dtypes.none 5 is not text"),
         ({"dtypes": {"absent": "bfloat16"}}, "1 is of another version: KeyError"),
     ],
 )

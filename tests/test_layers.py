@@ -17,14 +17,21 @@ PACKAGE = Path(dtrain.__file__).parent
 SHARED = [
     "secrets",
     "errors",
+    "plainyaml",
+    "files",
     "columns",
+    "fields",
+    "schemas",
     "rundir",
     "cluster",
     "journal",
     "targets",
+    "draws",
+    "versions",
     "identity",
     "sources",
     "splits",
+    "archive",
     "text",
     "datasets",
     "checkpoint",
@@ -52,6 +59,7 @@ CONTROLLER = [
     "explain",
     "resume",
     "folder",
+    "gpus",
     "devices",
     "plan",
     "progress",
@@ -159,7 +167,10 @@ def test_the_controller_is_built_from_below(path: Path) -> None:
 @pytest.mark.parametrize("path", modules("compare"), ids=lambda p: p.name)
 def test_the_comparison_reads_what_runs_left(path: Path) -> None:
     below = COMPARE[: COMPARE.index(within("compare", path))]
-    known = ("errors", "secrets", "columns", "rundir", "journal", "controller.tracking")
+    known = (
+        "errors", "files", "secrets", "columns", "schemas", "rundir", "journal",
+        "controller.tracking",
+    )  # fmt: skip
     for imported, top in imports(path):
         parts = imported.split(".")
         assert parts[0] not in ("tensorflow", "keras", "hydra", "mlflow"), imported

@@ -266,9 +266,6 @@ def test_what_goes_on(begun) -> None:
         begun(steps=(4,)), "trainer.epochs=99", "strategy=mirrored", "hardware=cpu",
         "tracking=none", "checkpoint.keep=9", "launcher.max_restarts=1", "model.units=[16]",
     )  # fmt: skip
-    older = begun(steps=(4,))
-    checkpoint.save(older.checkpoints, 8, {"a": np.zeros(3)}, {})  # of dtrain without identities
-    checked(older)
     damaged = begun(steps=(4, 8))
     damage(damaged, 8)
     checked(damaged)
@@ -333,6 +330,21 @@ def test_a_file_that_was_edited(begun) -> None:
         )  # fmt: skip
     rundir.config.write_text(text.replace("epochs: 25", "epochs: 26"))
     checked(rundir)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_data_that_was_drawn_by_older_rules(named: bool, begun) -> None:
+    rundir = begun()
+    config = composed(*WORDS)
+    older = {"dataset": identity._hash(identity.value(config, "dataset"))}
+    meta = {"config": identity.fingerprints(config) | older} if named else {}
+    checkpoint.save(rundir.checkpoints, 4, {"a": np.zeros(3)}, meta)
+    refused(
+        f"resume={rundir.path}: an older dtrain drew other examples to train on and to hold out "
+        f"from its dataset; accepted: the version of dtrain that began the run; "
+        f"type: fork={rundir.path} to begin a new run with its weights",
+        checked, rundir,
+    )  # fmt: skip
 
 
 def test_a_file_that_was_edited_before_the_first_checkpoint(begun) -> None:

@@ -127,6 +127,40 @@ def test_the_tracker_follows_a_journal(shipper: Any) -> None:
     assert not warnings
 
 
+@pytest.mark.parametrize("driver", ["sqlite", "sqlite+pysqlite"])
+def test_files_lie_beside_a_database_of_the_users(
+    driver: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing in the current directory, where MLflow would have put them."""
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    config = composed(
+        f"output_dir={tmp_path}/outputs", f"tracking.uri={driver}:///{tmp_path}/store/mlflow.db"
+    )
+    rundir = RunDir.create(tmp_path / "outputs" / "run")
+    write_json(rundir.result, {"status": "FINISHED"})
+    shipper = Shipper(config, rundir, CLUSTER)
+    shipper.open(1000.0)
+    shipper.ship([START, point(1, loss=3.0)])
+    shipper.close("FINISHED", 2000.0)
+    assert list(here.iterdir()) == []
+    assert len(list((tmp_path / "store" / "mlartifacts").rglob("result.json"))) == 1
+    client, run = recorded(rundir)
+    assert [a.path for a in client.list_artifacts(run.info.run_id)] == ["result.json"]
+    # An experiment that is there keeps the place that it was given.
+    other = tmp_path / "other"
+    client.create_experiment("theirs", artifact_location=other.as_uri())
+    with open_dict(config):
+        config.tracking.experiment = "theirs"
+    second = RunDir.create(tmp_path / "outputs" / "second")
+    write_json(second.result, {"status": "FINISHED"})
+    shipper = Shipper(config, second, CLUSTER)
+    shipper.open(1000.0)
+    shipper.close("FINISHED", 2000.0)
+    assert len(list(other.rglob("result.json"))) == 1 and list(here.iterdir()) == []
+
+
 def test_nothing_is_recorded_where_nothing_was_trained(shipper: Any, tmp_path: Path) -> None:
     tracker = Tracker(shipper(), shipper.rundir.journal, print)
     assert not tracker.finish(None, 2000.0)
@@ -150,6 +184,16 @@ def test_tags_outside_of_git(tmp_path: Path) -> None:
     assert found["device_kind"] == "cpu"
     assert found["tensorflow"].startswith("2.")
     assert "git_commit" not in found
+
+
+def test_tags_name_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str | None:
+        return None if name in ("tensorflow", "keras") else "1.2"
+
+    monkeypatch.setattr("dtrain.controller.tracking.shipper.version", version)
+    found = tags(composed(), CLUSTER)
+    assert found["mlflow"] == found["hydra-core"] == "1.2"
+    assert "tensorflow" not in found and "keras" not in found
 
 
 def test_tags_of_a_fork(tmp_path: Path) -> None:

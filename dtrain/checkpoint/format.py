@@ -21,8 +21,9 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from dtrain import files, schemas
 from dtrain.checkpoint import disk
-from dtrain.errors import CheckpointError
+from dtrain.errors import CheckpointError, DamagedFile
 
 STATE = "state.safetensors"
 MANIFEST = "manifest.json"
@@ -89,7 +90,10 @@ def _encode(arrays: Mapping[str, np.ndarray]) -> tuple[bytes, dict[str, str]]:
 def _decode(state: bytes, dtypes: dict[str, str]) -> dict[str, np.ndarray]:
     arrays: dict[str, np.ndarray] = safetensors.numpy.load(state)
     for name, dtype in dtypes.items():
-        arrays[name] = arrays[name].view(getattr(ml_dtypes, dtype))
+        kind = np.dtype(getattr(ml_dtypes, dtype))
+        if not _foreign(kind) or arrays[name].dtype != np.dtype(f"u{kind.itemsize}"):
+            raise ValueError(f"{name} cannot be of {dtype}")  # or its shape would be another
+        arrays[name] = arrays[name].view(kind)
     return arrays
 
 
@@ -159,19 +163,33 @@ def read_manifest(path: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: it is missing, truncated or altered.
     """
+    file = path / MANIFEST
     try:
-        data = (path / MANIFEST).read_bytes()
-        manifest = json.loads(data)
+        data = files.read_bytes(file)
+        manifest = files.parse_json(data, file)
         sound = manifest["sha256"] == _checksum(manifest)
         if not sound or data != _text(manifest):  # JSON has several spellings: \u00e9, \u00E9
-            raise CheckpointError(f"{path / MANIFEST} does not match its checksum")
-        if not all(isinstance(manifest[key], dict) for key in ("files", "dtypes", "meta")):
-            raise TypeError("a table is none")
+            raise CheckpointError(f"{file} does not match its checksum")
+        schemas.check(manifest, schemas.Manifest, file)
     except OSError as error:
-        raise CheckpointError(f"{path / MANIFEST} cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path / MANIFEST} is not a manifest: {error!r}") from error
+        raise CheckpointError(f"{file} cannot be read: {error.strerror}") from error
+    except DamagedFile as error:
+        raise CheckpointError(str(error)) from error
+    except (ValueError, KeyError) as error:
+        raise CheckpointError(f"{file} is not a manifest: {error!r}") from error
+    name = path.name.removeprefix(".old-")
+    if name.isdecimal() and name != str(manifest["step"]):
+        raise CheckpointError(f"{file}: step {manifest['step']} is not that of its folder")
     return manifest
+
+
+def _read_state(path: Path, expected: int) -> bytes:
+    """Return the contents of a file that has as many bytes as ``expected``."""
+    with os.fdopen(files.open_read(path), "rb") as file:
+        found = os.fstat(file.fileno()).st_size
+        if found != expected:  # ORDER: before it is read: it may be larger than the memory
+            raise CheckpointError(f"{path} has {found} bytes and should have {expected}")
+        return file.read(expected)
 
 
 def load(path: Path) -> Checkpoint:
@@ -182,12 +200,8 @@ def load(path: Path) -> Checkpoint:
     """
     manifest = read_manifest(path)
     try:
-        state = (path / STATE).read_bytes()
         expected = manifest["files"][STATE]
-        if len(state) != expected["bytes"]:
-            raise CheckpointError(
-                f"{path / STATE} has {len(state)} bytes and should have {expected['bytes']}"
-            )
+        state = _read_state(path / STATE, expected["bytes"])
         if hashlib.sha256(state).hexdigest() != expected["sha256"]:
             raise CheckpointError(f"{path / STATE} does not match its checksum")
         arrays = _decode(state, manifest["dtypes"])
@@ -197,6 +211,8 @@ def load(path: Path) -> Checkpoint:
         return Checkpoint(manifest["step"], path, arrays, manifest["meta"])
     except OSError as error:
         raise CheckpointError(f"{path / STATE} cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
+    except DamagedFile as error:
+        raise CheckpointError(str(error)) from error
+    except (ValueError, KeyError, TypeError, AttributeError, safetensors.SafetensorError) as error:
         # Checksums fit: another version of dtrain wrote it.
         raise CheckpointError(f"{path} is of another version: {error!r}") from error

@@ -26,18 +26,19 @@ import numpy as np
 from dtrain import files
 from dtrain.checkpoint import disk
 from dtrain.checkpoint.format import Checkpoint, load, non_finite, write
-from dtrain.errors import CheckpointError
+from dtrain.errors import CheckpointError, DamagedFile
 
 POINTER = "latest"
 TEMPORARY = ".tmp-"
 ASIDE = ".old-"
+_POINTER_BYTES = 1000  # at most
 
 
 def _numbered(folder: Path, prefix: str = "") -> list[int]:
     """Return, ascending, the numbers N for which ``folder`` has ``<prefix>N``."""
     if not folder.is_dir():
         return []
-    pattern = re.compile(re.escape(prefix) + "(0|[1-9][0-9]*)")
+    pattern = re.compile(re.escape(prefix) + "(0|[1-9][0-9]{0,17})")
     found = [pattern.fullmatch(name) for name in os.listdir(folder)]
     return sorted(int(match[1]) for match in found if match)
 
@@ -61,14 +62,19 @@ def committed(folder: Path) -> int | None:
     """
     path = folder / POINTER
     try:
-        data = path.read_bytes()
-        step = int(json.loads(data)["step"])
+        data = files.read_bytes(path, _POINTER_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, OverflowError) as error:
+    except DamagedFile as error:
+        raise CheckpointError(str(error)) from error
+    try:
+        step = files.parse_json(data, path)["step"]
+    except (DamagedFile, KeyError) as error:
         raise CheckpointError(f"{path} is damaged: it is no pointer") from error
+    if type(step) is not int or step < 0:
+        raise CheckpointError(f"{path} is damaged: it is no pointer")
     if data != _pointer(step):
         raise CheckpointError(f"{path} is damaged: it does not match its checksum")
     return step
@@ -184,8 +190,8 @@ def _commit(folder: Path, step: int) -> None:
 
 def _bytes(path: Path) -> bytes | None:
     try:
-        return path.read_bytes()
-    except OSError:
+        return files.read_bytes(path, _POINTER_BYTES)
+    except (OSError, DamagedFile):
         return None
 
 

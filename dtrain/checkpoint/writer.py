@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,7 +18,9 @@ from dtrain.errors import CheckpointError
 def objective(meta: Mapping[str, Any]) -> float | None:
     """Return the objective that was saved with a checkpoint, None if none or not a number."""
     found = meta.get("objective")
-    return float(found) if isinstance(found, int | float) and math.isfinite(found) else None
+    if not isinstance(found, int | float) or isinstance(found, bool):
+        return None
+    return float(found) if abs(found) <= sys.float_info.max else None
 
 
 def best(objectives: Mapping[int, float], mode: str) -> int | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from dtrain import checkpoint, errors, files
+from dtrain import checkpoint, errors, files, schemas
 from dtrain.cluster import Cluster
 from dtrain.controller import before, member, report, result
 from dtrain.controller.check import check
@@ -22,7 +22,7 @@ from dtrain.controller.plan import Plan
 from dtrain.controller.progress import Display, Tail, View
 from dtrain.controller.supervisor import Failure, Requests, Signals, Supervisor
 from dtrain.controller.tracking import Shipper, Tracker
-from dtrain.errors import DamagedFile, TrainingError, UsageError
+from dtrain.errors import TrainingError, UsageError
 from dtrain.journal import Follower, Journal, cut, read
 from dtrain.rundir import RunDir, read_json, write_json, write_text
 
@@ -199,7 +199,7 @@ class Job:
             self._rundir.logs.mkdir(exist_ok=True)
         except OSError as error:
             raise self._unwritable(error) from None
-        self._follower.new()  # what an earlier start wrote is not news
+        self._follower.skip()  # what an earlier start wrote is not news
         self._console.new()
         if self._config.tracking.mlflow:
             shipper = Shipper(self._config, self._rundir, self._cluster)
@@ -211,9 +211,7 @@ class Job:
     def _unwritable(self, error: OSError) -> UsageError:
         if self._resumed:
             return unwritable("resume", self._rundir.path, "it cannot be resumed", error)
-        return unwritable(
-            "output_dir", self._config.output_dir, "the run cannot be started", error
-        )
+        return unwritable("output_dir", self._config.output_dir, "the run cannot be started", error)
 
     def _write_cluster(self) -> None:
         write_json(self._rundir.cluster, self._cluster.to_json())
@@ -222,7 +220,9 @@ class Job:
         """Take back from the journal what will be written again; return the step to begin with."""
         found, _ = checkpoint.newest(self._rundir.checkpoints)
         step = found.step if found else 0
-        cut(self._rundir.journal, step)
+        passed = cut(self._rundir.journal, step)
+        if passed is not None:
+            self._view.message(passed)
         files.remove(self._rundir.progress)
         return step
 
@@ -275,7 +275,7 @@ class Job:
 
     def _look(self) -> None:
         """Show and note what is new."""
-        progress = self._progress()
+        progress: Any = schemas.glance(self._rundir.progress, schemas.Progress)
         if progress is not None and self._start_seconds is None:
             seconds = round(progress["time"] - self._launched, 3)
             self._start_seconds = seconds if seconds > 0 else None  # launcher=inline forks nothing
@@ -288,12 +288,6 @@ class Job:
                 self._begin()
         for line in self._console.new():
             self._view.detail(f"{self._cluster.chief.name} | {line}")
-
-    def _progress(self) -> dict[str, Any] | None:
-        try:
-            return files.read_json(self._rundir.progress)
-        except (OSError, DamagedFile):  # it is there to be shown, and no run fails for it
-            return None
 
     def _begin(self) -> None:
         """What the tasks do from now on counts, and no longer what an earlier command did."""

@@ -98,6 +98,9 @@ def _usual(key: str) -> int:
 def sizes(config: DictConfig) -> Splits | None:
     """Look at the data where that needs no TensorFlow: for the datasets that dtrain ships.
 
+    Returns:
+        The numbers of examples, in the place of the examples, which need not stay in memory.
+
     Raises:
         UsageError: the data cannot be used.
     """
@@ -106,7 +109,9 @@ def sizes(config: DictConfig) -> Splits | None:
         return None  # a person's own function may import anything: the task calls it
     node.pop("augment", None)
     splits: Splits = targets.instantiate(node, "dataset")
-    return splits
+    train: Any = range(len(splits.train))
+    validation: Any = None if splits.validation is None else range(len(splits.validation))
+    return Splits(train, validation, splits.classes)
 
 
 def plan(config: DictConfig, splits: Splits | None, machine: Machine) -> Plan:

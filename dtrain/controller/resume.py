@@ -167,6 +167,13 @@ def check(config: DictConfig, overrides: list[str]) -> None:
         )  # fmt: skip
     begun, now = identity.fingerprints(past), identity.fingerprints(config)
     saved = begun if found is None else found.meta.get("config", {})
+    if identity.drawn_otherwise(past, saved):
+        raise UsageError(
+            "resume", config.resume,
+            "an older dtrain drew other examples to train on and to hold out from its dataset",
+            "the version of dtrain that began the run",
+            f"fork={config.resume} to begin a new run with its weights",
+        )  # fmt: skip
     for key, fingerprint in begun.items():
         if saved.get(key, fingerprint) != fingerprint:
             raise UsageError(

@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from dtrain import errors
+from dtrain import errors, schemas
 from dtrain.cluster import Cluster
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.progress import View
-from dtrain.rundir import RunDir, read_json
+from dtrain.rundir import RunDir
 
 #: Seconds between two looks at the tasks.
 INTERVAL = 0.2
@@ -229,7 +229,7 @@ class Supervisor:
     def _stalled(self, now: float) -> Failure | None:
         """Have every task write its stacks where nothing has moved for too long."""
         timeout = self._launcher.stall_timeout
-        report = read_json(self._rundir.progress)
+        report: Any = schemas.glance(self._rundir.progress, schemas.Step)
         if timeout is None or report != self._report:
             self._report, self._moved_at = report, now
         elif now - self._moved_at >= timeout:

@@ -8,13 +8,13 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from dtrain import targets
 from dtrain.errors import UsageError
 from dtrain.sources import Splits
 from dtrain.targets import plain
-from dtrain.task import pipeline
+from dtrain.task import optimizers, pipeline
 from dtrain.task.remat import rematerialize
 from dtrain.task.strategies import Strategy
 
@@ -81,7 +81,8 @@ def model(
     with strategy.optimizer_scope():
         chosen = None
         if not built.compiled:
-            chosen = optimizer(plain(config.optimizer), total_steps, steps_per_epoch)
+            node = plain(OmegaConf.select(config, "optimizer"))
+            chosen = optimizer(node, total_steps, steps_per_epoch)
     with strategy.scope():
         if chosen is not None:
             trainer = config.trainer
@@ -92,11 +93,10 @@ def model(
                 jit_compile=False,  # ours to do: steps.py compiles the whole step
             )
         _build_metrics(built, x, y, predicted, weight)
+    _check_optimizer(built, strategy)
     strategy.place(built)  # ORDER: before its slots, which lie where their variable does
     with strategy.optimizer_scope():
-        if built.optimizer is not None:
-            built.optimizer.build(built.trainable_variables)
-            strategy.prepare(built.optimizer)
+        optimizers.build(built, strategy, example)
     return built
 
 
@@ -105,14 +105,35 @@ def has_own_step(built: keras.Model) -> bool:
     return type(built).train_step is not keras.Model.train_step
 
 
+def _check_optimizer(built: keras.Model, strategy: Strategy) -> None:
+    """Refuse a model that its own function has compiled with ``optimizer=None``, where one is used.
+
+    A ``train_step`` of its own may do without.
+    """
+    if built.optimizer is None and not (has_own_step(built) and strategy.several_optimizers):
+        raise UsageError(
+            "model", type(built).__name__, "was compiled without an optimizer",
+            "a model with one, or with a train_step of its own on default, one_device, mirrored "
+            "or multiworker", "optimizer=adam with a model that is not compiled",
+        )  # fmt: skip
+
+
 def optimizer(
-    node: dict[str, Any], total_steps: int, steps_per_epoch: int
+    node: dict[str, Any] | None, total_steps: int, steps_per_epoch: int
 ) -> keras.optimizers.Optimizer:
     """Build the optimizer of the ``optimizer`` group, with its learning-rate schedule.
 
     ``schedule`` is a node whose target takes ``learning_rate``, ``total_steps`` and
     ``steps_per_epoch`` (:mod:`dtrain.schedules`), or None for a constant rate.
+
+    Raises:
+        UsageError: there is no node, or Keras does not take its values.
     """
+    if not node or "_target_" not in node:  # with ~optimizer its schedule is still there
+        raise UsageError(
+            "optimizer", None, "there is none to compile the model with",
+            "an optimizer, or a model that its own function compiles", "optimizer=adam",
+        )  # fmt: skip
     node = dict(node)
     schedule = node.pop("schedule", None)
     if schedule is not None:

@@ -68,8 +68,7 @@ class Loop:
         self.evaluated = 0  # examples of the last evaluation
         self.logs: dict[str, float] = {}  # of the last whole epoch
         self._interval, self._epoch = Sums(), Sums()
-        self._calls = 0
-        self._step_seconds = 0.0  # of the last call
+        self._calls, self._step_seconds = 0, 0.0  # seconds of a step of the last call
         self._train_seconds, self._train_examples = 0.0, 0
         self._interval_seconds = 0.0
         self._checkpoint_at = time.monotonic()
@@ -234,7 +233,8 @@ class Loop:
             return
         epoch = (self.step - 1) // self._schedule.steps_per_epoch
         metrics = self._steps.results(self._interval)
-        metrics["learning_rate"] = float(np.asarray(self._model.optimizer.learning_rate))
+        if self._model.optimizer is not None:  # which a train_step of its own may do without
+            metrics["learning_rate"] = float(np.asarray(self._model.optimizer.learning_rate))
         metrics["examples_per_second"] = self._interval.examples / self._interval_seconds
         metrics.update(self._steps.interval())
         self._records.point(self.step, epoch + 1, metrics)

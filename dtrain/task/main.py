@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from dtrain import checkpoint, errors, files, identity, secrets, targets
 from dtrain.cluster import Cluster, Task
@@ -29,6 +29,7 @@ from dtrain.task.schedule import Schedule, make_schedule
 from dtrain.task.signals import Stop
 from dtrain.task.steps import Steps, named
 from dtrain.task.strategies import Strategy
+from dtrain.task.strategies.base import check_replicas
 from dtrain.task.summaries import Summaries
 
 #: Keys of the strategy group that are for the plan; the others are for the strategy's class.
@@ -48,8 +49,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda word:
         The exit code (:mod:`dtrain.errors`).
     """
     rundir = RunDir(run_path)
-    config = OmegaConf.load(rundir.config)
-    assert isinstance(config, DictConfig)
+    config = files.read_yaml(rundir.config)
     cluster = Cluster.from_json(read_json(rundir.cluster) or {})
     task = cluster.task(task_name)
     stop = Stop(tell=lambda: say("stop"))
@@ -64,6 +64,8 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda word:
         past = None
         if task == cluster.chief:
             journal = Journal(rundir.journal)
+            if (message := hardware.overlooked(config.hardware, cluster)) is not None:
+                journal.write("notice", message=message)
             past = origin.find(rundir, config, journal)
         strategy = _strategy(config, cluster, task, devices)
         say("joined")
@@ -91,6 +93,7 @@ def _strategy(config: DictConfig, cluster: Cluster, task: Task, devices: list[st
     strategy: Strategy = targets.instantiate(
         options, "strategy", devices=devices, cluster=cluster, task=task
     )
+    check_replicas(strategy, config, cluster.replicas)
     return strategy
 
 
@@ -197,6 +200,8 @@ def _save_model(model: keras.Model, rundir: RunDir, records: Records) -> None:
     with tempfile.TemporaryDirectory() as elsewhere:
         kept = rundir if records.keeps else RunDir(elsewhere)
         try:
+            files.remove(kept.model)  # Keras writes into a file that is there, whatever its names
+            files.remove(kept.weights)
             model.save(kept.model)
         except (NotImplementedError, TypeError, ValueError) as error:
             # A person's class without get_config: the training is not to be lost for that.
@@ -262,7 +267,7 @@ def child(run_path: str, task_name: str, environment: dict[str, str], pipe: Any)
     os.environ.update(environment)
     log = RunDir(run_path).log(task_name)
     log.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    descriptor = files.open_append(log)
     sys.stdout.flush()
     sys.stderr.flush()
     os.dup2(descriptor, 1)

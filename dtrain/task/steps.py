@@ -70,7 +70,8 @@ class Steps:
 
         It is not of the learning rate that a schedule has had: that is read after a call.
         """
-        return isinstance(self._model.optimizer.learning_rate, keras.Variable)
+        optimizer = self._model.optimizer
+        return optimizer is None or isinstance(optimizer.learning_rate, keras.Variable)
 
     def train(self, steps: int, ahead: int = 0) -> Sums:
         """Run ``steps`` training steps in one call.

@@ -15,7 +15,8 @@ from tensorboard.plugins.hparams import api as hparams
 from tensorboard.plugins.hparams import api_pb2
 from tensorboard.plugins.hparams.summary import session_end_pb
 
-from dtrain import files, journal
+from dtrain import files
+from dtrain.journal import Follower
 
 _STATUS = {
     "FINISHED": api_pb2.STATUS_SUCCESS,
@@ -52,7 +53,7 @@ class Summaries:
         self.profile_steps = profile_steps
         self._profiling = False
         self._session = None if job is None else self._begin(job)
-        for event in journal.read(past):
+        for event in Follower(past).events():
             if event["event"] == "metrics":
                 self.scalars(event["step"], event["metrics"])
 

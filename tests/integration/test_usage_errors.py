@@ -122,6 +122,20 @@ LATE = {
     "objective": (["objective=val_acuracy"], ["val_acuracy", "type: objective=val_accuracy"]),
     "loss": (["trainer.loss=crossentropy"], ["trainer.loss=crossentropy", "no loss that Keras"]),
     "loss node": (["trainer.loss={name:mse}"], ["trainer.loss=", "has no _target_", "Huber"]),
+    "no optimizer": (["~optimizer"], ["optimizer=", "none to compile", "type: optimizer=adam"]),
+    "replicas": (
+        [
+            "strategy=mirrored",
+            "strategy.replicas=one",
+            "hardware.devices=2",
+            "trainer.batch_size=63",
+        ],
+        ["strategy.replicas=one: Mirrored has 2 replicas", "type: strategy.replicas=per_device"],
+    ),
+    "replicas of one": (
+        ["strategy=one_device", "strategy.replicas=per_device", "hardware.devices=2"],
+        ["OneDevice has 1 replicas, and the plan has 2", "type: strategy.replicas=one"],
+    ),
     "optimizer value": (["optimizer.clipnorm=1", "optimizer.clipvalue=1"], ["optimizer=", "clip"]),
     "shape": (["model=cnn", "dataset=npz", "dataset.path=table.npz"], ["(4,)", "type: model=mlp"]),
     "text in a cnn": (["dataset=text"], ["(64,)", "type: model=mlp, or model=transformer"]),

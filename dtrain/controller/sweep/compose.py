@@ -171,12 +171,7 @@ class Composer:
         """Return how much data there is, read once for all jobs that have the same."""
         key = json.dumps(targets.plain(config.dataset), sort_keys=True, default=str)
         if key not in self._sizes:
-            splits = sizes(config)
-            if splits is not None:  # the numbers of examples, not the examples
-                train: Any = range(len(splits.train))
-                validation: Any = range(len(splits.validation or ()))
-                splits = dataclasses.replace(splits, train=train, validation=validation)
-            self._sizes[key] = splits
+            self._sizes[key] = sizes(config)
         return self._sizes[key]
 
     def command(self, draft: Draft) -> dict[str, Any]:

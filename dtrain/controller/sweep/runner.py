@@ -53,7 +53,7 @@ class Watch:
     def event(self, event: dict[str, Any]) -> None:
         """Print a notice; pass on values."""
         if event["event"] == "notice":
-            self.message(event["message"])
+            self.message(event.get("message", ""))
         elif event["event"] in ("start", "metrics"):
             self._news.put((self._row.number, event["event"], event))
 

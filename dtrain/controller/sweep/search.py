@@ -6,11 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from dtrain.controller.job import Outcome
 from dtrain.controller.sweep.source import Grid
 from dtrain.controller.sweep.space import Choice, Dimension, Interval, read
+from dtrain.draws import Stream
 from dtrain.errors import UsageError
 
 
@@ -33,7 +32,7 @@ class Random(Grid):
         fixed, dimensions = read(words)
         jobs = []
         for number in range(trials):
-            generator = np.random.default_rng([seed, number])
+            generator = Stream(seed, number)
             jobs.append([*fixed, *(f"{d.key}={d.draw(generator)}" for d in dimensions)])
         super().__init__(jobs)
 

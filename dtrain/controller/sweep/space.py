@@ -14,10 +14,10 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-import numpy as np
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override
 
+from dtrain.draws import Stream
 from dtrain.errors import UsageError
 
 
@@ -33,7 +33,7 @@ class Choice:
     key: str
     values: tuple[str, ...]
 
-    def draw(self, generator: np.random.Generator) -> str:
+    def draw(self, generator: Stream) -> str:
         """Return one of them, all alike."""
         return self.values[generator.integers(len(self.values))]
 
@@ -55,7 +55,7 @@ class Interval:
     log: bool = False
     whole: bool = False
 
-    def draw(self, generator: np.random.Generator) -> str:
+    def draw(self, generator: Stream) -> str:
         """Return a number as text."""
         # A whole number stands for all that round to it, so that the bounds are as likely.
         margin = 0.5 if self.whole else 0.0

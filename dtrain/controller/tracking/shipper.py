@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 import subprocess
 import time
@@ -17,6 +16,7 @@ from dtrain.controller import private
 from dtrain.controller.tracking.family import first, job_name, job_tags, parent
 from dtrain.controller.tracking.store import BATCH, Store, allowed, place
 from dtrain.rundir import RunDir, read_json, write_json
+from dtrain.versions import version
 
 _PARAM_CHARACTERS = 6000  # of one parameter: MLflow's own limit
 
@@ -38,11 +38,11 @@ def tags(config: DictConfig, cluster: Cluster) -> dict[str, str]:
         "device_kind": cluster.device_kind,
         "host": platform.node(),
         "python": platform.python_version(),
-        **{
-            name: importlib.metadata.version(name)
-            for name in ("dtrain", "tensorflow", "keras", "hydra-core", "mlflow")
-        },
     }
+    for name in ("dtrain", "tensorflow", "keras", "hydra-core", "mlflow"):
+        number = version(name)
+        if number is not None:
+            found[name] = number
     if config.get("fork") is not None:  # which runs of older versions have not
         found["forked_from"] = config.fork
         origin = read_json(RunDir(Path(config.fork).parents[1]).tracking)

@@ -93,14 +93,18 @@ class Store:
         with self._turn():
             return getattr(self._client, method)(*arguments, **named)
 
+    def _database(self) -> Path | None:
+        """Return the file of a SQLite store, None for any other store."""
+        match = re.match(r"sqlite(?:\+\w+)?:///([^?:]+)", self._address)
+        return None if match is None else Path(match[1]).absolute()
+
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
         """Let one thread of one process at a time at a SQLite file: it would refuse the others."""
-        match = re.match(r"sqlite(?:\+\w+)?:///([^?:]+)", self._address)
-        if match is None:
+        path = self._database()
+        if path is None:
             yield
             return
-        path = Path(match[1])
         path.parent.mkdir(parents=True, exist_ok=True)
         with os.fdopen(files.open_lock(path.with_name(f".{path.name}.lock")), "r+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -151,9 +155,9 @@ class Store:
     def _experiment_id(self) -> str:
         if self._experiment is None:
             name = self._config.tracking.experiment
-            location = None
-            if self._config.tracking.uri is None:
-                location = (Path(self._config.output_dir).absolute() / "mlartifacts").as_uri()
+            database = self._database()
+            # Of its own accord MLflow puts a new experiment's files below the current directory.
+            location = None if database is None else (database.parent / "mlartifacts").as_uri()
             found = self.call("get_experiment_by_name", name)
             if found is None:
                 try:

@@ -29,6 +29,8 @@ class MultiWorker(Strategy):
         tf.errors.OpError: TensorFlow's server could not start, or the others did not come.
     """
 
+    several_optimizers = True
+
     def __init__(self, devices: list[str], cluster: Cluster, task: Task, communication: str):
         if len(cluster.tasks) > 1:
             os.environ["TF_CONFIG"] = json.dumps(
