@@ -140,7 +140,7 @@ def save(folder: Path, step: int, arrays: Mapping[str, np.ndarray], meta: dict[s
         disk.make_folder(folder)
         disk.remove(temporary)
         write(temporary, step, arrays, meta)
-        disk.write(pointer, _pointer(step))  # now: a full disk is to be noticed before the renames
+        disk.write(pointer, [_pointer(step)])  # now: a full disk is to be noticed before the renames
         _commit(folder, step)
     except Exception as error:  # of encoding too (MemoryError): whatever it is, nothing is left
         disk.remove(temporary)
@@ -193,7 +193,7 @@ def _put_back(pointer: Path, before: bytes | None) -> None:
         os.unlink(pointer)
         return
     temporary = pointer.with_name(f"{TEMPORARY}{POINTER}")
-    disk.write(temporary, before)
+    disk.write(temporary, [before])
     os.replace(temporary, pointer)
 
 
