@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.checkpoint import disk
+from dtrain.checkpoint import disk, format
 from dtrain.checkpoint.format import Checkpoint, load, non_finite, write
 from dtrain.errors import CheckpointError
 
@@ -145,12 +145,28 @@ def save(folder: Path, step: int, arrays: Mapping[str, np.ndarray], meta: dict[s
     except Exception as error:  # of encoding too (MemoryError): whatever it is, nothing is left
         disk.remove(temporary)
         disk.remove(pointer)
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise CheckpointError(
-            f"the checkpoint of step {step} could not be written to {final}: {reason}"
-        ) from error
+        raise _failed(final, error) from error
     discard(folder, [folder / f"{ASIDE}{step}"])
     return final
+
+
+def rewrite(folder: Path, step: int, meta: dict[str, Any]) -> None:
+    """Give the checkpoint of ``step`` another ``meta``; its arrays stay as they are.
+
+    Raises:
+        CheckpointError: it cannot be written (named); the checkpoint has the old ``meta`` then.
+    """
+    try:
+        format.rewrite(folder / str(step), meta, TEMPORARY)
+    except Exception as error:
+        raise _failed(folder / str(step), error) from error
+
+
+def _failed(path: Path, error: Exception) -> CheckpointError:
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return CheckpointError(
+        f"the checkpoint of step {path.name} could not be written to {path}: {reason}"
+    )
 
 
 def _commit(folder: Path, step: int) -> None:
@@ -225,8 +241,9 @@ def tidy(folder: Path) -> None:
         else:
             with contextlib.suppress(OSError):  # it counts where it is, too
                 os.rename(aside, final)
-    for leftover in folder.glob(f"{TEMPORARY}*") if folder.is_dir() else []:
-        disk.remove(leftover)
+    for place in (folder, *(folder / str(step) for step in steps(folder))):
+        for leftover in place.glob(f"{TEMPORARY}*") if place.is_dir() else []:
+            disk.remove(leftover)
     try:
         last = committed(folder)
     except CheckpointError:
