@@ -72,13 +72,20 @@ def read(path: Path) -> list[dict[str, Any]]:
     return Follower(path).new()
 
 
-def cut(path: Path, step: int) -> None:
-    """Take back what a resumed run will write again: events of steps after ``step``, and ends."""
+def cut(path: Path, step: int, validated: bool = True) -> None:
+    """Take back what a resumed run will write again: events of steps after ``step``, and ends.
+
+    Args:
+        path: the file.
+        step: of the checkpoint that the run is resumed from.
+        validated: whether it was saved after the validation that belongs to its step, if any does.
+    """
     kept = [
         line
         for line in read(path)
         if line["event"] in ("start", "notice", "metrics", "checkpoint", "restart")
         and line.get("step", 0) <= step
+        and (validated or line.get("step") != step or not _of_validation(line))
     ]
     temporary = path.with_suffix(".tmp")
     with temporary.open("w", encoding="utf-8") as file:
@@ -87,6 +94,11 @@ def cut(path: Path, step: int) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
+
+
+def _of_validation(line: dict[str, Any]) -> bool:
+    names = line.get("metrics")
+    return bool(names) and all(name.startswith("val_") for name in names)
 
 
 class Follower:

@@ -69,6 +69,7 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._error: CheckpointError | None = None
         self._last: tuple[int, str] | None = None  # step and digest of what it has saved last
+        self.last_step = resumed  # what a resumed run would begin with
         self.objectives: dict[int, float] = {}
         store.tidy(folder)
         for step in store.steps(folder):
@@ -124,6 +125,7 @@ class Writer:
             else:
                 path = store.save(self._folder, step, arrays, meta)
                 self._last = step, read_manifest(path)["digest"]
+            self.last_step = step
             self._note(step, meta)
             if not again:
                 self._saved(step)

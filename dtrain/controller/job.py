@@ -177,7 +177,8 @@ class Job:
         """Take back from the journal what will be written again; return the step to begin with."""
         found, _ = checkpoint.newest(self._rundir.checkpoints)
         step = found.step if found else 0
-        cut(self._rundir.journal, step)
+        pending = found is not None and bool(found.meta.get("pending_validation"))
+        cut(self._rundir.journal, step, validated=not pending)
         self._rundir.progress.unlink(missing_ok=True)
         return step
 

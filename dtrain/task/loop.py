@@ -1,7 +1,10 @@
 """The outer loop: how many steps a call, and what happens between two calls.
 
 Several tasks may run it side by side. What each could decide otherwise (how many steps fit into a
-second, whether it is time to save, whether somebody asked to stop) is agreed on before each call.
+second, whether it is time to save, whether a stop was requested) is agreed on before each call.
+
+At the end of an epoch the state is saved first and evaluated then: a stop during the validation
+leaves it to the resumed run, which begins by it (``pending_validation`` of a checkpoint).
 """
 
 from __future__ import annotations
@@ -10,13 +13,13 @@ import functools
 import math
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import keras
 import numpy as np
 
 from dtrain.checkpoint import Checkpoint, non_finite
-from dtrain.errors import Interrupted, NonFiniteLoss
+from dtrain.errors import Interrupted, NonFiniteLoss, NothingSaved
 from dtrain.task import state
 from dtrain.task.callbacks import Callbacks
 from dtrain.task.records import Records
@@ -41,6 +44,7 @@ class Loop:
         records: what is written.
         stopping: says whether somebody asked this task to stop.
         identity: JSON values to be saved with every checkpoint.
+        begun: called once, when there is something that a stop would have to save.
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class Loop:
         records: Records,
         stopping: Callable[[], bool],
         identity: dict[str, Any],
+        begun: Callable[[], None] = lambda: None,
     ):
         self._model = model
         self._strategy = strategy
@@ -62,6 +67,7 @@ class Loop:
         self._records = records
         self._stopping = stopping
         self._identity = identity
+        self._begun = begun
 
         self.step = 0
         self.examples = 0  # that were trained on
@@ -74,6 +80,8 @@ class Loop:
         self._interval_seconds = 0.0
         self._checkpoint_at = time.monotonic()
         self._saved_step = -1  # none yet
+        self._unsaved: str | None = None  # why the last checkpoint was not written
+        self._pending = False  # the epoch that has ended is to be evaluated
         self._loss: float | None = None  # of the last call
         # What the tasks have agreed on for the next call:
         self._stop = False
@@ -94,13 +102,15 @@ class Loop:
         Raises:
             NonFiniteLoss: the loss is NaN or infinite.
             CheckpointError: a checkpoint could not be written.
-            Interrupted: a stop was asked for; the state is saved.
+            Interrupted: a stop was asked for; the state is saved, or could not be.
         """
         schedule, hooks = self._schedule, self._callbacks.hooks
         self._model.stop_training = False
         hooks.on_train_begin()
         if checkpoint is not None:
             self._restore(checkpoint)
+        if self._pending:
+            self._end_epoch(self.step // schedule.steps_per_epoch - 1, due=True)
         while self.step < schedule.total_steps:
             count = self._consult()
             if self._end:
@@ -114,14 +124,13 @@ class Loop:
                 self._settle()
             advanced = self.step > before
             ended = advanced and self.step % schedule.steps_per_epoch == 0
-            if ended:
-                self._end_epoch(epoch)
             due = self._stop or self._save_now or (advanced and self._checkpoint_due(ended, epoch))
-            if due and self._saved_step != self.step:
+            if ended:
+                self._end_epoch(epoch, due)
+            elif due and self._saved_step != self.step:
                 self._save()
             if self._stop and self.step < schedule.total_steps:
-                self._records.wait()
-                raise Interrupted(f"stopped at step {self.step}, checkpoint saved")
+                self._interrupt()
         self._settle()
         # What a callback cut short: the interval up to here.
         self._log_interval()
@@ -133,6 +142,19 @@ class Loop:
             with self._strategy.engine.scope():
                 self._model.optimizer.finalize_variable_values(self._model.trainable_variables)
         hooks.on_train_end(self.logs)
+
+    def _interrupt(self) -> NoReturn:
+        """End the run where it was asked to stop, once what was saved is on the disk."""
+        self._records.wait()
+        if self._unsaved is None:
+            raise Interrupted(f"stopped at step {self.step}, checkpoint saved")
+        last = self._records.last_step
+        if last is None:
+            raise NothingSaved(f"stopped at step {self.step}, nothing saved: {self._unsaved}")
+        raise Interrupted(
+            f"stopped at step {self.step}, not saved: {self._unsaved}; the last checkpoint is of "
+            f"step {last}"
+        )
 
     def _consult(self) -> int:
         """Let one number of steps, and anybody's wish to stop or to save, hold for all tasks."""
@@ -189,6 +211,8 @@ class Loop:
             return
         seconds = time.perf_counter() - begin
         self._calls += 1
+        if self._calls == 1:
+            self._begun()
         self._step_seconds = seconds / sums.steps
         if self._calls > 1:
             self._train_seconds += seconds
@@ -240,37 +264,72 @@ class Loop:
         self._records.point(self.step, epoch + 1, metrics)
         self._interval, self._interval_seconds = Sums(), 0.0
 
-    def _end_epoch(self, epoch: int) -> None:
-        schedule = self._schedule
+    def _end_epoch(self, epoch: int, due: bool) -> None:
+        """Record the end of an epoch, evaluate, call the callbacks, and save where it is ``due``.
+
+        Raises:
+            Interrupted: a stop was asked for, and the validation is left to the resumed run.
+        """
         logs = self._steps.results(self._epoch)
-        seen = {"epoch_examples": float(self._epoch.examples), "examples": float(self.examples)}
-        self._records.point(self.step, epoch + 1, seen)
-        self._epoch = Sums()
-        if schedule.validation_examples and (epoch + 1) % schedule.validation_freq == 0:
-            validation = {f"val_{name}": value for name, value in self._validate().items()}
+        if self._validation_due(epoch):
+            # ORDER: taken before anything of the validation has happened, hooks included: a
+            # resumed run begins by the whole of it.
+            taken = None
+            if not self._pending:
+                self._record_examples(epoch)
+                self._pending = True
+                taken = self._take()
+                if due and taken is not None:
+                    self._submit(*taken)
+                    taken = None
+            found = self._validate()
+            if found is None:
+                if taken is not None:
+                    self._submit(*taken)
+                self._interrupt()
+            self._pending = False
+            validation = {f"val_{name}": value for name, value in found.items()}
             self._records.point(self.step, epoch + 1, validation)
             logs.update(validation)
+        else:
+            self._record_examples(epoch)
+        self._epoch = Sums()
         self.logs = logs
         self._callbacks.hooks.on_epoch_end(epoch, logs)
         self._records.epoch_ended(self.step, self._model)
+        if due:
+            self._save()
 
-    def _validate(self) -> dict[str, float]:
-        """Evaluate every validation example once."""
+    def _record_examples(self, epoch: int) -> None:
+        seen = {"epoch_examples": float(self._epoch.examples), "examples": float(self.examples)}
+        self._records.point(self.step, epoch + 1, seen)
+
+    def _validation_due(self, epoch: int) -> bool:
+        schedule = self._schedule
+        return bool(schedule.validation_examples) and (epoch + 1) % schedule.validation_freq == 0
+
+    def _validate(self) -> dict[str, float] | None:
+        """Evaluate every validation example once; return None where a stop was asked for."""
+        if self._stop:
+            return None
         hooks, schedule = self._callbacks.hooks, self._schedule
         hooks.on_test_begin()
         full, rest = divmod(schedule.validation_examples, schedule.global_batch)
         sums, done, count = Sums(), 0, 1
-        while done < full:
-            [agreed] = self._strategy.agree([count if self._records.keeps else 0])
-            now = min(int(agreed), full - done)
+        while done < full + bool(rest):
+            leads = self._records.keeps
+            agreed, stop = self._strategy.agree([count if leads else 0, self._stopping()])
+            if stop:
+                self._stop = True
+                return None
+            now = min(int(agreed), full - done)  # 0: only the rest is left
             begin = time.perf_counter()
-            sums.add(self._steps.evaluate(now, 0))
-            seconds = (time.perf_counter() - begin) / now
-            done += now
+            sums.add(self._steps.evaluate(now, 0 if now else rest))
+            seconds = (time.perf_counter() - begin) / max(1, now)
+            done += max(1, now)
             count = min(max(1, int(CALL_SECONDS / max(seconds, 1e-3))), self._steps.max_steps)
-            self._report_progress(sums.examples)
-        if rest:
-            sums.add(self._steps.evaluate(0, rest))
+            if now:
+                self._report_progress(sums.examples)
         self.evaluated = sums.examples
         logs = self._steps.results(sums)
         hooks.on_test_end(logs)
@@ -290,10 +349,15 @@ class Loop:
 
     def _save(self) -> None:
         """Take a snapshot and have it written while training goes on."""
-        self._checkpoint_at = time.monotonic()
-        self._saved_step = self.step
+        taken = self._take()
+        self._saved_step, self._checkpoint_at = self.step, time.monotonic()
+        if taken is not None:
+            self._submit(*taken)
+
+    def _take(self) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
+        """Return a snapshot of everything, arrays and JSON values; None in a task that keeps none."""
         if not self._records.keeps:
-            return
+            return None
         arrays, sums = state.pack_sums(interval=self._interval, epoch=self._epoch)
         callback_arrays, callbacks = self._callbacks.state()
         meta = {
@@ -304,17 +368,23 @@ class Loop:
             "steps": self._steps.summary(),
             "callbacks": callbacks,
             "logs": self.logs,
+            "pending_validation": self._pending,
             "objective": self._objective(),
         }
-        arrays |= callback_arrays | state.snapshot(self._model, self._strategy)
+        return arrays | callback_arrays | state.snapshot(self._model, self._strategy), meta
+
+    def _submit(self, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
+        self._saved_step, self._checkpoint_at = self.step, time.monotonic()
+        self._unsaved = None
         if not self._schedule.terminate_on_nan and (name := non_finite(arrays)):
-            message = f"no checkpoint at step {self.step}: {name} is not finite"
+            self._unsaved = f"{name} is not finite"
+            message = f"no checkpoint at step {self.step}: {self._unsaved}"
             self._records.event("notice", message=message)
             return
         self._records.save(self.step, arrays, meta)
 
     def _objective(self) -> float | None:
-        if self.step % self._schedule.steps_per_epoch:
+        if self.step % self._schedule.steps_per_epoch or self._pending:
             return None  # the logs are of an earlier step
         value = self.logs.get(self._schedule.objective)
         return value if value is not None and math.isfinite(value) else None
@@ -328,3 +398,4 @@ class Loop:
         self._steps.restore(meta["steps"])
         self._epoch = state.unpack_sums("epoch", arrays, meta["epoch"])
         self._callbacks.restore(arrays, meta["callbacks"])
+        self._pending = meta.get("pending_validation", False)
