@@ -97,7 +97,7 @@ def cut(path: Path, step: int, validated: bool = True) -> None:
 
 
 def _of_validation(line: dict[str, Any]) -> bool:
-    names = line.get("metrics")
+    names = line.get("metrics") or {}
     return bool(names) and all(name.startswith("val_") for name in names)
 
 

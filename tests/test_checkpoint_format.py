@@ -16,6 +16,7 @@ import pytest
 import safetensors.numpy
 
 from dtrain import checkpoint
+from dtrain.checkpoint import arrays as arrays_module
 from dtrain.checkpoint import format
 from dtrain.errors import CheckpointError
 
@@ -65,7 +66,7 @@ def test_round_trip_of_what_numpy_has_no_type_for(tmp_path: Path, dtype: Any) ->
 def test_it_is_a_file_of_safetensors(tmp_path: Path) -> None:
     """Its own reader finds the same, small arrays and large ones, in memory that is aligned."""
     given = {n: a for n, a in arrays().items() if a.dtype.kind != "c"}
-    given["large"] = np.arange(3 * format.SMALL, dtype=np.int64)
+    given["large"] = np.arange(3 * arrays_module.SMALL, dtype=np.int64)
     path = checkpoint.save(tmp_path, 1, given, {})
     found = safetensors.numpy.load_file(path / "state.safetensors")
     assert found.keys() == given.keys()
@@ -280,8 +281,8 @@ def test_the_digest_is_saved_and_verified(tmp_path: Path, monkeypatch: pytest.Mo
     assert format.read_manifest(path)["digest"] == checkpoint.digest(arrays())
     assert checkpoint.digest(checkpoint.load(path).arrays) == checkpoint.digest(arrays())
     # As if another version of safetensors read whole files in another way.
-    decode = format._decode
-    monkeypatch.setattr(format, "_decode", lambda *given: {**decode(*given), "0-d": np.array(0)})
+    decode = format.decode
+    monkeypatch.setattr(format, "decode", lambda *given: {**decode(*given), "0-d": np.array(0)})
     with pytest.raises(CheckpointError, match=f"{path} does not match its digest"):
         checkpoint.load(path)
 

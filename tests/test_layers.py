@@ -17,6 +17,8 @@ PACKAGE = Path(dtrain.__file__).parent
 SHARED = [
     "secrets",
     "errors",
+    "files",
+    "terminal",
     "columns",
     "rundir",
     "cluster",

@@ -142,14 +142,15 @@ def looped(
     from dtrain.checkpoint import Writer
     from dtrain.journal import Journal
     from dtrain.rundir import RunDir
-    from dtrain.task import loop
+    from dtrain.task import loop, saving, validation
     from dtrain.task.callbacks import Callbacks
     from dtrain.task.records import Records, Silence
     from dtrain.task.strategies import Default
     from dtrain.task.summaries import Summaries
 
     if isinstance(steps, Scripted):
-        loop.time = steps.clock  # this process ends with the test
+        for module in (loop, saving, validation):
+            module.time = steps.clock  # this process ends with the test
     plan = loop.Schedule(
         **{
             "epochs": 2,

@@ -24,7 +24,8 @@ from typing import Any
 import numpy as np
 
 from dtrain.checkpoint import disk, format
-from dtrain.checkpoint.format import Checkpoint, load, non_finite, write
+from dtrain.checkpoint.arrays import non_finite
+from dtrain.checkpoint.format import Checkpoint, load, write
 from dtrain.errors import CheckpointError
 
 POINTER = "latest"
@@ -140,7 +141,8 @@ def save(folder: Path, step: int, arrays: Mapping[str, np.ndarray], meta: dict[s
         disk.make_folder(folder)
         disk.remove(temporary)
         write(temporary, step, arrays, meta)
-        disk.write(pointer, [_pointer(step)])  # now: a full disk is to be noticed before the renames
+        # ORDER: a full disk is to be noticed before the renames.
+        disk.write(pointer, [_pointer(step)])
         _commit(folder, step)
     except Exception as error:  # of encoding too (MemoryError): whatever it is, nothing is left
         disk.remove(temporary)

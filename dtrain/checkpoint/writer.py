@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from dtrain.checkpoint import store
-from dtrain.checkpoint.format import digest, read_manifest
+from dtrain.checkpoint.arrays import digest
+from dtrain.checkpoint.format import read_manifest
 from dtrain.errors import CheckpointError
 
 

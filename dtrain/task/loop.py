@@ -13,23 +13,22 @@ import functools
 import math
 import time
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import keras
 import numpy as np
 
-from dtrain.checkpoint import Checkpoint, non_finite
-from dtrain.errors import Interrupted, NonFiniteLoss, NothingSaved
+from dtrain.checkpoint import Checkpoint
+from dtrain.errors import NonFiniteLoss
 from dtrain.task import state
 from dtrain.task.callbacks import Callbacks
 from dtrain.task.records import Records
+from dtrain.task.saving import Saving, Snapshot
 from dtrain.task.schedule import Schedule
 from dtrain.task.steps import Steps
 from dtrain.task.strategies import Strategy
 from dtrain.task.sums import Sums
-
-#: The host is back from TensorFlow at least this often, in seconds.
-CALL_SECONDS = 1.0
+from dtrain.task.validation import CALL_SECONDS, evaluate
 
 
 class Loop:
@@ -66,7 +65,7 @@ class Loop:
         self._callbacks = callbacks
         self._records = records
         self._stopping = stopping
-        self._identity = identity
+        self._saving = Saving(model, strategy, schedule, callbacks, records, identity)
         self._begun = begun
 
         self.step = 0
@@ -78,15 +77,10 @@ class Loop:
         self._step_seconds = 0.0  # of the last call
         self._train_seconds, self._train_examples = 0.0, 0
         self._interval_seconds = 0.0
-        self._checkpoint_at = time.monotonic()
-        self._saved_step = -1  # none yet
-        self._unsaved: str | None = None  # why the last checkpoint was not written
         self._pending = False  # the epoch that has ended is to be evaluated
         self._loss: float | None = None  # of the last call
-        # What the tasks have agreed on for the next call:
-        self._stop = False
-        self._end = False  # a callback ended the training
-        self._save_now = False
+        # What the tasks have agreed on for the next call; end: a callback ended the training.
+        self._stop = self._end = self._save_now = False
 
     @property
     def examples_per_second(self) -> float:
@@ -124,17 +118,16 @@ class Loop:
                 self._settle()
             advanced = self.step > before
             ended = advanced and self.step % schedule.steps_per_epoch == 0
-            due = self._stop or self._save_now or (advanced and self._checkpoint_due(ended, epoch))
+            due = self._stop or self._save_now or (advanced and schedule.saves(self.step))
             if ended:
                 self._end_epoch(epoch, due)
-            elif due and self._saved_step != self.step:
+            elif due and self._saving.step != self.step:
                 self._save()
             if self._stop and self.step < schedule.total_steps:
-                self._interrupt()
+                self._saving.interrupt(self.step, None)
         self._settle()
-        # What a callback cut short: the interval up to here.
-        self._log_interval()
-        if self._saved_step != self.step:
+        self._log_interval()  # up to here, where a callback cut it short
+        if self._saving.step != self.step:
             self._save()
         self._records.wait()
         if self._model.optimizer is not None:
@@ -142,19 +135,6 @@ class Loop:
             with self._strategy.engine.scope():
                 self._model.optimizer.finalize_variable_values(self._model.trainable_variables)
         hooks.on_train_end(self.logs)
-
-    def _interrupt(self) -> NoReturn:
-        """End the run where it was asked to stop, once what was saved is on the disk."""
-        self._records.wait()
-        if self._unsaved is None:
-            raise Interrupted(f"stopped at step {self.step}, checkpoint saved")
-        last = self._records.last_step
-        if last is None:
-            raise NothingSaved(f"stopped at step {self.step}, nothing saved: {self._unsaved}")
-        raise Interrupted(
-            f"stopped at step {self.step}, not saved: {self._unsaved}; the last checkpoint is of "
-            f"step {last}"
-        )
 
     def _consult(self) -> int:
         """Let one number of steps, and anybody's wish to stop or to save, hold for all tasks."""
@@ -166,7 +146,7 @@ class Loop:
             max(1, count) if leads else 0,
             self._stopping(),
             self._model.stop_training,
-            leads and self.step > max(0, self._saved_step) and self._checkpoint_by_time(),
+            leads and self.step > max(0, self._saving.step) and self._saving.by_time(),
         ])  # fmt: skip
         self._stop, self._end, self._save_now = stop > 0, end > 0, save > 0
         return int(steps)
@@ -271,28 +251,14 @@ class Loop:
             Interrupted: a stop was asked for, and the validation is left to the resumed run.
         """
         logs = self._steps.results(self._epoch)
-        if self._validation_due(epoch):
-            # ORDER: taken before anything of the validation has happened, hooks included: a
-            # resumed run begins by the whole of it.
-            taken = None
-            if not self._pending:
-                self._record_examples(epoch)
-                self._pending = True
-                taken = self._take()
-                if due and taken is not None:
-                    self._submit(*taken)
-                    taken = None
-            found = self._validate()
-            if found is None:
-                if taken is not None:
-                    self._submit(*taken)
-                self._interrupt()
-            self._pending = False
+        if not self._pending:
+            seen = {"epoch_examples": self._epoch.examples, "examples": self.examples}
+            self._records.point(self.step, epoch + 1, {k: float(n) for k, n in seen.items()})
+        if self._schedule.validates(epoch):
+            found = self._validate(due)
             validation = {f"val_{name}": value for name, value in found.items()}
             self._records.point(self.step, epoch + 1, validation)
             logs.update(validation)
-        else:
-            self._record_examples(epoch)
         self._epoch = Sums()
         self.logs = logs
         self._callbacks.hooks.on_epoch_end(epoch, logs)
@@ -300,88 +266,50 @@ class Loop:
         if due:
             self._save()
 
-    def _record_examples(self, epoch: int) -> None:
-        seen = {"epoch_examples": float(self._epoch.examples), "examples": float(self.examples)}
-        self._records.point(self.step, epoch + 1, seen)
-
-    def _validation_due(self, epoch: int) -> bool:
-        schedule = self._schedule
-        return bool(schedule.validation_examples) and (epoch + 1) % schedule.validation_freq == 0
-
-    def _validate(self) -> dict[str, float] | None:
-        """Evaluate every validation example once; return None where a stop was asked for."""
-        if self._stop:
-            return None
-        hooks, schedule = self._callbacks.hooks, self._schedule
-        hooks.on_test_begin()
-        full, rest = divmod(schedule.validation_examples, schedule.global_batch)
-        sums, done, count = Sums(), 0, 1
-        while done < full + bool(rest):
-            leads = self._records.keeps
-            agreed, stop = self._strategy.agree([count if leads else 0, self._stopping()])
-            if stop:
-                self._stop = True
-                return None
-            now = min(int(agreed), full - done)  # 0: only the rest is left
-            begin = time.perf_counter()
-            sums.add(self._steps.evaluate(now, 0 if now else rest))
-            seconds = (time.perf_counter() - begin) / max(1, now)
-            done += max(1, now)
-            count = min(max(1, int(CALL_SECONDS / max(seconds, 1e-3))), self._steps.max_steps)
-            if now:
-                self._report_progress(sums.examples)
+    def _validate(self, due: bool) -> dict[str, float]:
+        # ORDER: taken before anything of the validation has happened, hooks included: a resumed
+        # run does the whole of it.
+        taken: Snapshot | None = None
+        if not self._pending:
+            self._pending = True
+            taken = self._take()
+            if due:
+                self._saving.submit(self.step, taken)
+                taken = None
+        hooks, sums = self._callbacks.hooks, None
+        if not self._stop:
+            hooks.on_test_begin()
+            sums = evaluate(
+                self._strategy, self._steps, self._schedule, self._records.keeps, self._stopping,
+                lambda done: self._report_progress(done.examples),
+            )  # fmt: skip
+        if sums is None:
+            self._saving.interrupt(self.step, taken)
+        self._pending = False
         self.evaluated = sums.examples
         logs = self._steps.results(sums)
         hooks.on_test_end(logs)
         return logs
 
-    def _checkpoint_due(self, epoch_ended: bool, epoch: int) -> bool:
-        schedule = self._schedule
-        epochs = schedule.checkpoint_epochs
-        if epoch_ended and epochs and (epoch + 1) % epochs == 0:
-            return True
-        every = schedule.checkpoint_steps
-        return every is not None and self.step % every == 0
-
-    def _checkpoint_by_time(self) -> bool:
-        interval = self._schedule.checkpoint_seconds
-        return interval is not None and time.monotonic() - self._checkpoint_at >= interval
-
     def _save(self) -> None:
         """Take a snapshot and have it written while training goes on."""
-        taken = self._take()
-        self._saved_step, self._checkpoint_at = self.step, time.monotonic()
-        if taken is not None:
-            self._submit(*taken)
+        self._saving.submit(self.step, self._take())
 
-    def _take(self) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
-        """Return a snapshot of everything, arrays and JSON values; None in a task that keeps none."""
+    def _take(self) -> Snapshot | None:
+        """Return a snapshot of everything; None in a task that keeps none."""
         if not self._records.keeps:
             return None
         arrays, sums = state.pack_sums(interval=self._interval, epoch=self._epoch)
-        callback_arrays, callbacks = self._callbacks.state()
         meta = {
-            **self._identity,
             **sums,
             "interval_seconds": self._interval_seconds,
             "examples": self.examples,
             "steps": self._steps.summary(),
-            "callbacks": callbacks,
             "logs": self.logs,
             "pending_validation": self._pending,
             "objective": self._objective(),
         }
-        return arrays | callback_arrays | state.snapshot(self._model, self._strategy), meta
-
-    def _submit(self, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
-        self._saved_step, self._checkpoint_at = self.step, time.monotonic()
-        self._unsaved = None
-        if not self._schedule.terminate_on_nan and (name := non_finite(arrays)):
-            self._unsaved = f"{name} is not finite"
-            message = f"no checkpoint at step {self.step}: {self._unsaved}"
-            self._records.event("notice", message=message)
-            return
-        self._records.save(self.step, arrays, meta)
+        return self._saving.take(arrays, meta)
 
     def _objective(self) -> float | None:
         if self.step % self._schedule.steps_per_epoch or self._pending:
@@ -391,7 +319,7 @@ class Loop:
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         meta, arrays = checkpoint.meta, checkpoint.arrays
-        self.step = self._saved_step = checkpoint.step
+        self.step = self._saving.step = checkpoint.step
         self.logs, self.examples = meta["logs"], meta["examples"]
         self._interval = state.unpack_sums("interval", arrays, meta["interval"])
         self._interval_seconds = meta["interval_seconds"]
