@@ -7,6 +7,7 @@ DtrainError
 │   ├── NonFiniteLoss     the loss is NaN or infinite
 │   └── CheckpointError   a checkpoint could not be written or read
 └── Interrupted       a person or a scheduler asked the run to stop      exit 75
+    └── NothingSaved      and there is no checkpoint to resume from      exit 1
 """
 
 from __future__ import annotations
@@ -83,6 +84,12 @@ class Interrupted(DtrainError):
     """The run was asked to stop (SIGINT, SIGTERM) and has saved its state."""
 
     exit_code = INTERRUPTED
+
+
+class NothingSaved(Interrupted):
+    """The run was asked to stop, and its state is one that is not saved (NaN)."""
+
+    exit_code = FAILED
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:

@@ -136,10 +136,15 @@ def read(path: Path) -> list[dict[str, Any]]:
     return Follower(path).new()
 
 
-def cut(path: Path, step: int) -> str | None:
+def cut(path: Path, step: int, validated: bool = True) -> str | None:
     """Take back what a resumed run will write again: events of steps after ``step``, and ends.
 
     Damaged lines are left out as well, and a notice in the journal says how many they were.
+
+    Args:
+        path: the file.
+        step: of the checkpoint that the run is resumed from.
+        validated: whether it was saved after the validation that belongs to its step, if any does.
 
     Returns:
         That notice; None where no line is damaged.
@@ -149,19 +154,25 @@ def cut(path: Path, step: int) -> str | None:
         OSError: it cannot be read or written; then it is as it was.
     """
     follower = Follower(path)
-    files.write_parts(path, _kept(follower, step), lasting=True)
+    files.write_parts(path, _kept(follower, step, validated), lasting=True)
     return follower.notice()
 
 
-def _kept(follower: Follower, step: int) -> Iterator[bytes]:
+def _kept(follower: Follower, step: int, validated: bool) -> Iterator[bytes]:
     for line, event in follower.lines():
         known = event["event"] in ("start", "notice", "metrics", "checkpoint", "restart")
-        if known and event.get("step", 0) <= step:
+        again = not validated and event.get("step") == step and _of_validation(event)
+        if known and event.get("step", 0) <= step and not again:
             yield line
     notice = follower.notice()
     if notice is not None:
         said = {"event": "notice", "time": round(time.time(), 3), "message": notice}
         yield (json.dumps(said) + "\n").encode()
+
+
+def _of_validation(line: dict[str, Any]) -> bool:
+    names = line.get("metrics") or {}
+    return bool(names) and all(name.startswith("val_") for name in names)
 
 
 class Follower:

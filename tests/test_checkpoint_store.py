@@ -315,7 +315,7 @@ def test_whatever_fails_leaves_nothing(
         raise error
 
     saved(tmp_path, 1)
-    monkeypatch.setattr(checkpoint.format, "_encode", fail)
+    monkeypatch.setattr(checkpoint.format, "encode", fail)
     with pytest.raises(CheckpointError, match=f"written to {tmp_path}/2: {reason}$"):
         saved(tmp_path, 2)
     assert names(tmp_path) == {"1", "latest"}

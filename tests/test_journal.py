@@ -172,3 +172,21 @@ def test_cut_of_a_torn_or_absent_journal(path: Path) -> None:
     journal.cut(path, 0)
     assert path.read_bytes().count(b"\n") == 1
     assert journal.read(path)[0]["message"] == "Zürich"
+
+
+def test_a_validation_that_will_be_done_again_is_taken_back(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    log = Journal(path)
+    for step in (4, 8):
+        log.write("metrics", step=step, epoch=1, metrics={"loss": 1.0, "val_rate": 2.0})
+        log.write("metrics", step=step, epoch=1, metrics={"epoch_examples": 4.0})
+        log.write("checkpoint", step=step)
+        log.write("metrics", step=step, epoch=1, metrics={"val_loss": 1.0, "val_accuracy": 0.5})
+    log.close()
+    journal.cut(path, 4, validated=True)
+    assert [event.get("metrics") for event in journal.read(path)][-1] == {
+        "val_loss": 1.0, "val_accuracy": 0.5,
+    }  # fmt: skip
+    before = journal.read(path)
+    journal.cut(path, 4, validated=False)
+    assert journal.read(path) == before[:-1]

@@ -261,10 +261,67 @@ def test_a_stop_is_for_those_that_train(tmp_path: Path, several: Cluster, launch
     launcher.start(endless(tmp_path, several), several)
     heard(launcher, *((task.name, "started") for task in several.tasks))
     launcher.stop()
+    assert heard(launcher, ("chief-0", "stop")) == {"chief-0": ["stop"]}
+    launcher.end("chief-0")
     assert heard(launcher, ("chief-0", "ended")) == {"chief-0": ["ended"]}
-    assert launcher.exit_codes() == {"chief-0": -15}
     assert set(processes(tmp_path)) == {"worker-0", "ps-0"}
     assert launcher.wait(0) == []
+
+
+def test_what_asks_every_process_to_stop_ends_none(
+    tmp_path: Path, several: Cluster, launcher: Local
+) -> None:
+    """As a scheduler may, or a terminal that is closed: tasks and their server live."""
+    launcher.start(endless(tmp_path, several), several)
+    heard(launcher, *((task.name, "started") for task in several.tasks))
+    found = processes(tmp_path)
+    server = int(Path(f"/proc/{found['ps-0']}/stat").read_text().rpartition(")")[2].split()[1])
+    for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
+        for process in (server, *found.values()):
+            os.kill(process, number)
+    words = heard(launcher, *((task.name, "stop") for task in several.tasks))
+    assert words == {name: ["stop"] for name in found}, "each tells it once"
+    assert processes(tmp_path) == found
+    assert os.getppid() != server and Path(f"/proc/{server}").exists()
+
+
+def says(pipe: Any) -> None:
+    from dtrain.task.words import Words
+
+    words = Words(pipe)
+    count = 200
+
+    def handler(*_: Any) -> None:
+        words("handler")
+
+    signal.signal(signal.SIGUSR1, handler)
+    done = threading.Event()
+
+    def talk() -> None:
+        for _ in range(count):
+            words("thread")
+            os.kill(os.getpid(), signal.SIGUSR1)
+        done.set()
+
+    threading.Thread(target=talk).start()
+    while not done.is_set():
+        words("main")
+    words("end")
+    os._exit(0)
+
+
+def test_words_of_threads_and_handlers_are_whole() -> None:
+    process = Process(warm.ENVIRONMENT, "says", says, (), {})
+    heard: list[str] = []
+
+    def ended() -> bool:
+        heard.extend(process.words())
+        return "end" in heard
+
+    until(ended, lambda: heard, 60)
+    process.join()
+    assert set(heard) == {"thread", "handler", "main", "end"}
+    assert heard.count("thread") == 200
 
 
 def test_addresses(cluster: Cluster, several: Cluster, launcher: Local) -> None:

@@ -19,6 +19,7 @@ SHARED = [
     "errors",
     "plainyaml",
     "files",
+    "terminal",
     "columns",
     "fields",
     "schemas",

@@ -58,7 +58,9 @@ class Story(Launcher):
         return lambda: self._news.extend((name, word) for name in names)
 
     def come(self, *names: str) -> Story:
-        return self.at(1, self.word("started", *names)).at(2, self.word("joined", *names))
+        """Let tasks join, and the chief take its first step."""
+        self.at(1, self.word("started", *names)).at(2, self.word("joined", *names))
+        return self.at(3, self.word("training", "chief-0"))
 
     def end_with(self, code: int, *names: str) -> Callable[[], None]:
         def act() -> None:

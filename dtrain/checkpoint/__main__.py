@@ -15,7 +15,8 @@ from typing import Any
 
 from dtrain import errors, files
 from dtrain.checkpoint import store, writer
-from dtrain.checkpoint.format import MANIFEST, STATE, Checkpoint, digest, load, read_manifest
+from dtrain.checkpoint.arrays import digest
+from dtrain.checkpoint.format import MANIFEST, STATE, Checkpoint, load, read_manifest
 from dtrain.columns import aligned
 from dtrain.errors import CheckpointError, DamagedFile, UsageError, printable
 

@@ -6,13 +6,18 @@ All of them go through ``os``, so that a test can let any single one fail or be 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from dtrain import files
 
 
-def write(path: Path, data: bytes) -> None:
+def write(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
     """Write a file and flush it to the disk; its name is safe after :func:`sync` of its folder.
+
+    Args:
+        path: of the file.
+        pieces: its contents, one after the other.
 
     Raises:
         OSError: the disk is full, a limit was reached, it may not be written.
@@ -20,9 +25,10 @@ def write(path: Path, data: bytes) -> None:
     files.remove(path)  # what a killed save has left
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
-        rest = memoryview(data)
-        while rest:  # Linux writes 2 GiB at a time at most, and less where the disk fills up
-            rest = rest[os.write(descriptor, rest) :]
+        for piece in pieces:
+            rest = memoryview(piece)
+            while rest:  # Linux writes 2 GiB at a time at most, and less where the disk fills up
+                rest = rest[os.write(descriptor, rest) :]
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

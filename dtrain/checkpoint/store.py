@@ -24,8 +24,9 @@ from typing import Any
 import numpy as np
 
 from dtrain import files
-from dtrain.checkpoint import disk
-from dtrain.checkpoint.format import Checkpoint, load, non_finite, write
+from dtrain.checkpoint import disk, format
+from dtrain.checkpoint.arrays import non_finite
+from dtrain.checkpoint.format import Checkpoint, load, write
 from dtrain.errors import CheckpointError, DamagedFile
 
 POINTER = "latest"
@@ -147,17 +148,34 @@ def save(folder: Path, step: int, arrays: Mapping[str, np.ndarray], meta: dict[s
         disk.make_folder(folder)
         disk.remove(temporary)
         write(temporary, step, arrays, meta)
-        disk.write(pointer, _pointer(step))  # now: a full disk is to be noticed before the renames
+        # ORDER: a full disk is to be noticed before the renames.
+        disk.write(pointer, [_pointer(step)])
         _commit(folder, step)
     except Exception as error:  # of encoding too (MemoryError): whatever it is, nothing is left
         disk.remove(temporary)
         disk.remove(pointer)
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise CheckpointError(
-            f"the checkpoint of step {step} could not be written to {final}: {reason}"
-        ) from error
+        raise _failed(final, error) from error
     discard(folder, [folder / f"{ASIDE}{step}"])
     return final
+
+
+def rewrite(folder: Path, step: int, meta: dict[str, Any]) -> None:
+    """Give the checkpoint of ``step`` another ``meta``; its arrays stay as they are.
+
+    Raises:
+        CheckpointError: it cannot be written (named); the checkpoint has the old ``meta`` then.
+    """
+    try:
+        format.rewrite(folder / str(step), meta, TEMPORARY)
+    except Exception as error:
+        raise _failed(folder / str(step), error) from error
+
+
+def _failed(path: Path, error: Exception) -> CheckpointError:
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return CheckpointError(
+        f"the checkpoint of step {path.name} could not be written to {path}: {reason}"
+    )
 
 
 def _commit(folder: Path, step: int) -> None:
@@ -200,7 +218,7 @@ def _put_back(pointer: Path, before: bytes | None) -> None:
         files.unlink(pointer)
         return
     temporary = pointer.with_name(f"{TEMPORARY}{POINTER}")
-    disk.write(temporary, before)
+    disk.write(temporary, [before])
     files.replace(temporary, pointer)
 
 
@@ -232,8 +250,9 @@ def tidy(folder: Path) -> None:
         else:
             with contextlib.suppress(OSError):  # it counts where it is, too
                 files.rename(aside, final)
-    for leftover in folder.glob(f"{TEMPORARY}*") if folder.is_dir() else []:
-        disk.remove(leftover)
+    for place in (folder, *(folder / str(step) for step in steps(folder))):
+        for leftover in place.glob(f"{TEMPORARY}*") if place.is_dir() else []:
+            disk.remove(leftover)
     try:
         last = committed(folder)
     except CheckpointError:

@@ -15,7 +15,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain import errors, secrets
+from dtrain import errors, secrets, terminal
 from dtrain.controller import folder, private, resume, schema, sweep
 from dtrain.controller.check import settle
 from dtrain.controller.explain import explain
@@ -65,7 +65,7 @@ def main() -> int:
         _print(error)
         return error.exit_code
     except KeyboardInterrupt:
-        return errors.FAILED
+        return terminal.stopped(sys.argv[1:])
     except (HydraException, OmegaConfBaseException) as error:
         explained = explain(error, sys.argv[1:])
         for note in getattr(error, "__notes__", ()):

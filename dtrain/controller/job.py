@@ -220,7 +220,8 @@ class Job:
         """Take back from the journal what will be written again; return the step to begin with."""
         found, _ = checkpoint.newest(self._rundir.checkpoints)
         step = found.step if found else 0
-        passed = cut(self._rundir.journal, step)
+        pending = found is not None and bool(found.meta.get("pending_validation"))
+        passed = cut(self._rundir.journal, step, validated=not pending)
         if passed is not None:
             self._view.message(passed)
         files.remove(self._rundir.progress)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from dtrain import errors, schemas
+from dtrain import errors, schemas, terminal
 from dtrain.cluster import Cluster
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.progress import View
@@ -52,15 +52,17 @@ class Signals(Requests):
     """
 
     def __enter__(self) -> Signals:
-        wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
-        self._before = {number: signal.signal(number, self._note) for number in wanted}
+        self._before = {number: signal.signal(number, self._note) for number in terminal.stops()}
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _note(self, *_: object) -> None:
+    def _note(self, number: int, _: object) -> None:
+        # A terminal that is closed sends it, and its shell sends it again: that is one request.
+        if number == signal.SIGHUP and self.count:
+            return
         self.count += 1
         if not self.started:
             raise KeyboardInterrupt
@@ -99,6 +101,8 @@ class Supervisor:
         followed = launcher.followed(cluster)
         self._training = {task.name for task in followed if not task.serves}
         self._waited_for = {task.name for task in followed}  # have not joined
+        self._begun = False  # there is something that a stop has to save
+        self._over = False  # a stop was asked for before that
         self._unborn = set(self._waited_for)
         self._start_deadline = time.monotonic() + launcher.start_timeout
         self._deadline = math.inf  # for all to end
@@ -122,7 +126,7 @@ class Supervisor:
             look()
             if failure is not None:
                 return failure
-            if not self._training:
+            if not self._training or self._over:
                 return None
             if signals.count > asked:
                 asked += 1
@@ -132,8 +136,10 @@ class Supervisor:
                     self._view.detail("stopping at once")
                     return None
                 why = "given up: others of the sweep are better" if signals.pruned else "stopping"
-                self._view.detail(f"{why}: saving a checkpoint (once more: stop at once)")
+                self._view.detail(f"{why}: {self._saves('(once more: stop at once)')}")
                 self._stop()
+                if self._over:
+                    return None
             now = time.monotonic()
             if now > self._deadline:
                 self._view.message("the tasks did not stop in time: ended by force")
@@ -142,15 +148,30 @@ class Supervisor:
             if failure is not None:
                 return failure
 
+    def _saves(self, more: str = "") -> str:
+        if self._has_begun():
+            return f"saving a checkpoint {more}".strip()
+        return "no step was taken, nothing is to be saved"
+
+    def _has_begun(self) -> bool:
+        # A launcher of the user's own may pass no words on.
+        return self._begun or schemas.glance(self._rundir.progress, schemas.Progress) is not None
+
     def _stop(self) -> None:
         if not self.asked:
             self.asked = True
+            if not self._has_begun():
+                # The tasks may be in the midst of what takes minutes: reading, tracing.
+                self._over = True
+                return
             self._launcher.stop()
             patience = time.monotonic() + self._launcher.grace_seconds
             self._deadline = min(self._deadline, patience)
 
     def _hear(self, news: list[tuple[str, str]]) -> Failure | None:
         ended = []
+        if any(word == "training" for _, word in news):
+            self._begun = True
         for name, word in news:
             if word == "started":
                 self._unborn.discard(name)
@@ -160,9 +181,11 @@ class Supervisor:
                     self._moved_at = time.monotonic()
             elif word == "stop":
                 if not self.asked:
-                    self._view.message(f"{name} was asked to stop: saving a checkpoint")
+                    self._view.message(f"{name} was asked to stop: {self._saves()}")
                 self._stop()
-            else:
+            elif word == "reading":
+                self._reads(name)
+            elif word == "ended":
                 ended.append(name)
         codes = self._launcher.exit_codes()
         # Of several that are found dead together, one that a signal ended is the cause; but a
@@ -173,6 +196,14 @@ class Supervisor:
             if failure is not None:
                 return failure
         return None
+
+    def _reads(self, name: str) -> None:
+        """Give a task that reads (TensorFlow, a checkpoint, its data) as much time again."""
+        now = time.monotonic()
+        if name in self._waited_for:
+            self._start_deadline = max(self._start_deadline, now + self._launcher.start_timeout)
+        if name in self._training and not self._begun:
+            self._moved_at = now
 
     def _bury(self, name: str, code: int) -> Failure | None:
         task = self._cluster.task(name)
@@ -187,7 +218,7 @@ class Supervisor:
             return None
         if code == errors.PORT_TAKEN:
             return Failure(name, "its port was taken by another program", port=True)
-        reason = f"ended by {signal.Signals(-code).name}" if code < 0 else None
+        reason = f"ended by {terminal.name(-code)}" if code < 0 else None
         if task.replaceable and name not in self._waited_for:
             self._view.message(
                 f"{name} {reason or f'ended with exit code {code}'}: it is started again"

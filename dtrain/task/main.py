@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import tempfile
 import threading
 import traceback
 from collections.abc import Callable
@@ -34,6 +33,8 @@ from dtrain.task.summaries import Summaries
 
 #: Keys of the strategy group that are for the plan; the others are for the strategy's class.
 PLANNED = ("name", "replicas", "compilable", "topology", "workers", "servers", "mesh")
+#: A folder of the run folder, in which the model is while it is being written.
+SAVING = ".saving"
 
 
 def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda word: None) -> int:
@@ -42,18 +43,19 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda word:
     Args:
         run_path: the run folder, with ``config.yaml`` and ``cluster.json``.
         task_name: which of the tasks of ``cluster.json`` this process is.
-        say: tells the launcher ``joined`` (the cluster is there) and ``stop`` (this task was asked
-            to stop: if it serves it cannot do so by itself, and if it trains it may be stuck).
+        say: tells the launcher ``joined`` (the cluster is there), ``training`` (there is something
+            that a stop has to save) and ``stop`` (this task was asked to stop: if it serves it
+            cannot do so by itself, and if it trains it may be stuck).
 
     Returns:
         The exit code (:mod:`dtrain.errors`).
     """
+    stop = Stop(tell=lambda: say("stop"))
+    stop.install()  # ORDER: before anything that may take long
     rundir = RunDir(run_path)
     config = files.read_yaml(rundir.config)
     cluster = Cluster.from_json(read_json(rundir.cluster) or {})
     task = cluster.task(task_name)
-    stop = Stop(tell=lambda: say("stop"))
-    stop.install()
     journal: Journal | None = None
     try:
         devices = hardware.configure(config.hardware, cluster, task, config.trainer.deterministic)
@@ -70,7 +72,8 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda word:
         strategy = _strategy(config, cluster, task, devices)
         say("joined")
         stop.install()  # ORDER: some strategies install TensorFlow's own SIGTERM handler when made
-        train(rundir, config, strategy, strategy.share(past), journal, stop)
+        past = strategy.share(past)
+        train(rundir, config, strategy, past, journal, stop, lambda: say("training"))
     except DtrainError as error:
         print(secrets.mask(f"{type(error).__name__}: {error}"), file=sys.stderr, flush=True)
         _report(journal, error, str(error))
@@ -105,11 +108,12 @@ def _report(journal: Journal | None, error: Exception, message: str) -> None:
         _quietly(lambda: journal.write("error", kind=kind, message=message[:4000]))
 
 
-def _quietly(action: Any) -> None:
+def _quietly(action: Callable[[], None]) -> None:
+    """Do what cannot change how the run has ended: all that counts is saved by now."""
     try:
         action()
-    except OSError as error:
-        print(error, file=sys.stderr)
+    except Exception as error:  # of a full disk: OSError, or TensorFlow's own
+        print(secrets.mask(f"{type(error).__name__}: {error}"), file=sys.stderr, flush=True)
 
 
 def train(
@@ -119,6 +123,7 @@ def train(
     past: checkpoint.Checkpoint | None,
     journal: Journal | None,
     stop: Stop,
+    begun: Callable[[], None],
 ) -> None:
     """Build everything in order, train, and save the final model; without a journal, keep nothing.
 
@@ -130,6 +135,7 @@ def train(
     _check_objective(config, model, schedule)
     if past is not None:
         origin.restore(past, model, strategy, rundir, schedule)
+        origin.release(past)
     start = past.step if past else 0
     inputs = pipeline.Inputs(
         splits.train, splits.validation, config.trainer.batch_size, config.seed, start, augment
@@ -144,7 +150,7 @@ def train(
         schedule.epochs,
         schedule.steps_per_epoch,
     )
-    records = _records(rundir, config, journal)
+    records = _records(rundir, config, journal, past)
     records.event("start", step=start, **derived(model, strategy, schedule, len(splits.train)))
     loop = Loop(
         model, strategy, steps, schedule, callbacks, records, stop,
@@ -154,6 +160,7 @@ def train(
             "versions": identity.versions(),
             "topology": {"strategy": config.strategy.name, "replicas": strategy.replicas},
         },
+        begun=begun,
     )  # fmt: skip
     status = "FAILED"
     try:
@@ -169,7 +176,12 @@ def train(
         _quietly(lambda: records.end(status=status, **outcome(loop, steps)))
 
 
-def _records(rundir: RunDir, config: DictConfig, journal: Journal | None) -> Records:
+def _records(
+    rundir: RunDir,
+    config: DictConfig,
+    journal: Journal | None,
+    past: checkpoint.Checkpoint | None = None,
+) -> Records:
     tracking, saving = config.tracking, config.checkpoint
     traced = tuple(tracking.profile_steps) if tracking.profile_steps else None
     if journal is None:
@@ -191,27 +203,37 @@ def _records(rundir: RunDir, config: DictConfig, journal: Journal | None) -> Rec
             config.objective_mode,
             saved=lambda step: journal.write("checkpoint", step=step, path=f"checkpoints/{step}"),
             before=journal.sync,
+            resumed=past.step if past and past.path.parent == rundir.checkpoints else None,
         ),
     )
 
 
 def _save_model(model: keras.Model, rundir: RunDir, records: Records) -> None:
-    """Save the model; every task takes part: reading a metric's variable may be a collective."""
-    with tempfile.TemporaryDirectory() as elsewhere:
-        kept = rundir if records.keeps else RunDir(elsewhere)
+    """Save the model, whole or not at all; the chief alone does."""
+    if not records.keeps:
+        return
+    folder = rundir.path / SAVING
+    files.remove(folder)  # what a killed task has left
+    os.mkdir(folder)
+    # The variable of a metric is a sum over all tasks, which all would have to take part in when
+    # it is read. Its value is known: every step resets it.
+    with keras.StatelessScope():
+        for metric in model.metrics:
+            metric.reset_state()
         try:
-            files.remove(kept.model)  # Keras writes into a file that is there, whatever its names
-            files.remove(kept.weights)
-            model.save(kept.model)
+            saved = folder / rundir.model.name
+            model.save(saved)
         except (NotImplementedError, TypeError, ValueError) as error:
-            # A person's class without get_config: the training is not to be lost for that.
-            files.remove(kept.model)
-            model.save_weights(kept.weights)
+            # A class of the user's without get_config: the training is not to be lost for that.
+            saved = folder / rundir.weights.name
+            model.save_weights(saved)
             records.event(
                 "notice",
-                message=f"saved {kept.weights.name}, not {kept.model.name}: "
+                message=f"saved {rundir.weights.name}, not {rundir.model.name}: "
                 f"{' '.join(str(error).split())[:200]}",
             )
+    files.replace(saved, rundir.path / saved.name)
+    files.remove(folder)
 
 
 def _check_objective(config: DictConfig, model: keras.Model, schedule: Schedule) -> None:
@@ -255,13 +277,15 @@ def outcome(loop: Loop, steps: Steps) -> dict[str, Any]:
     }
 
 
-def child(run_path: str, task_name: str, environment: dict[str, str], pipe: Any) -> None:
+def child(
+    run_path: str, task_name: str, environment: dict[str, str], say: Callable[[str], None]
+) -> None:
     """Run as a forked process: own environment, output to the log, gone with the controller.
 
     Args:
         run_path, task_name: as of :func:`run`.
         environment: of this process.
-        pipe: a connection to the launcher; gets one word at a time (:func:`run`).
+        say: tells the launcher one word at a time (:func:`run`), and ``started``.
     """
     _die_with_the_controller()
     os.environ.update(environment)
@@ -274,8 +298,8 @@ def child(run_path: str, task_name: str, environment: dict[str, str], pipe: Any)
     os.dup2(descriptor, 2)
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # asked for by the watchdog, and by whoever is curious
-    pipe.send("started")
-    code = run(run_path, task_name, pipe.send)
+    say("started")
+    code = run(run_path, task_name, say)
     sys.stdout.flush()
     sys.stderr.flush()
     # TensorFlow's threads may outlive the interpreter's end and crash it: leave at once.

@@ -79,6 +79,12 @@ def restore(
         ) from None  # fmt: skip
 
 
+def release(past: Checkpoint) -> None:
+    """Forget the arrays that are in variables now: they need not be in memory for the whole run."""
+    for name in [name for name in past.arrays if name.startswith(("model/", "optimizer/"))]:
+        del past.arrays[name]
+
+
 def has_position(past: Checkpoint | None) -> bool:
     """Say whether the loop goes on from ``past``, or begins: a fork may have weights alone."""
     return past is not None and bool(past.meta)

@@ -44,6 +44,15 @@ class Schedule:
         """Steps of the whole run."""
         return self.epochs * self.steps_per_epoch
 
+    def saves(self, step: int) -> bool:
+        """Say whether a checkpoint is due at ``step``, by epochs or by steps."""
+        epochs = (self.checkpoint_epochs or 0) * self.steps_per_epoch
+        return any(period and step % period == 0 for period in (epochs, self.checkpoint_steps))
+
+    def validates(self, epoch: int) -> bool:
+        """Say whether ``epoch`` ends with a validation."""
+        return self.validation_examples > 0 and (epoch + 1) % self.validation_freq == 0
+
     def next_end(self, step: int, *periods: int | None) -> int:
         """Return the first step after ``step`` at which one of ``periods`` ends, or the run."""
         ends = [(step // period + 1) * period for period in periods if period]

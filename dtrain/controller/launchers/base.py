@@ -13,7 +13,8 @@ class Launcher(ABC):
 
     Args:
         grace_seconds: from the request to stop to the end by force.
-        start_timeout: seconds until every task must have joined the cluster.
+        start_timeout: seconds until every task must have joined the cluster, or must at least
+            have read something (TensorFlow, a checkpoint).
         stall_timeout: seconds without a step after which the job is ended; None for never.
         max_restarts: how often the tasks may be started again after one of them died.
     """
@@ -79,7 +80,7 @@ class Launcher(ABC):
     def wait(self, timeout: float) -> list[tuple[str, str]]:
         """Wait up to ``timeout`` seconds for news, and return it as (task, word).
 
-        ``started``, ``joined`` and ``stop`` are the task's own words
+        ``started``, ``joined``, ``training``, ``reading`` and ``stop`` are the task's own words
         (:func:`dtrain.task.main.run`); ``ended`` means that its process is gone.
         """
 

@@ -15,6 +15,9 @@ from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
 
+#: Signals that ask for a stop. A terminal, or a scheduler, may send them to every process: the
+#: server must live until its tasks have saved, and a task until it has handlers for them.
+STOPS = {signal.SIGINT, signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP}
 #: Environment that the warm server of this process was started with; None before that.
 _warm: dict[str, str] | None = None
 #: Held while a process starts, or is asked whether it has ended. Each job of a sweep is a thread,
@@ -74,14 +77,16 @@ def _environment(changes: dict[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _sheltered() -> Iterator[None]:
-    """Start processes that leave Ctrl-C to the controller and do not chatter.
+    """Start processes that leave requests to stop to the controller and do not chatter.
 
-    A terminal sends SIGINT to every process of the group: they inherit it blocked. TensorFlow's
-    import writes to standard error: they have none until a task opens its log.
+    They inherit the signals blocked, until a task unblocks its own. TensorFlow's import writes to
+    standard error: they have none until a task opens its log.
     """
-    # ORDER: this unblocks SIGINT when it starts its process; afterwards it does nothing.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    # ORDER: this unblocks SIGINT and SIGTERM, which its process ignores, when it starts that;
+    # afterwards it does nothing.
     resource_tracker.ensure_running()
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
     stderr, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 2)
     try:
@@ -127,6 +132,7 @@ class Process:
         self.pid: int = self._process.pid
         self.sentinel: int = self._process.sentinel
         self.pipe: Connection | None = ours
+        self._half = b""  # a word that has not come whole
         self.ended = False  # and that has been told
         self.seconds = -1.0  # of processor time, at the last look
 
@@ -135,7 +141,11 @@ class Process:
         said: list[str] = []
         try:
             while self.pipe is not None and self.pipe.poll():
-                said.append(self.pipe.recv())
+                data = os.read(self.pipe.fileno(), 1 << 16)
+                if not data:
+                    raise EOFError
+                *whole, self._half = (self._half + data).split(b"\n")
+                said += [word.decode(errors="replace") for word in whole]
         except (EOFError, OSError):  # it has ended
             self._close()
         return said
