@@ -6,18 +6,22 @@ imported: a configuration is data, and may come from somebody else.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from omegaconf import OmegaConf
 
+from dtrain import errors
 from dtrain.errors import UsageError, nearest
 
 TRUST = "DTRAIN_TRUST"
+#: Packages whose functions check their arguments, or fail over them.
+OWN = ("dtrain", "keras")
 
 
 def plain(node: Any) -> Any:
@@ -188,7 +192,40 @@ def instantiate(node: Mapping[str, Any], key: str, **derived: Any) -> Any:
             ", ".join(takes),
             f"{key}.{near or (takes[0] if takes else name)}=...",
         ) from None
-    return functools.partial(function, **given) if partial else function(**given)
+    if partial:
+        return functools.partial(function, **given)
+    with blame(key, node, f"{_home(function)}."):
+        return function(**given)
+
+
+@contextlib.contextmanager
+def blame(key: str, node: Mapping[str, Any], target: str) -> Iterator[None]:
+    """Turn an error of dtrain's or Keras' own function into one of the values that it was given.
+
+    That of a user's own function keeps its traceback: who wrote it has to see where it failed. So
+    do errors of a disk, a network or the memory.
+
+    Args:
+        key: where the node stands in the configuration.
+        node: the values.
+        target: the name of the function.
+
+    Raises:
+        UsageError: in the place of such an error.
+    """
+    try:
+        yield
+    except (errors.DtrainError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        if target.partition(".")[0] not in OWN:
+            raise
+        values = ", ".join(f"{name}={value}" for name, value in node.items() if name != "_target_")
+        problem = " ".join(str(error).split())[:500] or type(error).__name__
+        raise UsageError(
+            key, f"{node.get('_target_')}({values[:200]})", f"cannot be made so ({problem})",
+            "values that it takes", f"{key}.NAME=VALUE, or {key}=ANOTHER",
+        ) from error  # fmt: skip
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:

@@ -6,10 +6,12 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, open_dict
+from omegaconf.errors import OmegaConfBaseException
 
 from dtrain import targets
-from dtrain.controller import private, schema
+from dtrain.controller import private, schema, values
 from dtrain.controller.devices import machine
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.plan import Plan, check_values, plan, sizes
@@ -43,8 +45,15 @@ def settle(config: DictConfig) -> None:
     Raises:
         UsageError: it has a key that nothing reads, or a reference to what is not there.
     """
+    if HydraConfig.initialized():
+        schema.refuse_removed(HydraConfig.get().runtime.choices)
     schema.refuse_unknown(config)
-    private.resolve(config)
+    try:
+        private.resolve(config)
+    except OmegaConfBaseException:
+        values.check_references(config)  # finds the key, which the exception does not say
+        raise
+    values.check(config)
     config.output_dir = str(Path(config.output_dir).absolute())
     with open_dict(config):
         del config["sweep"]  # how many run at once is no property of one

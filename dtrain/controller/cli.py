@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dtrain import errors, secrets, terminal
-from dtrain.controller import folder, private, resume, schema, sweep
+from dtrain.controller import folder, preset_files, private, resume, schema, sweep
 from dtrain.controller.check import settle
 from dtrain.controller.explain import explain
 from dtrain.controller.job import Outcome, run
@@ -58,6 +58,7 @@ def main() -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         sys.argv[1:] = resume.arguments(arguments(sys.argv[1:]))
+        preset_files.check(sys.argv[1:])
         hydra.main(
             config_path=str(schema.folder("conf")), config_name="config", version_base="1.3"
         )(command)()

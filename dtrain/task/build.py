@@ -75,7 +75,8 @@ def model(
                 "model._target_", config.model._target_, f"returned {type(built).__name__}",
                 "a function or class that makes a keras.Model", "model=cnn",
             )  # fmt: skip
-        predicted = built(x, training=False)
+        with targets.blame("model", plain(config.model), config.model._target_):
+            predicted = built(x, training=False)
     rematerialize(built, config.hardware.remat)
     _check_classes(predicted, config, splits)
     with strategy.optimizer_scope():
@@ -144,13 +145,7 @@ def optimizer(
             total_steps=total_steps,
             steps_per_epoch=steps_per_epoch,
         )
-    try:
-        made: keras.optimizers.Optimizer = targets.instantiate(node, "optimizer")
-    except ValueError as error:  # Keras' own check of the values, which names the argument
-        raise UsageError(
-            "optimizer", node["_target_"], str(error), "see Keras' documentation of it",
-            "optimizer=adam",
-        ) from None  # fmt: skip
+    made: keras.optimizers.Optimizer = targets.instantiate(node, "optimizer")
     return made
 
 

@@ -11,7 +11,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from dtrain import compare, errors
-from dtrain.controller import folder, report
+from dtrain.controller import folder, report, values
 from dtrain.controller.devices import machine
 from dtrain.controller.job import Outcome
 from dtrain.controller.supervisor import Signals
@@ -40,9 +40,7 @@ def run(loader: Any, master: DictConfig, source: Source) -> int:
         HydraException, OmegaConfBaseException: likewise, its words do not compose.
     """
     settings = master.sweep
-    if settings.parallel is not None and settings.parallel < 1:
-        raise UsageError("sweep.parallel", settings.parallel, "must be at least 1",
-                         "1 or more, or null", "sweep.parallel=1")  # fmt: skip
+    values.check_group(master, "sweep")
     past, lock = None, None
     if settings.resume is not None:
         past = read(Path(settings.resume).absolute())

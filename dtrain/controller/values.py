@@ -1,0 +1,259 @@
+"""The values of a configuration: each against what the schema declares for its key, in one place.
+
+Nodes that a user's own preset makes have no schema; those whose ``_target_`` is one that dtrain
+ships a schema for are held to that. Of all else it is known only that no number is NaN, infinite or
+beyond 64 bits, and that texts and nesting end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from dtrain import targets
+from dtrain.controller import schema
+from dtrain.controller.ranges import Range, Rule, rule
+from dtrain.errors import UsageError
+
+_CHARACTERS = 100_000  # of a text that no rule knows
+_DEPTH = 32  # of nodes in nodes
+_INTEGER = 2**63
+#: Groups of which the controller itself reads keys.
+_READ: dict[str, type] = {"strategy": schema.Strategy, "launcher": schema.Launcher}
+
+
+def check(config: DictConfig) -> None:
+    """Refuse keys that are gone, values of the wrong kind, and values out of range.
+
+    Args:
+        config: resolved, but for references to secrets.
+
+    Raises:
+        UsageError: for the first one found.
+    """
+    _node(config, "", schema.Config)
+
+
+def check_node(node: DictConfig, key: str) -> None:
+    """Refuse the same in a node that has a schema of its own, such as ``hydra.sweeper``.
+
+    Raises:
+        UsageError: for the first one found.
+    """
+    _node(node, key, _kind(node))
+
+
+def check_references(config: DictConfig) -> None:
+    """Refuse what refers to a key that is not there, or to itself.
+
+    Args:
+        config: not yet resolved.
+
+    Raises:
+        UsageError: for the first one found.
+    """
+    for key, node, name in _references(config, ""):
+        try:
+            node[name]
+        except OmegaConfBaseException as error:
+            raw: Any = OmegaConf.to_container(node, resolve=False)
+            problem = str(error).split("\n")[0]
+            raise UsageError(
+                key, raw[name], f"cannot be resolved ({problem})",
+                "a value, or a reference to a key that has one", f"{key}=VALUE",
+            ) from None  # fmt: skip
+
+
+def _references(node: Any, key: str) -> Iterator[tuple[str, Any, Any]]:
+    """Yield where references stand: their key, the node that they are in, and their name there."""
+    for name in node if isinstance(node, DictConfig) else range(len(node)):
+        where = _join(key, str(name))
+        if OmegaConf.is_interpolation(node, name):  # type: ignore[arg-type]
+            yield where, node, name
+        elif not OmegaConf.is_missing(node, name):
+            child = node[name]
+            if isinstance(child, DictConfig | ListConfig):
+                yield from _references(child, where)
+
+
+def check_group(config: DictConfig, key: str) -> None:
+    """Refuse the same in one group, such as ``sweep``.
+
+    Raises:
+        UsageError: for the first one found.
+    """
+    _field(config, key, key, _fields(schema.Config)[key])
+
+
+def _node(node: DictConfig, key: str, kind: type | None) -> None:
+    """Check all keys of a node.
+
+    Args:
+        node: a mapping.
+        key: where it stands; empty for the whole configuration.
+        kind: the dataclass with its fields, None where there is none.
+    """
+    fields = _fields(kind)
+    present = set(node)  # `in` passes over those that are missing
+    for name in fields:
+        if name not in present and (key or name != "sweep"):  # which `settle` takes out
+            raise _removed(_join(key, name), fields[name])
+    for each in node:
+        name = str(each)
+        if name in fields:
+            _field(node, name, _join(key, name), fields[name])
+        else:
+            _any(_plain(node, each), _join(key, name), 1)
+
+
+def _field(node: DictConfig, name: str, key: str, field: dataclasses.Field[Any]) -> None:
+    if OmegaConf.is_missing(node, name):
+        raise UsageError(key, "???", "has no value yet", _of(field), f"{key}=VALUE")
+    child = node[name]
+    if isinstance(child, DictConfig):
+        kind = _kind(child)
+        if kind is None and field.type == "Any":
+            _known(child, key)
+        _node(child, key, kind)
+    found = rule(field)
+    value = _plain(node, name)
+    if found is None or (value is None and _optional(field)):
+        return
+    if not isinstance(found, Range):
+        _any(value, key, 1)
+    problem = found.problem(value)
+    if problem is not None:
+        raise UsageError(
+            key, _shown(node, name, value), problem, _of(field),
+            _hint(key, value, field, found),
+        )  # fmt: skip
+
+
+def _known(node: DictConfig, key: str) -> None:
+    """Hold a node without a schema to that of its ``_target_``, where there is one.
+
+    What the plan and the supervisor read has to be there whoever wrote the class.
+    """
+    needed = _READ.get(key)
+    kind = _by_target().get(str(node.get("_target_")), needed)
+    if kind is None:
+        return
+    declared = OmegaConf.structured(kind)
+    for name, field in _fields(kind).items():
+        if name not in node:
+            if needed is not None and name in _fields(needed):
+                raise _removed(f"{key}.{name}", field)
+            continue
+        try:
+            OmegaConf.update(declared, name, _plain(node, name), merge=False)
+        except OmegaConfBaseException as error:
+            reason = str(error).split("\n")[0]
+            raise UsageError(
+                f"{key}.{name}", _shown(node, name, node[name]), f"has the wrong type ({reason})",
+                _of(field), f"{key}.{name}={_typed(getattr(declared, name))}",
+            ) from None  # fmt: skip
+        _field(node, name, f"{key}.{name}", field)
+
+
+def _any(value: Any, key: str, depth: int) -> None:
+    """Check a value that nothing is declared for."""
+    problem = None
+    if depth > _DEPTH:
+        problem, value = f"is nested more than {_DEPTH} deep", "..."
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            _any(item, f"{key}.{name}", depth + 1)
+    elif isinstance(value, list | tuple):
+        for position, item in enumerate(value):
+            _any(item, f"{key}[{position}]", depth + 1)
+    elif isinstance(value, float) and not math.isfinite(value):
+        problem = "is not a number" if math.isnan(value) else "is infinite"
+    elif isinstance(value, int) and not -_INTEGER <= value < _INTEGER:
+        problem, value = "does not fit into 64 bits", f"{str(value)[:40]}"
+    elif isinstance(value, str) and len(value) > _CHARACTERS:
+        problem, value = f"is {len(value):,} characters long", f"{value[:40]}..."
+    elif isinstance(value, str) and "\0" in value:
+        problem, value = "holds the character NUL", value.replace("\0", "\\0")
+    elif isinstance(value, bytes):
+        problem, value = "is binary", "..."
+    if problem is not None:
+        raise UsageError(key, value, problem, "finite numbers and texts", f"{key}=VALUE")
+
+
+def _removed(key: str, field: dataclasses.Field[Any]) -> UsageError:
+    return UsageError(key, "(nothing)", "cannot be left out", _of(field), f"+{key}=VALUE")
+
+
+def _kind(node: DictConfig) -> type | None:
+    kind = OmegaConf.get_type(node)
+    return kind if dataclasses.is_dataclass(kind) and isinstance(kind, type) else None
+
+
+def _by_target() -> dict[str, type]:
+    """Return the schemas of what a ``_target_`` names."""
+    kinds = [kind for group in schema.SCHEMAS.values() for kind in group.values()]
+    found = {_fields(kind)["_target_"].default: kind for kind in kinds}
+    return {name: kind for name, kind in found.items() if isinstance(name, str) and "." in name}
+
+
+def _fields(kind: type | None) -> dict[str, dataclasses.Field[Any]]:
+    if kind is None:
+        return {}
+    return {field.name: field for field in dataclasses.fields(kind)}
+
+
+def _plain(node: DictConfig, name: Any) -> Any:
+    value = node[name]
+    if isinstance(value, DictConfig | ListConfig):
+        return targets.plain(value)
+    return value
+
+
+def _optional(field: dataclasses.Field[Any]) -> bool:
+    # Of those without a type that None is one of, the three that say "none" by it.
+    return "None" in str(field.type) or field.name in ("schedule", "augment", "loss")
+
+
+def _of(field: dataclasses.Field[Any]) -> str:
+    """Return what a field accepts, in words."""
+    found = rule(field)
+    accepted = "a value" if found is None else found.accepted
+    return f"{accepted}, or null" if _optional(field) and "null" not in accepted else accepted
+
+
+def _hint(key: str, value: Any, field: dataclasses.Field[Any], found: Rule) -> str:
+    """Return what to type."""
+    default = field.default
+    if default is not dataclasses.MISSING and default != "???" and default is not None:
+        instead = _typed(default)
+    else:
+        instead = found.instead(value)
+        if instead is None:
+            instead = "null" if _optional(field) else "VALUE"
+    text = f"{key}={instead}"
+    return f"'{text}'" if "[" in text else text
+
+
+def _typed(value: Any) -> str:
+    words = {True: "true", False: "false", None: "null"}
+    if value is None or isinstance(value, bool):
+        return words[value]
+    return str(value)
+
+
+def _shown(node: DictConfig, name: str, value: Any) -> str:
+    """Return a value for a message: the reference that stands for a secret, and never too long."""
+    raw = OmegaConf.to_container(node, resolve=False, enum_to_str=True)
+    written = raw[name] if isinstance(raw, dict) else None
+    text = written if isinstance(written, str) and "${" in written else _typed(value)
+    text = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+    return text if len(text) <= 200 else f"{text[:199]}…"
+
+
+def _join(key: str, name: str) -> str:
+    return f"{key}.{name}" if key else name
