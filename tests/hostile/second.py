@@ -94,7 +94,7 @@ def _install(at: int, kind: str, counter: str) -> None:
     def wrap(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def act(*args: Any, **kwargs: Any) -> Any:
             nonlocal count
-            if os.getpid() == main and (args and "/outputs" in os.fsdecode(_path(args[0]))):
+            if os.getpid() == main and (args and "/project/" in os.fsdecode(_path(args[0]))):
                 if kind != "error" or name in WRITING:
                     count += 1
                     Path(counter).write_text(str(count))
@@ -120,6 +120,7 @@ class Server:
     """Runs commands, each in a process of its own that has all imported."""
 
     def __init__(self) -> None:
+        self.count = 0  # of the operations of the last command that had a fault
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.hostile.second"], stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2],
@@ -140,7 +141,7 @@ class Server:
             "fault": fault, "absent": absent,
         }  # fmt: skip
         print(json.dumps(request), file=self._process.stdin, flush=True)
-        code, output = json.loads(self._process.stdout.readline())
+        code, output, self.count = json.loads(self._process.stdout.readline())
         return code, output
 
     def close(self) -> None:
@@ -171,7 +172,8 @@ def _serve(folder: Path) -> None:
             sys.stderr.flush()
             os._exit(code)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        print(json.dumps([code, output.read_text(errors="replace")]), flush=True)
+        text, count = output.read_text(errors="replace"), int((folder / "count").read_text() or 0)
+        print(json.dumps([code, text, count]), flush=True)
 
 
 def _command(main: Callable[[], int], request: dict[str, Any], folder: Path) -> int:
