@@ -135,6 +135,7 @@ def start(tmp_path: Path) -> Callable[..., tuple[Outcome, RunDir]]:
 
 
 WELL = {"chief-0": 0, "worker-0": 0}
+STOPPED = {"chief-0": 75, "worker-0": 75}
 
 
 def result(rundir: RunDir) -> dict[str, Any]:
@@ -231,8 +232,8 @@ def everything(rundir: RunDir) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("codes", [{"chief-0": 1}, {"chief-0": -9}, {"chief-0": 75}, {}])
-@pytest.mark.parametrize("earlier", [WELL, {"chief-0": 75}, {"chief-0": -9}])
+@pytest.mark.parametrize("codes", [{"chief-0": 1}, {"chief-0": -9}, STOPPED, {}])
+@pytest.mark.parametrize("earlier", [WELL, STOPPED, {"chief-0": -9}])
 def test_a_resume_that_trains_nothing_changes_nothing(
     codes: dict[str, int], earlier: dict[str, int], start: Any
 ) -> None:
@@ -254,7 +255,7 @@ def test_a_resume_that_trains_nothing_changes_nothing(
 
 
 def test_a_resume_that_trains_after_a_restart_counts(start: Any) -> None:
-    _, rundir = start(Told(trains({"chief-0": 75})))
+    _, rundir = start(Told(trains(STOPPED)))
     launcher = Told(fails({"chief-0": -9}), trains(WELL, first=9, steps=9), max_restarts=1)
     start(launcher, WORKERS, f"resume={rundir.path}")
     assert result(rundir)["status"] == "FINISHED"
@@ -303,7 +304,7 @@ def test_a_run_that_is_resumed_is_not_finished(start: Any) -> None:
     def begin(rundir: RunDir) -> dict[str, int]:
         there.append(rundir.result.exists())  # no task trains yet
         lines(rundir, ("start", 8, {}))
-        return {"chief-0": 75}
+        return STOPPED
 
     launcher = Told(begin)
     launcher.farewell = lambda code: None  # type: ignore[method-assign]

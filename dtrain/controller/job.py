@@ -161,6 +161,8 @@ class Job:
             signals.count = max(1, signals.count)
         except UsageError as error:
             refused = error
+        except OSError as error:
+            failure = Failure(self._cluster.chief.name, str(error))
         except Exception as error:  # whatever it is, result.json says so
             traceback.print_exc()
             failure = Failure(self._cluster.chief.name, f"{type(error).__name__}: {error}")

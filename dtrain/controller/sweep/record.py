@@ -130,6 +130,7 @@ class Record:
             UsageError: there is no room for it.
         """
         try:
+            before.recover(self.folder)
             before.keep(self.folder)
         except OSError as error:
             raise unwritable(
