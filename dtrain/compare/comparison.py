@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import shlex
 from collections.abc import Callable, Iterable, Sequence
@@ -51,6 +52,11 @@ class Comparison:
     differences: dict[str, dict[int, float]] = dataclasses.field(default_factory=dict)
     efficiency: dict[str, float] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)
+
+    @functools.cached_property
+    def places(self) -> dict[str, int]:
+        """Where each run stands among :attr:`runs`, by its name."""
+        return {run.name: index for index, run in enumerate(self.runs)}
 
     def labels(self) -> list[str]:
         """Return each run's name with what it has of its own."""

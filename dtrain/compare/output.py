@@ -77,6 +77,8 @@ def _listed(page: Path) -> set[tuple[str, str]]:
         last = files.read_bytes(page, _BYTES).rpartition(_LINE.encode())[2]
     except (OSError, DamagedFile):
         return set()
+    if not last.endswith(b" -->\n") or b"\n" in last[:-1]:
+        return set()
     return {(name, checksum) for name, checksum in _SUM.findall(last.decode(errors="replace"))}
 
 

@@ -238,7 +238,7 @@ def _line(
     y: Sequence[float],
     marker: str = "",
 ) -> None:
-    index, many = found.runs.index(run), len(found.runs) > len(_FEW)
+    index, many = found.places[run.name], len(found.runs) > len(_FEW)
     marked = run is found.best or run.name in found.baselines
     axes.plot(
         x,

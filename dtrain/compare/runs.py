@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import os
 import re
@@ -32,8 +33,8 @@ class Run:
     Attributes:
         name: unique among the runs that are compared.
         source: its folder, or its id in MLflow.
-        status: FINISHED, FAILED, KILLED, UNFINISHED, DAMAGED, or what the sweep says of the job: PRUNED,
-            WAITING, RUNNING.
+        status: FINISHED, FAILED, KILLED, UNFINISHED, DAMAGED, or what the sweep says of the job:
+            PRUNED, WAITING, RUNNING.
         config: the resolved configuration, ``a.b.c: text``; of a job that has not begun, what it
             has of its own.
         differs: what the sweep says it has of its own, where all runs are of one sweep.
@@ -75,7 +76,12 @@ def kind(config: dict[str, str], group: str) -> str | None:
 def public(values: dict[str, Any]) -> dict[str, str]:
     """Return values as one types them, without secrets."""
     flat = {key: text for key, text in flatten(values).items() if not secrets.named(key)}
-    return {key: _WORDS.get(text, secrets.mask(text)) for key, text in flat.items()}
+    return {key: _WORDS.get(text) or _masked(text) for key, text in flat.items()}
+
+
+@functools.lru_cache(1 << 14)  # most runs have most values in common
+def _masked(text: str) -> str:
+    return secrets.mask(text)
 
 
 def number(value: Any) -> float | None:
@@ -206,11 +212,11 @@ def of_folders(paths: Sequence[Path]) -> tuple[list[Run], dict[str, Any] | None]
     for path in paths:
         if not path.is_dir():
             raise _nothing(path, "is no folder" if path.exists() else "is not there")
-        before = len(found)
-        found.update(itertools.islice(_below(path.resolve(), damaged), RUNS + 1))
+        inside = dict(itertools.islice(_below(path.resolve(), damaged), RUNS + 1))
+        found.update(inside)
         if len(found) > RUNS:
-            raise _nothing(path, f"holds more than {RUNS:,} runs", f"{RUNS:,} runs at most")
-        if len(found) == before:
+            raise _nothing(path, f"makes more than {RUNS:,} runs", f"{RUNS:,} runs at most")
+        if not inside:
             raise next(iter(damaged.values()), _nothing(path, "holds no run folder"))
     base = Path(os.path.commonpath([folder.parent for folder in found]))
     whole = all(job is not None and folder.parent == base for folder, job in found.items())
@@ -228,13 +234,10 @@ def of_folders(paths: Sequence[Path]) -> tuple[list[Run], dict[str, Any] | None]
 
 
 def _run(folder: Path, name: str) -> Run:
+    run = Run(name, printable(str(folder)))
     if folder.is_symlink():
-        return _damaged(
-            Run(name, printable(str(folder))), DamagedFile(folder, "is a symbolic link")
-        )
-    if os.path.lexists(folder / "config.yaml"):
-        return read(folder, name)
-    return Run(name, printable(str(folder)))
+        return _damaged(run, DamagedFile(folder, "is a symbolic link"))
+    return read(folder, name) if os.path.lexists(folder / "config.yaml") else run
 
 
 def _of_the_sweep(run: Run, job: schemas.Job, whole: bool) -> None:

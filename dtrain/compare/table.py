@@ -101,11 +101,8 @@ def remarks(found: Comparison) -> list[str]:
         lines.append(
             "efficiency: examples/s of a replica, over those of the run with the fewest replicas"
         )
-    lines += [
-        f"{run.name}: {(run.problem.splitlines() or [''])[0][:_LINE]}"
-        for run in found.runs
-        if run.problem
-    ]
+    problems = ((run.name, (run.problem or "").splitlines()) for run in found.runs)
+    lines += [f"{name}: {problem[0][:_LINE]}" for name, problem in problems if problem]
     return lines + found.notes
 
 
