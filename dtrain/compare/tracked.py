@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import queue
 import re
 import tempfile
@@ -12,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dtrain import secrets
+from dtrain import schemas, secrets
 from dtrain.compare.runs import Run, last, public, tell
 from dtrain.controller.ranges import STORE
 from dtrain.controller.tracking import import_mlflow, reason
@@ -124,7 +123,11 @@ def _children(client: Any, parent: Any) -> list[Any]:
         f"tags.mlflow.parentRunId = '{parent.info.run_id}'",
         order_by=["attributes.start_time"],
     )
-    return sorted(children, key=lambda child: int(child.data.tags.get("job", 0)))
+    return sorted(children, key=lambda child: _integer(child.data.tags.get("job")) or 0)
+
+
+def _integer(text: str | None) -> int | None:
+    return int(text) if text is not None and re.fullmatch("[0-9]{1,15}", text) else None
 
 
 def _read(client: Any, tracked: Any, name: str, of_one_sweep: bool) -> Run:
@@ -137,7 +140,7 @@ def _read(client: Any, tracked: Any, name: str, of_one_sweep: bool) -> Run:
     for metric in tracked.data.metrics:
         history = client.get_metric_history(info.run_id, metric)
         run.curves[metric] = {point.step: point.value for point in history}
-    run.replicas = int(parameters["replicas"]) if "replicas" in parameters else None
+    run.replicas = _integer(parameters.get("replicas"))
     result = _result(client, info.run_id)
     if result is not None:
         tell(run, result)
@@ -153,7 +156,7 @@ def _result(client: Any, run_id: str) -> dict[str, Any] | None:
     with tempfile.TemporaryDirectory() as folder:
         try:
             path = client.download_artifacts(run_id, "result.json", folder)
-            found: dict[str, Any] = json.loads(Path(path).read_text())
+            found: Any = schemas.read(Path(path), schemas.Result)
         except Exception:  # whatever a store, a server or a proxy may raise
             return None
     return found
