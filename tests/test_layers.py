@@ -64,6 +64,7 @@ CONTROLLER = [
     "plan",
     "progress",
     "tracking.store",
+    "tracking.known",
     "tracking.family",
     "tracking.shipper",
     "tracking.courier",
