@@ -144,6 +144,18 @@ def result(rundir: RunDir) -> dict[str, Any]:
     return found
 
 
+def test_of_a_long_run_few_events_stay_in_memory(start: Any, monkeypatch: Any) -> None:
+    jobs: list[Job] = []
+    init = Job.__init__
+    monkeypatch.setattr(
+        Job, "__init__", lambda self, *a, **k: [init(self, *a, **k), jobs.append(self)][0]
+    )
+    outcome, _ = start(Told(trains({"chief-0": 1, "worker-0": 0}), trains(WELL), max_restarts=1))
+    assert outcome.objective == 0.8
+    [job] = jobs
+    assert [event["event"] for event in job._events] == ["start", "start", "end"]
+
+
 # --- how it ends
 
 

@@ -67,6 +67,7 @@ CONTROLLER = [
     "plan",
     "progress",
     "tracking.store",
+    "tracking.known",
     "tracking.family",
     "tracking.shipper",
     "tracking.courier",

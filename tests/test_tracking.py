@@ -127,6 +127,64 @@ def test_the_tracker_follows_a_journal(shipper: Any) -> None:
     assert not warnings
 
 
+class Slow:
+    """A shipper whose server is away now and then; counts what it is given at once."""
+
+    place = "somewhere"
+
+    def __init__(self, fails: set[int]):
+        self.fails, self.calls = fails, 0
+        self.got: list[int] = []
+        self.most = 0
+        self.closed: tuple[str, float] | None = None
+
+    def open(self, started: float) -> None:
+        pass
+
+    def doubt(self) -> None:
+        pass
+
+    def ship(self, events: list[dict[str, Any]]) -> None:
+        self.most = max(self.most, len(events))
+        self.calls += 1
+        if self.calls in self.fails:
+            raise ConnectionError("away")
+        self.got += [event["step"] for event in events if event["event"] == "metrics"]
+
+    def close(self, status: str, ended: float) -> None:
+        self.closed = (status, ended)
+
+
+def test_what_is_not_delivered_waits_in_the_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not in memory, however long the server is away."""
+    monkeypatch.setattr(courier, "EVENTS", 10)
+    monkeypatch.setattr(courier, "RETRY_SECONDS", 0.0)
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.write("start", step=0)
+    for step in range(95):
+        journal.write("metrics", step=step, metrics={"loss": 1.0})
+    journal.close()
+    slow: Any = Slow({1, 2, 5})
+    tracker = Tracker(slow, tmp_path / "journal.jsonl", lambda text: None)
+    assert tracker.finish("FINISHED", 5.0)
+    assert slow.got == list(range(95)) and slow.closed == ("FINISHED", 5.0)
+    assert slow.most == 10
+
+
+def test_nothing_is_shipped_before_training_begins(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.write("notice", message="a")
+    slow: Any = Slow(set())
+    tracker = Tracker(slow, tmp_path / "journal.jsonl", print)
+    assert not tracker._deliver(None) and slow.calls == 0
+    journal.write("start", step=0)
+    journal.close()
+    assert tracker._deliver(None) and slow.calls == 1
+    assert not tracker.finish(None, 5.0)
+
+
 @pytest.mark.parametrize("driver", ["sqlite", "sqlite+pysqlite"])
 def test_files_lie_beside_a_database_of_the_users(
     driver: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

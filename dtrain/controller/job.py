@@ -273,7 +273,8 @@ class Job:
         journal.write("restart", step=step, message=message)
         journal.close()
         self._follower = Follower(self._rundir.journal)
-        self._events = self._follower.new()  # all that still holds
+        # All that still holds:
+        self._events = [e for e in self._follower.events() if e["event"] in result.KEPT]
         self._view.message(message)
 
     def _look(self) -> None:
@@ -283,8 +284,9 @@ class Job:
             seconds = round(progress["time"] - self._launched, 3)
             self._start_seconds = seconds if seconds > 0 else None  # launcher=inline forks nothing
         self._view.update(progress)
-        for event in self._follower.new():
-            self._events.append(event)
+        for event in self._follower.events():
+            if event["event"] in result.KEPT:  # a long run has millions of the others
+                self._events.append(event)
             self._view.event(event)
             if _is_start(event) and event["time"] not in self._past and not self._trained:
                 self._trained = True

@@ -21,6 +21,8 @@ from dtrain.rundir import RunDir
 
 #: Bytes at the end of a log that are looked at, and characters of a line of it.
 _LOG_BYTES, _LINE = 1 << 16, 1000
+#: Events that are asked for when a job has ended: a few of each start.
+KEPT = ("start", "error", "end")
 #: Of the ``end`` event: what only some strategies have to tell.
 ACCOUNTS = ("worker_steps", "staleness", "dropped_gradients")
 

@@ -71,8 +71,9 @@ def build(model: keras.Model, strategy: Strategy, example: tuple[Any, ...]) -> N
     if main is not None:
         main.build(model.trainable_variables)
     if everything and type(model).train_step is not keras.Model.train_step:
-        for optimizer, variables in _applied(model, strategy, everything, example):
-            optimizer.build(variables)
+        for optimizer, variables in _applied(model, strategy, example):
+            if not optimizer.built:
+                optimizer.build(variables)
     others = {path: optimizer for path, optimizer in everything.items() if optimizer.built}
     if others and not strategy.several_optimizers:
         raise UsageError(
@@ -87,29 +88,27 @@ def build(model: keras.Model, strategy: Strategy, example: tuple[Any, ...]) -> N
 
 
 def _applied(
-    model: keras.Model,
-    strategy: Strategy,
-    optimizers: dict[str, keras.optimizers.Optimizer],
-    example: tuple[Any, ...],
+    model: keras.Model, strategy: Strategy, example: tuple[Any, ...]
 ) -> list[tuple[keras.optimizers.Optimizer, list[keras.Variable]]]:
-    """Return the variables that ``train_step`` gives to those optimizers that are not built."""
-    unbuilt = [optimizer for optimizer in optimizers.values() if not optimizer.built]
-    given: list[dict[int, keras.Variable]] = [{} for _ in unbuilt]
+    """Return the optimizers that ``train_step`` applies, each with the variables that it gets."""
+    optimizers = list(named(model).values())
+    given: list[dict[int, keras.Variable]] = [{} for _ in optimizers]
 
-    def catch(position: int) -> Any:
+    def catch(optimizer: keras.optimizers.Optimizer, found: dict[int, keras.Variable]) -> Any:
         def apply(grads: Any, trainable_variables: Any = None) -> Any:
             variables = trainable_variables or model.trainable_variables
-            given[position].update({id(variable): variable for variable in variables})
-            return unbuilt[position].iterations
+            found.update({id(variable): variable for variable in variables})
+            return optimizer.iterations
 
         return apply
 
-    for position, optimizer in enumerate(unbuilt):
-        optimizer.apply = catch(position)
+    for optimizer, found in zip(optimizers, given, strict=True):
+        optimizer.apply = catch(optimizer, found)
     try:
         step = tf.function(lambda data: strategy.run(model.train_step, data), autograph=False)
         step.get_concrete_function(tuple(tf.convert_to_tensor(part) for part in example))
     finally:
-        for optimizer in unbuilt:
+        for optimizer in optimizers:
             del optimizer.apply
-    return [(o, list(found.values())) for o, found in zip(unbuilt, given, strict=True) if found]
+    pairs = zip(optimizers, given, strict=True)
+    return [(optimizer, list(found.values())) for optimizer, found in pairs if found]

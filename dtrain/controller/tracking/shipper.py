@@ -15,6 +15,7 @@ from dtrain import schemas
 from dtrain.cluster import Cluster
 from dtrain.controller import private
 from dtrain.controller.tracking.family import first, job_name, job_tags, parent
+from dtrain.controller.tracking.known import Steps
 from dtrain.controller.tracking.store import BATCH, Store, allowed, place
 from dtrain.journal import Follower
 from dtrain.rundir import RunDir, read_json, write_json
@@ -86,7 +87,7 @@ class Shipper:
         self._store: Store | None = None
         self._run_id = ""
         self._resumed = False
-        self._known: dict[str, set[int]] = {}
+        self._known: dict[str, Steps] = {}
 
     def open(self, started: float) -> None:
         """Connect, and find or create the run.
@@ -137,14 +138,15 @@ class Shipper:
             for key, _, _, step in part:
                 self._known[key].add(step)
 
-    def _steps(self, key: str) -> set[int]:
+    def _steps(self, key: str) -> Steps:
         """Return the steps at which MLflow has a point of ``key``."""
         assert self._store is not None
         if key not in self._known:
-            history = []
+            known = self._known[key] = Steps()
             if self._resumed:
                 history = self._store.call("get_metric_history", self._run_id, allowed(key))
-            self._known[key] = {point.step for point in history}
+                for step in sorted({point.step for point in history}):
+                    known.add(step)
         return self._known[key]
 
     def _parameters(self, derived: dict[str, Any]) -> dict[str, str]:
