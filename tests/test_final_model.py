@@ -13,6 +13,8 @@ from tests.test_records import made
 
 @pytest.mark.task
 def test_what_is_saved_is_the_model(tmp_path: Path) -> None:
+    import warnings
+
     import keras
     import numpy as np
 
@@ -24,6 +26,7 @@ def test_what_is_saved_is_the_model(tmp_path: Path) -> None:
     (rundir.path / final_model.SAVING / "model.keras").write_bytes(b"half of")
     model = tiny()
     model.fit(np.ones((8, 2)), np.ones((8, 1)), verbose=0)
+    warnings.simplefilter("ignore", DeprecationWarning)  # of what Keras asks of NumPy
     before = [variable._value for metric in model.metrics for variable in metric.variables]
     assert any(np.any(value.numpy()) for value in before), "they have counted"
     final_model.save(model, rundir, records)
