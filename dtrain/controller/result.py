@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from dtrain import journal, secrets
+from dtrain import checkpoint, journal, secrets
 from dtrain.cluster import Cluster
 from dtrain.controller import report
 from dtrain.controller.progress import without_chatter
@@ -59,6 +59,7 @@ def result(
     end: dict[str, Any] = next((e for e in reversed(events) if e["event"] == "end"), {})
     start: dict[str, Any] = next((e for e in reversed(events) if e["event"] == "start"), {})
     reported = read_json(rundir.progress) or {}
+    saved = checkpoint.steps(rundir.checkpoints)  # of a run that was resumed and took no step
     points = [event.get("metrics", {}) for event in journal.read(rundir.journal)]  # of all starts
     epochs = [point for point in points if "epoch_examples" in point]
     metrics = end.get("metrics", {})
@@ -71,7 +72,7 @@ def result(
         "best_objective": end.get("best_objective"),
         "best_step": end.get("best_step"),
         "metrics": metrics,
-        "step": end.get("step", reported.get("step", 0)),
+        "step": end.get("step", reported.get("step", max(saved, default=0))),
         # Of a chief that was killed the examples of its last whole epoch are known.
         "examples": end.get("examples", int(epochs[-1]["examples"]) if epochs else 0),
         "epoch_examples": [int(epoch["epoch_examples"]) for epoch in epochs],
