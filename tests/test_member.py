@@ -227,14 +227,25 @@ def test_a_task_that_dies(
 
 def test_a_task_that_lingers_after_the_chief(story: Any, tmp_path: Path) -> None:
     told = story("worker-0")
-    told.looks = [told.chief_ends(errors.OK)]
+    told.looks = [told.word("training"), told.chief_ends(errors.OK)]
     assert run(told, tmp_path) == errors.OK
     assert round(told.now - 1000) == told.grace_seconds
 
 
+def test_a_chief_that_ends_before_the_first_step(story: Any, tmp_path: Path) -> None:
+    """The task may be in the midst of what takes minutes, and nothing of it is wanted."""
+    told = story("worker-0")
+    told.looks = [told.word("joined"), ctrl_c, told.chief_ends(errors.INTERRUPTED)]
+    assert run(told, tmp_path) == errors.INTERRUPTED
+    assert told.now < 1002
+
+
 def test_a_task_that_ends_after_the_chief(story: Any, tmp_path: Path) -> None:
     told = story("worker-0")
-    told.looks = [told.chief_ends(errors.FAILED), lambda: None, told.end_with(errors.INTERRUPTED)]
+    told.looks = [
+        told.word("training"), told.chief_ends(errors.FAILED), lambda: None,
+        told.end_with(errors.INTERRUPTED),
+    ]  # fmt: skip
     assert run(told, tmp_path) == errors.INTERRUPTED
 
 

@@ -131,7 +131,7 @@ def rewrite(path: Path, meta: dict[str, Any], temporary: str) -> None:
     aside = path / f"{temporary}{MANIFEST}"
     try:
         disk.write(aside, [_manifest(read_manifest(path), meta)])
-        os.replace(aside, path / MANIFEST)
+        files.replace(aside, path / MANIFEST)
     except BaseException:
         disk.remove(aside)
         raise

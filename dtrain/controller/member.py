@@ -36,8 +36,9 @@ def run(config: DictConfig, cluster: Cluster, launcher: Env) -> int:
             launcher.start_own(rundir, cluster)
             signals.started = True
             _say(f"{task.name}: started; its log is {report.short(rundir.log(task.name))}")
-            asked, deadline = 0, math.inf
+            asked, deadline, begun = 0, math.inf, False
             while "ended" not in (words := {word for _, word in launcher.wait(INTERVAL)}):
+                begun = begun or "training" in words
                 if signals.count > asked or "stop" in words:
                     if signals.count > 1:
                         break
@@ -46,7 +47,7 @@ def run(config: DictConfig, cluster: Cluster, launcher: Env) -> int:
                     guest.ask_to_stop()
                     launcher.stop()
                 if guest.ended() is not None:
-                    if task.serves:
+                    if task.serves or not begun:  # nothing of it is still wanted
                         break
                     deadline = min(deadline, time.monotonic() + launcher.grace_seconds)
                 if time.monotonic() > deadline:

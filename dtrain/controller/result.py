@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from dtrain import files, schemas, secrets
+from dtrain import checkpoint, files, schemas, secrets
 from dtrain.cluster import Cluster
 from dtrain.controller import report
 from dtrain.controller.progress import without_chatter
@@ -75,6 +75,8 @@ def result(
     end: dict[str, Any] = next((e for e in reversed(events) if e["event"] == "end"), {})
     start: dict[str, Any] = next((e for e in reversed(events) if e["event"] == "start"), {})
     epochs = _epochs(rundir)
+    reported: Any = schemas.glance(rundir.progress, schemas.Step) or {}
+    saved = checkpoint.steps(rundir.checkpoints)  # of a run that was resumed and took no step
     metrics = end.get("metrics", {})
     return {
         "status": status,
@@ -85,9 +87,7 @@ def result(
         "best_objective": end.get("best_objective"),
         "best_step": end.get("best_step"),
         "metrics": metrics,
-        "step": end.get(
-            "step", (schemas.glance(rundir.progress, schemas.Step) or {}).get("step", 0)
-        ),
+        "step": end.get("step", reported.get("step", max(saved, default=0))),
         # Of a chief that was killed the examples of its last whole epoch are known.
         "examples": end.get("examples", epochs[-1][1] if epochs else 0),
         "epoch_examples": [examples for examples, _ in epochs],

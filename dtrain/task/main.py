@@ -20,7 +20,7 @@ from dtrain.cluster import Cluster, Task
 from dtrain.errors import DtrainError, UsageError, nearest
 from dtrain.journal import Journal
 from dtrain.rundir import RunDir, read_json
-from dtrain.task import build, hardware, lifeline, origin, pipeline
+from dtrain.task import build, final_model, hardware, lifeline, origin, pipeline
 from dtrain.task.callbacks import Callbacks
 from dtrain.task.loop import Loop
 from dtrain.task.records import Records, Silence
@@ -33,8 +33,6 @@ from dtrain.task.summaries import Summaries
 
 #: Keys of the strategy group that are for the plan; the others are for the strategy's class.
 PLANNED = ("name", "replicas", "compilable", "topology", "workers", "servers", "mesh")
-#: A folder of the run folder, in which the model is while it is being written.
-SAVING = ".saving"
 
 
 def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda word: None) -> int:
@@ -165,7 +163,7 @@ def train(
     status = "FAILED"
     try:
         loop.run(past if origin.has_position(past) else None)
-        _save_model(model, rundir, records)
+        final_model.save(model, rundir, records)
         strategy.leave()  # ORDER: none leaves before the chief is done: it would be missed
         status = "FINISHED"
     except errors.Interrupted:
@@ -206,34 +204,6 @@ def _records(
             resumed=past.step if past and past.path.parent == rundir.checkpoints else None,
         ),
     )
-
-
-def _save_model(model: keras.Model, rundir: RunDir, records: Records) -> None:
-    """Save the model, whole or not at all; the chief alone does."""
-    if not records.keeps:
-        return
-    folder = rundir.path / SAVING
-    files.remove(folder)  # what a killed task has left
-    os.mkdir(folder)
-    # The variable of a metric is a sum over all tasks, which all would have to take part in when
-    # it is read. Its value is known: every step resets it.
-    with keras.StatelessScope():
-        for metric in model.metrics:
-            metric.reset_state()
-        try:
-            saved = folder / rundir.model.name
-            model.save(saved)
-        except (NotImplementedError, TypeError, ValueError) as error:
-            # A class of the user's without get_config: the training is not to be lost for that.
-            saved = folder / rundir.weights.name
-            model.save_weights(saved)
-            records.event(
-                "notice",
-                message=f"saved {rundir.weights.name}, not {rundir.model.name}: "
-                f"{' '.join(str(error).split())[:200]}",
-            )
-    files.replace(saved, rundir.path / saved.name)
-    files.remove(folder)
 
 
 def _check_objective(config: DictConfig, model: keras.Model, schedule: Schedule) -> None:
