@@ -20,6 +20,8 @@ def shift_flip(x: tf.Tensor, seed: tf.Tensor, pixels: int = 1, flip: bool = Fals
         pixels: greatest shift along each axis; what moves in is zero.
         flip: mirror left to right with probability 0.5.
     """
+    if x.shape.rank != 3 or not 0 <= pixels <= max(x.shape[:2]):
+        raise ValueError(f"cannot shift an example of shape {list(x.shape)} by {pixels} pixels")
     height, width = x.shape[0], x.shape[1]
     draws = tf.random.stateless_uniform([3], seed=seed)
     offset = tf.cast(tf.floor(draws[:2] * (2 * pixels + 1)), tf.int32)
