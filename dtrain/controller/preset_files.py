@@ -174,7 +174,7 @@ def _defaults(folder: Path, path: Path, root: yaml.MappingNode) -> Iterator[Path
         for item in value.value:
             pairs = item.value if isinstance(item, yaml.MappingNode) else [(None, item)]
             for head, options in pairs:
-                several = isinstance(options, yaml.SequenceNode)
+                several = head is not None and isinstance(options, yaml.SequenceNode)
                 for option in options.value if several else [options]:
                     if not isinstance(option, yaml.ScalarNode):
                         line = option.start_mark.line

@@ -70,9 +70,7 @@ def wrong(kind: type, field: dataclasses.Field[Any]) -> list[Any]:
         bad += [found.low] * found.above + [found.high] * found.below
     elif first == "str":
         assert isinstance(found, Form), f"{kind.__name__}.{field.name} has no form"
-        bad += (
-            [text for text in TEXTS if found.problem(text)] if field.name == "separator" else TEXTS
-        )
+        bad += [each for each in TEXTS if each != " " or field.name != "separator"]
         bad += NODES
     elif first.startswith("list"):
         assert isinstance(found, Each), f"{kind.__name__}.{field.name} has no rule for its items"
@@ -126,10 +124,10 @@ def test_the_bounds_are_taken(kind: type, field: dataclasses.Field[Any]) -> None
         low = math.nextafter(found.low, math.inf) if found.above else found.low
         high = math.nextafter(found.high, -math.inf) if found.below else found.high
         good += [int(low), int(high)] if text.startswith("int") else [low, high]
-    elif isinstance(found, Each) and isinstance(found.rule, Range) and field.name != "shape":
-        if field.name not in ("input_shape", "profile_steps"):
-            bounds = [int(found.rule.low), int(found.rule.high)]
-            good += [(bounds * found.least)[: max(found.least, 1)], bounds]
+    elif field.name in ("units", "filters", "size") and isinstance(found, Each):
+        assert isinstance(found.rule, Range)
+        bounds = [int(found.rule.low), int(found.rule.high)]
+        good += [(bounds * found.least)[: max(found.least, 1)], bounds]
     for value in good:
         config = copy.deepcopy(base(words))
         OmegaConf.update(config, key, value, merge=False)
