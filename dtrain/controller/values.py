@@ -155,8 +155,8 @@ def _field(node: DictConfig, name: str, key: str, field: dataclasses.Field[Any])
     child = node[name]
     if isinstance(child, DictConfig):
         kind = _kind(child)
-        if kind is None and field.type == "Any":
-            _known(child, key)
+        if field.type == "Any":
+            _known(child, key, kind)
         _node(child, key, kind)
     found = rule(field)
     value = _plain(node, name)
@@ -172,14 +172,14 @@ def _field(node: DictConfig, name: str, key: str, field: dataclasses.Field[Any])
         )  # fmt: skip
 
 
-def _known(node: DictConfig, key: str) -> None:
-    """Hold a node without a schema to that of its ``_target_``, where there is one.
+def _known(node: DictConfig, key: str, own: type | None) -> None:
+    """Hold a node to the schema of its ``_target_``, where there is one that is not its ``own``.
 
     What the plan and the supervisor read has to be there whoever wrote the class.
     """
     needed = _READ.get(key)
     kind = _by_target().get(str(node.get("_target_")), needed)
-    if kind is None:
+    if kind is None or (own is not None and issubclass(own, kind)):
         return
     declared = OmegaConf.structured(kind)
     for name, field in _fields(kind).items():
