@@ -11,6 +11,7 @@ import functools
 import importlib
 import inspect
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -192,10 +193,39 @@ def instantiate(node: Mapping[str, Any], key: str, **derived: Any) -> Any:
             ", ".join(takes),
             f"{key}.{near or (takes[0] if takes else name)}=...",
         ) from None
+    if _home(function) in OWN:
+        _check_kinds(node["_target_"], signature, given, key)
     if partial:
         return functools.partial(function, **given)
     with blame(key, node, f"{_home(function)}."):
         return function(**given)
+
+
+def _check_kinds(
+    target: str, signature: inspect.Signature, given: Mapping[str, Any], key: str
+) -> None:
+    """Refuse a text or a node where the default of an argument is a number, or true or false.
+
+    Much of Keras has no types, takes whatever it is given, and fails over it in the midst of a run.
+
+    Raises:
+        UsageError: for the first one found.
+    """
+    for name, value in given.items():
+        parameter = signature.parameters.get(name)
+        default = None if parameter is None else parameter.default
+        if isinstance(default, bool) and not isinstance(value, bool | None):
+            accepted = "true or false"
+        elif isinstance(default, int | float) and isinstance(value, str | Mapping | bool):
+            if isinstance(default, bool) or (isinstance(value, bool) and default in (0, 1)):
+                continue  # some flags are numbers
+            accepted = "a number"
+        else:
+            continue
+        raise UsageError(
+            f"{key}.{name}", value, f"{target} takes {accepted} there", accepted,
+            f"{key}.{name}={str(default).lower()}",
+        )  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -220,8 +250,10 @@ def blame(key: str, node: Mapping[str, Any], target: str) -> Iterator[None]:
     except Exception as error:
         if target.partition(".")[0] not in OWN:
             raise
-        values = ", ".join(f"{name}={value}" for name, value in node.items() if name != "_target_")
-        problem = " ".join(str(error).split())[:500] or type(error).__name__
+        given = {k: v for k, v in node.items() if k != "_target_" and v not in (None, False)}
+        values = ", ".join(f"{name}={value}" for name, value in given.items())
+        text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # Keras prints in bold
+        problem = " ".join(text.split())[:500] or type(error).__name__
         raise UsageError(
             key, f"{node.get('_target_')}({values[:200]})", f"cannot be made so ({problem})",
             "values that it takes", f"{key}.NAME=VALUE, or {key}=ANOTHER",

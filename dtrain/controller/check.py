@@ -54,6 +54,8 @@ def settle(config: DictConfig) -> None:
         values.check_references(config)  # finds the key, which the exception does not say
         raise
     values.check(config)
+    if HydraConfig.initialized():
+        values.check_words(config, HydraConfig.get().overrides.task)
     config.output_dir = str(Path(config.output_dir).absolute())
     with open_dict(config):
         del config["sweep"]  # how many run at once is no property of one

@@ -171,7 +171,8 @@ class Choices:
                 key, value, "there is no such key", ", ".join(names), f"{right}={value}"
             )
         text = _first_line(cause)
-        example = OmegaConf.select(config, key)
+        plain: Any = OmegaConf.to_container(node, resolve=False)  # references need a job
+        example = plain.get(name)
         return UsageError(
             key, value, f"has the wrong type ({text})", _accepted(text),
             f"{key}={_typed(example)}",

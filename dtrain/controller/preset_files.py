@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from dtrain.controller import schema
 from dtrain.errors import UsageError
 
 #: Most bytes of a file, and most values in it, an alias counting as all that it stands for.
@@ -25,7 +27,7 @@ _TAG = "tag:yaml.org,2002:"
 
 
 def check(arguments: list[str]) -> None:
-    """Refuse a command that chooses a file which is no preset.
+    """Refuse a command that chooses no option of a group, or a file which is no preset.
 
     Args:
         arguments: the command line, without the program's name.
@@ -36,6 +38,8 @@ def check(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config-dir", "-cd")
     known, words = parser.parse_known_args(arguments)
+    for word in words:
+        _check_option(word)
     if known.config_dir is None:
         return
     folder, sound = Path(known.config_dir), set[Path]()
@@ -45,6 +49,21 @@ def check(arguments: list[str]) -> None:
             for option in options.split(","):
                 name = option.strip(" '\"[]")
                 _check_file(folder, _file(folder, "", group, name), (), sound)
+
+
+def _check_option(word: str) -> None:
+    """Refuse ``GROUP=null`` and the like, over which Hydra raises a ValueError."""
+    group, equals, option = word.partition("=")
+    group = group.lstrip("+~")
+    if word.startswith("~") or option == "null":
+        schema.refuse_removed({**schema.GROUPS, group: None})
+    known = group in ("experiment", "hydra/sweeper", "hydra/launcher", *schema.GROUPS)
+    number = re.fullmatch(r"[+-]?[\d._]+(e[+-]?\d+)?|[+-]?inf|nan|null|true|false", option, re.I)
+    if known and equals and number:
+        raise UsageError(
+            group, option, "is not the name of an option", "one of its options",
+            f"the command without {group}=",
+        )  # fmt: skip
 
 
 def _file(folder: Path, below: str, group: str, option: str) -> Path | None:
@@ -155,7 +174,7 @@ def _defaults(folder: Path, path: Path, root: yaml.MappingNode) -> Iterator[Path
         for item in value.value:
             pairs = item.value if isinstance(item, yaml.MappingNode) else [(None, item)]
             for head, options in pairs:
-                several = isinstance(options, yaml.SequenceNode)
+                several = head is not None and isinstance(options, yaml.SequenceNode)
                 for option in options.value if several else [options]:
                     if not isinstance(option, yaml.ScalarNode):
                         line = option.start_mark.line

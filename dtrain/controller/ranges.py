@@ -313,7 +313,10 @@ def _named(value: Any) -> str | None:
 def _loss(value: Any) -> str | None:
     if not isinstance(value, list):
         return _named(value)
-    return next((problem for each in value if each and (problem := _named(each))), None)
+    if not value:
+        return "is empty"
+    items = (each for each in value if each is not None)  # an output without a loss
+    return next((problem for each in items if (problem := _named(each))), None)
 
 
 def _rules(value: Any) -> str | None:

@@ -8,10 +8,13 @@ beyond 64 bits, and that texts and nesting end.
 from __future__ import annotations
 
 import dataclasses
+import enum
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Sweep
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -81,6 +84,41 @@ def _references(node: Any, key: str) -> Iterator[tuple[str, Any, Any]]:
                 yield from _references(child, where)
 
 
+def check_words(config: DictConfig, overrides: Sequence[str]) -> None:
+    """Refuse overrides whose kind is another than their key's, where OmegaConf would convert them.
+
+    It takes ``dry_run=7`` for true, ``hardware.kind=2`` for the second of its names, and a text of
+    digits of any alphabet for a number.
+
+    Args:
+        config: what the overrides made.
+        overrides: in Hydra's grammar.
+
+    Raises:
+        UsageError: for the first one found.
+    """
+    for override in OverridesParser.create().parse_overrides(list(overrides)):
+        key, value = override.key_or_group, override.value()
+        parent, _, name = key.rpartition(".")
+        node = OmegaConf.select(config, parent) if parent else config
+        field = _fields(_kind(node)).get(name) if isinstance(node, DictConfig) else None
+        if field is None or isinstance(value, Sweep):
+            continue
+        words = str(field.type).split(" | ")
+        text = isinstance(value, str) and "${" not in value
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        problem = None
+        if text and words[0] in ("int", "float"):
+            problem = "is a text"
+        elif number and (words[0] == "bool" or isinstance(field.default, enum.Enum)):
+            problem = "is a number"
+        if problem is not None:
+            raise UsageError(
+                key, value, problem, _of(field),
+                f"{key}={_typed(getattr(field.default, 'name', field.default))}",
+            )  # fmt: skip
+
+
 def check_group(config: DictConfig, key: str) -> None:
     """Refuse the same in one group, such as ``sweep``.
 
@@ -117,8 +155,8 @@ def _field(node: DictConfig, name: str, key: str, field: dataclasses.Field[Any])
     child = node[name]
     if isinstance(child, DictConfig):
         kind = _kind(child)
-        if kind is None and field.type == "Any":
-            _known(child, key)
+        if field.type == "Any":
+            _known(child, key, kind)
         _node(child, key, kind)
     found = rule(field)
     value = _plain(node, name)
@@ -134,14 +172,14 @@ def _field(node: DictConfig, name: str, key: str, field: dataclasses.Field[Any])
         )  # fmt: skip
 
 
-def _known(node: DictConfig, key: str) -> None:
-    """Hold a node without a schema to that of its ``_target_``, where there is one.
+def _known(node: DictConfig, key: str, own: type | None) -> None:
+    """Hold a node to the schema of its ``_target_``, where there is one that is not its ``own``.
 
     What the plan and the supervisor read has to be there whoever wrote the class.
     """
     needed = _READ.get(key)
     kind = _by_target().get(str(node.get("_target_")), needed)
-    if kind is None:
+    if kind is None or (own is not None and issubclass(own, kind)):
         return
     declared = OmegaConf.structured(kind)
     for name, field in _fields(kind).items():
@@ -222,7 +260,12 @@ def _optional(field: dataclasses.Field[Any]) -> bool:
 def _of(field: dataclasses.Field[Any]) -> str:
     """Return what a field accepts, in words."""
     found = rule(field)
-    accepted = "a value" if found is None else found.accepted
+    if isinstance(field.default, enum.Enum):
+        accepted = ", ".join(type(field.default).__members__)
+    elif field.type == "bool":
+        accepted = "true or false"
+    else:
+        accepted = "a value" if found is None else found.accepted
     return f"{accepted}, or null" if _optional(field) and "null" not in accepted else accepted
 
 

@@ -30,8 +30,21 @@ def dataset(config: DictConfig) -> tuple[Splits, pipeline.Augment | None]:
             "a function that returns dtrain.datasets.Splits", "dataset=digits",
         )  # fmt: skip
     if augment is not None:
-        augment = targets.instantiate({**augment, "_partial_": True}, "dataset.augment")
+        node = augment
+        augment = targets.instantiate({**node, "_partial_": True}, "dataset.augment")
+        if node["_target_"].partition(".")[0] in targets.OWN:  # tried once, before the run begins
+            x, *_ = _example(splits)
+            with targets.blame("dataset.augment", node, node["_target_"]), tf.device("CPU:0"):
+                augment(tf.constant(x[0]), tf.zeros([2], tf.int32))
     return splits, augment
+
+
+def _example(splits: Splits) -> tuple[np.ndarray, ...]:
+    """Return the first example, as a batch of one."""
+    # Eager, on the CPU: shapes and types for everything that is built.
+    with tf.device("CPU:0"):
+        parts = pipeline.take(splits.train, tf.zeros([1], tf.int64))
+        return tuple(np.asarray(part) for part in parts)
 
 
 def model(
@@ -60,10 +73,7 @@ def model(
         UsageError: model and data do not fit, or a target is wrong.
     """
     keras.utils.set_random_seed(config.seed)
-    # Eager, on the CPU, one example: shapes and types for everything that is built below.
-    with tf.device("CPU:0"):
-        example = tuple(np.asarray(p) for p in pipeline.take(splits.train, tf.zeros([1], tf.int64)))
-    x, y, weight = keras.utils.unpack_x_y_sample_weight(example)
+    x, y, weight = keras.utils.unpack_x_y_sample_weight(_example(splits))
     # ORDER: everything that creates variables runs here, once, outside the replicas: inside a
     # replica TensorFlow refuses new variables, or makes them once a replica.
     with strategy.scope():
@@ -79,6 +89,7 @@ def model(
             predicted = built(x, training=False)
     rematerialize(built, config.hardware.remat)
     _check_classes(predicted, config, splits)
+    _check_losses(predicted, config)
     with strategy.optimizer_scope():
         chosen = None
         if not built.compiled:
@@ -206,7 +217,7 @@ def _build_metrics(built: keras.Model, x: Any, y: Any, predicted: Any, weight: A
         # The metrics of a loss are known only once it was computed, hence the order.
         built.compute_loss(x=x, y=y, y_pred=predicted, sample_weight=weight, training=False)
         built.compute_metrics(x=x, y=y, y_pred=predicted, sample_weight=weight)
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, IndexError, tf.errors.OpError) as error:
         if not has_own_step(built):
             usual = "trainer.loss=sparse_categorical_crossentropy 'trainer.metrics=[accuracy]'"
             tokens = x.dtype.kind in "iu" and getattr(y, "shape", None) == x.shape
@@ -216,6 +227,15 @@ def _build_metrics(built: keras.Model, x: Any, y: Any, predicted: Any, weight: A
                 "model=transformer" if tokens else usual,
             ) from None  # fmt: skip
     built.reset_metrics()
+
+
+def _check_losses(predicted: Any, config: DictConfig) -> None:
+    losses, outputs = plain(config.trainer.loss), len(keras.tree.flatten(predicted))
+    if isinstance(losses, list) and len(losses) != outputs:
+        raise UsageError(
+            "trainer.loss", losses, f"the model has {outputs} outputs and not {len(losses)}",
+            "a loss for each output", "trainer.loss=sparse_categorical_crossentropy",
+        )  # fmt: skip
 
 
 def _check_classes(predicted: Any, config: DictConfig, splits: Splits) -> None:

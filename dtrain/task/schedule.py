@@ -6,6 +6,8 @@ import dataclasses
 
 from omegaconf import DictConfig
 
+from dtrain.errors import UsageError
+
 #: Points of training metrics in a run, about, where ``trainer.log_every_steps`` is null.
 DEFAULT_POINTS = 200
 
@@ -64,10 +66,19 @@ def make_schedule(config: DictConfig, examples: int, validation_examples: int) -
 
     An epoch is ``examples // batch_size`` steps unless ``trainer.steps_per_epoch`` says otherwise.
     What does not fill its last batch opens the next epoch: nothing is dropped.
+
+    Raises:
+        UsageError: ``tracking.profile_steps`` is outside of the run.
     """
     trainer, saving = config.trainer, config.checkpoint
     per_epoch = trainer.steps_per_epoch or max(1, examples // trainer.batch_size)
     total = trainer.epochs * per_epoch
+    trace = config.tracking.profile_steps
+    if trace and trace[1] > total:  # of a dataset whose length the plan did not know
+        raise UsageError(
+            "tracking.profile_steps", list(trace), f"the run has {total:,} steps",
+            "a first and a last step of the run", "tracking.profile_steps=null",
+        )  # fmt: skip
     return Schedule(
         epochs=trainer.epochs,
         steps_per_epoch=per_epoch,
