@@ -10,9 +10,11 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from dtrain import errors
+from dtrain import errors, secrets
+from dtrain.controller import consent, private
 from dtrain.controller.tracking import Store, reason, ship_folder
 from dtrain.controller.tracking.parent import jobs_of, record
+from dtrain.controller.tracking.store import place
 from dtrain.errors import UsageError
 from dtrain.rundir import RunDir, read_json
 
@@ -38,6 +40,8 @@ def sync(path: str, to: str | None = None) -> str:
             "RUN_DIR", path, "is not a run folder", "a folder with config.yaml and journal.jsonl",
             "python -m dtrain.sync outputs/DATE/TIME_NAME",
         )  # fmt: skip
+    for address in dict.fromkeys(place(config) for _, config in configs):
+        print(f"shipping to {secrets.mask(address)}", file=sys.stderr)
     for rundir, config in configs:
         _ship(config, rundir)
     store = Store(config)
@@ -58,6 +62,14 @@ def _config(rundir: RunDir, to: str | None) -> DictConfig:
     assert isinstance(config, DictConfig), rundir.config
     if to is not None:
         config.tracking.uri = to
+    else:
+        uri = private.address(config)
+        if not consent.is_own_address(read_json(rundir.command), uri):
+            raise UsageError(
+                "tracking.uri", uri, "the run folder names it, which another user or machine made",
+                "an address that you name", f"python -m dtrain.sync {rundir.path} --uri ADDRESS",
+            )  # fmt: skip
+        consent.grant([uri or ""], None)
     return config
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from omegaconf import DictConfig, open_dict
 
 from dtrain import targets
-from dtrain.controller import private, schema
+from dtrain.controller import consent, private, schema
 from dtrain.controller.devices import machine
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.plan import Plan, check_values, plan, sizes
@@ -45,6 +45,9 @@ def settle(config: DictConfig) -> None:
     """
     schema.refuse_unknown(config)
     private.resolve(config)
+    targets.check(targets.plain(config))
+    if config.tracking.mlflow:
+        consent.check_address(private.address(config))
     config.output_dir = str(Path(config.output_dir).absolute())
     with open_dict(config):
         del config["sweep"]  # how many run at once is no property of one

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 
-from dtrain import secrets
+from dtrain import secrets, targets
+from dtrain.errors import UsageError
 
 _BATCH_HOOKS = (
     "on_train_batch_begin",
@@ -16,6 +18,38 @@ _BATCH_HOOKS = (
     "on_batch_begin",
     "on_batch_end",
 )
+
+
+#: Where callbacks of Keras' write, below the run folder: nothing of the run's own lies there.
+FOLDER = "callbacks"
+
+
+def made(nodes: Sequence[Any], folder: Path) -> list[keras.callbacks.Callback]:
+    """Make the callbacks of ``trainer.callbacks``.
+
+    Args:
+        nodes: each with ``_target_``.
+        folder: of the run. Callbacks of Keras' that write do so below it, unless trusted.
+
+    Raises:
+        UsageError: one cannot be made.
+    """
+    callbacks = []
+    for index, node in enumerate(nodes):
+        node, key = dict(targets.plain(node)), f"trainer.callbacks[{index}]"
+        place = targets.written(str(node.get("_target_")))
+        if place is not None and not targets.is_trusted(node["_target_"]):
+            name, default = place
+            path = folder / FOLDER / str(node.get(name, default))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.parent.resolve() != (folder.resolve() / path.relative_to(folder)).parent:
+                raise UsageError(
+                    f"{key}.{name}", node.get(name), "a link leads out of the run folder",
+                    "a folder without links", f"{name}=another.keras",
+                )  # fmt: skip
+            node[name] = str(path)
+        callbacks.append(targets.instantiate(node, key))
+    return callbacks
 
 
 class Callbacks:
@@ -79,12 +113,26 @@ class Callbacks:
                 # Keras chooses the comparison at the first epoch's end, and then flips min_delta:
                 # it has to have done so before the flipped value is put back.
                 callback._set_monitor_op()
-            vars(callback).update(value)
+            vars(callback).update(_restored(callback, value))
             best: list[np.ndarray] = []
             while f"callbacks/{index}/{len(best)}" in arrays:
                 best.append(arrays[f"callbacks/{index}/{len(best)}"])
             if best:
                 callback.best_weights = best
+
+
+def _restored(callback: keras.callbacks.Callback, value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a checkpoint's values becomes attributes again.
+
+    Where a callback writes is as the configuration says, and no hook becomes a number.
+    """
+    place = targets.written(f"keras.callbacks.{type(callback).__name__}")
+    return {
+        name: item
+        for name, item in value.items()
+        if not (place is not None and isinstance(item, str))
+        and not callable(getattr(callback, name, None))
+    }
 
 
 def _wants_batches(callback: keras.callbacks.Callback) -> bool:

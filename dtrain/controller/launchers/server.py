@@ -15,6 +15,8 @@ from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
 
+from dtrain import here
+
 #: Environment that the warm server of this process was started with; None before that.
 _warm: dict[str, str] | None = None
 #: Held while a process starts, or is asked whether it has ended. Each job of a sweep is a thread,
@@ -39,7 +41,7 @@ def warm(environment: dict[str, str]) -> multiprocessing.context.BaseContext:
         if _warm is None:
             context.set_forkserver_preload(["dtrain.task.server"])
         _warm = dict(environment)
-        with _environment(environment), _sheltered():
+        with _environment({**environment, **here.environment()}), _sheltered():
             forkserver.ensure_running()
         return context
 
@@ -120,7 +122,7 @@ class Process:
                 if context.get_start_method() == "forkserver":
                     self._process.start()
                 else:
-                    with _environment(own), _sheltered():
+                    with _environment({**own, **here.environment()}), _sheltered():
                         self._process.start()
             finally:
                 theirs.close()

@@ -12,6 +12,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from dtrain import secrets
+from dtrain.controller import consent, private
 from dtrain.controller.tracking.courier import Courier
 from dtrain.controller.tracking.family import parent
 from dtrain.controller.tracking.shipper import ship_folder
@@ -128,6 +129,8 @@ def _ship(rundir: RunDir) -> bool:
     try:
         config = OmegaConf.load(rundir.config)
         assert isinstance(config, DictConfig)
+        if not consent.is_own_address(read_json(rundir.command), private.address(config)):
+            return False  # `dtrain.sync` says why
         ship_folder(config, rundir)
     finally:
         os.close(lock)
