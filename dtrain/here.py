@@ -1,9 +1,8 @@
 """Where Python looks for code: the current directory comes after everything that is installed.
 
-``python -m dtrain`` puts the current directory first, so that a folder called ``keras`` in it would
-be imported in the place of Keras. :func:`settle` takes it away again, as the first thing that
-dtrain does; :func:`offer` then finds there what nothing installed has, and only for a name that the
-user trusts, or for code that is itself from there.
+``dtrain/__init__.py`` takes it from the front of ``sys.path``, where ``python -m`` has put it;
+:func:`offer` then finds there what nothing installed has, and only for a name that the user trusts,
+or for code that is itself from there.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
-from pathlib import Path
 from types import ModuleType
 
 TRUST = "DTRAIN_TRUST"
@@ -21,21 +19,20 @@ TRUST = "DTRAIN_TRUST"
 _STARTED = "DTRAIN_STARTED"
 _SAFE = "PYTHONSAFEPATH"
 #: Where dtrain itself is.
-_ROOT = str(Path(__file__).parent.parent)
+_ROOT = os.path.dirname(os.path.dirname(__file__))
 #: Holds :data:`_ROOT` where dtrain is found by nothing but the current directory.
 _checkout: list[str] = []
 
 
-def settle() -> None:
-    """Take the current directory from the front of ``sys.path``, where ``-m`` has put it.
+def settle(taken: bool = False) -> None:
+    """See to it that dtrain itself is found, after all that is installed.
 
-    A checkout that is not installed goes to the end: dtrain itself was found by it.
+    Args:
+        taken: the current directory was the first place to look, and is none any more.
     """
-    if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
-        del sys.path[0]
-        if _ROOT not in sys.path:
-            sys.path.append(_ROOT)
-            _checkout.append(_ROOT)
+    if taken and _ROOT not in sys.path:  # a checkout that is not installed
+        sys.path.append(_ROOT)
+        _checkout.append(_ROOT)
     started = os.environ.pop(_STARTED, None)
     if started is not None:
         os.environ.pop(_SAFE, None)

@@ -84,8 +84,8 @@ LAYER = Kind(
 )  # fmt: skip
 PART = Kind(
     "part of a layer", "keras.initializers.*, keras.regularizers.*, keras.constraints.*",
-    rf"keras\.(initializers|regularizers|constraints|dtype_policies)\.{_CLASS}"
-    r"|keras\.random\.SeedGenerator",
+    r"keras\.(initializers|regularizers|constraints)\.[a-zA-Z]\w*"
+    rf"|keras\.dtype_policies\.{_CLASS}|keras\.random\.SeedGenerator",
     ("initializers.Initializer", "regularizers.Regularizer", "constraints.Constraint",
      "dtype_policies.DTypePolicy", "random.SeedGenerator"),
 )  # fmt: skip

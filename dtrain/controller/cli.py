@@ -27,6 +27,8 @@ class Command:
     """What Hydra calls, with what it has composed."""
 
     exit_code = errors.OK
+    #: What the job's configuration raised when it was resolved.
+    error: OmegaConfBaseException | None = None
 
     def __call__(self, config: DictConfig) -> None:
         """Run one job."""
@@ -35,6 +37,8 @@ class Command:
         except DtrainError as error:  # Hydra would print more than the one sentence
             _print(error)
             self.exit_code = error.exit_code
+        except OmegaConfBaseException as error:  # likewise, with all overrides
+            self.error = error
 
     def sweep(self, loader: Any, master: DictConfig, source: sweep.Source) -> None:
         """Run many (``hydra_plugins.dtrain_sweep``)."""
@@ -55,6 +59,8 @@ def main() -> int:
         consent.begin(sys.argv[1:], _config_dir(sys.argv[1:]))
         sys.argv[1:] = resume.arguments(arguments(sys.argv[1:]))
         guard.run(sys.argv[1:], command)
+        if command.error is not None:
+            raise command.error
     except UsageError as error:
         _print(error)
         return error.exit_code

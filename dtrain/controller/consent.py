@@ -80,7 +80,7 @@ def accept(key: str, folder: str, command: Any, given: Iterable[str]) -> tuple[l
     config_dir: Any = found.get("config_dir")
     wrong = [
         word
-        for word in (overrides if isinstance(overrides, list) else [overrides])
+        for word in (overrides if isinstance(overrides, list) else [None])
         if not isinstance(word, str) or word.startswith("-") or "\0" in word
     ]
     if not isinstance(config_dir, str | None) or (config_dir or "").startswith("-"):
@@ -150,7 +150,7 @@ def own_error(error: BaseException | None) -> UsageError | None:
     while error is not None:
         if isinstance(error, UsageError):
             return error
-        error = error.__cause__
+        error = error.__cause__ or error.__context__  # OmegaConf hides what its resolvers raise
     return None
 
 

@@ -20,7 +20,7 @@ from dtrain.controller import consent
 from dtrain.controller.consent import PREFIX
 from dtrain.errors import UsageError
 
-_REFERENCE = re.compile(r"\$\{oc\.env:\s*([^{},\s]+)\s*(,?)")
+_REFERENCE = re.compile(r"\$\{oc\.env:\s*(['\"]?\w+['\"]?)\s*(,?)")
 #: A reference that can be replaced in an override, and a value that needs no quotes there.
 _SIMPLE, _UNQUOTED = re.compile(r"\$\{oc\.env:(\w+)\}"), re.compile(r"[\w./+-]+")
 _SHORTEST = 4  # of a secret that is looked for in values which other values are part of
