@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +26,11 @@ HYDRA = {
     "hydra_logging": "hydra: {hydra_logging: {version: 1, root: {handlers: [a]},"
     " handlers: {a: {(): pathlib.Path.touch, self: ran}}}}",
     "formatters": "hydra: {job_logging: {formatters: {a: {(): os.mkdir, path: ran}}}}",
-    "launcher": f"hydra: {{launcher: {RUNS}}}",
-    "launcher's arguments": f"hydra: {{launcher: {{x: {RUNS}}}}}",
-    "sweeper": f"hydra: {{sweeper: {RUNS}}}",
+    "launcher": "hydra: {launcher: {_target_: os.abort}}",
+    "sweeper": "hydra: {sweeper: {_target_: os.abort}}",
     "sweeper's arguments": f"hydra: {{sweeper: {{params: {{seed: {RUNS}}}}}}}",
     "sweeper's list": f"hydra: {{sweeper: {{params: [{RUNS}]}}}}",
-    "sweeper's reference": f"trainer: {{loss: {RUNS}}}\nhydra: {{sweeper: {{params: '${{trainer.loss}}'}}}}",
+    "sweeper's reference": "hydra: {sweeper: {params: '${model}'}}",
     "partial": "hydra: {sweeper: {params: {_partial_: true}}}",
     "trust": "hydra: {job: {env_set: {DTRAIN_TRUST: shutil}}}",
     "library": "hydra: {job: {env_set: {LD_PRELOAD: x.so}}}",
@@ -53,19 +54,24 @@ TYPED = (
     "+hydra.searchpath=[pkg://evil]", "++hydra.searchpath=[pkg://evil]", "~hydra.callbacks",
     "hydra/job_logging=default", "hydra/hydra_logging=hydra_debug", "hydra/job_logging=stdout",
     "hydra.job.chdir=true", "hydra.verbose=true", "+hydra.job.env_set.DTRAIN_TRUST=shutil",
-    "hydra/launcher=basic", "hydra/sweeper=basic", "hydra.sweep.subdir=ran", "hydra/output=default",
+    "hydra/launcher=basic", "hydra/sweeper=basic", "hydra.sweep.subdir=ran",
     f"hydra.sweeper.params={{seed:{RUNS}}}", "hydra.job.name=x", "hydra.overrides.task=[seed=1]",
     "hydra.job.env_copy=[HOME]", "~hydra.job_logging",
 )  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
-def _canary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _canary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (tmp_path / "secret.txt").write_text("the canary")
     (tmp_path / "evil").mkdir()
     (tmp_path / "evil" / "__init__.py").write_text("open('ran', 'w').close()")
     monkeypatch.setenv("CANARY", "the canary")
     monkeypatch.delenv("DTRAIN_TRUST", raising=False)
+    root = logging.getLogger()  # `--info` prints by it
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 def untouched(tmp_path: Path, run: Run, *made: str) -> str:
@@ -80,10 +86,10 @@ def untouched(tmp_path: Path, run: Run, *made: str) -> str:
 
 @pytest.mark.parametrize("case", HYDRA)
 def test_a_preset_says_nothing_to_hydra(case: str, dtrain: Commands, tmp_path: Path) -> None:
-    preset = tmp_path / "presets" / "model" / "small.yaml"
+    preset = tmp_path / "presets" / "experiment" / "small.yaml"
     preset.parent.mkdir(parents=True)
     preset.write_text(GLOBAL + HYDRA[case])
-    given = ("--config-dir", "presets", "+model@x=small", "dry_run=true")
+    given = ("--config-dir", "presets", "experiment=small", "dry_run=true")
     mode = ("-m",) if case.startswith("sweeper") else ()
     line = untouched(tmp_path, dtrain(*given, *mode), "presets")
     assert "hydra" in line, line
@@ -135,7 +141,7 @@ def test_options_that_it_has(dtrain: Commands) -> None:
     assert "batch_size: 64" in dtrain("--cfg", "job", "-p", "trainer").output
     assert "name: cnn_default" in dtrain("--cfg", "job", "--resolve").output
     assert "Primary" not in dtrain("--info", "defaults").output
-    assert "--multirun" in dtrain("--help").output
+    assert "--hydra-help" in dtrain("--help").output
     assert dtrain("-sc", "install=bash").code == 0
 
 
@@ -151,19 +157,30 @@ def forged(tmp_path: Path, *overrides: Any, **fields: Any) -> str:
     return str(folder)
 
 
-@pytest.mark.parametrize("key", ["resume", "fork", "sweep.resume"])
 @pytest.mark.parametrize(
     "word",
     [
         f"+hydra.callbacks.x={RUNS}", "hydra.searchpath=[pkg://evil]", "hydra/job_logging=default",
         "--experimental-rerun=x.pickle", "--config-path=pkg://evil", "--cfg=all", "-m",
         "--config-dir=presets", "--shell-completion", 3, ["seed=1"],
-        "+model.x=${oc.env:CANARY}", "+model.x='${${objective}.env:CANARY}'", "model=${oc.env:CANARY}",
+        "+model.x=${oc.env:CANARY}", "+model.x='${${objective}.env:CANARY}'",
         f"trainer.callbacks=[{RUNS}]", "tracking.uri=http://127.0.0.1:9",
         "'+model.x=${oc.decode:\"\\${oc.env:CANARY}\"}'",
     ],
 )  # fmt: skip
-def test_a_run_folder_from_elsewhere(key: str, word: Any, dtrain: Commands, tmp_path: Path) -> None:
+def test_a_run_folder_from_elsewhere(word: Any, dtrain: Commands, tmp_path: Path) -> None:
+    refused("fork", word, dtrain, tmp_path)
+
+
+@pytest.mark.parametrize("key", ["resume", "sweep.resume"])
+@pytest.mark.parametrize("word", ["-m", f"+hydra.callbacks.x={RUNS}", "+model.x=${oc.env:CANARY}"])
+def test_likewise_one_that_is_resumed(
+    key: str, word: str, dtrain: Commands, tmp_path: Path
+) -> None:
+    refused(key, word, dtrain, tmp_path)
+
+
+def refused(key: str, word: Any, dtrain: Commands, tmp_path: Path) -> None:
     given = forged(tmp_path, "objective=oc", word)
     before = {path: path.read_bytes() for path in Path(given).iterdir()}
     untouched(tmp_path, dtrain(f"{key}={given}", "dry_run=true"), "sent")
@@ -189,7 +206,7 @@ def test_presets_in_a_folder_from_elsewhere(dtrain: Commands, tmp_path: Path) ->
     assert line.startswith("error: dataset.path=${oc.env:CANARY}: asks for the variable CANARY of")
     assert "type: DTRAIN_ENV=CANARY in front of the command" in line
     ours = ("--config-dir", str(tmp_path / "sent" / "presets"), "dataset=theirs", "dry_run=true")
-    assert "dataset.path=the canary: no such file" in dtrain(*ours).output
+    assert "dataset.path=the canary: there is no such file" in dtrain(*ours).output
 
 
 @pytest.mark.parametrize("consent", ["typed", "variable"])
@@ -200,14 +217,17 @@ def test_what_the_user_consents_to(
     monkeypatch.setenv("DTRAIN_ENV", "CANARY" if consent == "variable" else "OTHER")
     more = ["dataset.path='${oc.env:CANARY}'"] if consent == "typed" else []
     run = dtrain(f"fork={given}", *more, "dry_run=true")
-    assert "dataset.path=the canary: no such file" in run.output or "no sound check" in run.output
+    assert (
+        "dataset.path=the canary: there is no such file" in run.output
+        or "no sound check" in run.output
+    )
 
 
 def test_a_job_of_a_sweep_is_checked_too(dtrain: Commands, tmp_path: Path) -> None:
-    preset = tmp_path / "presets" / "model" / "small.yaml"
+    preset = tmp_path / "presets" / "experiment" / "small.yaml"
     preset.parent.mkdir(parents=True)
-    preset.write_text(f"# @package _global_\nhydra: {{callbacks: {{x: {RUNS}}}}}\n")
-    run = dtrain("-m", "--config-dir", "presets", "model=mlp,small", "dry_run=true")
+    preset.write_text(GLOBAL + HYDRA["callbacks"])
+    run = dtrain("-m", "--config-dir", "presets", "experiment=resume,small", "dry_run=true")
     assert "hydra.callbacks" in untouched(tmp_path, run, "presets")
 
 

@@ -132,7 +132,7 @@ def _check_sweeper(config: DictConfig) -> None:
             "hydra/sweeper=grid",
         )  # fmt: skip
     for name, value in plain.items():
-        if name != "_target_" and (name.startswith("_") or _calls(value)):
+        if name != "_target_" and (name.startswith("_") or (name == "params" and _calls(value))):
             raise _refusal(f"sweeper.{name}", value, "values: numbers, and overrides as text")
 
 
