@@ -12,7 +12,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from dtrain import errors, files, schemas
-from dtrain.controller import private
+from dtrain.controller import consent, private
 from dtrain.controller.tracking import Store, reason, ship_folder
 from dtrain.controller.tracking.parent import jobs_of, record
 from dtrain.controller.tracking.store import sqlite_file
@@ -78,11 +78,20 @@ def _config(rundir: RunDir, whole: Path, to: str | None) -> DictConfig:
         config.tracking.uri = to
     elif written is None:
         config.output_dir = str(_output_dir(whole, str(private.written(config)["output_dir"])))
-    elif (file := sqlite_file(written)) is not None and not file.is_file():
-        raise UsageError(
-            "tracking.uri", written, f"{file} is not there", "the run's store, where it is now",
-            f"python -m dtrain.sync {rundir.path} --uri sqlite:////PATH/OF/mlflow.db",
-        )  # fmt: skip
+    else:
+        uri = private.address(config)
+        if not consent.is_own_address(files.read_json(rundir.command), uri):
+            raise UsageError(
+                "tracking.uri", uri, "the run folder names it, which another user or machine made",
+                "an address that you name", f"python -m dtrain.sync {rundir.path} --uri ADDRESS",
+            )  # fmt: skip
+        consent.grant([uri or ""], None)
+        if (file := sqlite_file(written)) is not None and not file.is_file():
+            raise UsageError(
+                "tracking.uri", written, f"{file} is not there",
+                "the run's store, where it is now",
+                f"python -m dtrain.sync {rundir.path} --uri sqlite:////PATH/OF/mlflow.db",
+            )  # fmt: skip
     return config
 
 

@@ -61,6 +61,7 @@ def serving(output_dir: Path, port: int) -> Iterator[tuple[str, subprocess.Popen
     ]  # fmt: skip
     environment = {
         **os.environ,
+        "PYTHONSAFEPATH": "1",  # no folder called mlflow of the current directory
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # processes for what no run needs
     }

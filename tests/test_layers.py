@@ -15,6 +15,7 @@ import dtrain
 PACKAGE = Path(dtrain.__file__).parent
 #: Modules that both halves use, lowest first; each may import those before it.
 SHARED = [
+    "here",
     "secrets",
     "errors",
     "plainyaml",
@@ -26,6 +27,7 @@ SHARED = [
     "rundir",
     "cluster",
     "journal",
+    "kinds",
     "targets",
     "draws",
     "versions",
@@ -56,10 +58,12 @@ CONTROLLER = [
     "launchers.env",
     "launchers.describe",
     "launchers",
+    "consent",
     "private",
     "presets",
     "schema",
     "explain",
+    "guard",
     "resume",
     "folder",
     "gpus",
@@ -191,7 +195,7 @@ def test_launchers_know_nothing_of_training(name: str) -> None:
     [path] = [p for p in modules("controller") if within("controller", p) == name]
     for imported, top in imports(path):
         parts = imported.split(".")
-        known = ("errors", "cluster", "rundir", "controller", "__version__")
+        known = ("here", "errors", "cluster", "rundir", "controller", "__version__")
         assert parts[0] != "dtrain" or len(parts) == 1 or not top or parts[1] in known
         assert parts[0] not in ("omegaconf", "hydra", "mlflow", "numpy", "rich")
 

@@ -66,9 +66,9 @@ def refused(message: str, call: Any, *arguments: Any) -> UsageError:
 
 def test_what_is_kept_of_a_command() -> None:
     words = ["model=cnn", "resume=auto", "++resume=x", "seed=1", "dry_run=true", "fork=x"]
-    assert resume.command(words, "/conf") == {
-        "overrides": ["model=cnn", "seed=1", "fork=x"], "config_dir": "/conf",
-    }  # fmt: skip
+    command = resume.command(words, "/conf")
+    assert command["overrides"] == ["model=cnn", "seed=1", "fork=x"]
+    assert command["config_dir"] == "/conf"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from dtrain import targets
-from dtrain.controller import private, schema, values
+from dtrain.controller import consent, private, schema, values
 from dtrain.controller.devices import machine
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.plan import Plan, check_values, plan, sizes
@@ -53,9 +53,12 @@ def settle(config: DictConfig) -> None:
     except OmegaConfBaseException:
         values.check_references(config)  # finds the key, which the exception does not say
         raise
+    targets.check(targets.plain(config))
     values.check(config)
     if HydraConfig.initialized():
         values.check_words(config, HydraConfig.get().overrides.task)
+    if config.tracking.mlflow:
+        consent.check_address(private.address(config))
     config.output_dir = str(Path(config.output_dir).absolute())
     with open_dict(config):
         del config["sweep"]  # how many run at once is no property of one

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dtrain import checkpoint, files, identity, secrets, targets
+from dtrain.controller import consent
 from dtrain.controller.folder import open_existing, read_command
 from dtrain.errors import CheckpointError, DamagedFile, UsageError
 from dtrain.rundir import RunDir
@@ -23,14 +24,19 @@ AUTO = "auto"
 _GROUPS = ("dataset", "model", "optimizer", "strategy", "trainer")
 
 
-def command(overrides: list[str], config_dir: str | None) -> dict[str, Any]:
-    """Return the contents of ``command.json``: what a later ``resume=`` composes from."""
+def command(overrides: list[str], config_dir: str | None, uri: str | None = None) -> dict[str, Any]:
+    """Return the contents of ``command.json``: what a later ``resume=`` composes from.
+
+    Args:
+        overrides, config_dir: of the command.
+        uri: ``tracking.uri`` as it is written.
+    """
     kept = [
         word
         for word in overrides
         if _key(word) not in ("resume", "dry_run") and not _key(word).startswith("sweep.")
     ]
-    return {"overrides": kept, "config_dir": config_dir}
+    return consent.signed(kept, config_dir, uri)
 
 
 def _key(word: str) -> str:
@@ -70,14 +76,15 @@ def arguments(given: list[str]) -> list[str]:
             key, folder, f"is not a run folder (it has no {rundir.command.name})",
             "a folder that a run printed as its run folder", f"{key}=outputs/DATE/TIME_NAME",
         )  # fmt: skip
+    overrides, config_dir = consent.accept(key, folder, past, given)
     kept = [
         word
-        for word in past["overrides"]
+        for word in overrides
         if not any(_key(word) == name or _key(word).startswith(f"{name}.") for name in words)
     ]
     flags = []
-    if past["config_dir"] and not any(word.startswith(("--config-dir", "-cd")) for word in given):
-        flags = ["--config-dir", past["config_dir"]]
+    if config_dir and not any(word.startswith(("--config-dir", "-cd")) for word in given):
+        flags = ["--config-dir", config_dir]
     # ORDER: flags stand before the first override: Hydra takes no two groups of overrides.
     first = next((i for i, w in enumerate(given) if "=" in w and not w.startswith("-")), 0)
     return [*flags, *given[:first], *kept, *given[first:]]

@@ -32,7 +32,7 @@ def dataset(config: DictConfig) -> tuple[Splits, pipeline.Augment | None]:
     if augment is not None:
         node = augment
         augment = targets.instantiate({**node, "_partial_": True}, "dataset.augment")
-        if node["_target_"].partition(".")[0] in targets.OWN:  # tried once, before the run begins
+        if node["_target_"].partition(".")[0] in targets.KNOWN:  # tried once, before the run begins
             x, *_ = _example(splits)
             with targets.blame("dataset.augment", node, node["_target_"]), tf.device("CPU:0"):
                 augment(tf.constant(x[0]), tf.zeros([2], tf.int32))
@@ -73,7 +73,8 @@ def model(
         UsageError: model and data do not fit, or a target is wrong.
     """
     keras.utils.set_random_seed(config.seed)
-    x, y, weight = keras.utils.unpack_x_y_sample_weight(_example(splits))
+    example = _example(splits)
+    x, y, weight = keras.utils.unpack_x_y_sample_weight(example)
     # ORDER: everything that creates variables runs here, once, outside the replicas: inside a
     # replica TensorFlow refuses new variables, or makes them once a replica.
     with strategy.scope():

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 
-from dtrain import secrets
-from dtrain.errors import CheckpointError
+from dtrain import secrets, targets
+from dtrain.errors import CheckpointError, UsageError
 
 _BATCH_HOOKS = (
     "on_train_batch_begin",
@@ -18,6 +19,38 @@ _BATCH_HOOKS = (
     "on_batch_begin",
     "on_batch_end",
 )
+
+
+#: Where callbacks of Keras' write, below the run folder: nothing of the run's own lies there.
+FOLDER = "callbacks"
+
+
+def made(nodes: Sequence[Any], folder: Path) -> list[keras.callbacks.Callback]:
+    """Make the callbacks of ``trainer.callbacks``.
+
+    Args:
+        nodes: each with ``_target_``.
+        folder: of the run. Callbacks of Keras' that write do so below it, unless trusted.
+
+    Raises:
+        UsageError: one cannot be made.
+    """
+    callbacks = []
+    for index, node in enumerate(nodes):
+        node, key = dict(targets.plain(node)), f"trainer.callbacks[{index}]"
+        place = targets.written(str(node.get("_target_")))
+        if place is not None and not targets.is_trusted(node["_target_"]):
+            name, default = place
+            path = folder / FOLDER / str(node.get(name, default))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.parent.resolve() != (folder.resolve() / path.relative_to(folder)).parent:
+                raise UsageError(
+                    f"{key}.{name}", node.get(name), "a link leads out of the run folder",
+                    "a folder without links", f"{name}=another.keras",
+                )  # fmt: skip
+            node[name] = str(path)
+        callbacks.append(targets.instantiate(node, key))
+    return callbacks
 
 
 class Callbacks:

@@ -21,7 +21,7 @@ from dtrain.errors import DtrainError, UsageError, nearest
 from dtrain.journal import Journal
 from dtrain.rundir import RunDir, read_json
 from dtrain.task import build, final_model, hardware, lifeline, origin, pipeline
-from dtrain.task.callbacks import Callbacks
+from dtrain.task.callbacks import Callbacks, made
 from dtrain.task.loop import Loop
 from dtrain.task.records import Records, Silence
 from dtrain.task.schedule import Schedule, make_schedule
@@ -140,10 +140,7 @@ def train(
     )
     steps = strategy.steps(model, inputs, config.hardware.jit_compile)
     callbacks = Callbacks(
-        [
-            targets.instantiate(targets.plain(node), f"trainer.callbacks[{index}]")
-            for index, node in enumerate(config.trainer.callbacks)
-        ],
+        made(config.trainer.callbacks, rundir.path),
         model,
         schedule.epochs,
         schedule.steps_per_epoch,

@@ -101,6 +101,10 @@ EARLY = {
         ["model=custom", "model._target_=os.system"],
         ["model._target_=os.system", "not trusted", "DTRAIN_TRUST=os"],
     ),
+    "not a model": (
+        ["model=custom", "model._target_=keras.layers.Dense", "+model.units=2"],
+        ["model._target_=keras.layers.Dense: is no model", "accepted: dtrain.models.*, keras."],
+    ),
     "resume": (["resume=nowhere"], ["resume=nowhere", "is not a run folder"]),
     "fork": (["fork=nowhere"], ["fork=nowhere", "is not a run folder"]),
     "resume and fork": (["fork=a", "resume=b"], ["fork=a", "cannot be given with resume="]),
@@ -163,10 +167,6 @@ LATE = {
     "remat": (
         ["hardware.remat=[conv2d, attention]"],
         ["hardware.remat=attention", "no layer of", "conv2d, max_pooling2d", "hardware.remat=[]"],
-    ),
-    "not a model": (
-        ["model=custom", "model._target_=keras.layers.Dense", "+model.units=2"],
-        ["keras.layers.Dense", "returned Dense", "type: model=cnn"],
     ),
 }
 

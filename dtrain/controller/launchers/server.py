@@ -15,6 +15,8 @@ from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
 
+from dtrain import here
+
 #: Signals that ask for a stop. A terminal, or a scheduler, may send them to every process: the
 #: server must live until its tasks have saved, and a task until it has handlers for them.
 STOPS = {signal.SIGINT, signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP}
@@ -42,7 +44,7 @@ def warm(environment: dict[str, str]) -> multiprocessing.context.BaseContext:
         if _warm is None:
             context.set_forkserver_preload(["dtrain.task.server"])
         _warm = dict(environment)
-        with _environment(environment), _sheltered():
+        with _environment({**environment, **here.environment()}), _sheltered():
             forkserver.ensure_running()
         return context
 
@@ -125,7 +127,7 @@ class Process:
                 if context.get_start_method() == "forkserver":
                     self._process.start()
                 else:
-                    with _environment(own), _sheltered():
+                    with _environment({**own, **here.environment()}), _sheltered():
                         self._process.start()
             finally:
                 theirs.close()

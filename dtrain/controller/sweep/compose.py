@@ -13,7 +13,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from dtrain import identity, targets
-from dtrain.controller import private, resume
+from dtrain.controller import consent, private, resume
 from dtrain.controller.check import Checked, check, settle
 from dtrain.controller.devices import Machine
 from dtrain.controller.folder import check_name
@@ -177,7 +177,8 @@ class Composer:
     def command(self, draft: Draft) -> dict[str, Any]:
         """Return the contents of a job's ``command.json``."""
         sweep = {"number": draft.number, "differs": draft.differs}
-        return {**resume.command(draft.overrides, self._config_dir), "sweep": sweep}
+        uri = private.address(draft.config)
+        return {**resume.command(draft.overrides, self._config_dir, uri), "sweep": sweep}
 
     def words(self) -> dict[str, Any]:
         """Return what the whole sweep is composed of, for ``sweep.resume=``."""
@@ -190,7 +191,7 @@ class Composer:
                 word = f"fork={self._pinned[value]}"
             if key not in ("sweep.resume", "dry_run"):
                 kept.append(word)
-        return {"overrides": kept, "config_dir": self._config_dir}
+        return consent.signed(kept, self._config_dir, None)
 
 
 def common_name(names: Sequence[str]) -> str:

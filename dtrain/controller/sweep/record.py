@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf.errors import OmegaConfBaseException
 
 from dtrain import files, identity
-from dtrain.controller import before
+from dtrain.controller import before, consent
 from dtrain.controller.folder import check_command, open_existing, unwritable
 from dtrain.controller.job import Outcome
 from dtrain.controller.sweep.compose import Draft
@@ -309,6 +309,7 @@ def arguments(given: list[str]) -> list[str]:
     if folder == "null":
         return given
     command = read(Path(folder)).data["command"]
+    overrides, config_dir = consent.accept("sweep.resume", folder, command, given)
     for key, value in words.items():
         if not key.startswith("-") and key.split(".")[0] != "tracking" and key not in _FREE:
             raise UsageError(
@@ -318,14 +319,14 @@ def arguments(given: list[str]) -> list[str]:
             )  # fmt: skip
     kept = [
         word
-        for word in command["overrides"]
+        for word in overrides
         if not any(
             word.partition("=")[0].lstrip("+") == key or word.startswith(f"{key}.") for key in words
         )
     ]
     flags = ["-m"] if not {"-m", "--multirun"} & set(given) else []
-    if command["config_dir"]:
-        flags += ["--config-dir", command["config_dir"]]
+    if config_dir:
+        flags += ["--config-dir", config_dir]
     options = [word for word in given if word.startswith("-")]
     # ORDER: options stand before the first word: Hydra takes no two groups of words.
     return [*flags, *options, *kept, *(word for word in given if word not in options)]

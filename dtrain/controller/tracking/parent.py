@@ -12,6 +12,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from dtrain import files, schemas, secrets
+from dtrain.controller import consent, private
 from dtrain.controller.tracking.courier import Courier
 from dtrain.controller.tracking.family import parent
 from dtrain.controller.tracking.shipper import ship_folder
@@ -135,7 +136,11 @@ def _ship(rundir: RunDir) -> bool:
         if lock is None:
             return False
         try:
-            ship_folder(files.read_yaml(rundir.config), rundir)
+            config = files.read_yaml(rundir.config)
+            command = files.read_json(rundir.command)
+            if not consent.is_own_address(command, private.address(config)):
+                return False  # `dtrain.sync` says why
+            ship_folder(config, rundir)
         finally:
             os.close(lock)
     except DamagedFile:  # the others are not to wait for it; `dtrain.sync` says what it is
