@@ -41,6 +41,7 @@ _AT_LEAST = {
     "launcher.start_timeout": 1,
     "launcher.stall_timeout": 1,
     "launcher.max_restarts": 0,
+    "launcher.peer_timeout": 5,
     "seed": 0,
 }
 

@@ -183,6 +183,7 @@ class Launcher:
     start_timeout: float = 60.0
     stall_timeout: float | None = 1800.0
     max_restarts: int = 0
+    peer_timeout: float = 45.0
 
 
 @dataclasses.dataclass

@@ -74,11 +74,13 @@ class Failure:
         task: whose end, or absence, was the first.
         reason: a clause; None where the task's own last words tell.
         port: nothing is wrong but that somebody else has taken its port.
+        silent: tasks of other hosts of which nothing had been heard for a while.
     """
 
     task: str
     reason: str | None = None
     port: bool = False
+    silent: tuple[str, ...] = ()
 
 
 class Supervisor:
@@ -150,7 +152,7 @@ class Supervisor:
             self._deadline = min(self._deadline, patience)
 
     def _hear(self, news: list[tuple[str, str]]) -> Failure | None:
-        ended = []
+        ended, lost = [], []
         for name, word in news:
             if word == "started":
                 self._unborn.discard(name)
@@ -162,6 +164,8 @@ class Supervisor:
                 if not self.asked:
                     self._view.message(f"{name} was asked to stop: saving a checkpoint")
                 self._stop()
+            elif word == "lost":
+                lost.append(name)
             else:
                 ended.append(name)
         codes = self._launcher.exit_codes()
@@ -172,6 +176,8 @@ class Supervisor:
             failure = self._bury(name, codes[name])
             if failure is not None:
                 return failure
+        if lost and self._training:  # else the chief has done all
+            return Failure(lost[0], self._launcher.loss(lost[0]))
         return None
 
     def _bury(self, name: str, code: int) -> Failure | None:
@@ -197,7 +203,7 @@ class Supervisor:
             self._start_deadline = time.monotonic() + self._launcher.start_timeout
             self.replaced += 1
             return None
-        return Failure(name, reason)
+        return Failure(name, reason, silent=tuple(self._launcher.silent()))
 
     def _absent(self, now: float) -> Failure | None:
         """Name the task that never came."""
