@@ -2,6 +2,7 @@
 
 DtrainError
 ├── UsageError        the configuration or the usage is wrong            exit 2
+│   └── DamagedFile       a file of a run cannot be used                  exit 2
 ├── TrainingError     training started and failed                        exit 1
 │   ├── NonFiniteLoss     the loss is NaN or infinite
 │   └── CheckpointError   a checkpoint could not be written or read
@@ -47,8 +48,23 @@ class UsageError(DtrainError):
         text = f"{key}={value}: {problem}; accepted: {accepted}; type: {hint}"
         if secrets.is_secret(value, key):
             text = text.replace(str(value), secrets.HIDDEN)
-        super().__init__(secrets.mask(text))
+        super().__init__(printable(secrets.mask(text)))
         self.key = key
+
+
+class DamagedFile(UsageError):
+    """A file of a run or a sweep cannot be used: damaged, of a wrong type, not a regular file.
+
+    Args:
+        path: of the file.
+        problem: what is wrong with it, as a clause.
+        field: where in the file, such as ``jobs[3].folder``; None for the whole of it.
+    """
+
+    def __init__(self, path: object, problem: str, field: str | None = None):
+        place = f"{path}: {field}" if field else str(path)
+        Exception.__init__(self, printable(secrets.mask(f"{place} {problem}")))
+        self.key = field or str(path)
 
 
 class TrainingError(DtrainError):
@@ -73,3 +89,10 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
     """Return the one of ``names`` that is most like ``name``, or None if none is near."""
     found = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
     return found[0] if found else None
+
+
+def printable(text: str) -> str:
+    """Return ``text`` without characters that would act on a terminal, which show as escapes."""
+    return "".join(
+        char if char.isprintable() or char in "\n\t" else repr(char)[1:-1] for char in text
+    )
