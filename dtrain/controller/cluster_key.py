@@ -11,6 +11,7 @@ import secrets
 import stat
 from pathlib import Path
 
+from dtrain import files
 from dtrain.errors import UsageError
 
 VARIABLE = "DTRAIN_CLUSTER_KEY"
@@ -36,8 +37,8 @@ def find() -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise _problem(f"the key in {FILE} cannot be read ({error.strerror})",
-                       f"a file of yours, or {VARIABLE}", f"chmod 600 {FILE}") from None  # fmt: skip
+        why = f"the key in {FILE} cannot be read ({error.strerror})"
+        raise _problem(why, f"a file of yours, or {VARIABLE}", f"chmod 600 {FILE}") from None
     with open(descriptor, "rb") as file:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
@@ -75,7 +76,7 @@ def make() -> bytes:
             with contextlib.suppress(FileExistsError):
                 os.link(temporary, path)
         finally:
-            temporary.unlink()
+            files.remove(temporary)
     except OSError as error:
         raise _problem(f"no key can be made in {FILE} ({error.strerror})",
                        f"a key in the variable {VARIABLE}", _MAKE) from None  # fmt: skip

@@ -52,6 +52,7 @@ class Connection:
         self.flush()
 
     def fileno(self) -> int:
+        """Return the descriptor, for a selector."""
         return self._socket.fileno()
 
     @property
@@ -213,9 +214,12 @@ class Watch(threading.Thread):
         self._over = True
         self._last = None if kind is None else (kind, fields)
         if self.ident is None:
-            self.start()
-        self._waker.send(b"-")
-        self.join()
+            self._close()
+        else:
+            self._waker.send(b"-")
+            self.join()
+        self._wake.close()
+        self._waker.close()
 
     def run(self) -> None:
         """Follow the connections until :meth:`end`."""
@@ -225,12 +229,13 @@ class Watch(threading.Thread):
             if self._last is not None:
                 self._say_last(*self._last)
         finally:
-            with self._lock:
-                for connection in self._connections.values():
-                    connection.close()
-                self._connections.clear()
-            self._wake.close()
-            self._waker.close()
+            self._close()
+
+    def _close(self) -> None:
+        with self._lock:
+            for connection in self._connections.values():
+                connection.close()
+            self._connections.clear()
 
     def _turn(self) -> None:
         with self._lock:

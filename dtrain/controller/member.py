@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import time
@@ -9,13 +10,13 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from dtrain import errors, targets
+from dtrain import errors, files, secrets, targets
 from dtrain.cluster import Cluster
 from dtrain.controller import report, result
 from dtrain.controller.launchers import Env
 from dtrain.controller.rendezvous import Place
 from dtrain.controller.supervisor import FROZEN_SECONDS, INTERVAL, Signals
-from dtrain.errors import UsageError
+from dtrain.errors import DamagedFile, UsageError
 from dtrain.rundir import RunDir, read_json, write_json
 
 #: Parts of the configuration that every task must have alike.
@@ -72,14 +73,19 @@ def run(config: DictConfig, cluster: Cluster, launcher: Env) -> int:
             if own is None or ended is not None:
                 guest.close()
             else:
-                last = why or _last_words(own, rundir, task.name)
-                guest.close(own if 0 <= own < errors.INTERRUPTED + 1 else errors.FAILED, last)
+                failed = own not in (errors.OK, errors.INTERRUPTED)
+                last = result.last_words(rundir.log(task.name)) if failed else ""
+                left = own if 0 <= own <= errors.INTERRUPTED else errors.FAILED
+                guest.close(left, why or secrets.mask(last))
     if own is None:
         own = errors.FAILED
     code = own if own >= 0 and not task.serves else errors.FAILED if ended is None else ended
     if code == errors.FAILED:
         why = why or guest.reason
         _say(f"{task.name}: {why or result.last_words(rundir.log(task.name))}")
+    if code == errors.USAGE:
+        with contextlib.suppress(ValueError):  # it was there before
+            files.discard(rundir.path)
     _say(f"{task.name}: ended with exit code {code}")
     return code
 
@@ -113,8 +119,8 @@ def _folder(config: DictConfig, cluster: Cluster, place: Place) -> RunDir:
 def _job(rundir: RunDir) -> str | None:
     """Return the random name of the run that a folder is of, None if it has none."""
     try:
-        job = (read_json(rundir.cluster) or {}).get("job")
-    except (OSError, ValueError, AttributeError):
+        job = (files.read_json(rundir.cluster) or {}).get("job")
+    except (OSError, DamagedFile):
         return None
     return job if isinstance(job, str) and job else None
 

@@ -16,6 +16,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from dtrain import files
+
 #: Bytes of a message, of a line with its code, and of the first lines of a connection.
 LONGEST = 1 << 20
 CODE = 64
@@ -66,14 +68,7 @@ KINDS: dict[str, dict[str, Callable[[Any], bool]]] = {
 
 def is_name(text: str) -> bool:
     """Say whether ``text`` is the name of a file or folder, one component and no hidden one."""
-    return (
-        0 < len(text) <= 255
-        and len(text.encode(errors="replace")) <= 255
-        and text.isprintable()
-        and not text.startswith(".")
-        and "/" not in text
-        and "\\" not in text
-    )
+    return files.component(text) is None and not text.startswith(".")
 
 
 def parse(data: bytes) -> Message | None:

@@ -18,9 +18,7 @@ _TASK = '"task": {"type": "worker", "index": 0}'
 _EXAMPLE = f"export TF_CONFIG='{{{_CLUSTER}, {_TASK}}}'"
 
 
-def read(
-    text: str | None, planned: Cluster, strategy: str, topology: str
-) -> tuple[Cluster, Task]:
+def read(text: str | None, planned: Cluster, strategy: str, topology: str) -> tuple[Cluster, Task]:
     """Find the planned cluster, and this process in it, in the cluster that was started.
 
     A cluster of equal hosts may have workers only: worker 0 leads then, and the tasks have the

@@ -56,6 +56,10 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda word:
     stop.install()
     journal: Journal | None = None
     try:
+        controller = multiprocessing.parent_process()
+        patience = OmegaConf.select(config, "launcher.peer_timeout")
+        if controller is not None and controller.pid and patience and len(cluster.tasks) > 1:
+            lifeline.end_with_a_stopped(controller.pid, patience)
         devices = hardware.configure(config.hardware, cluster, task, config.trainer.deterministic)
         if task.serves:
             kind: Any = targets.locate(config.strategy._target_, "strategy._target_")
