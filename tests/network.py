@@ -10,6 +10,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -34,7 +35,7 @@ def lacking() -> str | None:
     if sys.platform != "linux" or os.getuid() != 0:
         return "network namespaces need root on Linux"
     try:
-        with switch("dtprobe") as network:
+        with switch() as network:
             network.host("a")
     except (OSError, AssertionError) as error:
         return f"no network namespaces here: {error}"
@@ -45,7 +46,7 @@ def lacking() -> str | None:
 def lossless() -> str | None:
     """Return why no packets can be lost on purpose here, None if they can."""
     try:
-        with switch("dtprobe") as network:
+        with switch() as network:
             network.host("a").lose(50)
     except (OSError, AssertionError) as error:
         return f"no way to lose packets here: {error}"
@@ -159,11 +160,13 @@ class Network:
 
 
 @contextlib.contextmanager
-def switch(name: str) -> Iterator[Network]:
+def switch() -> Iterator[Network]:
     """Make a network; afterwards nothing of it is left, processes included."""
     for space in [line.split()[0] for line in ip("netns", "list").splitlines() if line.strip()]:
-        if space.startswith(f"{name}-"):  # a killed test run has left it
+        left = re.fullmatch(r"dtrain([0-9]+)-.*", space)
+        if left and not Path(f"/proc/{left[1]}").exists():  # a killed test run has left it
             ip("netns", "del", space)
+    name = f"dtrain{os.getpid()}"
     network: Network | None = None
     try:
         network = Network(name)

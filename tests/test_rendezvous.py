@@ -18,9 +18,11 @@ import pytest
 
 from dtrain import __version__, errors
 from dtrain.controller import connection as wire
+from dtrain.controller import guest as guests
 from dtrain.controller import messages, rendezvous
+from dtrain.controller.guest import Guest
 from dtrain.controller.messages import Message, Seal
-from dtrain.controller.rendezvous import Guest, Host, Place
+from dtrain.controller.rendezvous import Host, Place
 from dtrain.errors import TrainingError, UsageError
 
 FACTS = {"optimizer.learning_rate": "0.01", "seed": "0"}
@@ -111,6 +113,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(rendezvous, "time", clock)
+    monkeypatch.setattr(guests, "time", clock)
     return clock
 
 
@@ -243,7 +246,7 @@ def test_a_request_and_an_end_that_come_together(meeting: Meeting) -> None:
 
 def test_guests_of_other_processes(meeting: Meeting) -> None:
     script = (
-        "import sys, time; from dtrain.controller import rendezvous as r\n"
+        "import sys, time; from dtrain.controller import guest as r\n"
         "facts = {'seed': '0', 'optimizer.learning_rate': '0.01'}\n"
         "guest = r.Guest(sys.argv[1], sys.argv[2], facts, sys.argv[3].encode(), 60)\n"
         "print(guest.meet(60).name, flush=True)\n"

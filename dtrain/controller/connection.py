@@ -201,6 +201,14 @@ class Watch(threading.Thread):
             for connection in self._connections.values():
                 connection.send(kind, **fields)
 
+    def take(self) -> list[tuple[str, Message]]:
+        """Return the news that have come."""
+        found = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                found.append(self.news.get_nowait())
+        return found
+
     def silent(self, seconds: float) -> list[str]:
         """Return the names of those from which nothing has come for so long."""
         now = time.monotonic()

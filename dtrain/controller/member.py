@@ -11,8 +11,10 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from dtrain import errors, files, secrets, targets
-from dtrain.cluster import Cluster
+from dtrain.cluster import Cluster, Task
 from dtrain.controller import report, result
+from dtrain.controller.connection import BEAT
+from dtrain.controller.guest import Guest
 from dtrain.controller.launchers import Env
 from dtrain.controller.rendezvous import Place
 from dtrain.controller.supervisor import FROZEN_SECONDS, INTERVAL, Signals
@@ -32,62 +34,65 @@ def run(config: DictConfig, cluster: Cluster, launcher: Env) -> int:
         UsageError: the chief has another configuration, or runs another run than is resumed here.
         TrainingError: it did not come.
     """
-    task = launcher.own(cluster)
+    task, chief = launcher.own(cluster), f"the chief at {cluster.chief.address}"
     guest = launcher.guest(cluster)
     why: str | None = None
     with Signals() as signals:
         try:
-            _say(f"{task.name}: looking for the chief at {cluster.chief.address}")
+            _say(f"{task.name}: looking for {chief}")
             place = guest.meet(launcher.start_timeout, lambda text: _say(f"{task.name}: {text}"))
             rundir = _folder(config, cluster, place)
             launcher.start_own(rundir, cluster)
             signals.started = True
             _say(f"{task.name}: started; its log is {report.short(rundir.log(task.name))}")
-            asked, deadline, frozen = 0, math.inf, 0.0
-            while "ended" not in (words := {word for _, word in launcher.wait(INTERVAL)}):
-                if signals.count > asked or "stop" in words:
-                    if signals.count > 1:
-                        break
-                    asked = signals.count
-                    _say(f"{task.name}: asked to stop: the chief saves a checkpoint")
-                    guest.ask_to_stop()
-                    launcher.stop()
-                if (code := guest.ended()) is not None:
-                    if task.serves:
-                        break
-                    patience = _LAST_WORDS if code == errors.FAILED else launcher.grace_seconds
-                    deadline = min(deadline, time.monotonic() + patience)
-                if time.monotonic() > deadline:
-                    break
-                frozen = (frozen or time.monotonic()) if launcher.frozen() else 0.0
-                if frozen and time.monotonic() - frozen >= FROZEN_SECONDS:
-                    why = f"was stopped (SIGSTOP) for {FROZEN_SECONDS:g} s"
-                    break
+            why = _follow(task, launcher, guest, signals)
         except KeyboardInterrupt:
             return errors.FAILED
         finally:
             signals.started = True
+            silent = guest.silent(3 * BEAT)
             launcher.kill()
             ended = guest.ended()
             own = launcher.exit_codes().get(task.name)
             if own is None or ended is not None:
                 guest.close()
-            else:
-                failed = own not in (errors.OK, errors.INTERRUPTED)
-                last = result.last_words(rundir.log(task.name)) if failed else ""
-                left = own if 0 <= own <= errors.INTERRUPTED else errors.FAILED
-                guest.close(left, why or secrets.mask(last))
-    if own is None:
-        own = errors.FAILED
+    own = errors.FAILED if own is None else own
     code = own if own >= 0 and not task.serves else errors.FAILED if ended is None else ended
     if code == errors.FAILED:
-        why = why or guest.reason
-        _say(f"{task.name}: {why or result.last_words(rundir.log(task.name))}")
+        why = why or guest.reason or secrets.mask(result.last_words(rundir.log(task.name)))
+        why = f"{why}; nothing came lately from {chief}" if silent and ended is None else why
+        _say(f"{task.name}: {why}")
+    guest.close(code, why or "")
     if code == errors.USAGE:
         with contextlib.suppress(ValueError):  # it was there before
             files.discard(rundir.path)
     _say(f"{task.name}: ended with exit code {code}")
     return code
+
+
+def _follow(task: Task, launcher: Env, guest: Guest, signals: Signals) -> str | None:
+    """Return when the own task has ended, or is to be; with the reason, if it is known here."""
+    asked, deadline, frozen = 0, math.inf, 0.0
+    while "ended" not in (words := {word for _, word in launcher.wait(INTERVAL)}):
+        if signals.count > asked or "stop" in words:
+            if signals.count > 1:
+                return "stopped at once"
+            asked = signals.count
+            _say(f"{task.name}: asked to stop: the chief saves a checkpoint")
+            guest.ask_to_stop()
+            launcher.stop()
+        now = time.monotonic()
+        if (code := guest.ended()) is not None:
+            if task.serves:
+                return None
+            patience = _LAST_WORDS if code == errors.FAILED else launcher.grace_seconds
+            deadline = min(deadline, now + patience)
+        if now > deadline:
+            return None
+        frozen = (frozen or now) if launcher.frozen() else 0.0
+        if frozen and now - frozen >= FROZEN_SECONDS:
+            return f"was stopped (SIGSTOP) for {FROZEN_SECONDS:g} s"
+    return None
 
 
 def _folder(config: DictConfig, cluster: Cluster, place: Place) -> RunDir:

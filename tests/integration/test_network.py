@@ -31,7 +31,8 @@ BOUND = 60.0
 
 ENV = (*QUICK, "launcher=env", "launcher.start_timeout=120", "hardware=cpu")
 STRATEGIES = {
-    "multiworker": (["chief-0", "worker-0", "worker-1"], ["strategy=multiworker", "hardware.hosts=3"]),
+    "multiworker": (["chief-0", "worker-0", "worker-1"],
+                    ["strategy=multiworker", "hardware.hosts=3", "trainer.batch_size=24"]),
     "ps": (["chief-0", "worker-0", "worker-1", "ps-0"],
            ["strategy=ps", "strategy.workers=2", "strategy.servers=1", "strategy.update=sync"]),
 }  # fmt: skip
@@ -94,7 +95,7 @@ class Job:
 
 @pytest.fixture
 def hosts() -> Iterator[Network]:
-    with network.switch("dtnet") as found:
+    with network.switch() as found:
         yield found
 
 
@@ -145,7 +146,9 @@ CASES = [
 @pytest.mark.parametrize(
     ("strategy", "victim", "harm"), sampled(CASES, ("ps", "chief-0", "cut for good"))
 )
-def test_a_host_is_lost(strategy: str, victim: str, harm: str, job: Job, dtrain) -> None:
+def test_a_host_is_lost(
+    strategy: str, victim: str, harm: str, job: Job, dtrain, capfd: pytest.CaptureFixture[str]
+) -> None:
     [host] = [host for host in job.network.hosts if host.name == victim]
     if harm == "50 % loss" and network.lossless() is not None:
         pytest.skip(str(network.lossless()))
@@ -171,8 +174,9 @@ def test_a_host_is_lost(strategy: str, victim: str, harm: str, job: Job, dtrain)
 
     until(settled, job.said, BOUND + 30)
     took = {name: round(at - began, 1) for name, at in job.ended.items()}
-    print(f"\nTABLE | {strategy} | {victim} | {harm} | {took or 'goes on'} |")
-    print(job.said()[-6000:])
+    with capfd.disabled():
+        print(f"\n| {strategy} | {victim} | {harm} | {took or 'goes on'} |")
+        print(job.said())
     assert all(seconds <= BOUND for seconds in took.values()), took
     running = job.look()
     if running - frozen:  # it goes on, perhaps without one
@@ -193,10 +197,12 @@ def resumes(job: Job, host: Host, dtrain: Any) -> None:
     host.heal()
     sound(job.rundir)
     epochs = job.steps() // 4 + 3
-    job.start(f"trainer.epochs={epochs}", chief_0=f"resume={job.rundir.path}")
+    job.start(ENDLESS[1], f"trainer.epochs={epochs}", chief_0=f"resume={job.rundir.path}")
     until(lambda: not job.look(), job.said)
     assert set(job.codes().values()) == {0}, job.said()
-    whole = dtrain(*QUICK, *job.arguments[len(ENV) :], "hardware=cpu", f"trainer.epochs={epochs}")
+    whole = dtrain(
+        *QUICK, *job.arguments[len(ENV) :], "hardware=cpu", ENDLESS[1], f"trainer.epochs={epochs}"
+    )
     assert whole.code == 0, whole.output
     assert job.points("loss") == whole.points("loss")
     assert job.points("val_loss") == whole.points("val_loss")

@@ -14,9 +14,10 @@ from dtrain import errors
 from dtrain.cluster import Cluster, Task
 from dtrain.controller import cluster_key, tf_config
 from dtrain.controller.connection import BEAT
+from dtrain.controller.guest import Guest
 from dtrain.controller.launchers.local import Local
 from dtrain.controller.messages import Message, is_name
-from dtrain.controller.rendezvous import Guest, Host, Place
+from dtrain.controller.rendezvous import Host, Place
 from dtrain.errors import UsageError
 from dtrain.rundir import RunDir, read_json, write_json
 
