@@ -39,14 +39,16 @@ def find() -> bytes | None:
     except OSError as error:
         why = f"the key in {FILE} cannot be read ({error.strerror})"
         raise _problem(why, f"a file of yours, or {VARIABLE}", f"chmod 600 {FILE}") from None
-    with open(descriptor, "rb") as file:
+    try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
             raise _problem(f"{FILE} is no file of yours", "a file of yours", f"rm {FILE}")
         if found.st_mode & 0o077:
             raise _problem(f"the key in {FILE} may be read by others",
                            "a file that only you can read", f"chmod 600 {FILE}")  # fmt: skip
-        return _checked(file.read(_LONGEST).strip(), f"the file {FILE}")
+        return _checked(os.read(descriptor, _LONGEST).strip(), f"the file {FILE}")
+    finally:
+        os.close(descriptor)
 
 
 def missing() -> UsageError:

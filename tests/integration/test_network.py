@@ -154,6 +154,7 @@ def test_a_host_is_lost(
         pytest.skip(str(network.lossless()))
     steps, began = job.steps(), time.monotonic()
     HARMS[harm](host)
+    began = time.monotonic()
     frozen = {victim} if "stopped" in harm else set()
     healed = False
 
