@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import os
 import re
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 PORT = 2222
+_numbers = itertools.count()
 KEY = "a key of the tests, on all of their hosts"
 
 
@@ -163,10 +165,10 @@ class Network:
 def switch() -> Iterator[Network]:
     """Make a network; afterwards nothing of it is left, processes included."""
     for space in [line.split()[0] for line in ip("netns", "list").splitlines() if line.strip()]:
-        left = re.fullmatch(r"dtrain([0-9]+)-.*", space)
+        left = re.fullmatch(r"dtrain([0-9]+)\.[0-9]+-.*", space)
         if left and not Path(f"/proc/{left[1]}").exists():  # a killed test run has left it
             ip("netns", "del", space)
-    name = f"dtrain{os.getpid()}"
+    name = f"dtrain{os.getpid()}.{next(_numbers)}"
     network: Network | None = None
     try:
         network = Network(name)

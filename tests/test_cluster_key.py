@@ -35,7 +35,7 @@ def test_there_is_none(home: Path) -> None:
 
 def test_the_variable_comes_first(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_text("another key than that of the variable\n")
-    monkeypatch.setenv(cluster_key.VARIABLE, f" {LONG}\n")
+    monkeypatch.setenv(cluster_key.VARIABLE, LONG)
     assert cluster_key.find() == LONG.encode()
     assert LONG not in secrets.mask(f"a text with {LONG} in it")
 
