@@ -67,6 +67,7 @@ class Host:
     def __init__(self, network: Network, name: str, number: int):
         self.name, self.space = name, f"{network.name}-{number}"
         self.address = f"10.77.0.{number}"
+        self.commands: list[Command] = []
         self._switch, self._plug = network.space, f"plug{number}"
         ip("netns", "add", self.space)
         ip("-n", self.space, "link", "set", "lo", "up")
@@ -98,7 +99,8 @@ class Host:
 
     def start(self, folder: Path, tf_config: dict[str, Any], *arguments: str) -> Command:
         """Start ``python -m dtrain`` there, in a folder of its own."""
-        return Command(self, folder / self.name, tf_config, arguments)
+        self.commands.append(Command(self, folder / self.name, tf_config, arguments))
+        return self.commands[-1]
 
     def processes(self) -> list[int]:
         """Return the processes that are in this namespace."""
@@ -176,6 +178,8 @@ def switch() -> Iterator[Network]:
     finally:
         for host in network.hosts if network is not None else []:
             host.signal(signal.SIGKILL)
+            for command in host.commands:
+                command.process.wait()
             with contextlib.suppress(AssertionError):
                 ip("netns", "del", host.space)
         with contextlib.suppress(AssertionError):

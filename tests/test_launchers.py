@@ -513,7 +513,7 @@ def test_hosts_without_a_key(
     with pytest.raises(UsageError) as caught:
         here.check(several, FACTS)
     assert "DTRAIN_CLUSTER_KEY" in str(caught.value)
-    assert "openssl rand -hex 32" in str(caught.value)
+    assert "secrets.token_hex(32)" in str(caught.value)
     assert not (tmp_path / "home").exists()
 
 

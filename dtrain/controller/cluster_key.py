@@ -20,7 +20,7 @@ FILE = "~/.dtrain/cluster.key"
 SHORTEST = 16
 _LONGEST = 4096
 
-_MAKE = f"export {VARIABLE}=$(openssl rand -hex 32)"
+_MAKE = "python -c 'import secrets; print(secrets.token_hex(32))'"
 
 
 def find() -> bytes | None:
@@ -55,8 +55,8 @@ def missing() -> UsageError:
     """Return the error for hosts that have no key."""
     return _problem(
         "its hosts must know a common key, and there is none here",
-        f"the same key on every host, in the variable {VARIABLE} or the file {FILE}",
-        f"{_MAKE} on one host, and the same value on all others",
+        f"the same key on every host, as {VARIABLE} in the environment or in the file {FILE}",
+        f"{_MAKE} once, for such a key",
     )
 
 

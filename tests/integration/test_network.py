@@ -7,6 +7,7 @@ minutes, and prints the table of ``docs/network.md``.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -20,9 +21,8 @@ from dtrain.rundir import RunDir, read_json
 from tests import network
 from tests.conftest import QUICK
 from tests.integration.test_cluster_faults import ENDLESS
-from tests.integration.test_failures import sound, until
+from tests.integration.test_failures import processes, sound, until
 from tests.network import Command, Host, Network
-from tests.sampled import sampled
 
 pytestmark = pytest.mark.skipif(network.lacking() is not None, reason=str(network.lacking()))
 
@@ -106,7 +106,12 @@ def job(request: pytest.FixtureRequest, hosts: Network, tmp_path: Path) -> Job:
         hosts.host(name)
     job = Job(hosts, tmp_path, *ENV, *arguments)
     job.start(*ENDLESS)
-    until(lambda: bool(job.events("checkpoint")) or not job.look(), job.said)
+    return trained(job)
+
+
+def trained(job: Job) -> Job:
+    """Wait for its first checkpoint."""
+    until(lambda: bool(job.events("checkpoint")) or not job.look(), job.said, 300)
     assert job.events("checkpoint"), job.said()
     return job
 
@@ -121,8 +126,6 @@ def stop(host: Host) -> None:
 
 def stop_command(host: Host) -> None:
     """Stop its command alone; its task is not."""
-    import os
-
     os.kill(min(host.processes()), signal.SIGSTOP)
 
 
@@ -143,9 +146,8 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("strategy", "victim", "harm"), sampled(CASES, ("ps", "chief-0", "cut for good"))
-)
+@pytest.mark.faults
+@pytest.mark.parametrize(("strategy", "victim", "harm"), CASES)
 def test_a_host_is_lost(
     strategy: str, victim: str, harm: str, job: Job, dtrain, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -187,10 +189,35 @@ def test_a_host_is_lost(
         error = (read_json(job.rundir.result) or {}).get("error") or ""
         everything = error + job.said()
         assert victim in everything or "chief" in everything
+    if harm == "its command stopped":  # nothing but that is left
+        until(lambda: victim not in processes(job.folder), job.said, BOUND)
     host.signal(signal.SIGCONT)
     until(lambda: not job.look(), job.said, BOUND)
     until(lambda: not job.network.processes(), job.network.processes, 10)
     resumes(job, host, dtrain)
+
+
+def test_a_chief_is_cut_off(hosts: Network, tmp_path: Path, dtrain) -> None:
+    """The quick one of these cases: TensorFlow itself would wait for minutes, or for ever."""
+    for name in ("chief-0", "worker-0", "ps-0"):
+        hosts.host(name)
+    ps = ("strategy=ps", "strategy.workers=1", "strategy.servers=1", "strategy.update=sync")
+    job = Job(hosts, tmp_path, *ENV, *ps, "launcher.peer_timeout=15")
+    job.start(*ENDLESS)
+    chief = trained(job).network.hosts[0]
+    chief.cut()
+    began = time.monotonic()
+    until(lambda: not job.look(), job.said, BOUND)
+    assert time.monotonic() - began < BOUND
+    assert set(job.codes().values()) == {1}, job.said()
+    assert hosts.processes() == {}
+    error = (read_json(job.rundir.result) or {})["error"]
+    assert "is lost: nothing came from it for 15 s" in error
+    assert "worker-0" in error and "ps-0" in error
+    for name in ("worker-0", "ps-0"):
+        said = "nothing came from the chief at 10.77.0.1:2222 for 15 s (launcher.peer_timeout)"
+        assert said in job.commands[name].output
+    resumes(job, chief, dtrain)
 
 
 def resumes(job: Job, host: Host, dtrain: Any) -> None:
@@ -199,7 +226,7 @@ def resumes(job: Job, host: Host, dtrain: Any) -> None:
     sound(job.rundir)
     epochs = job.steps() // 4 + 3
     job.start(ENDLESS[1], f"trainer.epochs={epochs}", chief_0=f"resume={job.rundir.path}")
-    until(lambda: not job.look(), job.said)
+    until(lambda: not job.look(), job.said, 300)
     assert set(job.codes().values()) == {0}, job.said()
     whole = dtrain(
         *QUICK, *job.arguments[len(ENV) :], "hardware=cpu", ENDLESS[1], f"trainer.epochs={epochs}"
