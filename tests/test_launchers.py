@@ -415,6 +415,9 @@ class Others:
     def silent(self, seconds: float) -> list[str]:
         return self.mute
 
+    def move(self, step: int) -> None:
+        self.step = step
+
     def end(self, code: int) -> None:
         self.ended.append(code)
 
@@ -435,20 +438,29 @@ def left(code: int, words: str = "") -> dict[str, Any]:
         (left(3), "ended with exit code 3"),
         (GONE, "is gone: its command has ended"),
         (LOST, "is lost: nothing came from it for 45 s, nor from worker-0 (launcher.peer_timeout)"),
+        (
+            {"kind": "late"},
+            "is hardly reached: the job made no step for 45 s (launcher.peer_timeout)",
+        ),
     ],
     ids=str,
 )
 def test_a_task_of_another_host_is_lost(
-    message: dict[str, Any], how: str | None, env: Env, several: Cluster
+    message: dict[str, Any], how: str | None, env: Env, several: Cluster, tmp_path: Path
 ) -> None:
-    env._cluster = several
+    env._cluster, env._rundir = several, RunDir(tmp_path)
+    write_json(env._rundir.progress, {"step": 12})
     env._host = Others(("ps-0", message), ("ps-0", GONE), mute=("worker-0",))  # type: ignore[assignment]
     assert env.wait(0) == ([("ps-0", "lost")] if how else [])
     assert not how or env.loss("ps-0") == how
     assert env.silent() == ["worker-0"]
+    assert env._host.step == 12  # type: ignore[union-attr]
 
 
-def test_workers_that_the_job_does_without(env: Env, capsys: pytest.CaptureFixture[str]) -> None:
+def test_workers_that_the_job_does_without(
+    env: Env, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    env._rundir = RunDir(tmp_path)
     workers = [Task("worker", n, 1, serves=True, replaceable=True) for n in range(3)]
     env._cluster = Cluster((SERVED[0], *workers, SERVED[2]), "cpu", 3, {})
     others = Others(("worker-0", GONE))
@@ -464,16 +476,17 @@ def test_workers_that_the_job_does_without(env: Env, capsys: pytest.CaptureFixtu
     assert env.wait(0) == [], "it is known"
 
 
-def test_a_worker_that_is_silent(env: Env) -> None:
+def test_a_worker_that_is_silent(env: Env, tmp_path: Path) -> None:
     """TensorFlow would wait for its answer without an end."""
+    env._rundir = RunDir(tmp_path)
     workers = [Task("worker", n, 1, serves=True, replaceable=True) for n in range(3)]
     env._cluster = Cluster((SERVED[0], *workers, SERVED[2]), "cpu", 3, {})
     env._host = Others(("worker-0", LOST))  # type: ignore[assignment]
     assert env.wait(0) == [("worker-0", "lost")]
 
 
-def test_what_other_hosts_ask(env: Env, several: Cluster) -> None:
-    env._cluster = several
+def test_what_other_hosts_ask(env: Env, several: Cluster, tmp_path: Path) -> None:
+    env._cluster, env._rundir = several, RunDir(tmp_path)
     others = Others(("worker-0", {"kind": "stop"}))
     env._host = others  # type: ignore[assignment]
     assert env.wait(0) == [("worker-0", "stop")]

@@ -40,6 +40,7 @@ CONTROLLER = [
     "tf_config",
     "messages",
     "connection",
+    "watch",
     "rendezvous",
     "guest",
     "cluster_key",

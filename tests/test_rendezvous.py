@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import json
 import random
@@ -19,7 +20,7 @@ import pytest
 from dtrain import __version__, errors
 from dtrain.controller import connection as wire
 from dtrain.controller import guest as guests
-from dtrain.controller import messages, rendezvous
+from dtrain.controller import messages, rendezvous, watch
 from dtrain.controller.guest import Guest
 from dtrain.controller.messages import Message, Seal
 from dtrain.controller.rendezvous import Host, Place
@@ -538,7 +539,7 @@ def test_messages_that_were_touched(change: str, meeting: Meeting) -> None:
     with Peer(meeting.address).hello() as peer:
         host.result(LONG)
         assert (peer.message() or {})["kind"] == "place"
-        first, second = (peer.seal.close(messages.make(kind)) for kind in ("stop", "beat"))
+        first, second = (peer.seal.close(messages.make(kind)) for kind in ("stop", "proof"))
         sent = {
             "twice": first + first,
             "order": second + first,
@@ -695,6 +696,7 @@ def test_a_chief_that_dies(meeting: Meeting) -> None:
 def test_silence(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both sides give signs of life; one from which none comes is lost, and named."""
     monkeypatch.setattr(wire, "BEAT", 0.05)
+    monkeypatch.setattr(watch, "BEAT", 0.05)
     waiting = meeting.host("worker-0", "worker-1")
     meeting.guest("worker-0")
     meeting.missing("worker-1")
@@ -709,6 +711,56 @@ def test_silence(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
         assert meeting.guests["worker-0"].ended() is None
 
 
+def test_a_network_that_loses_much(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Signs of life come in time, but so late that nothing else does: who stands still, ends."""
+    host = meeting.met("worker-0", "worker-1")
+    chiefs, guest = host._watch, meeting.guests["worker-0"]
+    assert guest._watch is not None
+    host.move(7)
+    now = time.monotonic()
+    for one, name in ((chiefs, "worker-0"), (guest._watch, "chief")):
+        connection = one._connections[name]
+        until(lambda one=connection: one.proven and one.heard > now)
+        connection._gaps.append((time.monotonic(), LONG / 8))
+    until(lambda: guest._watch._connections["chief"]._step == 7)
+    later = Later()
+    monkeypatch.setattr(wire, "time", later)
+    monkeypatch.setattr(watch, "time", later)
+    later.ahead = LONG - 1
+    for each in (chiefs, guest._watch):
+        for connection in each._connections.values():
+            connection.heard = later.monotonic()
+    assert chiefs.hindrances() == guest._watch.hindrances() == [], "there was a step"
+    later.ahead = LONG + 1
+    for each in (chiefs, guest._watch):
+        for connection in each._connections.values():
+            connection.heard = later.monotonic()
+            connection._gaps = collections.deque((t + 2, gap) for t, gap in connection._gaps)
+    assert chiefs.hindrances() == guest._watch.hindrances() == [], "not so much is lost"
+    for one, name in ((chiefs, "worker-0"), (guest._watch, "chief")):
+        one._connections[name]._gaps.append((later.monotonic(), LONG / 8))
+    assert host.messages() == [("worker-0", {"kind": "late"})]
+    assert guest.ended() == errors.FAILED
+    assert guest.reason is not None and guest.reason.startswith("the job made no step for 60 s")
+    host.move(8)
+    assert host.messages() == []
+
+
+class Later:
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LONG
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def until_silent(host: Host, name: str) -> None:
     deadline = time.monotonic() + LONG
     while host.silent(0.3) != [name]:
@@ -718,7 +770,7 @@ def until_silent(host: Host, name: str) -> None:
 
 def test_a_silent_chief(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
     host = meeting.met("worker-0")
-    monkeypatch.setattr(wire.Connection, "beat", lambda self: None)
+    monkeypatch.setattr(wire.Connection, "beat", lambda self, step: None)
     guest = meeting.guests["worker-0"]
     assert guest._watch is not None
     guest._watch._timeout = 0.1

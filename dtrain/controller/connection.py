@@ -1,13 +1,12 @@
-"""One end of a connection between two commands of a cluster, and a thread that keeps it alive."""
+"""One end of a connection between two commands of a cluster."""
 
 from __future__ import annotations
 
+import collections
 import contextlib
-import queue
 import secrets
 import selectors
 import socket
-import threading
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -19,8 +18,8 @@ from dtrain.controller.messages import Message, Seal
 BEAT = 1.0
 #: Seconds that a connection may take to prove itself.
 PROVE = 10.0
-#: Seconds that the last message has to reach the other side.
-LAST = 2.0
+#: Seconds between two signs of life that mean nothing.
+SLACK = 2.0
 
 
 class Connection:
@@ -45,6 +44,9 @@ class Connection:
         self.refused = False  # it knows another key
         self.taken = False  # somebody else follows it now
         self.address = _address(connected)
+        self.moved = self.began  # when the other side told of another step
+        self._step = 0
+        self._gaps: collections.deque[tuple[float, float]] = collections.deque()
         self.closed = False
         connected.setblocking(False)
         with contextlib.suppress(OSError):
@@ -72,7 +74,7 @@ class Connection:
                 self.refused = self.refused or not self.proven
                 self.close()
                 return None
-            self.heard = time.monotonic()
+            self._hear(message)
             if not self.proven:
                 self.proven = True
                 for data in self._waiting:
@@ -82,6 +84,21 @@ class Connection:
             if message["kind"] not in ("beat", "proof"):
                 return message
         return None
+
+    def _hear(self, message: Message) -> None:
+        now = time.monotonic()
+        if now - self.heard > SLACK:
+            self._gaps.append((now, now - self.heard - SLACK))
+        self.heard = now
+        if message.get("step", self._step) != self._step:
+            self._step, self.moved = message["step"], now
+
+    def late(self, seconds: float) -> float:
+        """Return for how much of the last ``seconds`` something should have come."""
+        now = time.monotonic()
+        while self._gaps and now - self._gaps[0][0] > seconds:
+            self._gaps.popleft()
+        return sum(gap for _, gap in self._gaps) + max(0.0, now - self.heard - SLACK)
 
     def _line(self) -> bytes | None:
         """Return the next line without its end, None if it has not come as a whole."""
@@ -126,10 +143,10 @@ class Connection:
             self._put(data)
             self.flush()
 
-    def beat(self) -> None:
+    def beat(self, step: int) -> None:
         """Give a sign of life, if the last one was long ago; what waits to be sent comes first."""
         if self.proven and not self._out and time.monotonic() - self._sent >= BEAT:
-            self.send("beat")
+            self.send("beat", step=step)
 
     def flush(self) -> None:
         """Send what can be sent now."""
@@ -160,126 +177,6 @@ def _address(connected: socket.socket) -> str:
     except OSError:
         return "an unknown address"
     return str(name[0]) if isinstance(name, tuple) else "this machine"
-
-
-class Watch(threading.Thread):
-    """Gives and takes signs of life, whatever else this command is doing meanwhile.
-
-    Attributes:
-        news: of each connection: its name with a message, ``{"kind": "gone"}`` (it was closed) or
-            ``{"kind": "lost"}`` (nothing came from it for too long).
-
-    Args:
-        timeout: seconds of silence after which the other side is lost.
-    """
-
-    def __init__(self, timeout: float):
-        super().__init__(name="peers", daemon=True)
-        self._timeout = timeout
-        self._connections: dict[str, Connection] = {}
-        self._lock = threading.Lock()
-        self._wake, self._waker = socket.socketpair()
-        self._wake.setblocking(False)
-        self._last: tuple[str, dict[str, Any]] | None = None
-        self._over = False
-        self.news: queue.SimpleQueue[tuple[str, Message]] = queue.SimpleQueue()
-
-    def add(self, name: str, connection: Connection) -> None:
-        """Take over a connection."""
-        with self._lock:
-            self._connections[name] = connection
-        self._waker.send(b"+")
-
-    def names(self) -> list[str]:
-        """Return the names of the connections that are open."""
-        with self._lock:
-            return list(self._connections)
-
-    def send(self, kind: str, **fields: Any) -> None:
-        """Send a message to all."""
-        with self._lock:
-            for connection in self._connections.values():
-                connection.send(kind, **fields)
-
-    def take(self) -> list[tuple[str, Message]]:
-        """Return the news that have come."""
-        found = []
-        with contextlib.suppress(queue.Empty):
-            while True:
-                found.append(self.news.get_nowait())
-        return found
-
-    def silent(self, seconds: float) -> list[str]:
-        """Return the names of those from which nothing has come for so long."""
-        now = time.monotonic()
-        with self._lock:
-            return [n for n, c in self._connections.items() if now - c.heard >= seconds]
-
-    def end(self, kind: str | None = None, **fields: Any) -> None:
-        """Close all connections, after a last message, which has a moment to arrive."""
-        if self._over:
-            return
-        self._over = True
-        self._last = None if kind is None else (kind, fields)
-        if self.ident is None:
-            self._close()
-        else:
-            self._waker.send(b"-")
-            self.join()
-        self._wake.close()
-        self._waker.close()
-
-    def run(self) -> None:
-        """Follow the connections until :meth:`end`."""
-        try:
-            while not self._over:
-                self._turn()
-            if self._last is not None:
-                self._say_last(*self._last)
-        finally:
-            self._close()
-
-    def _close(self) -> None:
-        with self._lock:
-            for connection in self._connections.values():
-                connection.close()
-            self._connections.clear()
-
-    def _turn(self) -> None:
-        with self._lock:
-            watched = list(self._connections.values())
-        ready([self._wake, *watched], BEAT / 2)
-        with contextlib.suppress(BlockingIOError):
-            self._wake.recv(64)
-        with self._lock:
-            for name, connection in list(self._connections.items()):
-                connection.flush()
-                connection.beat()
-                # ORDER: read before it is judged: this process may have been stopped itself.
-                while (message := connection.receive()) is not None:
-                    self.news.put((name, message))
-                if not connection.closed:
-                    if time.monotonic() - connection.heard < self._timeout:
-                        continue
-                    connection.close()
-                    self.news.put((name, {"kind": "lost"}))
-                else:
-                    self.news.put((name, {"kind": "gone"}))
-                del self._connections[name]
-
-    def _say_last(self, kind: str, fields: dict[str, Any]) -> None:
-        with self._lock:
-            left = list(self._connections.values())
-        for connection in left:
-            connection.send(kind, **fields)
-            connection.shut()
-        deadline = time.monotonic() + LAST
-        # ORDER: a connection closed with unread data is reset, and the message lost.
-        while left and (patience := deadline - time.monotonic()) > 0:
-            for connection in ready(left, patience):
-                while connection.receive() is not None:
-                    pass
-            left = [connection for connection in left if not connection.closed]
 
 
 def ready(files: Iterable[Any], timeout: float) -> list[Any]:

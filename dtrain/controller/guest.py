@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable
 
 from dtrain import __version__, errors
-from dtrain.controller.connection import PROVE, Connection, Watch, ready
+from dtrain.controller.connection import PROVE, Connection, ready
 from dtrain.controller.rendezvous import Place
 from dtrain.controller.tf_config import host_port
+from dtrain.controller.watch import Watch
 from dtrain.errors import TrainingError, UsageError
 
 #: Seconds between two attempts to reach the chief; for a connection to open; and that a guest waits
@@ -125,8 +126,9 @@ class Guest:
     def ended(self) -> int | None:
         """Return the job's exit code, FAILED if the chief is gone or lost, None till then."""
         if self._code is None and self._watch is not None:
-            for _, message in self._watch.take():
-                if self._code is None and message["kind"] in ("ended", "gone", "lost"):
+            late = [(name, {"kind": "late"}) for name in self._watch.hindrances()]
+            for _, message in self._watch.take() + late:
+                if self._code is None and message["kind"] in ("ended", "gone", "lost", "late"):
                     self._code = message.get("code", errors.FAILED)
                     self.reason = self._clause(message["kind"])
         return self._code
@@ -140,6 +142,11 @@ class Guest:
             return None
         if kind == "gone":
             return f"the chief at {self._address} is gone"
+        if kind == "late":
+            return (
+                f"the job made no step for {self._peer_timeout:g} s (launcher.peer_timeout), and "
+                f"much was lost between here and the chief at {self._address}"
+            )
         return f"nothing came from the chief at {self._address} for {self._peer_timeout:g} s " + (
             "(launcher.peer_timeout)"
         )

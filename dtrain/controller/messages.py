@@ -43,6 +43,10 @@ def _code(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 255
 
 
+def _step(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+
+
 def _name(value: Any) -> bool:
     return isinstance(value, str) and is_name(value)
 
@@ -52,10 +56,11 @@ def _job(value: Any) -> bool:
 
 
 #: Each kind of message, with its fields and what they may be. ``proof`` is the chief's first one:
-#: it says nothing but that it knows the key. ``beat`` says that its sender is alive.
+#: it says nothing but that it knows the key. ``beat`` says that its sender is alive, and how far
+#: the job is.
 KINDS: dict[str, dict[str, Callable[[Any], bool]]] = {
     "proof": {},
-    "beat": {},
+    "beat": {"step": _step},
     "hello": {"task": _text, "dtrain": _text, "facts": _texts},
     "stop": {},
     "left": {"code": _code, "words": _text},

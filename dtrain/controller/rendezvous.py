@@ -18,15 +18,16 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dtrain import __version__
-from dtrain.controller.connection import PROVE, Connection, Watch, ready
+from dtrain.controller.connection import PROVE, Connection, ready
 from dtrain.controller.messages import Message
 from dtrain.controller.tf_config import host_port, is_local
+from dtrain.controller.watch import Watch
 from dtrain.errors import TrainingError, UsageError
 
 #: Connections that have not yet said who they are; beyond it one of them has to go.
 UNIDENTIFIED = 64
 #: Of what a guest sends or does, what concerns the job.
-_NEWS = ("stop", "left", "gone", "lost")
+_NEWS = ("stop", "left", "gone", "lost", "late")
 #: Addresses of which is printed that they know another key.
 REPORTED = 5
 #: Seconds between two looks at those that have come.
@@ -97,12 +98,18 @@ class Host:
             raise
 
     def messages(self) -> list[tuple[str, Message]]:
-        """Return the news: a task's name with ``stop``, ``left``, ``gone`` or ``lost``.
+        """Return the news: a task's name with ``stop``, ``left``, ``gone``, ``lost`` or ``late``.
 
-        ``gone`` follows what was sent last, ``left`` too.
+        ``gone`` follows what was sent last, ``left`` too. ``late`` is one whose network loses so
+        much that the job stands still.
         """
         news, self._news = self._news + self._watch.take(), []
+        news += [(name, {"kind": "late"}) for name in self._watch.hindrances()]
         return [(name, message) for name, message in news if message["kind"] in _NEWS]
+
+    def move(self, step: int) -> None:
+        """Take note of how far the job is."""
+        self._watch.move(step)
 
     def silent(self, seconds: float) -> list[str]:
         """Return the tasks of which nothing was heard for so long, and that are not lost yet."""

@@ -111,6 +111,8 @@ class Env(Local):
         ``lost`` is a task without which the job cannot go on: :meth:`loss` says how.
         """
         news = super().wait(timeout)
+        if self._host is not None:
+            self._host.move(int((read_json(self._rundir.progress) or {}).get("step", 0)))
         for name, message in self._host.messages() if self._host is not None else []:
             if message["kind"] == "stop":
                 news.append((name, "stop"))
@@ -130,6 +132,11 @@ class Env(Local):
             return f"ended with exit code {message['code']}: {message['words']}".rstrip(": ")
         if message["kind"] == "gone":
             return "is gone: its command has ended"
+        if message["kind"] == "late":
+            return (
+                f"is hardly reached: the job made no step for {self.peer_timeout:g} s "
+                "(launcher.peer_timeout)"
+            )
         others = self._host.silent(3 * BEAT) if self._host is not None else []
         also = f", nor from {', '.join(others)}" if others else ""
         return f"is lost: nothing came from it for {self.peer_timeout:g} s{also} " + (
@@ -143,7 +150,7 @@ class Env(Local):
         """
         task = self._cluster.task(name)
         left = [t for t in self._cluster.tasks if t.role == task.role and not self._lost(t.name)]
-        return task.replaceable and kind != "lost" and bool(left)
+        return task.replaceable and kind not in ("lost", "late") and bool(left)
 
     def _lost(self, name: str) -> bool:
         return bool(self._losses.get(name))
