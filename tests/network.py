@@ -68,6 +68,7 @@ class Host:
         self.name, self.space = name, f"{network.name}-{number}"
         self.address = f"10.77.0.{number}"
         self.commands: list[Command] = []
+        self._loses = False
         self._switch, self._plug = network.space, f"plug{number}"
         ip("netns", "add", self.space)
         ip("-n", self.space, "link", "set", "lo", "up")
@@ -82,11 +83,16 @@ class Host:
         ip("-n", self._switch, "link", "set", self._plug, "nomaster")
 
     def heal(self) -> None:
-        """Plug it in."""
+        """Plug it in, and lose nothing."""
         ip("-n", self._switch, "link", "set", self._plug, "master", "switch")
+        if self._loses:
+            self._loses = False
+            for space in (self.space, self._switch):
+                ip("netns", "exec", space, "nft", "delete", "table", "netdev", "loss")
 
     def lose(self, percent: int) -> None:
         """Lose so many of the packets in both directions."""
+        self._loses = True
         for space, device in ((self.space, "eth0"), (self._switch, self._plug)):
             chain = f"chain {device} {{ type filter hook ingress device {device} priority 0; }}"
             drop = f"add rule netdev loss {device} numgen random mod 100 < {percent} drop"
