@@ -51,12 +51,14 @@ class Cluster:
         device_kind: ``cpu``, ``gpu`` or ``tpu``.
         replicas: copies of the model that share each global batch, over all tasks.
         environment: variables that every process must have before TensorFlow is imported.
+        job: random, by which the hosts of a job know its folder; empty where there is one host.
     """
 
     tasks: tuple[Task, ...]
     device_kind: str
     replicas: int
     environment: dict[str, str]
+    job: str = ""
 
     @property
     def chief(self) -> Task:

@@ -19,6 +19,7 @@ _WORDS = {
 }  # fmt: skip
 _PAIRS = {
     ("api", "key"), ("access", "key"), ("private", "key"), ("account", "key"), ("auth", "key"),
+    ("cluster", "key"),
     ("connection", "string"),
 }  # fmt: skip
 #: Tokens of a vocabulary and counts of them, which are no secrets: ``mask_token``, ``num_token``.

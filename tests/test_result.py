@@ -64,6 +64,10 @@ def test_last_words(rundir: RunDir) -> None:
     [
         (Failure("chief-0"), "chief-0: RuntimeError: bang"),
         (Failure("worker-0"), "worker-0: Traceback\nMemoryError"),
+        (
+            Failure("chief-0", silent=("worker-0",)),
+            "chief-0: RuntimeError: bang; nothing came lately from worker-0",
+        ),
         (Failure("chief-0", "ended by SIGKILL"), "chief-0: ended by SIGKILL"),
         (Failure("worker-0", "ended by SIGKILL"), "worker-0: ended by SIGKILL"),
     ],

@@ -230,6 +230,35 @@ def test_tasks_that_other_commands_follow(
     assert (job.seconds, job.said) == (500, [])
 
 
+def test_a_task_of_another_host_that_is_lost(
+    story: Story, watched: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Story, "followed", lambda self, cluster: (cluster.chief,), raising=False)
+    monkeypatch.setattr(Story, "loss", lambda self, name: f"{name} is gone", raising=False)
+    story.come("chief-0").at(50, story.word("lost", "worker-1", "worker-0"))
+    job = watched(WORKERS)
+    assert job() == Failure("worker-1", "worker-1 is gone")
+    assert job.seconds == 50
+
+
+def test_a_task_that_is_lost_when_the_chief_has_done_all(
+    story: Story, watched: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Story, "followed", lambda self, cluster: (cluster.chief,), raising=False)
+    story.come("chief-0")
+    story.at(50, story.end_with(0, "chief-0"), story.word("lost", "worker-1"))
+    assert watched(WORKERS)() is None
+
+
+def test_who_was_silent_when_a_task_failed(
+    story: Story, watched: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TensorFlow in this task may have missed it first."""
+    monkeypatch.setattr(Story, "silent", lambda self: ["worker-1"], raising=False)
+    story.come(*names(WORKERS)).at(50, story.end_with(1, "chief-0"))
+    assert watched(WORKERS)() == Failure("chief-0", silent=("worker-1",))
+
+
 # --- who died
 
 

@@ -54,7 +54,8 @@ def problem(
     log = rundir.log(failure.task)
     own = error(events) if failure.task == cluster.chief.name else None
     said = failure.reason or own or last_words(log)
-    return f"{failure.task}: {secrets.mask(said)} (log: {report.short(log)})"
+    lost = f"; nothing came lately from {', '.join(failure.silent)}" if failure.silent else ""
+    return f"{failure.task}: {secrets.mask(said)}{lost} (log: {report.short(log)})"
 
 
 def result(

@@ -204,6 +204,7 @@ class Launcher:
     start_timeout: float = within(60.0, 1, YEAR)
     stall_timeout: float | None = within(1800.0, 1, YEAR)
     max_restarts: int = within(0, 0, 10_000)
+    peer_timeout: float = within(45.0, 5, YEAR)
 
 
 @dataclasses.dataclass

@@ -76,11 +76,13 @@ class Failure:
         task: whose end, or absence, was the first.
         reason: a clause; None where the task's own last words tell.
         port: nothing is wrong but that somebody else has taken its port.
+        silent: tasks of other hosts of which nothing had been heard for a while.
     """
 
     task: str
     reason: str | None = None
     port: bool = False
+    silent: tuple[str, ...] = ()
 
 
 class Supervisor:
@@ -169,7 +171,7 @@ class Supervisor:
             self._deadline = min(self._deadline, patience)
 
     def _hear(self, news: list[tuple[str, str]]) -> Failure | None:
-        ended = []
+        ended, lost = [], []
         if any(word == "training" for _, word in news):
             self._begun = True
         for name, word in news:
@@ -185,6 +187,8 @@ class Supervisor:
                 self._stop()
             elif word == "reading":
                 self._reads(name)
+            elif word == "lost":
+                lost.append(name)
             elif word == "ended":
                 ended.append(name)
         codes = self._launcher.exit_codes()
@@ -195,6 +199,8 @@ class Supervisor:
             failure = self._bury(name, codes[name])
             if failure is not None:
                 return failure
+        if lost and self._training:  # else the chief has done all
+            return Failure(lost[0], self._launcher.loss(lost[0]))
         return None
 
     def _reads(self, name: str) -> None:
@@ -228,7 +234,7 @@ class Supervisor:
             self._start_deadline = time.monotonic() + self._launcher.start_timeout
             self.replaced += 1
             return None
-        return Failure(name, reason)
+        return Failure(name, reason, silent=tuple(self._launcher.silent()))
 
     def _absent(self, now: float) -> Failure | None:
         """Name the task that never came."""

@@ -20,7 +20,7 @@ from dtrain.cluster import Cluster, Task
 from dtrain.errors import DtrainError, UsageError, nearest
 from dtrain.journal import Journal
 from dtrain.rundir import RunDir, read_json
-from dtrain.task import build, final_model, hardware, lifeline, origin, pipeline
+from dtrain.task import build, final_model, hardware, lifeline, origin, pipeline, sockets
 from dtrain.task.callbacks import Callbacks, made
 from dtrain.task.loop import Loop
 from dtrain.task.records import Records, Silence
@@ -56,6 +56,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda word:
     task = cluster.task(task_name)
     journal: Journal | None = None
     try:
+        _limit_waiting(config, cluster, task)
         devices = hardware.configure(config.hardware, cluster, task, config.trainer.deterministic)
         if task.serves:
             kind: Any = targets.locate(config.strategy._target_, "strategy._target_")
@@ -86,6 +87,16 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda word:
         if journal is not None:
             _quietly(journal.close)
     return errors.OK
+
+
+def _limit_waiting(config: DictConfig, cluster: Cluster, task: Task) -> None:
+    """Let no task of several wait for what is lost without end."""
+    controller, patience = multiprocessing.parent_process(), config.launcher.peer_timeout
+    if controller is None or len(cluster.tasks) == 1:
+        return
+    if controller.pid is not None:
+        lifeline.end_with_a_stopped(controller.pid, patience)
+    sockets.give_up_after(patience, cluster, task)
 
 
 def _strategy(config: DictConfig, cluster: Cluster, task: Task, devices: list[str]) -> Strategy:

@@ -54,9 +54,7 @@ class Home:
 
     def __call__(self, *arguments: str, cwd: Path | None = None, **more: Any) -> tuple[int, str]:
         environment = {**ENVIRONMENT, **more.pop("environment", {})}
-        code, output = self.server(
-            cwd or self.project, *arguments, environment=environment, **more
-        )
+        code, output = self.server(cwd or self.project, *arguments, environment=environment, **more)
         assert "Traceback" not in output, output
         return code, output
 
