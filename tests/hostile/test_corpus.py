@@ -1,0 +1,52 @@
+"""Each case of the corpus against every command that reads such a thing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.hostile import commands as typed
+from tests.hostile import configs, folders, sound
+from tests.hostile.harness import SECRET_VALUE, Case, Commands, Listener, Place, problems
+
+CASES = [*sound.CASES, *configs.CASES, *folders.CASES]
+
+
+def _parameters() -> list[Any]:
+    """Return each case with each of its commands; in the default suite, with one of them."""
+    found = []
+    for number, case in enumerate(CASES):
+        for position, command in enumerate(case.commands):
+            marks = [pytest.mark.skip(reason=case.skip)] if case.skip else []
+            if case.slow or position != number % len(case.commands):
+                marks.append(pytest.mark.faults)
+            found.append(pytest.param(case, command, id=f"{case.name}-{command}", marks=marks))
+    return found
+
+
+def test_names_are_unique() -> None:
+    names = [case.name for case in CASES]
+    assert len(names) == len(set(names)), sorted({n for n in names if names.count(n) > 1})
+
+
+@pytest.mark.parametrize(("case", "command"), _parameters())
+def test_case(
+    case: Case, command: str, place: Place, commands: Commands, listener: Listener,
+    alive: Callable[[], bool],
+) -> None:  # fmt: skip
+    case.build(place)
+    before = place.snapshot()
+    one = typed.ALL[command]
+    ended = commands(
+        one.module, *one.arguments(place), cwd=place.work, environment=place.environment()
+    )
+    codes = case.exits.get(command, case.codes)
+    found = [*problems(place, ended, case, codes, before, place.snapshot(), one.mine)]
+    if SECRET_VALUE.encode() in listener.received:
+        found.append("sent the secret to the attacker's server")
+        listener.received = b""
+    if not alive():
+        found.append("signalled another process")
+    assert not found, f"{'; '.join(found)}\n{ended.output[-3000:]}"
