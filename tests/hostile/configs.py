@@ -106,7 +106,7 @@ def _target(where: str, **node: Any) -> Callable[[Place], Node]:
     def made(place: Place) -> Node:
         text = json.dumps(node).replace("{canary}", str(place.canary))
         value = json.loads(text.replace("{port}", str(place.port)))
-        found: Any = value["node"] if "node" in value else value
+        found: Any = value.get("node", value)
         for name in reversed(where.split(".")):
             found = [found] if name == "[]" else {name: found}
         result: Node = found
@@ -144,7 +144,7 @@ HYDRA = [
            lambda place: {"hydra": {"job_logging": {
                **_handlers(**{"class": "logging.handlers.HTTPHandler",
                               "host": f"127.0.0.1:{place.port}",
-                              "url": "/${oc.env:HOSTILE_CANARY}"}),
+                              "url": "/${oc.env:HOSTILE_API_KEY}"}),
                "loggers": {"hydra": {"level": "DEBUG"}}}}}),
     attack("env_set trusts a package",
            lambda place: {"hydra": {"job": {"env_set": {"DTRAIN_TRUST": "os,tests"}}},
@@ -252,7 +252,7 @@ TARGETS = [
         attack(f"the name {name!r:.40}", _target("model", _target_=name))
         for name in (
             "", ".", "dtrain", "dtrain.", "dtrain..models.mlp", ".dtrain.models.mlp",
-            "dtrain.models.mlp ", "dtrain.models.mlp\n", "ｄtrain.models.mlp", "dtrain/models.mlp",
+            "dtrain.models.mlp ", "dtrain.models.mlp\n", "\uff44train.models.mlp", "dtrain/models.mlp",
             "dtrain.models.\x1b[31mmlp", "keras.layers." + "x." * 5000 + "y", "kerasx.boom",
             "tests_evil.boom", "dtrain_evil.boom",
         )
@@ -301,7 +301,7 @@ WRONG_KINDS = [
 
 # --- references: loops, bombs, and what they may not read out
 
-_SECRET = "${oc.env:HOSTILE_CANARY}"
+_SECRET = "${oc.env:HOSTILE_API_KEY}"
 
 
 def _bomb(place: Place) -> Node:
@@ -322,7 +322,8 @@ REFERENCES = [
     attack("references that double", _bomb),
     attack("a resolver that is not there", lambda place: {"name": "${os.system:touch}"}),
     attack("a reference to nothing", lambda place: {"name": "${no.such.key}"}),
-    attack("a reference without an end", lambda place: {"name": "${oc.env:HOME"}, "experiment", "experiment dry"),
+    attack("a reference without an end", lambda place: {"name": "${oc.env:HOME"},
+           "experiment", "experiment dry"),
     attack("references nested deeply", lambda place: {"name": "${" * 2000 + "}" * 2000},
            "experiment", "experiment dry"),
     attack("a variable named by the secret",
@@ -337,14 +338,14 @@ REFERENCES = [
            lambda place: {"model": {**forge.MODEL, "units": _SECRET}}),
     attack("the secret sent by an address", lambda place: {
         "tracking": {"mlflow": True, "uri": f"http://127.0.0.1:{place.port}/{_SECRET}"}},
-        "resume", "fork", "sweep resume", says="HOSTILE_CANARY"),
+        "resume", "fork", "sweep resume", says="HOSTILE_API_KEY"),
     attack("the secret sent as a password", lambda place: {
         "tracking": {"mlflow": True, "uri": f"http://x:{_SECRET}@127.0.0.1:{place.port}"}},
-        "resume", "fork", "sweep resume", says="HOSTILE_CANARY"),
+        "resume", "fork", "sweep resume", says="HOSTILE_API_KEY"),
     attack("the secret as a name of an experiment", lambda place: {
         "tracking": {"mlflow": True, "experiment": _SECRET,
                      "uri": f"http://127.0.0.1:{place.port}"}},
-        "resume", "fork", "sweep resume", says="HOSTILE_CANARY"),
+        "resume", "fork", "sweep resume", says="HOSTILE_API_KEY"),
 ]  # fmt: skip
 
 CASES = [*HYDRA, *TARGETS, *WRITES, *WRONG_KINDS, *REFERENCES]

@@ -110,8 +110,14 @@ def _texts() -> Iterable[Case]:
 
             codes: tuple[int, ...] = (2,)
             exits: dict[str, tuple[int, ...]] = {**_COMPARED, "auto": (0,)}
-            if what in ("large exponent", "a large exponent", "keys twice", "lone surrogates",
-                        "escapes", "a text of a megabyte"):
+            if what in (
+                "large exponent",
+                "a large exponent",
+                "keys twice",
+                "lone surrogates",
+                "escapes",
+                "a text of a megabyte",
+            ):
                 codes = (0, 1, 2)  # JSON it is
                 exits = {**exits, "auto": (0, 2)}
             if what == "a byte order mark":
@@ -379,18 +385,18 @@ OWN = [_kept(name) for name in ("curves.csv", "comparison.csv", "comparison.html
 
 def _secret_config(place: Place) -> None:
     forge.edit_yaml(place.stopped / "config.yaml", lambda config: config["tracking"].update(
-        mlflow=True, uri=f"http://127.0.0.1:{place.port}/${{oc.env:HOSTILE_CANARY}}"))  # fmt: skip
+        mlflow=True, uri=f"http://127.0.0.1:{place.port}/${{oc.env:HOSTILE_API_KEY}}"))  # fmt: skip
 
 
 def _secret_name(place: Place) -> None:
     forge.edit_yaml(place.stopped / "config.yaml", lambda config: config.update(
-        name="${oc.env:HOSTILE_CANARY}", tracking={
+        name="${oc.env:HOSTILE_API_KEY}", tracking={
             **config["tracking"], "uri": f"http://127.0.0.1:{place.port}"}))  # fmt: skip
 
 
 def _secret_experiment(place: Place) -> None:
     def change(config: dict[str, Any]) -> None:
-        config["tracking"]["experiment"] = "${oc.env:HOSTILE_CANARY}"
+        config["tracking"]["experiment"] = "${oc.env:HOSTILE_API_KEY}"
 
     forge.edit_yaml(place.stopped / "config.yaml", change)
 
@@ -458,11 +464,11 @@ def _presets(text: bytes) -> Callable[[Place], str]:
 _BY_WORDS = ("resume", "fork", "sweep resume", "resume dry")
 
 OTHERS = [
-    Case("config.yaml sends the secret", _secret_config, ("sync",), (2,), "HOSTILE_CANARY"),
+    Case("config.yaml sends the secret", _secret_config, ("sync",), (2,), "HOSTILE_API_KEY"),
     Case("config.yaml names its run by the secret", _secret_name, ("sync", "compare"), (2,),
-         "HOSTILE_CANARY", {"compare": (0,)}),
+         "HOSTILE_API_KEY", {"compare": (0,)}),
     Case("config.yaml names its experiment by the secret", _secret_experiment, ("sync",), (2,),
-         "HOSTILE_CANARY"),
+         "HOSTILE_API_KEY"),
     *(
         Case(f"{name} is a link to a secret", _artifact(name), ("sync",), (0, 1, 2))
         for name in ("model.keras", "model.weights.h5", "result.json", "config.yaml")

@@ -29,13 +29,17 @@ ROOT = Path(__file__).parents[2]
 #: What a command may take, in seconds of CPU; and when one that waits for ever is given up.
 CPU_SECONDS, HANGS = 10.0, 40.0
 #: A variable of the environment that no command may print, write or send.
-SECRET = "HOSTILE_CANARY"
+SECRET = "HOSTILE_API_KEY"
 SECRET_VALUE = "s3cr3t-of-the-canary-0451"
 #: Makes jobs of processes without TensorFlow; with `DTRAIN_TRUST=tests`.
 QUICK = ("launcher._target_=tests.quick.Quick", "tracking=none")
 SMALL = ("dataset=synthetic", "model=mlp", "trainer.epochs=3")
 #: Of the template's folders, below `outputs`.
-RUN, STOPPED, OTHER = "2026-01-02/10-00-00_run", "2026-01-02/11-00-00_stopped", "2026-01-03/09_other"
+RUN, STOPPED, OTHER = (
+    "2026-01-02/10-00-00_run",
+    "2026-01-02/11-00-00_stopped",
+    "2026-01-03/09_other",
+)
 SWEEP = "multirun/2026-01-02/12-00-00_sweep"
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")

@@ -20,7 +20,8 @@ def _outputs_elsewhere(place: Place) -> None:
 ALL = (
     "resume", "resume finished", "resume dry", "fork", "fork dry", "auto", "sweep resume",
     "sweep resume dry", "compare", "compare finished", "compare sweep", "compare all", "sync",
-    "sync finished", "sync sweep", "checkpoint", "checkpoint folder", "checkpoint one", "new", "dry",
+    "sync finished", "sync sweep", "checkpoint", "checkpoint folder", "checkpoint one", "new",
+    "dry",
 )  # fmt: skip
 
 CASES = [

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from tests.hostile import checkpoints, configs, folders, sound, sweeps
 from tests.hostile import commands as typed
-from tests.hostile import configs, folders, sound
 from tests.hostile.harness import SECRET_VALUE, Case, Commands, Listener, Place, problems
 
-CASES = [*sound.CASES, *configs.CASES, *folders.CASES]
+CASES = [*sound.CASES, *configs.CASES, *folders.CASES, *sweeps.CASES, *checkpoints.CASES]
 
 
 def _parameters() -> list[Any]:
