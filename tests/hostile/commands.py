@@ -18,11 +18,13 @@ class Command:
         module: of ``python -m``.
         arguments: what follows, of a place.
         mine: what it may write, below the root, unless it ends with 2.
+        fresh: it needs an interpreter of its own.
     """
 
     module: str
     arguments: Callable[[Place], tuple[str, ...]]
     mine: tuple[str, ...] = ()
+    fresh: bool = False
 
 
 def _typed(*words: str) -> Callable[[Place], tuple[str, ...]]:
@@ -103,6 +105,24 @@ ALL = {
         "dtrain", lambda place: ("-m", *QUICK, *SMALL, *place.words, "seed=1,2"), _NEW
     ),
     "typed shown": Command("dtrain", lambda place: (*place.words, "--cfg", "job")),
+    "resume it": Command("dtrain", lambda place: (f"resume={place.it}",), _NEW),
+    "fork it": Command("dtrain", lambda place: (f"fork={place.it}",), _NEW),
+    "sweep resume it": Command("dtrain", lambda place: (f"sweep.resume={place.it}",), _NEW),
+    "compare it": Command("dtrain.compare", lambda place: (place.it,), _NEW),
+    "sync it": Command("dtrain.sync", lambda place: (place.it,), _NEW),
+    "checkpoint it": Command("dtrain.checkpoint", lambda place: (place.it,)),
+    "ui it": Command("dtrain.ui", lambda place: ("--output-dir", place.it)),
+    "presets it": Command("dtrain", lambda place: ("--config-dir", place.it, "dry_run=true")),
+    "fresh dry": Command("dtrain", _typed("dry_run=true"), (), True),
+    "fresh new": Command("dtrain", _typed(*QUICK, *SMALL), _NEW, True),
+    "fresh compare": Command(
+        "dtrain.compare", _typed("<RUN>"), _pages(f"{_OUT}/{RUN}"), True
+    ),
+    "fresh sync": Command(
+        "dtrain.sync", _typed("<RUN>"), (f"{_OUT}/{RUN}/tracking.json", *_STORE), True
+    ),
+    "fresh checkpoint": Command("dtrain.checkpoint", _typed("<STOPPED>"), (), True),
+    "fresh ui": Command("dtrain.ui", _typed("--output-dir", "nothing"), (), True),
     "new": Command("dtrain", _typed(*QUICK, *SMALL), _NEW),
     "dry": Command("dtrain", _typed("dry_run=true")),
 }  # fmt: skip

@@ -252,7 +252,8 @@ TARGETS = [
         attack(f"the name {name!r:.40}", _target("model", _target_=name))
         for name in (
             "", ".", "dtrain", "dtrain.", "dtrain..models.mlp", ".dtrain.models.mlp",
-            "dtrain.models.mlp ", "dtrain.models.mlp\n", "\uff44train.models.mlp", "dtrain/models.mlp",
+            "dtrain.models.mlp ", "dtrain.models.mlp\n", "\uff44train.models.mlp",
+            "dtrain/models.mlp",
             "dtrain.models.\x1b[31mmlp", "keras.layers." + "x." * 5000 + "y", "kerasx.boom",
             "tests_evil.boom", "dtrain_evil.boom",
         )

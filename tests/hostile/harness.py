@@ -15,13 +15,15 @@ import hashlib
 import json
 import os
 import re
+import select
 import shutil
 import socket
 import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +103,37 @@ class Commands:
         output.unlink()
         return Ended(**found, output=text)
 
+    def fresh(
+        self,
+        module: str,
+        *arguments: str,
+        cwd: Path,
+        environment: Mapping[str, str],
+        timeout: float = HANGS,
+    ) -> Ended:
+        """Run it in an interpreter of its own: nothing is imported before what it imports."""
+        self._count += 1
+        output = self._folder / f"output-{self._count}"
+        began = time.monotonic()
+        with output.open("wb") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, *arguments], cwd=cwd, env=dict(environment),
+                stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,
+            )  # fmt: skip
+        watched = os.pidfd_open(process.pid)
+        late = not select.select([watched], [], [], timeout)[0]
+        os.close(watched)
+        if late:
+            process.kill()
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        text = output.read_bytes().decode("utf-8", "surrogateescape")
+        output.unlink()
+        return Ended(
+            process.returncode, late, used.ru_utime + used.ru_stime, used.ru_maxrss >> 10,
+            time.monotonic() - began, 0, text,
+        )  # fmt: skip
+
     def close(self) -> None:
         """End the server."""
         assert self._server.stdin is not None and self._server.stdout is not None
@@ -161,6 +194,7 @@ class Place:
         self.run, self.stopped = self.outputs / RUN, self.outputs / STOPPED
         self.other, self.sweep = self.outputs / OTHER, self.outputs / SWEEP
         self.words: tuple[str, ...] = ()  # of a case that is typed
+        self.it = ""  # a path that is typed
         if not make:
             return
         if template is None:
@@ -242,6 +276,7 @@ class Case:
             with 0; None where any sentence will do.
         exits: exit codes of some of the commands.
         keeps: paths below the root that must stay as they are, whatever the exit code.
+        look: says what else is wrong, when a command has ended.
         slow: it is for ``make test-faults`` alone.
         skip: why it cannot be played here.
     """
@@ -253,6 +288,7 @@ class Case:
     says: str | None = None
     exits: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     keeps: tuple[str, ...] = ()
+    look: Callable[[Place, Ended], Iterable[str]] | None = None
     slow: bool = False
     skip: str | None = None
 
@@ -288,6 +324,8 @@ def problems(
         yield "printed the secret"
     yield from _sentence(ended, case.says)
     yield from _changes(place, ended, case, before, after, mine)
+    if case.look is not None:
+        yield from case.look(place, ended)
 
 
 def _sentence(ended: Ended, says: str | None) -> Iterator[str]:

@@ -7,11 +7,22 @@ from typing import Any
 
 import pytest
 
-from tests.hostile import checkpoints, configs, folders, sound, sweeps
+from tests.hostile import checkpoints, configs, data, folders, here, names, sound, sweeps
 from tests.hostile import commands as typed
 from tests.hostile.harness import SECRET_VALUE, Case, Commands, Listener, Place, problems
 
-CASES = [*sound.CASES, *configs.CASES, *folders.CASES, *sweeps.CASES, *checkpoints.CASES]
+#: Each has a table of cases.
+MODULES = (sound, configs, names, folders, sweeps, checkpoints, here, data)
+CASES = [case for module in MODULES for case in module.CASES]
+    *sound.CASES,
+    *configs.CASES,
+    *folders.CASES,
+    *sweeps.CASES,
+    *checkpoints.CASES,
+    *names.CASES,
+    *here.CASES,
+    *data.CASES,
+]
 
 
 def _parameters() -> list[Any]:
@@ -39,9 +50,8 @@ def test_case(
     case.build(place)
     before = place.snapshot()
     one = typed.ALL[command]
-    ended = commands(
-        one.module, *one.arguments(place), cwd=place.work, environment=place.environment()
-    )
+    run = commands.fresh if one.fresh else commands
+    ended = run(one.module, *one.arguments(place), cwd=place.work, environment=place.environment())
     codes = case.exits.get(command, case.codes)
     found = [*problems(place, ended, case, codes, before, place.snapshot(), one.mine)]
     if SECRET_VALUE.encode() in listener.received:
