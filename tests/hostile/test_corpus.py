@@ -14,15 +14,6 @@ from tests.hostile.harness import SECRET_VALUE, Case, Commands, Listener, Place,
 #: Each has a table of cases.
 MODULES = (sound, configs, names, folders, sweeps, checkpoints, here, data)
 CASES = [case for module in MODULES for case in module.CASES]
-    *sound.CASES,
-    *configs.CASES,
-    *folders.CASES,
-    *sweeps.CASES,
-    *checkpoints.CASES,
-    *names.CASES,
-    *here.CASES,
-    *data.CASES,
-]
 
 
 def _parameters() -> list[Any]:
