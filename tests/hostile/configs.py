@@ -67,7 +67,7 @@ def attack(
         place.words = tuple(words(node))
         forge.forge_words(place, *place.words)
 
-    return Case(name, build, only or (*_by_file(made), *BY_WORDS), codes, says, _SHOWN, slow)
+    return Case(name, build, only or (*_by_file(made), *BY_WORDS), codes, says, _SHOWN, slow=slow)
 
 
 def _by_file(made: Callable[[Place], Node]) -> tuple[str, ...]:

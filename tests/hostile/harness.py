@@ -337,7 +337,7 @@ def _sentence(ended: Ended, says: str | None) -> Iterator[str]:
             yield f"{len(told)} sentences that begin with 'error:'"
     elif ended.code == 1 and not re.search(r"(?m)(error|damaged|FAILED|failed|no sound)\b", text):
         yield "no sentence says what failed"
-    if any(len(line) > 4000 for line in lines) or len(text) > 40_000:
+    if any(len(line) > 10_000 for line in lines) or len(text) > 40_000:
         yield f"{len(text)} characters, the longest line {max(map(len, lines))}"
     if says is not None and ended.code != 0 and not re.search(says, text):
         yield f"does not say {says!r}"
