@@ -83,8 +83,10 @@ def _kill(run: Path) -> None:
 @pytest.fixture
 def place(
     tmp_path: Path, template: Place, listener: Listener, bystander: subprocess.Popen[bytes]
-) -> Place:
-    return Place(tmp_path / "place", template, listener.port, bystander.pid)
+) -> Iterator[Place]:
+    yield Place(tmp_path / "place", template, listener.port, bystander.pid)
+    # Folders nested deeper than Python's own removal goes.
+    subprocess.run(["rm", "-rf", str(tmp_path / "place")], check=True)
 
 
 @pytest.fixture

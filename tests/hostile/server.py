@@ -61,7 +61,9 @@ def _child(request: dict[str, Any]) -> None:
     os.environ.update(request["environment"])
     time.tzset()
     sys.argv = [request["module"], *request["arguments"]]
-    sys.path[0] = request["cwd"]  # as `python -m` has it
+    # What dtrain makes of the current directory, before it imports anything, is for an interpreter
+    # of its own to show.
+    del sys.path[0]
     with contextlib.suppress(KeyError):
         del sys.modules["__main__"]
     runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
