@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import marshal
 from collections.abc import Callable
@@ -349,4 +350,9 @@ REFERENCES = [
         "resume", "fork", "sweep resume", says="HOSTILE_API_KEY"),
 ]  # fmt: skip
 
-CASES = [*HYDRA, *TARGETS, *WRITES, *WRONG_KINDS, *REFERENCES]
+#: The first of each table were found in use, and stay in the default suite.
+CASES = [
+    dataclasses.replace(case, kept=number < kept)
+    for table, kept in ((HYDRA, 5), (TARGETS, 12), (WRITES, 2), (WRONG_KINDS, 2), (REFERENCES, 0))
+    for number, case in enumerate(table)
+]

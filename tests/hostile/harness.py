@@ -46,6 +46,8 @@ SWEEP = "multirun/2026-01-02/12-00-00_sweep"
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _LARGE = 16 << 20
+#: Folders of other packages, below the root.
+_OTHERS = ("matplotlib", "keras")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -234,6 +236,7 @@ class Place:
             "COLUMNS": "200",
             "TZ": "UTC",
             "MPLCONFIGDIR": os.environ.get("MPLCONFIGDIR", str(self.root / "matplotlib")),
+            "KERAS_HOME": str(self.root / "keras"),
             "MLFLOW_HTTP_REQUEST_TIMEOUT": "2",
             SECRET: SECRET_VALUE,
         }
@@ -244,8 +247,9 @@ class Place:
         for folder, folders, files in os.walk(self.root):
             for name in [*folders, *files]:
                 path = os.path.join(folder, name)
-                if name != "__pycache__" and "/matplotlib" not in path:
-                    found[os.path.relpath(path, self.root)] = _state(path)
+                below = os.path.relpath(path, self.root)
+                if name != "__pycache__" and below.split("/")[0] not in _OTHERS:
+                    found[below] = _state(path)
         return found
 
 
@@ -277,6 +281,7 @@ class Case:
         exits: exit codes of some of the commands.
         keeps: paths below the root that must stay as they are, whatever the exit code.
         look: says what else is wrong, when a command has ended.
+        kept: it is always in the default suite.
         slow: it is for ``make test-faults`` alone.
         skip: why it cannot be played here.
     """
@@ -289,6 +294,7 @@ class Case:
     exits: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     keeps: tuple[str, ...] = ()
     look: Callable[[Place, Ended], Iterable[str]] | None = None
+    kept: bool = False
     slow: bool = False
     skip: str | None = None
 

@@ -222,7 +222,8 @@ def _deep_words(place: Place) -> None:
 
 CASES = [
     *(
-        Case(f"the folder of a job is {what}", _folder(value), _ALL, (0, 2), exits=_OTHERS)
+        Case(f"the folder of a job is {what}", _folder(value), _ALL, (0, 2), exits=_OTHERS,
+             kept=what in ("above", "another run", "the sweep itself", "absolute"))
         for what, value in _PLACES.items()
     ),
     Case("the folder of a job is a link", _linked, _ALL, (2,), exits=_OTHERS),
