@@ -33,7 +33,7 @@ def _parameters() -> list[Any]:
             kept = case.kept or (number % stride == 0 and not case.slow)
             for position, command in enumerate(case.commands):
                 marks = [pytest.mark.skip(reason=case.skip)] if case.skip else []
-                if not kept or position != number // stride % len(case.commands) and stride > 1:
+                if not kept or (position != number // stride % len(case.commands) and stride > 1):
                     marks.append(pytest.mark.faults)
                 found.append(pytest.param(case, command, id=f"{case.name}-{command}", marks=marks))
     return found
