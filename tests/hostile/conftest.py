@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 
-from dtrain import checkpoint
+from dtrain import checkpoint, identity
 from tests.hostile.harness import QUICK, SMALL, Commands, Listener, Place
 
 
@@ -60,9 +61,11 @@ def template(
     shutil.copytree(made, place.sweep)
     shutil.rmtree(made.parent)
     _kill(place.stopped)
+    about = identity.fingerprints(OmegaConf.load(place.stopped / "config.yaml"))
     for step in (1, 2):
         weights = {"a": np.arange(4.0), "b/c": np.ones((2, 3), np.float32)}
-        checkpoint.save(place.stopped / "checkpoints", step, weights, {"objective": step / 10})
+        meta = {"objective": step / 10, "config": about}
+        checkpoint.save(place.stopped / "checkpoints", step, weights, meta)
     _kill(place.sweep / "1")
     sweep = json.loads((place.sweep / "sweep.json").read_text())
     sweep.update(status="KILLED", ended=None)

@@ -33,6 +33,8 @@ _READERS = {
 }
 #: A page of other runs is made, with this one as DAMAGED; or it is refused, or said to be so.
 _COMPARED = {"compare": (0, 1, 2), "compare all": (0, 1, 2)}
+#: A fork goes by the command and the checkpoints alone.
+_FORKED = {"fork": (0, 2)}
 #: Of a run whose newest checkpoint is spoilt: it begins from the one before.
 _ONE_BEFORE = {"resume": (0, 2), "fork": (0, 2), "checkpoint": (1, 2), "checkpoint folder": (1, 2),
                "checkpoint one": (1, 2)}  # fmt: skip
@@ -59,6 +61,8 @@ def _kinds() -> Iterable[Case]:
 
             exits: dict[str, tuple[int, ...]] = {**_COMPARED, "auto": (0,)}
             codes: tuple[int, ...] = (2,)
+            if name == "config.yaml":
+                exits |= {**_FORKED, "checkpoint": (0, 1, 2)}
             if name.startswith("checkpoints"):
                 exits |= _ONE_BEFORE
             if name == "journal.jsonl" and kind == "an empty file":
@@ -182,7 +186,7 @@ def _yaml() -> Iterable[Case]:
             path.write_text(path.read_text() + text.replace("{canary}", str(place.canary)))
 
         # None of these is the configuration of a run: keys are missing, if nothing else.
-        exits = {**_COMPARED, "checkpoint": (0, 1, 2), "sync": (1, 2)}
+        exits = {**_COMPARED, **_FORKED, "checkpoint": (0, 1, 2), "sync": (1, 2)}
         yield Case(f"config.yaml is {what}", build, _READERS["config.yaml"], (2,), exits=exits)
         exits = {name: (0, 1, 2) for name in _READERS["config.yaml"]}
         yield Case(f"config.yaml ends with {what}", append, _READERS["config.yaml"], exits=exits,
