@@ -104,6 +104,8 @@ def _wait(pid: int, timeout: float) -> dict[str, Any]:
 
 def main() -> None:
     """Answer requests until stdin ends; in a fork, run its command."""
+    # As dtrain sets it before it imports MLflow, which begins a thread that reports otherwise.
+    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     for name in WARM:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
