@@ -54,22 +54,3 @@ def test_of_points_nothing_is_kept(tmp_path: Path) -> None:
 
     assert grown(write) < 2500
     summaries.close()
-
-
-@pytest.mark.task
-def test_of_results_and_steps_nothing_is_kept() -> None:
-    import numpy as np
-
-    from dtrain.task.sums import Sums
-    from tests.test_steps import prepare
-
-    _, _, steps, _ = prepare("Default", 1)
-    sums = steps.train(1)
-
-    def results(i: int) -> None:
-        states = [
-            np.float64(i + j / 10) if np.ndim(s) == 0 else s for j, s in enumerate(sums.states)
-        ]
-        steps.results(Sums(states, {}, 8))
-
-    assert grown(results) < 1500
