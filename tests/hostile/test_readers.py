@@ -17,6 +17,7 @@ import hypothesis
 import numpy as np
 import pytest
 from hypothesis import strategies
+from hypothesis.configuration import set_hypothesis_home_dir
 from omegaconf import OmegaConf
 
 from dtrain import checkpoint, files, journal, schemas
@@ -210,7 +211,9 @@ TARGETS = [
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("readers") / "sound"
+    place = tmp_path_factory.mktemp("readers")
+    set_hypothesis_home_dir(place / "hypothesis")  # it would make a folder in the checkout
+    folder = place / "sound"
     folder.mkdir()
     leave(folder)
     return folder
@@ -272,9 +275,8 @@ def test_a_damaged_file_is_answered_in_a_sentence(sound: Path, target: Target, s
     check(sound, target, seed)
 
 
-DRAWN = [
-    each for each in TARGETS if each.path in ("0/result.json", "0/journal.jsonl", "sweep.json")
-]
+PAGES = ("0/result.json", "0/journal.jsonl", "sweep.json")
+DRAWN = [each for each in TARGETS if each.path in PAGES]
 
 
 @pytest.mark.faults
