@@ -17,7 +17,6 @@ import hypothesis
 import numpy as np
 import pytest
 from hypothesis import strategies
-from hypothesis.configuration import set_hypothesis_home_dir
 from omegaconf import OmegaConf
 
 from dtrain import checkpoint, files, journal, schemas
@@ -211,9 +210,7 @@ TARGETS = [
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("readers")
-    set_hypothesis_home_dir(place / "hypothesis")  # it would make a folder in the checkout
-    folder = place / "sound"
+    folder = tmp_path_factory.mktemp("readers") / "sound"
     folder.mkdir()
     leave(folder)
     return folder
