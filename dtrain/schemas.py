@@ -27,6 +27,13 @@ Name = Annotated[str, files.component]
 Identifier = Annotated[str, fields.like(_HEXADECIMAL, "32 hexadecimal digits")]
 
 
+class Course(TypedDict, total=False):
+    """``result.json``, as far as it says what happened on the way."""
+
+    restarts: Count
+    pruned: bool
+
+
 class Result(TypedDict):
     """``result.json``."""
 
@@ -61,6 +68,13 @@ class Progress(TypedDict):
     loss: Number | None
     examples_per_second: Number | None
     metrics: dict[str, Number | None]
+
+
+class Shipped(TypedDict, total=False):
+    """``tracking.json``, as far as it says what was shipped."""
+
+    run_id: str
+    shipped: str
 
 
 class Tracking(TypedDict):

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote
 
-from dtrain import errors, files
+from dtrain import errors
 from dtrain.controller.launchers.ports import Ports
 from dtrain.errors import DamagedFile, DtrainError, UsageError, printable
 
@@ -163,7 +163,7 @@ def _check(output_dir: Path, port: int | None) -> None:
             "--output-dir", output_dir, "holds no tracking store (mlflow.db)",
             "the output_dir of tracked runs", "python -m dtrain, which makes one in ./outputs",
         )  # fmt: skip
-    with os.fdopen(files.open_read(store), "rb") as file:
+    with store.open("rb") as file:
         if file.read(len(_SQLITE)) not in (_SQLITE, b""):
             raise DamagedFile(store, "is not a SQLite database")
     if port is None:

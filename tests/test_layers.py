@@ -40,7 +40,9 @@ SHARED = [
 OF_A_TASK = ["augment", "models", "schedules"]
 OF_THE_CONTROLLER = ["__main__", "sync", "compare", "ui"]
 #: Modules of ``dtrain.compare``, lowest first; each may import those before it.
-COMPARE = ["runs", "tracked", "differs", "comparison", "table", "plots", "page", "", "__main__"]
+COMPARE = [
+    "runs", "tracked", "differs", "comparison", "table", "plots", "page", "output", "", "__main__",
+]  # fmt: skip
 #: Modules of the controller, lowest first; each may import those before it.
 CONTROLLER = [
     "tf_config",

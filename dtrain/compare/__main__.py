@@ -66,7 +66,6 @@ def main(arguments: list[str] | None = None) -> int:
     output = given.output or (one if len(given.words) == 1 and one.is_dir() else Path())
     try:
         found = _found(given)
-        output.mkdir(parents=True, exist_ok=True)
         print(*write_all(found, output), sep="\n")
     except DtrainError as error:
         print(f"error: {error}", file=sys.stderr)

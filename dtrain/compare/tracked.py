@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dtrain import secrets
+from dtrain import schemas, secrets
 from dtrain.compare.runs import Run, last, public, tell
 from dtrain.controller.tracking import import_mlflow, reason
 from dtrain.errors import DtrainError, UsageError
@@ -45,7 +44,10 @@ def of_ids(ids: Sequence[str], uri: str) -> list[Run]:
             "--uri sqlite:////PATH/OF/outputs/mlflow.db, or --uri http://HOST:PORT",
         )  # fmt: skip
     mlflow = import_mlflow()
-    client = mlflow.tracking.MlflowClient(uri)
+    try:
+        client = mlflow.tracking.MlflowClient(uri)
+    except Exception as error:  # whatever a driver raises, of a file that is no database
+        raise DtrainError(f"{secrets.mask(uri)} cannot be used: {reason(error)}") from None
     found: dict[str, Any] = {}
     for each in ids:
         try:
@@ -76,7 +78,11 @@ def _children(client: Any, parent: Any) -> list[Any]:
         f"tags.mlflow.parentRunId = '{parent.info.run_id}'",
         order_by=["attributes.start_time"],
     )
-    return sorted(children, key=lambda child: int(child.data.tags.get("job", 0)))
+    return sorted(children, key=lambda child: _integer(child.data.tags.get("job")) or 0)
+
+
+def _integer(text: str | None) -> int | None:
+    return int(text) if text is not None and re.fullmatch("[0-9]{1,15}", text) else None
 
 
 def _read(client: Any, tracked: Any, name: str, of_one_sweep: bool) -> Run:
@@ -89,7 +95,7 @@ def _read(client: Any, tracked: Any, name: str, of_one_sweep: bool) -> Run:
     for metric in tracked.data.metrics:
         history = client.get_metric_history(info.run_id, metric)
         run.curves[metric] = {point.step: point.value for point in history}
-    run.replicas = int(parameters["replicas"]) if "replicas" in parameters else None
+    run.replicas = _integer(parameters.get("replicas"))
     result = _result(client, info.run_id)
     if result is not None:
         tell(run, result)
@@ -105,7 +111,7 @@ def _result(client: Any, run_id: str) -> dict[str, Any] | None:
     with tempfile.TemporaryDirectory() as folder:
         try:
             path = client.download_artifacts(run_id, "result.json", folder)
-            found: dict[str, Any] = json.loads(Path(path).read_text())
+            found: Any = schemas.read(Path(path), schemas.Result)
         except Exception:  # whatever a store, a server or a proxy may raise
             return None
     return found
