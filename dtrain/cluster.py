@@ -88,21 +88,25 @@ class Cluster:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Cluster:
+    def from_json(cls, value: dict[str, Any], path: object = "cluster.json") -> Cluster:
         """Read back what :meth:`to_json` returned.
+
+        Args:
+            value: contents of the file.
+            path: of it, for the message.
 
         Raises:
             DamagedFile: it is something else.
         """
-        found: Any = schemas.check(value, schemas.Cluster, "cluster.json")
-        _refuse_unknown(found, cls, "")
+        found: Any = schemas.check(value, schemas.Cluster, path)
+        _refuse_unknown(found, cls, path)
         for index, task in enumerate(found["tasks"]):
-            _refuse_unknown(task, Task, f"tasks[{index}].")
+            _refuse_unknown(task, Task, path, f"tasks[{index}].")
         tasks = [Task(**{**task, "cores": tuple(task.get("cores", ()))}) for task in found["tasks"]]
         return cls(**{**found, "tasks": tuple(tasks)})
 
 
-def _refuse_unknown(value: dict[str, Any], kind: type, place: str) -> None:
+def _refuse_unknown(value: dict[str, Any], kind: type, path: object, place: str = "") -> None:
     unknown = sorted(value.keys() - {field.name for field in dataclasses.fields(kind)})
     if unknown:
-        raise DamagedFile("cluster.json", "is not known here", f"{place}{unknown[0]}")
+        raise DamagedFile(path, "is not known here", f"{place}{unknown[0]}")

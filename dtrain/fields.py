@@ -82,12 +82,11 @@ def check(value: Any, kind: Any, path: object, field: str) -> None:
             check(item, inside[1], path, _below(field, name))
     elif is_typeddict(kind):
         _is(value, dict, "a mapping", path, field)
-        lacking = sorted(kind.__required_keys__ - value.keys())
-        if lacking:
-            raise DamagedFile(path, "is not there", _below(field, lacking[0]))
         for name, each in _fields(kind).items():
             if name in value:
                 check(value[name], each, path, _below(field, name))
+            elif name in kind.__required_keys__:
+                raise DamagedFile(path, "is not there", _below(field, name))
     else:
         _scalar(value, kind, path, field)
 

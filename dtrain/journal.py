@@ -280,7 +280,9 @@ def _sound(event: dict[str, Any]) -> bool:
     if not _REQUIRED.get(event["event"], set()) <= event.keys():
         return False
     for name, value in event.items():
-        if name == "metrics":
+        if name == "metrics" and not isinstance(value, dict):
+            return False
+        elif name == "metrics":
             event[name] = {metric: _number(item) for metric, item in value.items()}
             value = list(value)  # their names
         elif name in _COUNTS and value is not None and not _is_count(value):

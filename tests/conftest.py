@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ from tests import warm
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "task(devices=1): run in a forked process with TensorFlow")
+    # Hypothesis would make a folder of its own in the checkout.
+    os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(config.rootpath / ".pytest_cache/hypothesis")
     # The suite runs as a process that has not imported TensorFlow, as the controller does; the
     # server begins to import it while tests are collected.
     if hasattr(config, "workerinput") or not config.getoption("numprocesses"):

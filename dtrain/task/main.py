@@ -52,7 +52,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda word:
     stop.install()  # ORDER: before anything that may take long
     rundir = RunDir(run_path)
     config = files.read_yaml(rundir.config)
-    cluster = Cluster.from_json(read_json(rundir.cluster) or {})
+    cluster = Cluster.from_json(read_json(rundir.cluster) or {}, rundir.cluster)
     task = cluster.task(task_name)
     journal: Journal | None = None
     try:

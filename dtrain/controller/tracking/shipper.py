@@ -190,7 +190,7 @@ def ship_folder(config: DictConfig, rundir: RunDir) -> str | None:
         DamagedFile: another file of it cannot be used.
     """
     result: Any = schemas.read(rundir.result, schemas.Result) or {}
-    cluster = Cluster.from_json(read_json(rundir.cluster) or {})
+    cluster = Cluster.from_json(read_json(rundir.cluster) or {}, rundir.cluster)
     first = next(Follower(rundir.journal).events(), {"time": time.time()})
     started = result.get("started") or first["time"]
     shipper = Shipper(config, rundir, cluster)

@@ -158,9 +158,11 @@ class Store:
     def _experiment_id(self) -> str:
         if self._experiment is None:
             name = self._config.tracking.experiment
-            database = sqlite_file(self._address)
+            file = sqlite_file(self._address)
             # Of its own accord MLflow puts a new experiment's files below the current directory.
-            location = None if database is None else (database.parent / "mlartifacts").as_uri()
+            location = None
+            if file is not None:
+                location = (file.parent / "mlartifacts").as_uri()
             found = self.call("get_experiment_by_name", name)
             if found is None:
                 try:
@@ -169,7 +171,8 @@ class Store:
                     if self.call("get_experiment_by_name", name) is None:
                         raise
                 found = self.call("get_experiment_by_name", name)  # perhaps another's
-            _check_moved(name, location, str(found.artifact_location))
+            if self._config.tracking.uri is None:  # a store of the user's may have it anywhere
+                _check_moved(name, location, str(found.artifact_location))
             self._experiment = str(found.experiment_id)
         return self._experiment
 
