@@ -60,15 +60,16 @@ def _is_run(rundir: RunDir) -> bool:
 def _config(rundir: RunDir, to: str | None) -> DictConfig:
     config = OmegaConf.load(rundir.config)
     assert isinstance(config, DictConfig), rundir.config
+    command = read_json(rundir.command)
+    consent.grant_own(command)
     if to is not None:
         config.tracking.uri = to
+    elif not consent.is_own_address(command, uri := private.address(config)):
+        raise UsageError(
+            "tracking.uri", uri, "the run folder names it, which another user or machine made",
+            "an address that you name", f"python -m dtrain.sync {rundir.path} --uri ADDRESS",
+        )  # fmt: skip
     else:
-        uri = private.address(config)
-        if not consent.is_own_address(read_json(rundir.command), uri):
-            raise UsageError(
-                "tracking.uri", uri, "the run folder names it, which another user or machine made",
-                "an address that you name", f"python -m dtrain.sync {rundir.path} --uri ADDRESS",
-            )  # fmt: skip
         consent.grant([uri or ""], None)
     return config
 
@@ -94,10 +95,10 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         address = sync(arguments.run_dir, arguments.uri)
-    except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
     except Exception as error:  # whatever a server, a driver or a proxy may raise
+        if (refusal := consent.own_error(error)) is not None:
+            print(f"error: {refusal}", file=sys.stderr)
+            return refusal.exit_code
         print(f"error: {arguments.run_dir} could not be shipped: {reason(error)}", file=sys.stderr)
         return errors.FAILED
     print(f"shipped to {address}")

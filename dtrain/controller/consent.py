@@ -90,12 +90,25 @@ def accept(key: str, folder: str, command: Any, given: Iterable[str]) -> tuple[l
             key, folder, f"its command holds {str(wrong[0])[:80]!r}, which is no override",
             "a folder as dtrain wrote it", f"{key}=outputs/DATE/TIME_NAME",
         )  # fmt: skip
-    if is_own(_core(overrides, config_dir), found.get("signature")):
-        grant(overrides, config_dir)
-    else:
+    if not grant_own(found):
         words = (word.partition("=")[0].lstrip("+~").replace("/", ".") for word in given)
         _typed = (_typed or set()) | set(words)
     return list(overrides), config_dir
+
+
+def grant_own(command: Any) -> bool:
+    """Let the variables be read that a command names, if it is this user's own.
+
+    Args:
+        command: what a folder holds of the command that began it.
+    """
+    if not isinstance(command, Mapping):
+        return False
+    core = _core(command.get("overrides"), command.get("config_dir"))
+    if not is_own(core, command.get("signature")):
+        return False
+    grant(core["overrides"], core["config_dir"])
+    return True
 
 
 def check_address(uri: str | None) -> None:
