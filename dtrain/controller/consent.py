@@ -119,11 +119,16 @@ def check_address(uri: str | None) -> None:
     Raises:
         UsageError: saying how to consent.
     """
-    if uri is not None and _typed is not None and not {"tracking.uri", "tracking"} & _typed:
+    if uri is not None and not _is_named():
         raise UsageError(
             "tracking.uri", uri, "the run folder names it, which another user or machine made",
             "an address that you name", "tracking.uri=ADDRESS, or tracking=none",
         )  # fmt: skip
+
+
+def _is_named() -> bool:
+    """Whether the tracking server is the user's choice, and no folder's from elsewhere."""
+    return _typed is None or "tracking.uri" in _typed
 
 
 def allowed(name: str) -> bool:
@@ -175,7 +180,12 @@ def signed(overrides: list[str], config_dir: str | None, uri: str | None) -> dic
         uri: ``tracking.uri`` as it is written, with references.
     """
     core = _core(overrides, config_dir)
-    return {**core, "signature": _sign(core), "uri_signature": _sign({"uri": uri})}
+    return {
+        **core,
+        # Words from elsewhere stay such: consent is for one command.
+        "signature": _sign(core) if _typed is None else None,
+        "uri_signature": _sign({"uri": uri}) if _is_named() else None,
+    }
 
 
 def is_own_address(command: Any, uri: str | None) -> bool:
