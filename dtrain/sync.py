@@ -73,6 +73,8 @@ def _config(rundir: RunDir, whole: Path, to: str | None) -> DictConfig:
     """
     config = files.read_yaml(rundir.config)
     schemas.check(files.read_plain(rundir.config), schemas.Config, rundir.config)
+    command = files.read_json(rundir.command)
+    consent.grant_own(command)
     written = private.written(config.tracking).get("uri")
     if to is not None:
         config.tracking.uri = to
@@ -80,7 +82,7 @@ def _config(rundir: RunDir, whole: Path, to: str | None) -> DictConfig:
         config.output_dir = str(_output_dir(whole, str(private.written(config)["output_dir"])))
     else:
         uri = private.address(config)
-        if not consent.is_own_address(files.read_json(rundir.command), uri):
+        if not consent.is_own_address(command, uri):
             raise UsageError(
                 "tracking.uri", uri, "the run folder names it, which another user or machine made",
                 "an address that you name", f"python -m dtrain.sync {rundir.path} --uri ADDRESS",
@@ -146,10 +148,10 @@ def main(given: list[str] | None = None) -> int:
     arguments = parser.parse_args(given)
     try:
         address = sync(arguments.run_dir, arguments.uri)
-    except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
     except Exception as error:  # whatever a server, a driver or a proxy may raise
+        if (refusal := consent.own_error(error)) is not None:
+            print(f"error: {refusal}", file=sys.stderr)
+            return refusal.exit_code
         why = printable(f"error: {arguments.run_dir} could not be shipped: {reason(error)}")
         print(why, file=sys.stderr)
         return errors.FAILED

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from dtrain import journal
+from dtrain.controller import consent
 from dtrain.rundir import RunDir, read_json
 from tests import warm
 
@@ -45,6 +46,7 @@ def _own_folder(
     monkeypatch.chdir(tmp_path)
     # The key that run folders are signed with is the user's, and none of the tests'.
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
+    consent.begin([], None)  # of an earlier command of this process nothing is left
     path = list(sys.path)
     yield
     sys.path[:] = path

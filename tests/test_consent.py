@@ -119,8 +119,17 @@ def test_a_command_from_elsewhere(change: str) -> None:
         consent.check_address("http://x")
     consent.check_address(None)
     consent.begin([], None)
+    consent.accept("resume", "r", command, ["resume=r", "tracking=mlflow"])
+    with pytest.raises(UsageError):  # a preset of theirs may name it as well
+        consent.check_address("http://x")
+    # Resumed here they are not the user's own by that.
+    again = consent.signed(command["overrides"], command["config_dir"], "http://x")
+    assert again["signature"] is None and again["uri_signature"] is None
+    consent.begin([], None)
     consent.accept("resume", "r", command, ["resume=r", "+tracking.uri=http://x"])
     consent.check_address("http://x")
+    again = consent.signed(command["overrides"], command["config_dir"], "http://x")
+    assert again["signature"] is None and consent.is_own_address(again, "http://x")
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
 
 from dtrain import sync
+from dtrain.cluster import Cluster, Task
+from dtrain.controller import consent
 from dtrain.controller.tracking import import_mlflow
 from dtrain.journal import Journal
 from dtrain.rundir import RunDir, write_json
@@ -25,7 +29,8 @@ def leave(output_dir: Path, *words: str) -> RunDir:
     rundir = RunDir.create(output_dir / PLACE)
     rundir.config.write_text(OmegaConf.to_yaml(composed(f"output_dir={output_dir}", *words)))
     write_json(rundir.cluster, CLUSTER.to_json())
-    write_json(rundir.command, {"overrides": [], "config_dir": None})
+    uri = next((word.partition("=")[2] for word in words), None)
+    write_json(rundir.command, consent.signed([], None, uri))
     journal = Journal(rundir.journal)
     journal.write("start", step=0)
     journal.write("metrics", step=1, metrics={"loss": 0.5})
@@ -114,3 +119,56 @@ def test_a_damaged_file_is_named(
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("error: ") and message in error
     assert not (tmp_path / "outputs" / "mlflow.db").exists()
+
+
+@pytest.fixture
+def sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Make a run folder, sync it, and return the exit code and what was printed."""
+    monkeypatch.setenv("CANARY", "the canary")
+    monkeypatch.delenv("DTRAIN_ENV", raising=False)
+    consent.begin([], None)
+    (tmp_path / "run").mkdir()
+    cluster = Cluster((Task("chief", 0, 1),), "cpu", 1, {})
+    write_json(tmp_path / "run" / "cluster.json", cluster.to_json())
+    (tmp_path / "run" / "journal.jsonl").touch()
+
+    def shipped(config: str, command: Any, capsys: Any, *more: str) -> tuple[int, str]:
+        (tmp_path / "run" / "config.yaml").write_text(config)
+        write_json(tmp_path / "run" / "command.json", command)
+        code = sync.main([str(tmp_path / "run"), *more])
+        return code, capsys.readouterr().err
+
+    return shipped
+
+
+REST = "output_dir: {}\nname: {}\nstrategy: {{name: b}}\n"
+FORGED = {
+    "a server": "http://127.0.0.1:9/x",
+    "a secret in it": "http://127.0.0.1:9/${oc.env:CANARY}",
+    "a file of the user's": "sqlite:////tmp/mine.db",
+    "put together": "http://127.0.0.1:9/${oc.decode:'${oc.env:CANARY}'}",
+}
+
+
+@pytest.mark.parametrize("case", FORGED)
+def test_a_forged_address(case: str, sent: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    config = f"tracking: {{experiment: a, uri: {json.dumps(FORGED[case])}}}\n" + REST.format("x", "a")
+    for command in ({"overrides": []}, consent.signed(["seed=1"], None, "http://127.0.0.1:9")):
+        code, printed = sent(config, command, capsys)
+        assert code == 2
+        assert printed.startswith("error: tracking.uri=") and "--uri ADDRESS" in printed
+        assert "another user or machine" in printed
+        assert "the canary" not in printed and "shipping to" not in printed
+
+
+def test_a_forged_name(
+    sent: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path, store: Path
+) -> None:
+    config = "tracking: {uri: null, experiment: '${oc.env:CANARY}'}\n"
+    config += REST.format(tmp_path / "outputs", "'${oc.env:CANARY}'")
+    code, printed = sent(config, {"overrides": []}, capsys, "--uri", f"sqlite:///{store}")
+    assert code == 2, printed
+    assert f"shipping to sqlite:///{store}" in printed
+    assert "asks for the variable CANARY of your environment" in printed
+    assert "the canary" not in printed
+    assert b"the canary" not in store.read_bytes()

@@ -90,12 +90,25 @@ def accept(key: str, folder: str, command: Any, given: Iterable[str]) -> tuple[l
             key, folder, f"its command holds {str(wrong[0])[:80]!r}, which is no override",
             "a folder as dtrain wrote it", f"{key}=outputs/DATE/TIME_NAME",
         )  # fmt: skip
-    if is_own(_core(overrides, config_dir), found.get("signature")):
-        grant(overrides, config_dir)
-    else:
+    if not grant_own(found):
         words = (word.partition("=")[0].lstrip("+~").replace("/", ".") for word in given)
         _typed = (_typed or set()) | set(words)
     return list(overrides), config_dir
+
+
+def grant_own(command: Any) -> bool:
+    """Let the variables be read that a command names, if it is this user's own.
+
+    Args:
+        command: what a folder holds of the command that began it.
+    """
+    if not isinstance(command, Mapping):
+        return False
+    core = _core(command.get("overrides"), command.get("config_dir"))
+    if not is_own(core, command.get("signature")):
+        return False
+    grant(core["overrides"], core["config_dir"])
+    return True
 
 
 def check_address(uri: str | None) -> None:
@@ -106,11 +119,16 @@ def check_address(uri: str | None) -> None:
     Raises:
         UsageError: saying how to consent.
     """
-    if uri is not None and _typed is not None and not {"tracking.uri", "tracking"} & _typed:
+    if uri is not None and not _is_named():
         raise UsageError(
             "tracking.uri", uri, "the run folder names it, which another user or machine made",
             "an address that you name", "tracking.uri=ADDRESS, or tracking=none",
         )  # fmt: skip
+
+
+def _is_named() -> bool:
+    """Whether the tracking server is the user's choice, and no folder's from elsewhere."""
+    return _typed is None or "tracking.uri" in _typed
 
 
 def allowed(name: str) -> bool:
@@ -162,7 +180,12 @@ def signed(overrides: list[str], config_dir: str | None, uri: str | None) -> dic
         uri: ``tracking.uri`` as it is written, with references.
     """
     core = _core(overrides, config_dir)
-    return {**core, "signature": _sign(core), "uri_signature": _sign({"uri": uri})}
+    return {
+        **core,
+        # Words from elsewhere stay such: consent is for one command.
+        "signature": _sign(core) if _typed is None else None,
+        "uri_signature": _sign({"uri": uri}) if _is_named() else None,
+    }
 
 
 def is_own_address(command: Any, uri: str | None) -> bool:

@@ -43,7 +43,7 @@ def made(nodes: Sequence[Any], folder: Path) -> list[keras.callbacks.Callback]:
             name, default = place
             path = folder / FOLDER / str(node.get(name, default))
             path.parent.mkdir(parents=True, exist_ok=True)
-            if path.parent.resolve() != (folder.resolve() / path.relative_to(folder)).parent:
+            if path.resolve() != folder.resolve() / path.relative_to(folder):
                 raise UsageError(
                     f"{key}.{name}", node.get(name), "a link leads out of the run folder",
                     "a folder without links", f"{name}=another.keras",
