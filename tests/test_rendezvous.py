@@ -738,6 +738,10 @@ def test_a_network_that_loses_much(meeting: Meeting, monkeypatch: pytest.MonkeyP
             connection._gaps = collections.deque((t + 2, gap) for t, gap in connection._gaps)
     assert chiefs.hindrances() == guest._watch.hindrances() == [], "not so much is lost"
     for one, name in ((chiefs, "worker-0"), (guest._watch, "chief")):
+        one._connections[name]._gaps[0] = (later.monotonic(), LONG)
+    assert chiefs.hindrances() == guest._watch.hindrances() == [], "it is one gap, and over"
+    for one, name in ((chiefs, "worker-0"), (guest._watch, "chief")):
+        one._connections[name]._gaps[0] = (later.monotonic(), LONG / 8)
         one._connections[name]._gaps.append((later.monotonic(), LONG / 8))
     assert host.messages() == [("worker-0", {"kind": "late"})]
     assert guest.ended() == errors.FAILED

@@ -94,11 +94,17 @@ class Connection:
             self._step, self.moved = message["step"], now
 
     def late(self, seconds: float) -> float:
-        """Return for how much of the last ``seconds`` something should have come."""
+        """Return for how much of the last ``seconds`` something should have come.
+
+        A single gap counts for nothing: the network was gone and is back, or all is lost.
+        """
         now = time.monotonic()
         while self._gaps and now - self._gaps[0][0] > seconds:
             self._gaps.popleft()
-        return sum(gap for _, gap in self._gaps) + max(0.0, now - self.heard - SLACK)
+        gaps = [gap for _, gap in self._gaps]
+        if now - self.heard > SLACK:
+            gaps.append(now - self.heard - SLACK)
+        return sum(gaps) if len(gaps) > 1 else 0.0
 
     def _line(self) -> bytes | None:
         """Return the next line without its end, None if it has not come as a whole."""
