@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,13 @@ from omegaconf import OmegaConf
 
 from dtrain import compare
 from dtrain.cluster import Cluster, Task
-from dtrain.compare import plots, runs
+from dtrain.compare import plots, runs, tracked
 from dtrain.compare.__main__ import main
 from dtrain.compare.comparison import Comparison
 from dtrain.compare.runs import Run, of_folders, public
 from dtrain.compare.table import columns, text
 from dtrain.controller.tracking import Shipper, import_mlflow
-from dtrain.errors import UsageError
+from dtrain.errors import DtrainError, UsageError
 from dtrain.journal import Journal
 from dtrain.rundir import RunDir, read_json, write_json
 from tests import browser
@@ -434,6 +435,25 @@ def test_a_store_that_does_not_answer(
     error = capsys.readouterr().err
     assert error.startswith("error: http://me:***@127.0.0.1:9 does not answer: ")
     assert "hidden" not in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("uri", ["foo://x", "file:///tmp", "http://", "http://h:99999", "/tmp"])
+def test_an_address_of_no_store(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["f" * 32, "--uri", uri]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: --uri={uri}: ") and error.count("\n") == 1
+
+
+def test_a_store_that_answers_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No wait between two bytes is long, and there is no end of them."""
+    monkeypatch.setattr(tracked, "SECONDS", 0.1)
+    ended = threading.Event()
+    with pytest.raises(DtrainError, match=r"does not answer within"):
+        tracked._bounded(ended.wait)
+    ended.set()
+    assert tracked._bounded(lambda: 3) == 3
+    with pytest.raises(DtrainError, match=r"cannot be read: .odd"):
+        tracked._bounded(lambda: {}["odd"])
 
 
 def test_what_nobody_should_read(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ PACKAGE = Path(dtrain.__file__).parent
 #: Modules that both halves use, lowest first; each may import those before it.
 SHARED = [
     "here",
+    "memory",
     "secrets",
     "errors",
     "plainyaml",
@@ -65,14 +66,21 @@ CONTROLLER = [
     "launchers",
     "consent",
     "private",
+    "ranges",
+    "forms",
     "presets",
     "schema",
+    "values",
+    "references",
+    "preset_files",
+    "sweep.space",
     "explain",
     "guard",
     "resume",
     "folder",
     "gpus",
     "devices",
+    "limits",
     "plan",
     "progress",
     "tracking.store",
@@ -90,7 +98,6 @@ CONTROLLER = [
     "job",
     "sweep.options",
     "sweep.source",
-    "sweep.space",
     "sweep.search",
     "sweep.slots",
     "sweep.compose",
@@ -182,7 +189,7 @@ def test_the_comparison_reads_what_runs_left(path: Path) -> None:
     below = COMPARE[: COMPARE.index(within("compare", path))]
     known = (
         "errors", "files", "secrets", "columns", "schemas", "rundir", "journal",
-        "controller.tracking",
+        "controller.forms", "controller.tracking",
     )  # fmt: skip
     for imported, top in imports(path):
         parts = imported.split(".")

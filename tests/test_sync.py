@@ -152,7 +152,8 @@ FORGED = {
 
 @pytest.mark.parametrize("case", FORGED)
 def test_a_forged_address(case: str, sent: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    config = f"tracking: {{experiment: a, uri: {json.dumps(FORGED[case])}}}\n" + REST.format("x", "a")
+    config = f"tracking: {{experiment: a, uri: {json.dumps(FORGED[case])}}}\n"
+    config += REST.format("x", "a")
     for command in ({"overrides": []}, consent.signed(["seed=1"], None, "http://127.0.0.1:9")):
         code, printed = sent(config, command, capsys)
         assert code == 2

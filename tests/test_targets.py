@@ -439,3 +439,43 @@ def test_a_schedule_in_an_optimizer() -> None:
         },
     }
     assert float(targets.instantiate(node, "optimizer").learning_rate) == 0.5
+
+
+#: Arguments of Keras' own functions, and the key that the sentence begins with.
+REFUSED_BY_KERAS = [
+    ("callbacks.EarlyStopping", {"patience": "x"}, "key.patience"),
+    ("callbacks.EarlyStopping", {"patience": {"a": 1}}, "key.patience"),
+    ("callbacks.EarlyStopping", {"restore_best_weights": "yes"}, "key.restore_best_weights"),
+    ("layers.Dense", {"units": -1}, "key"),
+    ("layers.Dense", {"units": 3, "activation": "nope"}, "key"),
+    ("layers.Dropout", {"rate": 7}, "key"),
+    ("optimizers.Adam", {"clipnorm": 1.0, "clipvalue": 1.0}, "key"),
+]
+
+
+@pytest.mark.task
+@pytest.mark.parametrize(("name", "given", "key"), REFUSED_BY_KERAS)
+def test_an_error_of_keras_is_one_of_the_values(name: str, given: dict, key: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        targets.instantiate({"_target_": f"keras.{name}", **given}, "key")
+    assert str(caught.value).startswith(f"{key}=")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.task
+def test_values_that_keras_takes() -> None:
+    for node in (
+        {"_target_": "keras.callbacks.EarlyStopping", "patience": 3, "min_delta": 1e-3},
+        {"_target_": "keras.layers.MaxPooling2D", "pool_size": 2, "strides": [2, 2]},
+        {"_target_": "keras.callbacks.ModelCheckpoint", "filepath": "x.keras", "verbose": True},
+        {"_target_": "keras.layers.Dropout", "rate": 0},
+    ):
+        assert targets.instantiate(node, "key") is not None
+
+
+def test_an_error_of_a_users_own_function_stays_what_it_is(mine: None) -> None:
+    with pytest.raises(ZeroDivisionError), targets.blame("model", {"a": 1}, "mine.build"):
+        1 / 0  # noqa: B018
+    for own in (OSError, MemoryError):
+        with pytest.raises(own), targets.blame("model", {"a": 1}, "keras.Model"):
+            raise own

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from dtrain import schemas, secrets
 from dtrain.compare.runs import Run, last, public, tell
-from dtrain.controller.ranges import STORE
+from dtrain.controller.forms import STORE
 from dtrain.controller.tracking import import_mlflow, reason
 from dtrain.errors import DtrainError, UsageError
 

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from dtrain import targets
-from dtrain.controller import consent, private, schema, values
+from dtrain.controller import consent, private, references, schema, values
 from dtrain.controller.devices import machine
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.plan import Plan, check_values, plan, sizes
@@ -48,10 +48,11 @@ def settle(config: DictConfig) -> None:
     if HydraConfig.initialized():
         schema.refuse_removed(HydraConfig.get().runtime.choices)
     schema.refuse_unknown(config)
+    references.check_sizes(config)
     try:
         private.resolve(config)
     except OmegaConfBaseException:
-        values.check_references(config)  # finds the key, which the exception does not say
+        references.check(config)  # finds the key, which the exception does not say
         raise
     targets.check(targets.plain(config))
     values.check(config)

@@ -10,21 +10,18 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from dtrain.controller.ranges import (
+from dtrain.controller.forms import (
     IMAGE_SIZE,
-    MANY,
     NODE,
     PATH,
-    SEED,
     SEPARATOR,
     SHAPE,
     TOKENS,
-    formed,
     target,
     text,
     widths,
-    within,
 )
+from dtrain.controller.ranges import MANY, SEED, formed, within
 
 #: Largest width of a layer, and number of classes.
 WIDE = 2**24

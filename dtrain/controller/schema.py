@@ -17,26 +17,22 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 
 import dtrain
 from dtrain.controller import presets
-from dtrain.controller.ranges import (
+from dtrain.controller.forms import (
     CALLBACKS,
     FILE_NAME,
     LOSS,
-    MANY,
     METRIC,
     METRICS,
     NODE,
     PATH,
     PATTERNS,
     PLACEMENT,
-    SEED,
     STORE,
     TRACE,
-    YEAR,
-    formed,
     target,
     text,
-    within,
 )
+from dtrain.controller.ranges import MANY, SEED, YEAR, formed, within
 from dtrain.errors import UsageError, nearest
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -49,39 +49,6 @@ def check_node(node: DictConfig, key: str) -> None:
         UsageError: for the first one found.
     """
     _node(node, key, _kind(node))
-
-
-def check_references(config: DictConfig) -> None:
-    """Refuse what refers to a key that is not there, or to itself.
-
-    Args:
-        config: not yet resolved.
-
-    Raises:
-        UsageError: for the first one found.
-    """
-    for key, node, name in _references(config, ""):
-        try:
-            node[name]
-        except OmegaConfBaseException as error:
-            raw: Any = OmegaConf.to_container(node, resolve=False)
-            problem = str(error).split("\n")[0]
-            raise UsageError(
-                key, raw[name], f"cannot be resolved ({problem})",
-                "a value, or a reference to a key that has one", f"{key}=VALUE",
-            ) from None  # fmt: skip
-
-
-def _references(node: Any, key: str) -> Iterator[tuple[str, Any, Any]]:
-    """Yield where references stand: their key, the node that they are in, and their name there."""
-    for name in node if isinstance(node, DictConfig) else range(len(node)):
-        where = _join(key, str(name))
-        if OmegaConf.is_interpolation(node, name):  # type: ignore[arg-type]
-            yield where, node, name
-        elif not OmegaConf.is_missing(node, name):
-            child = node[name]
-            if isinstance(child, DictConfig | ListConfig):
-                yield from _references(child, where)
 
 
 def check_words(config: DictConfig, overrides: Sequence[str]) -> None:
@@ -272,14 +239,17 @@ def _of(field: dataclasses.Field[Any]) -> str:
 def _hint(key: str, value: Any, field: dataclasses.Field[Any], found: Rule) -> str:
     """Return what to type."""
     default = field.default
-    if default is not dataclasses.MISSING and default != "???" and default is not None:
+    node = found.instead(value) if isinstance(value, dict) else None
+    if node is not None:
+        instead = node
+    elif default is not dataclasses.MISSING and default != "???" and default is not None:
         instead = _typed(default)
     else:
         instead = found.instead(value)
         if instead is None:
             instead = "null" if _optional(field) else "VALUE"
     text = f"{key}={instead}"
-    return f"'{text}'" if "[" in text else text
+    return f"'{text}'" if "[" in text or "{" in text else text
 
 
 def _typed(value: Any) -> str:

@@ -50,7 +50,7 @@ EARLY = {
     "batch 0": (["trainer.batch_size=0"], ["trainer.batch_size=0", "at least 1"]),
     "negative seed": (["seed=-1"], ["seed=-1", "at least 0"]),
     "large seed": (["seed=2147483648"], ["seed=2147483648", "2147483647"]),
-    "rate": (["optimizer.learning_rate=0"], ["optimizer.learning_rate=0", "positive"]),
+    "rate": (["optimizer.learning_rate=0"], ["optimizer.learning_rate=0", "must be above 0"]),
     "trace": (["tracking.profile_steps=[5,2]"], ["profile_steps=[5, 2]", "[20,25]"]),
     "missing": (["dataset=csv"], ["dataset.path=???", "type: dataset.path=VALUE"]),
     "shared batch": (
