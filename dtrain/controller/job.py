@@ -213,9 +213,7 @@ class Job:
     def _unwritable(self, error: OSError) -> UsageError:
         if self._resumed:
             return unwritable("resume", self._rundir.path, "it cannot be resumed", error)
-        return unwritable(
-            "output_dir", self._config.output_dir, "the run cannot be started", error
-        )
+        return unwritable("output_dir", self._config.output_dir, "the run cannot be started", error)
 
     def _write_cluster(self) -> None:
         write_json(self._rundir.cluster, self._cluster.to_json())
@@ -312,7 +310,8 @@ class Job:
             problem = result.problem(failure, self._cluster, self._rundir, self._events)
             full = files.unwritable(self._rundir.path)  # then a task could not say so
             if full is not None:
-                problem = f"{self._rundir.path} cannot be written ({full}); {problem}"
+                last = problem.splitlines()[-1]
+                problem = f"{self._rundir.path} cannot be written ({full}); {last}"
             log = self._rundir.log(failure.task)
         if code == errors.USAGE:
             message = result.error(self._events) or result.last_words(

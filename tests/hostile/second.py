@@ -94,14 +94,14 @@ def _install(at: int, kind: str, counter: str) -> None:
     def wrap(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def act(*args: Any, **kwargs: Any) -> Any:
             nonlocal count
-            if os.getpid() == main and (args and "/project/" in os.fsdecode(_path(args[0]))):
-                if kind != "error" or name in WRITING:
-                    count += 1
-                    Path(counter).write_text(str(count))
-                    if count == at and kind == "error":
-                        raise OSError(28, os.strerror(28), args[0])
-                    if count == at:
-                        os.kill(main, getattr(signal, kind))
+            ours = os.getpid() == main and bool(args) and "/project/" in _path(args[0])
+            if ours and (kind != "error" or name in WRITING):
+                count += 1
+                Path(counter).write_text(str(count))
+                if count == at and kind == "error":
+                    raise OSError(28, os.strerror(28), args[0])
+                if count == at:
+                    os.kill(main, getattr(signal, kind))
             return real(*args, **kwargs)
 
         return act
@@ -110,10 +110,8 @@ def _install(at: int, kind: str, counter: str) -> None:
         setattr(os, name, wrap(name, getattr(os, name)))
 
 
-def _path(given: Any) -> Any:
-    if isinstance(given, int):
-        return os.readlink(f"/proc/self/fd/{given}")
-    return given
+def _path(given: Any) -> str:
+    return os.fsdecode(os.readlink(f"/proc/self/fd/{given}") if isinstance(given, int) else given)
 
 
 class Server:

@@ -49,9 +49,7 @@ def hit(home: Home, folder: str, how: str, kind: str, at: int) -> int:
     key = "sweep.resume" if folder.startswith("sweep") else "resume"
     more = [] if folder.startswith("sweep") else ["trainer.epochs=5"]
     try:
-        code, output = home(
-            f"{key}={run}", *more, environment={"QUICK": how}, fault=(at, kind)
-        )
+        code, output = home(f"{key}={run}", *more, environment={"QUICK": how}, fault=(at, kind))
         count = home.server.count
         trained = began(run, kept)
         if kind == "error" and code in (1, 2):

@@ -48,7 +48,11 @@ def removals(tree: ast.AST) -> Iterator[tuple[int, str]]:
             if function.attr in METHODS and owner not in ("os", "shutil"):
                 yield node.lineno, f".{function.attr}()"
             one = len(node.args) == 1 and not node.keywords
-            if function.attr in ("replace", "rename") and one and owner not in ("os", "dataclasses"):
+            if (
+                function.attr in ("replace", "rename")
+                and one
+                and owner not in ("os", "dataclasses")
+            ):
                 yield node.lineno, f".{function.attr}()"
         if named or (isinstance(function, ast.Attribute) and function.attr in ("open", "fdopen")):
             modes = [

@@ -16,7 +16,7 @@ from dtrain.controller.folder import check_command, open_existing, unwritable
 from dtrain.controller.job import Outcome
 from dtrain.controller.sweep.compose import Draft
 from dtrain.errors import USAGE, DamagedFile, UsageError
-from dtrain.rundir import RunDir, write_json
+from dtrain.rundir import write_json
 
 FILE = "sweep.json"
 #: What the command that goes on with a sweep may say otherwise.
@@ -355,7 +355,7 @@ def past(record: Record, draft: Draft) -> tuple[str | None, Outcome | None]:
     try:
         if identity.job_hash(files.read_yaml(rundir.config)) != draft.hash:
             return None, None
-    except (OSError, DamagedFile, OmegaConfBaseException):  # killed before it was written, or spoilt
+    except (OSError, DamagedFile, OmegaConfBaseException):  # not written yet, or spoilt
         return None, None
     try:
         result = files.read_json(rundir.result) or {}
