@@ -309,7 +309,8 @@ class Job:
             problem = result.problem(failure, self._cluster, self._rundir, self._events)
             full = files.unwritable(self._rundir.path)  # then a task could not say so
             if full is not None:
-                problem = f"{self._rundir.path} cannot be written ({full}); {problem}"
+                last = problem.splitlines()[-1]
+                problem = f"{self._rundir.path} cannot be written ({full}); {last}"
             log = self._rundir.log(failure.task)
         if code == errors.USAGE:
             message = result.error(self._events) or result.last_words(

@@ -50,6 +50,8 @@ if how in ("SIGINT", "SIGTERM"):
         time.sleep(0.01)
     os._exit(1)
 """
+#: Without the file that it makes in the current directory, for others to wait for.
+CODE = EARLY + TASK.replace('Path(f"began-{seed}").touch()', "")
 
 
 class Fickle(Quick):
@@ -71,7 +73,7 @@ class Fickle(Quick):
         epochs = next(line.split()[1] for line in config.splitlines() if " epochs:" in line)
         with rundir.log("chief-0").open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-S", "-E", "-c", EARLY + TASK, str(rundir.path), "1", epochs,
+                [sys.executable, "-S", "-E", "-c", CODE, str(rundir.path), "1", epochs,
                  os.environ.get("QUICK_LAST", "end")],
                 stdout=log, stderr=log,
             )  # fmt: skip
@@ -94,14 +96,14 @@ def _install(at: int, kind: str, counter: str) -> None:
     def wrap(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def act(*args: Any, **kwargs: Any) -> Any:
             nonlocal count
-            if os.getpid() == main and (args and "/project/" in os.fsdecode(_path(args[0]))):
-                if kind != "error" or name in WRITING:
-                    count += 1
-                    Path(counter).write_text(str(count))
-                    if count == at and kind == "error":
-                        raise OSError(28, os.strerror(28), args[0])
-                    if count == at:
-                        os.kill(main, getattr(signal, kind))
+            ours = os.getpid() == main and bool(args) and "/project/" in _path(args[0])
+            if ours and (kind != "error" or name in WRITING):
+                count += 1
+                Path(counter).write_text(str(count))
+                if count == at and kind == "error":
+                    raise OSError(28, os.strerror(28), args[0])
+                if count == at:
+                    os.kill(main, getattr(signal, kind))
             return real(*args, **kwargs)
 
         return act
@@ -110,10 +112,8 @@ def _install(at: int, kind: str, counter: str) -> None:
         setattr(os, name, wrap(name, getattr(os, name)))
 
 
-def _path(given: Any) -> Any:
-    if isinstance(given, int):
-        return os.readlink(f"/proc/self/fd/{given}")
-    return given
+def _path(given: Any) -> str:
+    return os.fsdecode(os.readlink(f"/proc/self/fd/{given}") if isinstance(given, int) else given)
 
 
 class Server:

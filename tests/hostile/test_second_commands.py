@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +12,9 @@ from typing import Any
 import pytest
 
 from dtrain import errors
+from dtrain.rundir import RunDir
 from tests.hostile import project
-from tests.hostile.project import RUNS, SWEEPS, Home, hashes
+from tests.hostile.project import RUNS, SWEEPS, WORDS, Home, hashes
 
 server, home = project.server, project.home
 
@@ -155,11 +157,11 @@ SWEEP_RESUMES = {
 
 
 def sample(folders: tuple[str, ...], cases: dict[str, Case]) -> list[Any]:
-    """Give each case with one folder to the default suite, with the others to the campaign."""
+    """Give what tasks find, and a third of the rest, with one folder each to the default suite."""
     found = []
     for index, name in enumerate(cases):
         for number, folder in enumerate(folders):
-            chosen = number == index % len(folders)
+            chosen = number == index % len(folders) and (cases[name].how or index % 3 == 0)
             marks = () if chosen else (pytest.mark.faults,)
             found.append(pytest.param(folder, name, marks=marks, id=f"{folder}-{name}"))
     return found
@@ -218,3 +220,191 @@ def test_a_second_command_on_a_run(home: Home, folder: str, name: str) -> None:
 @pytest.mark.parametrize(("folder", "name"), sample(SWEEPS[1:], SWEEP_RESUMES))
 def test_a_second_command_on_a_sweep(home: Home, folder: str, name: str) -> None:
     check(home, folder, SWEEP_RESUMES[name])
+
+
+def damage_with(data: bytes | None) -> Callable[[Path], None]:
+    """Return what puts something in the place of a file; None for what is no file at all."""
+
+    def act(path: Path) -> None:
+        path.unlink()
+        if data is not None:
+            path.write_bytes(data)
+
+    return act
+
+
+def link(path: Path) -> None:
+    path.rename(path.parents[1] / "aside")
+    path.symlink_to(path.parents[1] / "aside")
+
+
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def folder_instead(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGES = {
+    "gone": damage_with(None),
+    "empty": damage_with(b""),
+    "half": lambda path: path.write_bytes(path.read_bytes()[:20]),
+    "a list": damage_with(b"[1, 2]\n"),
+    "a number": damage_with(b"7\n"),
+    "binary": damage_with(bytes(range(256))),
+    "deep": damage_with(b"[" * 100_000),
+    "aliases": damage_with(b"a: &a [1]\nb: [*a, *a]\n"),
+    "a link": link,
+    "a pipe": pipe,
+    "a folder": folder_instead,
+}
+PLACES = (
+    ("finished", "config.yaml"), ("finished", "command.json"), ("finished", ".lock"),
+    ("sweep-failed", "sweep.json"),
+)  # fmt: skip
+#: What dtrain makes anew, or does without.
+HARMLESS = {(".lock", each) for each in DAMAGES if each not in ("a link", "a pipe", "a folder")}
+
+
+def damages() -> list[Any]:
+    """Give each kind of damage at one place to the default suite."""
+    return [
+        pytest.param(*place, damage, marks=() if (i + j) % 4 == 0 else (pytest.mark.faults,))
+        for i, place in enumerate(PLACES)
+        for j, damage in enumerate(DAMAGES)
+    ]
+
+
+@pytest.mark.parametrize(("folder", "name", "damage"), damages())
+def test_a_damaged_folder_stays_as_it_is(
+    home: Home, tmp_path: Path, folder: str, name: str, damage: str
+) -> None:
+    run = tmp_path / folder
+    shutil.copytree(home.project / folder, run)
+    DAMAGES[damage](run / name)
+    before = hashes(run)
+    key = "sweep.resume" if folder.startswith("sweep") else "resume"
+    code, output = home(f"{key}={run}", environment={"QUICK": "refuse"})
+    assert code == errors.USAGE, output
+    assert "mine.small: lost" in output or (name, damage) not in HARMLESS
+    assert str(run) in output or "mine.small: lost" in output
+    assert hashes(run) == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["resume={run}", "resume={run} dry_run=true", "sweep.resume={sweep}",
+     "sweep.resume={sweep} dry_run=true", "resume={sweep}/0"],
+)  # fmt: skip
+def test_two_commands_at_once(home: Home, words: str) -> None:
+    """The second one is refused, or only looks; the first one has the folder and is not hurt."""
+    run, sweep = home.project / "interrupted", home.project / "sweep-failed"
+    locks = [RunDir(path).lock() for path in (run, sweep, sweep / "0")]
+    assert None not in locks
+    before = hashes(run), hashes(sweep)
+    code, output = home(*words.format(run=run, sweep=sweep).split())
+    for lock in locks:
+        os.close(lock)  # type: ignore[arg-type]
+    if words == "resume={run} dry_run=true":
+        assert code == errors.OK, output
+    else:
+        assert code == errors.USAGE and f"process {os.getpid()} is at work" in output, output
+    assert (hashes(run), hashes(sweep)) == before
+
+
+def test_auto_passes_over_what_others_have_spoilt(home: Home) -> None:
+    """Of runs beside, of which one is damaged: the one of this command is resumed."""
+    outputs = home.elsewhere / "outputs"
+    words = (*WORDS, f"dataset.path={home.project}/data.csv", "resume=auto")
+    try:
+        code, output = home(*words, cwd=home.elsewhere, environment={"QUICK_LAST": "crash"})
+        assert code == errors.FAILED, output
+        [command] = outputs.glob("*/*/command.json")
+        spoilt = command.parent.with_name("99-99-99_zz")
+        for number, data in enumerate((b"{", b"[]", b"[" * 100_000, b"\xff", b'{"overrides": 1}')):
+            other = spoilt.with_name(f"{spoilt.name}{number}")
+            other.mkdir()
+            (other / "command.json").write_bytes(data)
+        hostile = spoilt.with_name(f"{spoilt.name}-link")
+        shutil.copytree(command.parent, hostile)
+        (hostile / "config.yaml").unlink()
+        (hostile / "config.yaml").symlink_to(home.project / "data.csv")
+        code, output = home(*words, cwd=home.elsewhere)
+        assert code == errors.OK, output
+        assert output.count("resume=auto: passed over ") == 6
+        assert f"resume=auto: {command.parent}" in output
+        assert hostile.joinpath("config.yaml").is_symlink()
+        assert (home.project / "data.csv").read_text().startswith("a,b,label")
+    finally:
+        shutil.rmtree(outputs)
+
+
+def test_a_sweep_without_optuna(home: Home) -> None:
+    before = hashes(home.project / "sweep-failed")
+    code, output = home(
+        f"sweep.resume={home.project}/sweep-failed", "hydra/sweeper=optuna", absent=("optuna",)
+    )
+    assert code == errors.USAGE, output
+    code, output = home(
+        "-m", *WORDS, f"dataset.path={home.project}/data.csv", "hydra/sweeper=optuna",
+        "seed=interval(1,9)", absent=("optuna",),
+    )  # fmt: skip
+    assert code == errors.USAGE and "Optuna is not installed" in output, output
+    assert hashes(home.project / "sweep-failed") == before
+    assert not (home.project / "outputs").exists()
+
+
+def test_a_name_that_is_a_file_s(home: Home) -> None:
+    """The folder is made beside it, and the file is not touched."""
+    words = (*WORDS, f"dataset.path={home.project}/data.csv", "name=taken", "output_dir=out")
+    (home.elsewhere / "out").write_text("mine")
+    code, output = home(*words, cwd=home.elsewhere)
+    assert code == errors.USAGE and "output_dir=" in output, output
+    assert (home.elsewhere / "out").read_text() == "mine"
+    (home.elsewhere / "out").unlink()
+
+
+def test_a_refused_new_run_or_sweep_leaves_nothing(home: Home) -> None:
+    words = (*WORDS, f"dataset.path={home.project}/data.csv")
+    for more in ((), ("-m", "seed=1,2"), ("-m", "seed=1,2", "sweep.fail_fast=true")):
+        given = (*more[:1], *words, *more[1:])
+        code, output = home(*given, cwd=home.elsewhere, environment={"QUICK": "refuse"})
+        assert code == errors.USAGE or "sweep.fail_fast=true" in more, output
+        left = list(home.elsewhere.iterdir())
+        if code == errors.USAGE:
+            assert not left, output
+        for path in left:
+            shutil.rmtree(path)
+
+
+def test_a_folder_of_the_user_s_stays(home: Home) -> None:
+    """What was made before the command is not removed with the run that is in it."""
+    (home.elsewhere / "mine" / "sub").mkdir(parents=True)
+    words = (*WORDS, f"dataset.path={home.project}/data.csv", "output_dir=mine/sub")
+    code, output = home(*words, cwd=home.elsewhere, environment={"QUICK": "refuse"})
+    assert code == errors.USAGE, output
+    assert (home.elsewhere / "mine" / "sub").is_dir()
+    assert not list((home.elsewhere / "mine" / "sub").iterdir())
+    shutil.rmtree(home.elsewhere / "mine")
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", ".", "..", "''", "a\tb", "x" * 300])
+@pytest.mark.parametrize("sweep", [False, pytest.param(True, marks=pytest.mark.faults)])
+def test_a_name_is_a_file_name(home: Home, name: str, sweep: bool) -> None:
+    given = [*WORDS, f"dataset.path={home.project}/data.csv", f"name={name}"]
+    given = ["-m", *given, "seed=1,2"] if sweep else given
+    code, output = home(*given, cwd=home.elsewhere)
+    assert code == errors.USAGE, output
+    assert "name" in output
+    assert not list(home.elsewhere.iterdir()) and not (home.path / "x").exists()
+
+
+def test_a_name_by_interpolation(home: Home) -> None:
+    given = (*WORDS, f"dataset.path={home.project}/data.csv", "name=${dataset.path}")
+    for words in (given, ("-m", *given, "seed=1,2"), ("-m", *given[:-1], "name=a,b/c")):
+        code, output = home(*words, cwd=home.elsewhere)
+        assert code == errors.USAGE and "is not one file name" in output, output
+        assert not list(home.elsewhere.iterdir())
