@@ -31,8 +31,9 @@ from dtrain.errors import DamagedFile
 
 #: Bytes of the longest line; a longer one is damaged.
 LINE_BYTES = 1 << 20
-#: Of a file with more damaged lines than these nothing is read.
-DAMAGED = 100_000
+#: Of a file with more damaged lines than these, or more bytes in lines that are too long, nothing
+#: is read.
+DAMAGED, LONG_BYTES = 100_000, 2 << 30
 #: Bytes by which a follower knows the line again that it has read last.
 _KNOWN_BYTES = 4096
 #: Of events that are read here and elsewhere: the fields that they cannot do without.
@@ -190,6 +191,7 @@ class Follower:
         self._offset = 0
         self._last = b""  # end of the line that was read; each has its time: no two are alike
         self._long = False  # the offset is within a line that is too long
+        self._passed = 0  # bytes of such lines
         self._number = 0  # of lines that were read
         self._first = 0  # number of the first that is damaged
         self.damaged = 0
@@ -246,6 +248,9 @@ class Follower:
                 self._offset += len(piece)
                 self._last = piece[-_KNOWN_BYTES:]
                 line, self._long = b"" if self._long else piece, not ends
+                self._passed += len(piece) if self._long else 0
+                if self._passed > LONG_BYTES:
+                    raise DamagedFile(self._path, f"has lines of more than {LONG_BYTES:,} bytes")
                 if ends:
                     self._number += 1
                     yield line
@@ -255,7 +260,7 @@ class Follower:
         file.seek(self._offset - len(self._last))
         if file.read(len(self._last)) != self._last:
             self._offset, self._last, self._long = 0, b"", False
-            self._number = self._first = self.damaged = 0
+            self._number = self._first = self._passed = self.damaged = 0
         file.seek(self._offset)
 
 

@@ -17,6 +17,8 @@ _HEXADECIMAL = re.compile(r"[0-9a-f]{32}")
 _WORKER, _DIGITS = re.compile(r"worker-[0-9]{1,9}"), re.compile(r"[0-9]{1,9}")
 _ROLE = re.compile(r"[a-z]{1,32}")
 
+_BYTES = 8 << 20  # of the longest file; a job of a sweep takes some 500
+
 T = TypeVar("T")
 
 Count = Annotated[int, fields.between(0, LARGEST)]
@@ -237,7 +239,7 @@ def read(path: Path, kind: type[T]) -> T | None:
         DamagedFile: it cannot be used; the field is named.
         OSError: it cannot be read.
     """
-    value = files.read_json(path)
+    value = files.read_json(path, _BYTES)
     return None if value is None else check(value, kind, path)
 
 

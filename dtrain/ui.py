@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -31,7 +32,6 @@ START_SECONDS = 120.0  # importing MLflow is most of it
 STOP_SECONDS = 10.0  # then it is killed
 _LOG_BYTES = 1 << 16  # at the end of the server's log, that are looked at
 RUNS = 100  # in one address of a comparison
-_SQLITE = b"SQLite format 3\0"  # the beginning of every such file
 _NEWEST = 10  # runs, where none is of a sweep
 
 # Loopback is reached without the proxy that the environment may name.
@@ -164,9 +164,12 @@ def _check(output_dir: Path, port: int | None) -> None:
             "--output-dir", output_dir, "holds no tracking store (mlflow.db)",
             "the output_dir of tracked runs", "python -m dtrain, which makes one in ./outputs",
         )  # fmt: skip
-    with store.open("rb") as file:
-        if file.read(len(_SQLITE)) not in (_SQLITE, b""):
-            raise DamagedFile(store, "is not a SQLite database")
+    address = f"file:{quote(str(store.absolute()))}?mode=ro"
+    try:
+        with contextlib.closing(sqlite3.connect(address, uri=True)) as database:
+            database.execute("SELECT count(*) FROM sqlite_master")
+    except sqlite3.DatabaseError as error:
+        raise DamagedFile(store, f"cannot be used as a store ({error})") from None
     if port is None:
         return
     try:

@@ -249,6 +249,13 @@ def test_what_is_no_journal_is_not_read_to_its_end(path: Path) -> None:
         journal.read(path)
 
 
+def test_lines_without_an_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "LONG_BYTES", 4 << 20)
+    path.write_bytes(b"\0" * (6 << 20))
+    with pytest.raises(DamagedFile, match="has lines of more than"):
+        journal.read(path)
+
+
 def test_what_is_passed_over_with_skip_is_not_news(path: Path) -> None:
     follower = Follower(path)
     path.write_bytes(NOTICE * 3 + NOTICE[:9])
