@@ -48,7 +48,9 @@ def template(
     place = Place(root, None, listener.port, bystander.pid)
 
     def run(module: str, *words: str) -> None:
-        ended = commands(module, *words, cwd=place.work, environment=place.environment())
+        ended = commands(
+            module, *words, cwd=place.work, environment=place.environment(), timeout=300
+        )
         assert ended.code == 0, ended.output
 
     run("dtrain", *QUICK, *SMALL)
