@@ -125,7 +125,8 @@ def test_two_of_twenty_fail_and_are_run_again(dtrain, user_code) -> None:
         result = read_json(rundir(number).result) or {}
         assert result["step"] == 8
         steps = [e["step"] for e in journal.read(rundir(number).journal) if e["event"] == "start"]
-        assert steps == [0, 4]
+        # That of step 8 was saved, or begun, before the callback that failed.
+        assert steps in ([0, 4], [0, 8])
 
 
 def test_ctrl_c_saves_all_that_run(dtrain, user_code, monkeypatch: pytest.MonkeyPatch) -> None:
