@@ -155,7 +155,7 @@ def test_a_sweep_that_is_killed(command, dtrain, user_code, tmp_path: Path) -> N
     assert told()["status"] == "RUNNING"
     assert statuses() == ["FINISHED", "RUNNING", "WAITING"]
     saved = checkpoint.steps(rundir(1).checkpoints)
-    assert saved == [4]
+    assert saved in ([4], [4, 8]), "that of step 8 was begun before the callback"
     before = rundir(0).result.read_text()
 
     (tmp_path / "go").touch()
@@ -167,5 +167,5 @@ def test_a_sweep_that_is_killed(command, dtrain, user_code, tmp_path: Path) -> N
         [e["step"] for e in journal.read(rundir(n).journal) if e["event"] == "start"]
         for n in range(3)
     ]
-    assert starts == [[0], [0, 4], [0]]
+    assert starts == [[0], [0, saved[-1]], [0]]
     assert (read_json(rundir(1).result) or {})["examples"] == 3 * 128
