@@ -73,10 +73,6 @@ def _config(rundir: RunDir, whole: Path, to: str | None) -> DictConfig:
     """
     config = files.read_yaml(rundir.config)
     schemas.check(files.read_plain(rundir.config), schemas.Config, rundir.config)
-<<<<<<< HEAD
-    command = files.read_json(rundir.command)
-    consent.grant_own(command)
-=======
     # ORDER: before anything is sent: of a damaged run nothing is.
     for path, kind in (
         (rundir.result, schemas.Result),
@@ -85,7 +81,8 @@ def _config(rundir: RunDir, whole: Path, to: str | None) -> DictConfig:
         (rundir.cluster, schemas.Cluster),
     ):
         schemas.read(path, kind)
->>>>>>> records
+    command = files.read_json(rundir.command)
+    consent.grant_own(command)
     written = private.written(config.tracking).get("uri")
     if to is not None:
         config.tracking.uri = to

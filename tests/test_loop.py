@@ -739,6 +739,24 @@ def test_a_stop_during_the_last_validation_leaves_it_too(tmp_path: Path) -> None
 
 
 @pytest.mark.task
+def test_a_fork_that_has_no_validation_any_more(tmp_path: Path) -> None:
+    from dtrain.errors import Interrupted
+
+    first, callback = Scripted(Clock()), recorder()
+    run = looped(tmp_path / "run", first, validation_examples=3, stopping=lambda: first.step >= 10)
+    with pytest.raises(Interrupted):
+        run.loop.run()
+    past = run.newest
+    assert past.meta["pending_validation"]
+    second = Scripted(Clock(), start=10)
+    again = looped(tmp_path / "fork", second, callbacks=[callback], checkpoint_epochs=1)
+    again.loop.run(past)
+    assert [entry[:2] for entry in callback.seen[:-1]] == [("end", 0), ("begin", 1), ("end", 1)]
+    assert callback.seen[0][2] == {"loss": 5.5}
+    assert again.newest.meta["pending_validation"] is False
+
+
+@pytest.mark.task
 def test_that_there_is_something_to_save_is_told_once(tmp_path: Path) -> None:
     steps = Scripted(Clock())
     trained = looped(tmp_path / "run", steps)

@@ -259,7 +259,7 @@ class Loop:
             validation = {f"val_{name}": value for name, value in found.items()}
             self._records.point(self.step, epoch + 1, validation)
             logs.update(validation)
-        self._epoch = Sums()
+        self._pending, self._epoch = False, Sums()
         self.logs = logs
         self._callbacks.hooks.on_epoch_end(epoch, logs)
         self._records.epoch_ended(self.step, self._model)
@@ -285,7 +285,6 @@ class Loop:
             )  # fmt: skip
         if sums is None:
             self._saving.interrupt(self.step, taken)
-        self._pending = False
         self.evaluated = sums.examples
         logs = self._steps.results(sums)
         hooks.on_test_end(logs)
@@ -293,6 +292,7 @@ class Loop:
 
     def _save(self) -> None:
         """Take a snapshot and have it written while training goes on."""
+        self._records.wait()  # the one before need not be in memory any more
         self._saving.submit(self.step, self._take())
 
     def _take(self) -> Snapshot | None:

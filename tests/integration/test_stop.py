@@ -6,18 +6,23 @@ file operation of a save. 9 here, 100 by ``make test-faults``.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import random
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dtrain import checkpoint
-from tests.conftest import Run
-from tests.integration.test_failures import processes
+from tests.conftest import QUICK, Run
+from tests.integration.test_failures import command as command  # a fixture
+from tests.integration.test_failures import processes, until
 from tests.integration.test_kill import BASE, STEPS, STRATEGIES, USER, seconds, state, undisturbed
 
 WITH = {
@@ -137,3 +142,99 @@ def test_the_bits_are_those_of_a_run_that_was_not_stopped(
     left = {path.name for path in resumed.rundir.path.iterdir()}
     assert "model.keras" in left and not any(name.startswith(".saving") for name in left)
     assert len(list(resumed.rundir.checkpoints.iterdir())) <= 4
+
+
+def test_a_validation_that_outlives_its_time(dtrain, user_code, tmp_path: Path) -> None:
+    """One that nothing can end but force: the epoch before it is not lost."""
+    user_code(USER)
+    words = (*BASE, *WITH["one_device"])
+    if "one_device" not in undisturbed:
+        whole = dtrain(*words)
+        assert whole.code == 0, whole.output
+        undisturbed["one_device"] = state(whole), seconds(whole)
+        os.rename("outputs", "whole")
+    what = order(random.Random(0), "one_device", "validation", 4)
+    Path("stop.json").write_text(json.dumps({**what, "hang": True}))
+    run = dtrain(*words, "checkpoint.every_steps=null", "launcher.grace_seconds=2")
+    assert run.code == 75, run.output
+    assert "ended by force" in run.output
+    newest, problems = checkpoint.newest(run.rundir.checkpoints)
+    assert (newest.step, newest.meta["pending_validation"], problems) == (20, True, [])
+    assert [e["step"] for e in run.events("metrics") if "val_loss" in e["metrics"]] == [10]
+    resumed = dtrain(f"resume={run.rundir.path}", "checkpoint.every_steps=3")
+    assert resumed.code == 0, resumed.output
+    assert state(resumed) == undisturbed["one_device"][0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_command_that_is_still_looking_at_its_data(
+    number: signal.Signals, command, dtrain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was made for it, or the run is as it was."""
+    words = ("dataset=digits", "model=mlp", "tracking=none", "trainer.epochs=1")
+    run = dtrain(*words)
+    assert run.code == 0, run.output
+    before = {path: path.read_bytes() for path in Path("outputs").rglob("*") if path.is_file()}
+    # The file of the digits is a pipe, in every command from here on: who reads it waits for ever.
+    pipe = tmp_path / "slow" / "datasets" / "data" / "digits.csv.gz"
+    pipe.parent.mkdir(parents=True)
+    os.mkfifo(pipe)
+    (tmp_path / "slow" / "sklearn.py").touch()
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}/slow:{Path(__file__).parents[2]}")
+    held: list[int] = []
+
+    def read() -> bool:
+        with contextlib.suppress(OSError):  # nobody has opened it
+            held.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+        return bool(held)
+
+    for arguments, code in ((words, 1), ((f"resume={run.rundir.path}", "trainer.epochs=2"), 75)):
+        started = command(*arguments)
+        until(read, lambda started=started: started.output)
+        started.process.send_signal(number)
+        assert started.process.wait(60) == code, started.output
+        os.close(held.pop())
+        assert "Traceback" not in started.output
+        after = {path: path.read_bytes() for path in Path("outputs").rglob("*") if path.is_file()}
+        assert after == before
+
+
+#: Takes the terminal on its standard input for its own, as a shell's session does.
+SESSION = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.executable, [sys.executable, "-m", "dtrain", *sys.argv[1:]])
+"""
+
+
+def test_a_terminal_that_is_closed(tmp_path: Path) -> None:
+    """Every process of it is told by SIGHUP, and none can print any more."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", SESSION, *QUICK, "trainer.epochs=20000",
+         "trainer.log_every_steps=1000"],
+        cwd=tmp_path, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    os.set_blocking(ours, False)
+    shown = b""
+
+    def saved() -> bool:
+        nonlocal shown
+        with contextlib.suppress(BlockingIOError):
+            shown += os.read(ours, 1 << 16)
+        return any(tmp_path.glob("outputs/*/*/checkpoints/latest"))
+
+    try:
+        until(saved, lambda: shown.decode())
+        os.close(ours)
+        assert process.wait(60) == 75
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    [path] = tmp_path.glob("outputs/*/*/result.json")
+    result = json.loads(path.read_text())
+    assert result["status"] == "KILLED"
+    newest, _ = checkpoint.newest(path.parent / "checkpoints")
+    assert newest is not None and newest.step == result["step"]
+    until(lambda: processes(tmp_path) == {}, lambda: processes(tmp_path), 20)
