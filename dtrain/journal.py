@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from dtrain import files, schemas
+from dtrain import files, reading, schemas
 from dtrain.errors import DamagedFile
 
 #: Bytes of the longest line; a longer one is damaged.
@@ -116,7 +116,7 @@ class Journal:
 
 def _cut_torn(path: Path) -> None:
     """Cut off what stands behind the last newline."""
-    with os.fdopen(files.open_read(path), "rb") as file:
+    with os.fdopen(reading.open_read(path), "rb") as file:
         end = begin = os.fstat(file.fileno()).st_size
         found = -1
         while found < 0 < begin:
@@ -236,7 +236,7 @@ class Follower:
     def _lines(self) -> Iterator[bytes]:
         """Yield the lines completed since the last call; one that is too long is empty."""
         try:
-            descriptor = files.open_read(self._path)
+            descriptor = reading.open_read(self._path)
         except (FileNotFoundError, NotADirectoryError):
             return
         with os.fdopen(descriptor, "rb") as file:
@@ -296,7 +296,7 @@ def _sound(event: dict[str, Any]) -> bool:
             _number(value)
         elif name in _TEXTS and not isinstance(value, str):
             return False
-        files.check_value(value)
+        reading.check_value(value)
     return all(event.get(name, 0) is not None for name in ("step", "epoch", "metrics"))
 
 

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from dtrain import files
+from dtrain import files, reading
 from dtrain.errors import UsageError
 
 
@@ -74,7 +74,7 @@ class RunDir:
     def holder(self) -> str:
         """Return the id of the process that took the folder last; ``?`` where it is not there."""
         try:
-            text = files.read_bytes(self.path / ".lock", 100).decode().strip()
+            text = reading.read_bytes(self.path / ".lock", 100).decode().strip()
         except (OSError, UsageError, UnicodeDecodeError):
             return "?"
         return text if text.isdecimal() and text.isascii() else "?"
@@ -107,4 +107,4 @@ def read_json(path: Path) -> dict[str, Any] | None:
         DamagedFile: it is no regular file, too long, too deep, or not a JSON object.
         OSError: it cannot be read.
     """
-    return files.read_json(path)
+    return reading.read_json(path)

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypedDict, TypeVar, cast
 
-from dtrain import fields, files
+from dtrain import fields, reading
 from dtrain.errors import DamagedFile
 
 LARGEST = fields.LARGEST
@@ -25,7 +25,7 @@ Count = Annotated[int, fields.between(0, LARGEST)]
 #: A number that may be NaN or infinite.
 Number = float
 Seconds = Annotated[float, fields.between(0, LATEST)]
-Name = Annotated[str, files.component]
+Name = Annotated[str, reading.component]
 Identifier = Annotated[str, fields.like(_HEXADECIMAL, "32 hexadecimal digits")]
 
 
@@ -239,7 +239,7 @@ def read(path: Path, kind: type[T]) -> T | None:
         DamagedFile: it cannot be used; the field is named.
         OSError: it cannot be read.
     """
-    value = files.read_json(path, _BYTES)
+    value = reading.read_json(path, _BYTES)
     return None if value is None else check(value, kind, path)
 
 

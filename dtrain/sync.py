@@ -11,7 +11,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from dtrain import errors, files, schemas
+from dtrain import errors, reading, schemas
 from dtrain.controller import consent, private
 from dtrain.controller.tracking import Store, reason, ship_folder
 from dtrain.controller.tracking.parent import jobs_of, record
@@ -38,7 +38,7 @@ def sync(path: str, to: str | None = None) -> str:
     """
     whole = Path(path).absolute()
     if whole.is_dir():
-        files.check_tree(whole)
+        reading.check_tree(whole)
     sweep = schemas.read(whole / "sweep.json", schemas.Sweep)
     folders = [RunDir(whole)] if sweep is None else jobs_of(whole)
     configs = [(rundir, _config(rundir, whole, to)) for rundir in folders if _is_run(rundir)]
@@ -71,8 +71,8 @@ def _config(rundir: RunDir, whole: Path, to: str | None) -> DictConfig:
         whole: its folder, or that of its sweep.
         to: as of :func:`sync`.
     """
-    config = files.read_yaml(rundir.config)
-    schemas.check(files.read_plain(rundir.config), schemas.Config, rundir.config)
+    config = reading.read_yaml(rundir.config)
+    schemas.check(reading.read_plain(rundir.config), schemas.Config, rundir.config)
     # ORDER: before anything is sent: of a damaged run nothing is.
     for path, kind in (
         (rundir.result, schemas.Result),
@@ -81,7 +81,7 @@ def _config(rundir: RunDir, whole: Path, to: str | None) -> DictConfig:
         (rundir.cluster, schemas.Cluster),
     ):
         schemas.read(path, kind)
-    command = files.read_json(rundir.command)
+    command = reading.read_json(rundir.command)
     consent.grant_own(command)
     written = private.written(config.tracking).get("uri")
     if to is not None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from dtrain import files, plainyaml
+from dtrain import plainyaml, reading
 from dtrain.errors import DamagedFile
 
 CONF = Path(__file__).parent.parent / "conf"
@@ -21,7 +21,7 @@ SCALARS = [
 
 def test_values_are_those_that_omegaconf_reads(tmp_path: Path) -> None:
     for path in CONF.rglob("*.yaml"):
-        found = files.read_yaml(path)
+        found = reading.read_yaml(path)
         assert OmegaConf.to_container(found) == OmegaConf.to_container(OmegaConf.load(path)), path
     for scalar in SCALARS:
         path = tmp_path / "a.yaml"
@@ -30,9 +30,9 @@ def test_values_are_those_that_omegaconf_reads(tmp_path: Path) -> None:
             expected = repr(OmegaConf.to_container(OmegaConf.load(path)))
         except Exception:
             with pytest.raises(DamagedFile):
-                files.read_plain(path)
+                reading.read_plain(path)
             continue
-        assert repr(files.read_plain(path)) == expected, scalar
+        assert repr(reading.read_plain(path)) == expected, scalar
 
 
 REFUSED = {
@@ -68,7 +68,7 @@ def test_what_is_refused(text: str, message: str) -> None:
 def files_value(text: str) -> None:
     found = plainyaml.parse(text.encode(), Path("a.yaml"))
     try:
-        files.check_value(found)
+        reading.check_value(found)
     except ValueError as error:
         raise plainyaml.damaged(Path("a.yaml"), error) from None
 

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dtrain import errors, files
+from dtrain import errors, reading
 from dtrain.checkpoint import store, writer
 from dtrain.checkpoint.arrays import digest
 from dtrain.checkpoint.format import MANIFEST, STATE, Checkpoint, load, read_manifest
@@ -63,7 +63,7 @@ def _saved(path: Path) -> str:
 def _mode(config: Path) -> str | None:
     """Return which objective is better in the run of ``config``; None where that is not known."""
     try:
-        found = files.read_plain(config).get("objective_mode")
+        found = reading.read_plain(config).get("objective_mode")
     except (OSError, DamagedFile):  # it only costs a mark
         return None
     return found if found in ("max", "min") else None

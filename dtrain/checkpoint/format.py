@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from dtrain import files, schemas
+from dtrain import files, reading, schemas
 from dtrain.checkpoint import disk
 from dtrain.checkpoint.arrays import PIECE, canonical, decode, digest, dtypes, encode
 from dtrain.errors import CheckpointError, DamagedFile
@@ -149,8 +149,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """
     file = path / MANIFEST
     try:
-        data = files.read_bytes(file)
-        manifest = files.parse_json(data, file)
+        data = reading.read_bytes(file)
+        manifest = reading.parse_json(data, file)
         sound = manifest["sha256"] == _checksum(manifest)
         if not sound or data != _text(manifest):  # JSON has several spellings: \u00e9, \u00E9
             raise CheckpointError(f"{file} does not match its checksum")
@@ -198,7 +198,7 @@ def _read(path: Path, expected: dict[str, Any], dtypes: dict[str, str]) -> dict[
         ValueError, KeyError, TypeError, EOFError: as of :func:`_decode`, of a file that is.
     """
     found = hashlib.sha256()
-    with os.fdopen(files.open_read(path), "rb", buffering=0) as file:
+    with os.fdopen(reading.open_read(path), "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         if size != expected["bytes"]:
             raise CheckpointError(f"{path} has {size} bytes and should have {expected['bytes']}")

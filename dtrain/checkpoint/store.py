@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from dtrain import files
+from dtrain import files, reading
 from dtrain.checkpoint import disk, format
 from dtrain.checkpoint.arrays import non_finite
 from dtrain.checkpoint.format import Checkpoint, load, write
@@ -63,7 +63,7 @@ def committed(folder: Path) -> int | None:
     """
     path = folder / POINTER
     try:
-        data = files.read_bytes(path, _POINTER_BYTES)
+        data = reading.read_bytes(path, _POINTER_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -71,7 +71,7 @@ def committed(folder: Path) -> int | None:
     except DamagedFile as error:
         raise CheckpointError(str(error)) from error
     try:
-        step = files.parse_json(data, path)["step"]
+        step = reading.parse_json(data, path)["step"]
     except (DamagedFile, KeyError) as error:
         raise CheckpointError(f"{path} is damaged: it is no pointer") from error
     if type(step) is not int or step < 0:
@@ -208,7 +208,7 @@ def _commit(folder: Path, step: int) -> None:
 
 def _bytes(path: Path) -> bytes | None:
     try:
-        return files.read_bytes(path, _POINTER_BYTES)
+        return reading.read_bytes(path, _POINTER_BYTES)
     except (OSError, DamagedFile):
         return None
 

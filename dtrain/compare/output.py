@@ -11,7 +11,7 @@ import os
 import re
 from pathlib import Path
 
-from dtrain import files
+from dtrain import files, reading
 from dtrain.errors import DamagedFile, UsageError
 
 PAGE, RUNS, CURVES = "comparison.html", "comparison.csv", "curves.csv"
@@ -74,7 +74,7 @@ def _sha(data: bytes) -> str:
 def _listed(page: Path) -> set[tuple[str, str]]:
     """Return the names and checksums in the last line of a page."""
     try:
-        last = files.read_bytes(page, _BYTES).rpartition(_LINE.encode())[2]
+        last = reading.read_bytes(page, _BYTES).rpartition(_LINE.encode())[2]
     except (OSError, DamagedFile):
         return set()
     if not last.endswith(b" -->\n") or b"\n" in last[:-1]:
@@ -86,8 +86,8 @@ def _checksum(path: Path, is_page: bool) -> str | None:
     """Return the checksum of a file, of a page without its last line; None of no regular file."""
     try:
         if is_page:
-            return _sha(files.read_bytes(path, _BYTES).rpartition(_LINE.encode())[0])
-        with os.fdopen(files.open_read(path), "rb") as file:
+            return _sha(reading.read_bytes(path, _BYTES).rpartition(_LINE.encode())[0])
+        with os.fdopen(reading.open_read(path), "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except DamagedFile:
         return None

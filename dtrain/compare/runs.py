@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from dtrain import files, schemas, secrets
+from dtrain import reading, schemas, secrets
 from dtrain.controller.tracking import flatten
 from dtrain.errors import DamagedFile, UsageError, printable
 from dtrain.journal import Follower
@@ -107,7 +107,7 @@ def read(folder: Path, name: str) -> Run:
     rundir, run = RunDir(folder), Run(name, printable(str(folder)))
     try:
         # References to the environment stay what they are: they may stand for secrets.
-        run.config = public(files.read_plain(rundir.config))
+        run.config = public(reading.read_plain(rundir.config))
         if len(run.config) > KEYS:
             raise DamagedFile(rundir.config, f"has more than {KEYS:,} keys")
         passed = _read_curves(rundir.journal, run)
@@ -172,7 +172,7 @@ def _below(
         yield from ((folder / job["folder"], job) for job in sweep["jobs"])
     elif (folder / "config.yaml").is_file() and (folder / "cluster.json").is_file():
         yield folder, None
-    elif depth < files.FOLDERS:
+    elif depth < reading.FOLDERS:
         with os.scandir(folder) as entries:
             inside = [
                 Path(each.path)

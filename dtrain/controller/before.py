@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from dtrain import files
+from dtrain import files, reading
 from dtrain.errors import DamagedFile
 
 FOLDER = ".before"
@@ -92,7 +92,7 @@ def restore(folder: Path, logs: bool) -> None:
 
 def _index(folder: Path) -> dict[str, Any] | None:
     path = folder / FOLDER / INDEX
-    index = files.read_json(path)
+    index = reading.read_json(path)
     if index is None:
         return None
     names, sizes = index.get("files"), index.get("logs")
@@ -149,7 +149,7 @@ def starts(journal: Path) -> set[bytes]:
         DamagedFile: it is no regular file.
     """
     try:
-        with os.fdopen(files.open_read(journal), "rb") as file:
+        with os.fdopen(reading.open_read(journal), "rb") as file:
             return {line for line in file if b'"start"' in line[:40] and line.endswith(b"\n")}
     except FileNotFoundError:
         return set()

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from dtrain import files
+from dtrain import reading
 from dtrain.controller import before
 from dtrain.errors import DamagedFile, UsageError
 from dtrain.rundir import RunDir
@@ -18,7 +18,7 @@ def check_name(name: object) -> str:
     Raises:
         UsageError: it is not one file name.
     """
-    problem = files.component(name)
+    problem = reading.component(name)
     if problem is not None:
         raise UsageError(
             "name", name, problem, "a file name: letters, digits and the like, without /",
@@ -54,7 +54,7 @@ def open_existing(path: str | os.PathLike[str], key: str) -> RunDir:
     """
     rundir = RunDir(path)
     try:
-        files.check_tree(rundir.path)
+        reading.check_tree(rundir.path)
         if os.path.lexists(rundir.path / before.FOLDER):
             descriptor = rundir.lock()
             if descriptor is not None:  # else the command that is at work there will do it
@@ -79,7 +79,7 @@ def read_command(rundir: RunDir) -> dict[str, Any] | None:
         DamagedFile: it is not as dtrain writes it.
         OSError: it cannot be read.
     """
-    found = files.read_json(rundir.command)
+    found = reading.read_json(rundir.command)
     if found is not None:
         check_command(found, rundir.command)
     return found

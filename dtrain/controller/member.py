@@ -10,7 +10,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from dtrain import errors, files, secrets, targets
+from dtrain import errors, files, reading, secrets, targets
 from dtrain.cluster import Cluster, Task
 from dtrain.controller import report, result
 from dtrain.controller.connection import BEAT
@@ -125,7 +125,7 @@ def _folder(config: DictConfig, cluster: Cluster, place: Place) -> RunDir:
 def _job(rundir: RunDir) -> str | None:
     """Return the random name of the run that a folder is of, None if it has none."""
     try:
-        job = (files.read_json(rundir.cluster) or {}).get("job")
+        job = (reading.read_json(rundir.cluster) or {}).get("job")
     except (OSError, DamagedFile):
         return None
     return job if isinstance(job, str) and job else None

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from dtrain import files
+from dtrain import reading
 
 #: Bytes of a message, of a line with its code, and of the first lines of a connection.
 LONGEST = 1 << 20
@@ -73,7 +73,7 @@ KINDS: dict[str, dict[str, Callable[[Any], bool]]] = {
 
 def is_name(text: str) -> bool:
     """Say whether ``text`` is the name of a file or folder, one component and no hidden one."""
-    return files.component(text) is None and not text.startswith(".")
+    return reading.component(text) is None and not text.startswith(".")
 
 
 def parse(data: bytes) -> Message | None:

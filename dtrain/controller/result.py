@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from dtrain import checkpoint, files, schemas, secrets
+from dtrain import checkpoint, reading, schemas, secrets
 from dtrain.cluster import Cluster
 from dtrain.controller import report
 from dtrain.controller.progress import without_chatter
@@ -35,7 +35,7 @@ def error(events: list[dict[str, Any]]) -> str | None:
 def last_words(log: Path) -> str:
     """Return the last lines of a task's log, of which each is cut where it is too long."""
     try:
-        descriptor = files.open_read(log)
+        descriptor = reading.open_read(log)
     except FileNotFoundError:
         return "it left no log"
     except (OSError, DamagedFile) as error:

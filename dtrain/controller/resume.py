@@ -13,7 +13,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain import checkpoint, files, identity, secrets, targets
+from dtrain import checkpoint, identity, reading, secrets, targets
 from dtrain.controller import consent
 from dtrain.controller.folder import open_existing, read_command
 from dtrain.errors import CheckpointError, DamagedFile, UsageError
@@ -116,7 +116,7 @@ def find(config: DictConfig, words: dict[str, Any]) -> str | None:
             open_existing(rundir.path, "resume")
             if identity.config_hash(_load(rundir)) != hashed:
                 continue  # the same words meant something else
-            result = files.read_json(rundir.result) or {}
+            result = reading.read_json(rundir.result) or {}
         except (UsageError, OSError) as error:
             print(f"resume={AUTO}: passed over {rundir.path}: {error}", file=sys.stderr)
             continue
@@ -137,7 +137,7 @@ def _load(rundir: RunDir) -> DictConfig:
     """
     try:
         # Without the secrets: what it refers to may be gone from the environment, or another.
-        plain = OmegaConf.to_container(files.read_yaml(rundir.config), resolve=False)
+        plain = OmegaConf.to_container(reading.read_yaml(rundir.config), resolve=False)
         config = OmegaConf.create(secrets.hide(plain))
         OmegaConf.resolve(config)
         identity.fingerprints(config)

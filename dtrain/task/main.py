@@ -15,7 +15,7 @@ from typing import Any
 import keras
 from omegaconf import DictConfig
 
-from dtrain import checkpoint, errors, files, identity, secrets, targets
+from dtrain import checkpoint, errors, files, identity, reading, secrets, targets
 from dtrain.cluster import Cluster, Task
 from dtrain.errors import DtrainError, UsageError, nearest
 from dtrain.journal import Journal
@@ -51,7 +51,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda word:
     stop = Stop(tell=lambda: say("stop"))
     stop.install()  # ORDER: before anything that may take long
     rundir = RunDir(run_path)
-    config = files.read_yaml(rundir.config)
+    config = reading.read_yaml(rundir.config)
     cluster = Cluster.from_json(read_json(rundir.cluster) or {}, rundir.cluster)
     task = cluster.task(task_name)
     journal: Journal | None = None

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import strategies
 from omegaconf import OmegaConf
 
-from dtrain import checkpoint, files, journal, schemas
+from dtrain import checkpoint, journal, reading, schemas
 from dtrain.checkpoint import __main__ as show
 from dtrain.checkpoint import format, store
 from dtrain.cluster import Cluster, Task
@@ -176,9 +176,9 @@ def in_run(read: Callable[[Path], object]) -> Callable[[Path], object]:
 
 TARGETS = [
     Target("0/config.yaml", variants.of_yaml, (
-        compared, in_run(lambda run: files.read_yaml(run / "config.yaml")), shown,
+        compared, in_run(lambda run: reading.read_yaml(run / "config.yaml")), shown,
         in_run(lambda run: schemas.check(
-            files.read_plain(run / "config.yaml"), schemas.Config, "config.yaml"
+            reading.read_plain(run / "config.yaml"), schemas.Config, "config.yaml"
         )),
     )),
     Target("0/command.json", variants.of_json, (
@@ -186,7 +186,7 @@ TARGETS = [
     )),
     Target("0/cluster.json", variants.of_json, (
         compared,
-        in_run(lambda run: Cluster.from_json(files.read_json(run / "cluster.json") or {})),
+        in_run(lambda run: Cluster.from_json(reading.read_json(run / "cluster.json") or {})),
     )),
     Target("0/progress.json", variants.of_json, (displayed,)),
     Target("0/tracking.json", variants.of_json, (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from dtrain import files
+from dtrain import reading
 from dtrain.controller.folder import check_command
 from dtrain.errors import DamagedFile
 
@@ -71,7 +71,7 @@ def check(data: dict[str, Any], path: Path) -> None:
         if job["number"] in numbers:
             raise DamagedFile(path, f"is that of another job, too: {job['number']}", place)
         numbers.add(job["number"])
-        files.below(path.parent, job["folder"], path, f"{place}.folder")
+        reading.below(path.parent, job["folder"], path, f"{place}.folder")
         log = PurePosixPath(job["log"] or "")
         if log.is_absolute() or ".." in log.parts:
             raise DamagedFile(path, f"{str(log)[:80]!r} is not below the sweep", f"{place}.log")

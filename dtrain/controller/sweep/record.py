@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain import files, identity
+from dtrain import files, identity, reading
 from dtrain.controller import before, consent
 from dtrain.controller.folder import open_existing, unwritable
 from dtrain.controller.job import Outcome
@@ -211,7 +211,7 @@ def read(folder: Path) -> Record:
     if folder.is_dir():
         open_existing(folder, "sweep.resume")
         try:
-            data = files.read_json(folder / FILE)
+            data = reading.read_json(folder / FILE)
         except OSError as error:
             raise unwritable("sweep.resume", folder, "it cannot be read", error) from None
     if data is None:
@@ -281,12 +281,12 @@ def past(record: Record, draft: Draft) -> tuple[str | None, Outcome | None]:
         return None, None
     rundir = open_existing(record.folder / folder, "sweep.resume")
     try:
-        if identity.job_hash(files.read_yaml(rundir.config)) != draft.hash:
+        if identity.job_hash(reading.read_yaml(rundir.config)) != draft.hash:
             return None, None
     except (OSError, DamagedFile, OmegaConfBaseException):  # not written yet, or spoilt
         return None, None
     try:
-        result = files.read_json(rundir.result) or {}
+        result = reading.read_json(rundir.result) or {}
     except DamagedFile:
         result = {}
     wanted = ("status", "exit_code", "objective", "seconds", "pruned")

@@ -11,7 +11,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from dtrain import files, schemas, secrets
+from dtrain import reading, schemas, secrets
 from dtrain.controller import consent, private
 from dtrain.controller.tracking.courier import Courier
 from dtrain.controller.tracking.family import parent
@@ -136,8 +136,8 @@ def _ship(rundir: RunDir) -> bool:
         if lock is None:
             return False
         try:
-            config = files.read_yaml(rundir.config)
-            command = files.read_json(rundir.command)
+            config = reading.read_yaml(rundir.config)
+            command = reading.read_json(rundir.command)
             if not consent.is_own_address(command, private.address(config)):
                 return False  # `dtrain.sync` says why
             ship_folder(config, rundir)
