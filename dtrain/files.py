@@ -154,6 +154,25 @@ def truncate(path: Path, size: int) -> None:
         os.close(descriptor)
 
 
+def write_key(path: Path, key: bytes) -> None:
+    """Make a file that its user alone may read; where there is one, that one stays.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary = aside(path)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(temporary, flags, 0o600), "wb") as file:
+            file.write(key)
+        # ORDER: it appears as a whole, and the first of several commands makes it for all.
+        with contextlib.suppress(FileExistsError):
+            os.link(temporary, path)
+    finally:
+        remove(temporary)
+
+
 # Replacing and removing
 
 

@@ -9,23 +9,20 @@ anything, and so may a defect in TensorFlow, Keras or another library that reads
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from omegaconf import OmegaConf
 
-from dtrain import errors, here, kinds
+from dtrain import here, kinds
+from dtrain.callables import KNOWN, blame, check_kinds, signature_of
 from dtrain.errors import UsageError, nearest
 from dtrain.here import TRUST
 
-#: dtrain and Keras, of which some names may be given without trust, and all only one by one. Their
-#: functions check their arguments, or fail over them.
-KNOWN = ("dtrain", "keras")
 #: A path that a callback writes to: fields of plain names alone, which no attribute is read by.
 _FIELD = re.compile(r"\{\w+(:[\w.,]*)?\}")
 
@@ -279,7 +276,7 @@ def _make(
 ) -> Any:
     function = locate(node["_target_"], f"{key}._target_", argument)
     given = arguments(node, key)
-    signature = _signature(function)
+    signature = signature_of(function)
     for name, value in (derived or {}).items():
         if name in signature.parameters and given.get(name) is None:
             given[name] = value
@@ -305,75 +302,9 @@ def _make(
             ", ".join(takes),
             f"{key}.{near or (takes[0] if takes else name)}=...",
         ) from None
-    if _home(function) in KNOWN:
-        _check_kinds(node["_target_"], signature, given, key)
+    if _home(function).split(".")[0] in KNOWN:
+        check_kinds(node["_target_"], signature, given, key)
     if partial:
         return functools.partial(function, **given)
     with blame(key, node, f"{_home(function)}."):
         return function(**given)
-
-
-def _check_kinds(
-    target: str, signature: inspect.Signature, given: Mapping[str, Any], key: str
-) -> None:
-    """Refuse a text or a node where the default of an argument is a number, or true or false.
-
-    Much of Keras has no types, takes whatever it is given, and fails over it in the midst of a run.
-
-    Raises:
-        UsageError: for the first one found.
-    """
-    for name, value in given.items():
-        parameter = signature.parameters.get(name)
-        default = None if parameter is None else parameter.default
-        if isinstance(default, bool) and not isinstance(value, bool | None):
-            accepted = "true or false"
-        elif isinstance(default, int | float) and isinstance(value, str | Mapping | bool):
-            if isinstance(default, bool) or (isinstance(value, bool) and default in (0, 1)):
-                continue  # some flags are numbers
-            accepted = "a number"
-        else:
-            continue
-        raise UsageError(
-            f"{key}.{name}", value, f"{target} takes {accepted} there", accepted,
-            f"{key}.{name}={str(default).lower()}",
-        )  # fmt: skip
-
-
-@contextlib.contextmanager
-def blame(key: str, node: Mapping[str, Any], target: str) -> Iterator[None]:
-    """Turn an error of dtrain's or Keras' own function into one of the values that it was given.
-
-    That of a user's own function keeps its traceback: who wrote it has to see where it failed. So
-    do errors of a disk, a network or the memory.
-
-    Args:
-        key: where the node stands in the configuration.
-        node: the values.
-        target: the name of the function.
-
-    Raises:
-        UsageError: in the place of such an error.
-    """
-    try:
-        yield
-    except (errors.DtrainError, OSError, MemoryError):
-        raise
-    except Exception as error:
-        if target.partition(".")[0] not in KNOWN:
-            raise
-        given = {k: v for k, v in node.items() if k != "_target_" and v not in (None, False)}
-        values = ", ".join(f"{name}={value}" for name, value in given.items())
-        text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # Keras prints in bold
-        problem = " ".join(text.split())[:500] or type(error).__name__
-        raise UsageError(
-            key, f"{node.get('_target_')}({values[:200]})", f"cannot be made so ({problem})",
-            "values that it takes", f"{key}.NAME=VALUE, or {key}=ANOTHER",
-        ) from error  # fmt: skip
-
-
-def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    try:
-        return inspect.signature(function)
-    except ValueError:  # of a built-in that does not tell: it checks its arguments itself
-        return inspect.Signature([inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)])

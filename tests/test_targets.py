@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from dtrain import datasets, targets
+from dtrain import callables, datasets, targets
 from dtrain.cluster import Cluster
 from dtrain.controller.launchers import Local
 from dtrain.errors import UsageError
@@ -18,7 +18,7 @@ from dtrain.errors import UsageError
 SOURCE = """
 import os
 from os import system as imported
-from dtrain import targets
+from dtrain import callables, targets
 
 class Made:
     def __init__(self, **given):
@@ -474,8 +474,8 @@ def test_values_that_keras_takes() -> None:
 
 
 def test_an_error_of_a_users_own_function_stays_what_it_is(mine: None) -> None:
-    with pytest.raises(ZeroDivisionError), targets.blame("model", {"a": 1}, "mine.build"):
+    with pytest.raises(ZeroDivisionError), callables.blame("model", {"a": 1}, "mine.build"):
         1 / 0  # noqa: B018
     for own in (OSError, MemoryError):
-        with pytest.raises(own), targets.blame("model", {"a": 1}, "keras.Model"):
+        with pytest.raises(own), callables.blame("model", {"a": 1}, "keras.Model"):
             raise own

@@ -5,7 +5,6 @@ It stands in a variable of the environment or in a file of the user's, and nowhe
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import stat
@@ -67,18 +66,8 @@ def make() -> bytes:
         UsageError: there is no home to write it in.
     """
     path = Path(os.path.expanduser(FILE))
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(temporary, flags, 0o600), "w") as file:
-            file.write(secrets.token_hex(32) + "\n")
-        try:
-            # ORDER: it appears as a whole, and the first of several commands makes it for all.
-            with contextlib.suppress(FileExistsError):
-                os.link(temporary, path)
-        finally:
-            files.remove(temporary)
+        files.write_key(path, secrets.token_hex(32).encode() + b"\n")
     except OSError as error:
         raise _problem(f"no key can be made in {FILE} ({error.strerror})",
                        f"a key in the variable {VARIABLE}", _MAKE) from None  # fmt: skip

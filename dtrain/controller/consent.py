@@ -20,6 +20,7 @@ from typing import Any
 
 from omegaconf import Node, OmegaConf
 
+from dtrain import files
 from dtrain.errors import UsageError
 
 #: Names of variables, with commas between them, that a configuration from elsewhere may read.
@@ -218,17 +219,7 @@ def _key() -> bytes | None:
     path = Path(home) / "dtrain" / "key"
     try:
         if not path.is_file():
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            temporary = path.with_name(f".{randomness.token_hex(8)}")
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(randomness.token_bytes(32))
-            try:
-                os.link(temporary, path)  # of two commands that make one, the first
-            except FileExistsError:
-                pass
-            finally:
-                temporary.unlink()
+            files.write_key(path, randomness.token_bytes(32))
         key = path.read_bytes()
     except OSError:
         return None

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from omegaconf import DictConfig, OmegaConf
 
-from dtrain import targets
+from dtrain import callables, targets
 from dtrain.errors import UsageError
 from dtrain.sources import Splits
 from dtrain.targets import plain
@@ -32,9 +32,11 @@ def dataset(config: DictConfig) -> tuple[Splits, pipeline.Augment | None]:
     if augment is not None:
         node = augment
         augment = targets.instantiate({**node, "_partial_": True}, "dataset.augment")
-        if node["_target_"].partition(".")[0] in targets.KNOWN:  # tried once, before the run begins
+        if (
+            node["_target_"].partition(".")[0] in callables.KNOWN
+        ):  # tried once, before the run begins
             x, *_ = _example(splits)
-            with targets.blame("dataset.augment", node, node["_target_"]), tf.device("CPU:0"):
+            with callables.blame("dataset.augment", node, node["_target_"]), tf.device("CPU:0"):
                 augment(tf.constant(x[0]), tf.zeros([2], tf.int32))
     return splits, augment
 
@@ -86,7 +88,7 @@ def model(
                 "model._target_", config.model._target_, f"returned {type(built).__name__}",
                 "a function or class that makes a keras.Model", "model=cnn",
             )  # fmt: skip
-        with targets.blame("model", plain(config.model), config.model._target_):
+        with callables.blame("model", plain(config.model), config.model._target_):
             predicted = built(x, training=False)
     rematerialize(built, config.hardware.remat)
     _check_classes(predicted, config, splits)
