@@ -20,6 +20,7 @@ SHARED = [
     "secrets",
     "errors",
     "plainyaml",
+    "reading",
     "files",
     "terminal",
     "columns",
@@ -29,6 +30,7 @@ SHARED = [
     "cluster",
     "journal",
     "kinds",
+    "callables",
     "targets",
     "draws",
     "versions",
@@ -76,8 +78,9 @@ CONTROLLER = [
     "sweep.space",
     "explain",
     "guard",
-    "resume",
+    "before",
     "folder",
+    "resume",
     "gpus",
     "devices",
     "limits",
@@ -95,12 +98,14 @@ CONTROLLER = [
     "supervisor",
     "result",
     "member",
+    "run_files",
     "job",
     "sweep.options",
     "sweep.source",
     "sweep.search",
     "sweep.slots",
     "sweep.compose",
+    "sweep.form",
     "sweep.record",
     "sweep.table",
     "sweep.report",
@@ -188,7 +193,7 @@ def test_the_controller_is_built_from_below(path: Path) -> None:
 def test_the_comparison_reads_what_runs_left(path: Path) -> None:
     below = COMPARE[: COMPARE.index(within("compare", path))]
     known = (
-        "errors", "files", "secrets", "columns", "schemas", "rundir", "journal",
+        "errors", "reading", "files", "secrets", "columns", "schemas", "rundir", "journal",
         "controller.forms", "controller.tracking",
     )  # fmt: skip
     for imported, top in imports(path):
@@ -207,7 +212,16 @@ def test_launchers_know_nothing_of_training(name: str) -> None:
     [path] = [p for p in modules("controller") if within("controller", p) == name]
     for imported, top in imports(path):
         parts = imported.split(".")
-        known = ("here", "errors", "files", "cluster", "rundir", "controller", "__version__")
+        known = (
+            "here",
+            "errors",
+            "reading",
+            "files",
+            "cluster",
+            "rundir",
+            "controller",
+            "__version__",
+        )
         assert parts[0] != "dtrain" or len(parts) == 1 or not top or parts[1] in known
         assert parts[0] not in ("omegaconf", "hydra", "mlflow", "numpy", "rich")
 

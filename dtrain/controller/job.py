@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +15,19 @@ from omegaconf import DictConfig, OmegaConf
 
 from dtrain import checkpoint, errors, files, schemas
 from dtrain.cluster import Cluster
-from dtrain.controller import before, member, report, result
+from dtrain.controller import member, report, result
 from dtrain.controller.check import check
-from dtrain.controller.folder import create, lock, unwritable
+from dtrain.controller.folder import create, lock
 from dtrain.controller.launchers import Env, Launcher
 from dtrain.controller.launchers.describe import describe
 from dtrain.controller.plan import Plan
 from dtrain.controller.progress import Display, Tail, View
+from dtrain.controller.run_files import RunFiles, is_start
 from dtrain.controller.supervisor import Failure, Requests, Signals, Supervisor
 from dtrain.controller.tracking import Shipper, Tracker
 from dtrain.errors import TrainingError, UsageError
-from dtrain.journal import Follower, Journal, cut, read
-from dtrain.rundir import RunDir, read_json, write_json, write_text
+from dtrain.journal import Follower, Journal
+from dtrain.rundir import RunDir
 
 #: How often the tasks are started anew on other ports because one was taken.
 PORT_TRIES = 3
@@ -117,15 +120,14 @@ class Job:
         self._events: list[dict[str, Any]] = []
         self._follower = Follower(self._rundir.journal)
         self._console = Tail(self._rundir.log(self._cluster.chief.name))
-        self._began = time.time()
-        self._launched = self._began
+        self._began = self._launched = time.time()
         self._start_seconds: float | None = None
         self._restarts = 0
         self._replaced = 0  # workers
         self._asked = False  # to stop
         self._prepared = False
         self._trained = False  # a task has reported `start`
-        self._past: set[float] = set()  # when earlier starts of a resumed run were
+        self._files = RunFiles(self._rundir, config, self._resumed)
 
     def _take(self) -> int:
         if self._resumed:
@@ -171,7 +173,7 @@ class Job:
             self._launcher.kill()
             self._view.close()
         if refused is not None and not self._trained:
-            self._discard()
+            self._leave(self._files.discard)
             raise refused
         if refused is not None:
             failure = Failure(self._cluster.chief.name, str(refused))
@@ -182,59 +184,26 @@ class Job:
         return outcome
 
     def _prepare(self) -> None:
-        """Write what the tasks read; of a resumed run all that is changed is kept, too.
-
-        Raises:
-            UsageError: something cannot be written.
-        """
-        try:
-            if self._resumed:
-                before.recover(self._rundir.path)
-                before.keep(self._rundir.path)
-                self._past = {e["time"] for e in read(self._rundir.journal) if _is_start(e)}
-                self._back_to_the_checkpoint()
-            # Resolved but for references to secrets, which the tasks have in their environment.
-            write_text(self._rundir.config, OmegaConf.to_yaml(self._config), lasting=True)
-            past = read_json(self._rundir.command) or {}  # it may be one of a sweep
-            write_json(self._rundir.command, {**past, **self._command}, lasting=True)
-            self._write_cluster()
-            self._rundir.logs.mkdir(exist_ok=True)
-        except OSError as error:
-            raise self._unwritable(error) from None
+        self._report(self._files.prepare(self._command, self._cluster))
         self._follower.skip()  # what an earlier start wrote is not news
         self._console.new()
         if self._config.tracking.mlflow:
             shipper = Shipper(self._config, self._rundir, self._cluster)
             self._tracker = Tracker(
-                shipper, self._rundir.journal, self._view.message, past=self._past
+                shipper, self._rundir.journal, self._view.message, past=self._files.past
             )
         self._prepared = True
 
-    def _unwritable(self, error: OSError) -> UsageError:
-        if self._resumed:
-            return unwritable("resume", self._rundir.path, "it cannot be resumed", error)
-        return unwritable("output_dir", self._config.output_dir, "the run cannot be started", error)
-
-    def _write_cluster(self) -> None:
-        write_json(self._rundir.cluster, self._cluster.to_json())
-
-    def _back_to_the_checkpoint(self) -> int:
-        """Take back from the journal what will be written again; return the step to begin with."""
-        found, _ = checkpoint.newest(self._rundir.checkpoints)
-        step = found.step if found else 0
-        pending = found is not None and bool(found.meta.get("pending_validation"))
-        passed = cut(self._rundir.journal, step, validated=not pending)
-        if passed is not None:
-            self._view.message(passed)
-        files.remove(self._rundir.progress)
-        return step
+    def _report(self, sentence: str | None) -> None:
+        if sentence is not None:
+            self._view.message(sentence)
 
     def _attempts(self, signals: Requests) -> Failure | None:
         """Start the tasks, and again after a failure as often as may be."""
         stolen = 0
         while True:
             try:
-                self._write_cluster()
+                self._files.write_cluster(self._cluster)
                 self._launcher.start(self._rundir, self._cluster)
             except TrainingError as error:
                 return Failure(self._cluster.chief.name, str(error))
@@ -265,7 +234,8 @@ class Job:
         self._look()
         problem = result.problem(failure, self._cluster, self._rundir, self._events)
         self._restarts += 1
-        step = self._back_to_the_checkpoint()
+        step, passed = self._files.back_to_the_checkpoint()
+        self._report(passed)
         message = (
             f"restart {self._restarts} of {self._launcher.max_restarts} from step {step}: {problem}"
         )
@@ -288,18 +258,18 @@ class Job:
             if event["event"] in result.KEPT:  # a long run has millions of the others
                 self._events.append(event)
             self._view.event(event)
-            if _is_start(event) and event["time"] not in self._past and not self._trained:
+            if is_start(event) and event["time"] not in self._files.past and not self._trained:
                 self._trained = True
-                self._begin()
+                self._change(self._files.begin)
         for line in self._console.new():
             self._view.detail(f"{self._cluster.chief.name} | {line}")
 
-    def _begin(self) -> None:
-        """What the tasks do from now on counts, and no longer what an earlier command did."""
+    def _change(self, action: Callable[[], None]) -> None:
+        """Change files of the run; what cannot be changed is reported."""
         try:
-            before.begin(self._rundir.path)
+            action()
         except OSError as error:
-            self._view.message(f"error: {error.filename}: {error.strerror}")
+            self._view.message(f"error: {error.filename or self._rundir.path}: {error.strerror}")
 
     def _finish(self, interrupted: bool, failure: Failure | None) -> Outcome:
         code = self._exit_code(interrupted or self._asked)
@@ -316,7 +286,7 @@ class Job:
             message = result.error(self._events) or result.last_words(
                 self._rundir.log(self._cluster.chief.name)
             )
-            self._discard()
+            self._leave(self._files.discard)
             self._view.detail(f"error: {message}")
             return Outcome(code, error=message)
         status = {errors.OK: "FINISHED", errors.FAILED: "FAILED"}.get(code, "KILLED")
@@ -324,51 +294,28 @@ class Job:
             status, problem, log = "KILLED", "stopped before a checkpoint was saved", None
         kept = self._resumed and not self._trained and code != errors.OK
         if kept:
-            self._put_back(logs=False)
+            self._leave(functools.partial(self._files.put_back, logs=False))
         found = result.result(
             self._config, self._cluster, self._rundir, self._events,
             status=status, exit_code=code, error=problem, restarts=self._restarts,
             replaced=self._replaced, began=self._began, start_seconds=self._start_seconds,
         )  # fmt: skip
-        pruned = self._requests.pruned and status == "KILLED"
-        if pruned:
+        if pruned := self._requests.pruned and status == "KILLED":
             found["pruned"] = True
         if not kept or not self._rundir.result.exists():  # else how it ended before holds
-            self._write_result(found)
-        shipped = True
-        if not kept and self._tracker is not None:
-            shipped = self._tracker.finish(status, time.time())
+            self._change(functools.partial(self._files.write_result, found))
+        tracker = None if kept else self._tracker
+        shipped = tracker is None or tracker.finish(status, time.time())
         report.print_end(self._view, self._config, self._rundir, found, shipped)
         return Outcome(
             code, found["objective"], interrupted, status, found["seconds"], problem, log, pruned
         )
 
-    def _write_result(self, found: dict[str, Any]) -> None:
-        try:
-            try:
-                write_json(self._rundir.result, found)
-            except OSError:  # on a full disk: what was of use to the display makes room
-                files.remove(self._rundir.progress)
-                write_json(self._rundir.result, found)
-        except OSError as error:
-            self._view.message(f"error: {self._rundir.result}: {error.strerror}")
-
-    def _discard(self) -> None:
-        """Nothing was trained: leave the disk as it was before."""
-        if self._resumed:
-            self._put_back(logs=True)
-            return
+    def _leave(self, put_back: Callable[[], None]) -> None:
+        """Nothing was trained: leave tracking and disk as they were before."""
         if self._tracker is not None:
             self._tracker.finish(None, time.time())
-        files.discard(self._rundir.path)
-
-    def _put_back(self, logs: bool) -> None:
-        if self._tracker is not None:
-            self._tracker.finish(None, time.time())
-        try:
-            before.restore(self._rundir.path, logs)
-        except OSError as error:  # it stays in .before, and the next command tries again
-            self._view.message(f"error: {error.filename}: {error.strerror}")
+        self._change(put_back)
 
     def _exit_code(self, interrupted: bool) -> int:
         """Reduce the tasks' exit codes to the command's."""
@@ -381,7 +328,3 @@ class Job:
         if interrupted and checkpoint.steps(self._rundir.checkpoints):
             return errors.INTERRUPTED
         return errors.FAILED
-
-
-def _is_start(event: dict[str, Any]) -> bool:
-    return bool(event["event"] == "start")

@@ -14,8 +14,8 @@ from dtrain import files, identity, reading
 from dtrain.controller import before, consent
 from dtrain.controller.folder import open_existing, unwritable
 from dtrain.controller.job import Outcome
-from dtrain.controller.sweep import form
 from dtrain.controller.sweep.compose import Draft
+from dtrain.controller.sweep.form import JOB, check
 from dtrain.errors import USAGE, DamagedFile, UsageError
 from dtrain.rundir import write_json
 
@@ -220,7 +220,7 @@ def read(folder: Path) -> Record:
             "a folder that a sweep printed as its sweep folder",
             "sweep.resume=outputs/multirun/DATE/TIME_NAME",
         )  # fmt: skip
-    form.check(data, folder / FILE)
+    check(data, folder / FILE)
     return Record(folder, data, resumed=True)
 
 
@@ -290,7 +290,7 @@ def past(record: Record, draft: Draft) -> tuple[str | None, Outcome | None]:
     except DamagedFile:
         result = {}
     wanted = ("status", "exit_code", "objective", "seconds", "pruned")
-    if any(not form.JOB[name][0](result.get(name)) for name in wanted):
+    if any(not JOB[name][0](result.get(name)) for name in wanted):
         result = {}
     if result.get("status") == "FINISHED" or result.get("pruned"):
         return None, Outcome(
