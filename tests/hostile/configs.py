@@ -227,7 +227,7 @@ TARGETS = [
         "strategy", _target_="subprocess.run", name="x", args="touch {canary}/ran")),
     attack("a command as a launcher", _target(
         "launcher", _target_="os.system", command="touch {canary}/ran"),
-        "preset dry", "typed dry", "experiment dry", "resume dry"),
+        "typed dry", "experiment dry", "resume dry"),
     attack("a command nested in an argument", _target(
         "model", **forge.MODEL,
         extra=[{"a": {"_target_": "os.system", "command": "touch {canary}/ran"}}])),
@@ -292,7 +292,7 @@ WRONG_KINDS = [
     )
 ] + [
     attack(f"{name} as {where}", _target(where, _target_=name),
-           "preset dry", "typed dry", "experiment dry", "resume dry")
+           "typed dry", "experiment dry", "resume dry")
     for where, name in (
         ("launcher", "dtrain.models.mlp"),
         ("launcher", "dtrain.controller.launchers.Launcher"),

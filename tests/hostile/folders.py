@@ -470,7 +470,7 @@ _BY_WORDS = ("resume", "fork", "sweep resume", "resume dry")
 OTHERS = [
     Case("config.yaml sends the secret", _secret_config, ("sync",), (2,), "HOSTILE_API_KEY"),
     Case("config.yaml names its run by the secret", _secret_name, ("sync", "compare"), (2,),
-         "HOSTILE_API_KEY", {"compare": (0,)}),
+         exits={"compare": (0,)}),
     Case("config.yaml names its experiment by the secret", _secret_experiment, ("sync",), (2,),
          "HOSTILE_API_KEY"),
     *(

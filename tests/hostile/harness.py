@@ -341,7 +341,7 @@ def _sentence(ended: Ended, says: str | None) -> Iterator[str]:
         told = [line for line in lines if re.match(r"(python -m )?[\w. ]*error: \S", line)]
         if len(told) != 1:
             yield f"{len(told)} sentences that begin with 'error:'"
-    elif ended.code == 1 and not re.search(r"(?m)error: |damaged|FAILED|failed|^step  ", text):
+    elif ended.code == 1 and not re.search(r"(?m)error: |damaged|FAILED|failed|^ *step  ", text):
         yield "no sentence says what failed"
     if any(len(line) > 10_000 for line in lines) or len(text) > 40_000:
         yield f"{len(text)} characters, the longest line {max(map(len, lines))}"
