@@ -122,9 +122,9 @@ def at(key: str, argument: bool = False) -> tuple[Kind, ...]:
     Returns:
         None at all where nothing is called.
     """
-    if argument:
-        return ARGUMENTS
     parts = re.sub(r"\[\d+\]", "", key).split(".")
+    if argument and ".".join(parts) not in PLACES:  # `dataset.augment` is both
+        return ARGUMENTS
     for length in (2, 1):
         kind = PLACES.get(".".join(parts[:length]))
         if kind is not None and (length == 2 or len(parts) == 1):

@@ -306,5 +306,7 @@ def _make(
         check_kinds(node["_target_"], signature, given, key)
     if partial:
         return functools.partial(function, **given)
+    if key.split(".")[0] in ("strategy", "launcher"):  # they start servers, and networks fail
+        return function(**given)
     with blame(key, node, f"{_home(function)}."):
         return function(**given)

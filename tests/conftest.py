@@ -44,11 +44,13 @@ def _own_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
-    # The key that run folders are signed with is the user's, and none of the tests'.
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
     consent.begin([], None)  # of an earlier command of this process nothing is left
     path = list(sys.path)
-    yield
+    # Not by `monkeypatch`, which a test may send to another process.
+    with pytest.MonkeyPatch.context() as patch:
+        # The key that run folders are signed with is the user's, and none of the tests'.
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
+        yield
     sys.path[:] = path
     assert "tensorflow" not in sys.modules, "the controller's process must not import TensorFlow"
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from dtrain import errors
 from dtrain.cluster import Cluster, Task
@@ -26,6 +27,7 @@ from dtrain.errors import UsageError
 from dtrain.rundir import RunDir, read_json, write_json
 from tests import warm
 from tests.integration.test_failures import processes, until
+from tests.test_schema import composed
 
 SETTINGS = {"grace_seconds": 5, "start_timeout": 60, "stall_timeout": None, "max_restarts": 0}
 SERVED = (
@@ -60,19 +62,22 @@ def broken(tmp_path: Path, cluster: Cluster) -> RunDir:
     return rundir
 
 
-def endless(tmp_path: Path, cluster: Cluster) -> RunDir:
-    """Return a run folder whose configuration is a pipe: its tasks wait for it for ever."""
+@pytest.fixture(autouse=True)
+def _trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DTRAIN_TRUST", "tests")
+
+
+def endless(tmp_path: Path, cluster: Cluster, kind: str = "Endless") -> RunDir:
+    """Return a run folder whose tasks wait for ever, in the midst of their start."""
     rundir = broken(tmp_path, cluster)
-    rundir.config.unlink()
-    os.mkfifo(rundir.config)
+    config = composed(f"strategy._target_=tests.hang.{kind}")
+    rundir.config.write_text(OmegaConf.to_yaml(config))
     return rundir
 
 
 def busy(tmp_path: Path, cluster: Cluster) -> RunDir:
-    """Return a run folder whose configuration keeps a processor busy for minutes."""
-    rundir = broken(tmp_path, cluster)
-    rundir.config.write_text("a:\n" + "- 1\n" * 1_000_000)
-    return rundir
+    """Return a run folder whose tasks compute for ever."""
+    return endless(tmp_path, cluster, "Busy")
 
 
 def heard(launcher: Launcher, *last: tuple[str, str]) -> dict[str, list[str]]:

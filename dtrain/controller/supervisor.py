@@ -157,7 +157,7 @@ class Supervisor:
 
     def _has_begun(self) -> bool:
         # A launcher of the user's own may pass no words on.
-        return self._begun or schemas.glance(self._rundir.progress, schemas.Progress) is not None
+        return self._begun or schemas.glance(self._rundir.progress, schemas.Step) is not None
 
     def _stop(self) -> None:
         if not self.asked:
