@@ -45,6 +45,8 @@ RUN, STOPPED, OTHER = (
 SWEEP = "multirun/2026-01-02/12-00-00_sweep"
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+#: What a command says that ends with 1; the head of a list of checkpoints, each with its state.
+_FAILED = re.compile(r"(?m)error: |damaged|FAILED|failed|no sound|^ *step  ")
 _LARGE = 16 << 20
 #: Folders of other packages, below the root.
 _OTHERS = ("matplotlib", "keras")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.hostile import checkpoints, configs, data, folders, here, names, nasty, sound, sweeps
+from tests.hostile import commands as typed
 from tests.hostile.harness import SECRET_VALUE, Case, Commands, Listener, Place, problems
 
 #: Each has a table of cases, of which every n-th is in the default suite.
