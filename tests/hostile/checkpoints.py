@@ -262,7 +262,7 @@ def _cases() -> Iterable[Case]:
         yield Case(f"{name:.9} is a link elsewhere", _link_at(name), _ALL, _ANY)
         yield Case(f"{name:.9} is a pipe", _link_at(name, "a pipe"), _ALL, _ANY)
     yield Case("5,000 checkpoints", _thousands, _ALL, _ANY, slow=True)
-    yield Case("a state of 10 GB", _huge_state, _ALL, _ANY, exits=_CODES)
+    yield Case("a state of 10 GB", _huge_state, _ALL, _ANY, exits=_CODES, slow=True)
     yield Case("a deep manifest", _deep_manifest, _ALL, (0, 2), exits=_CODES)
     yield Case("a state that nobody may read", _unreadable("checkpoints/2/state.safetensors"),
                _ALL, (0, 2), exits=_CODES, skip=_ROOT)  # fmt: skip
