@@ -45,6 +45,8 @@ RUN, STOPPED, OTHER = (
 SWEEP = "multirun/2026-01-02/12-00-00_sweep"
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+#: What a command says that ends with 1; the head of a list of checkpoints, each with its state.
+_FAILED = re.compile(r"(?m)error: |damaged|FAILED|failed|no sound|^ *step  ")
 _LARGE = 16 << 20
 #: Folders of other packages, below the root.
 _OTHERS = ("matplotlib", "keras")
@@ -244,12 +246,15 @@ class Place:
     def snapshot(self) -> dict[str, str]:
         """Return what every path below the root is, no link followed."""
         found = {}
-        for folder, folders, files in os.walk(self.root):
-            for name in [*folders, *files]:
-                path = os.path.join(folder, name)
-                below = os.path.relpath(path, self.root)
-                if name != "__pycache__" and below.split("/")[0] not in _OTHERS:
-                    found[below] = _state(path)
+        left = [str(self.root)]
+        while left:  # deeper than a recursion could go
+            for entry in os.scandir(left.pop()):
+                below = os.path.relpath(entry.path, self.root)
+                if entry.name == "__pycache__" or below.split("/")[0] in _OTHERS:
+                    continue
+                found[below] = _state(entry.path)
+                if entry.is_dir(follow_symlinks=False):
+                    left.append(entry.path)
         return found
 
 
@@ -338,12 +343,15 @@ def _sentence(ended: Ended, says: str | None) -> Iterator[str]:
     text = ended.output
     lines = text.splitlines()
     if ended.code == 2:
-        told = [line for line in lines if re.match(r"(python -m )?[\w. ]*error: \S", line)]
+        told = [line for line in lines if re.match(r"error: +\S", line)]
         if len(told) != 1:
             yield f"{len(told)} sentences that begin with 'error:'"
-    elif ended.code == 1 and not re.search(r"(?m)error: |damaged|FAILED|failed|^ *step  ", text):
+    elif ended.code == 1 and not re.search(
+        r"(?m)error: |damaged|FAILED|failed|no sound|^ *step  ", text
+    ):
         yield "no sentence says what failed"
-    if any(len(line) > 10_000 for line in lines) or len(text) > 40_000:
+    long = ended.code != 0 and len(text) > 40_000
+    if long or any(len(line) > 10_000 for line in lines):
         yield f"{len(text)} characters, the longest line {max(map(len, lines))}"
     if says is not None and ended.code != 0 and not re.search(says, text):
         yield f"does not say {says!r}"

@@ -39,6 +39,8 @@ WARM = (
 CPU_SECONDS = 25
 BYTES = 6 << 30  # of address space
 FILE_BYTES = 256 << 20
+#: Seconds that the processes of a command may outlive it.
+ENDS = 5.0
 
 
 def _child(request: dict[str, Any]) -> None:
@@ -88,7 +90,9 @@ def _wait(pid: int, timeout: float) -> dict[str, Any]:
     if not ended:
         os.kill(pid, signal.SIGKILL)
     _, status, used = os.wait4(pid, 0)
-    left = _session(pid)
+    until = time.monotonic() + ENDS
+    while (left := _session(pid)) and time.monotonic() < until:
+        time.sleep(0.05)  # a server sees by itself that its command is gone
     for each in left:
         with contextlib.suppress(ProcessLookupError):
             os.kill(each, signal.SIGKILL)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.hostile import checkpoints, configs, data, folders, here, names, sound, sweeps
+from tests.hostile import checkpoints, configs, data, folders, here, names, nasty, sound, sweeps
 from tests.hostile import commands as typed
 from tests.hostile.harness import SECRET_VALUE, Case, Commands, Listener, Place, problems
 
@@ -21,6 +21,7 @@ MODULES = {
     checkpoints: 5,
     here: 3,
     data: 6,
+    nasty: 5,
 }
 CASES = [case for module in MODULES for case in module.CASES]
 
