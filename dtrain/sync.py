@@ -160,6 +160,9 @@ def main(given: list[str] | None = None) -> int:
         if (refusal := consent.own_error(error)) is not None:
             print(f"error: {refusal}", file=sys.stderr)
             return refusal.exit_code
+        if isinstance(error, OSError) and (wrong := errors.of_a_name(error)) is not None:
+            print(f"error: {wrong}", file=sys.stderr)
+            return errors.USAGE
         why = printable(f"error: {arguments.run_dir} could not be shipped: {reason(error)}")
         print(why, file=sys.stderr)
         return errors.FAILED

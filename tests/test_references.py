@@ -9,7 +9,8 @@ from dtrain.controller import references
 from dtrain.errors import UsageError
 
 
-def test_what_is_sound_passes() -> None:
+def test_what_is_sound_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DTRAIN_ENV", "HOME")
     config = OmegaConf.create(
         {"a": 1, "b": "${a}", "c": {"d": "x${..b}", "e": [1, "${c.d}"], "f": "${oc.env:HOME}"}}
     )

@@ -376,11 +376,11 @@ def test_a_default_that_is_another_one_by_now(begun) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("a: [", "is not valid YAML (line 1: *)"),
+        ("a: [", "is not valid YAML (line 2: *)"),
         ("seed: ${a}", "is not the configuration of a run (*)"),
         ("- 1\n", "is not a mapping"),
         ("7", "is not a mapping"),
-        ("", "dataset is not what a run has there"),
+        ("", "is not a mapping"),
         ("{}", "dataset is not what a run has there"),
         ("dataset: 3\nseed: 1\n", "dataset is not what a run has there"),
         ("a: &x [1]\nb: *x\n", "has an alias (*x), which dtrain never writes"),

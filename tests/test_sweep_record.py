@@ -7,10 +7,11 @@ import os
 import re
 import types
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from omegaconf import DictConfig, OmegaConf
 
 from dtrain import checkpoint, errors, identity
 from dtrain.controller.devices import Machine
@@ -291,7 +292,8 @@ def test_a_job_with_a_checkpoint_goes_on_in_place(dtrain: Commands) -> None:
     found = rundir(1)
     found.result.unlink()
     config = (read_json(found.command) or {})["sweep"]
-    checkpoint.save(found.checkpoints, 1, {"a": np.zeros(1)}, {})
+    prints = identity.fingerprints(cast(DictConfig, OmegaConf.load(found.config)))
+    checkpoint.save(found.checkpoints, 1, {"a": np.zeros(1)}, {"config": prints})
     assert again(dtrain).code == errors.OK
     assert f"resume: {found.path}" in found.config.read_text()
     assert (read_json(found.command) or {})["sweep"] == config

@@ -195,8 +195,10 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except OSError as error:
-        print(f"error: {given.path} cannot be read: {error.strerror}", file=sys.stderr)
-        return errors.FAILED
+        wrong = errors.of_a_name(error)
+        text = wrong or f"{given.path} cannot be read: {error.strerror}"
+        print(f"error: {text}", file=sys.stderr)
+        return errors.FAILED if wrong is None else errors.USAGE
 
 
 if __name__ == "__main__":

@@ -73,6 +73,11 @@ def main() -> int:
             explained.add_note(note)
         _print(explained)
         return errors.USAGE
+    except OSError as error:  # which some of Hydra's are, too
+        if (wrong := errors.of_a_name(error)) is None:
+            raise
+        print(f"error: {wrong}", file=sys.stderr)
+        return errors.USAGE
     return command.exit_code
 
 

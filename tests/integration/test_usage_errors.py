@@ -126,7 +126,10 @@ LATE = {
     "objective": (["objective=val_acuracy"], ["val_acuracy", "type: objective=val_accuracy"]),
     "loss": (["trainer.loss=crossentropy"], ["trainer.loss=crossentropy", "no loss that Keras"]),
     "loss node": (["trainer.loss={name:mse}"], ["trainer.loss=", "has no _target_", "Huber"]),
-    "no optimizer": (["~optimizer"], ["optimizer=", "none to compile", "type: optimizer=adam"]),
+    "no optimizer": (
+        ["~optimizer"],
+        ["optimizer=", "a group cannot be left out", "type: optimizer=adam"],
+    ),
     "replicas": (
         [
             "strategy=mirrored",

@@ -215,6 +215,7 @@ def test_commands_of_the_readme_are_taken(
     words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_KEY", "k" * 20)
+    monkeypatch.setenv("DTRAIN_ENV", "MY_KEY,MY_PASSWORD")
     monkeypatch.setenv("MY_PASSWORD", "p" * 20)
     config = composed(*words)
     try:

@@ -9,6 +9,7 @@ import multiprocessing.context
 import os
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from multiprocessing import forkserver, resource_tracker
@@ -20,6 +21,8 @@ from dtrain import here
 #: Signals that ask for a stop. A terminal, or a scheduler, may send them to every process: the
 #: server must live until its tasks have saved, and a task until it has handlers for them.
 STOPS = {signal.SIGINT, signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP}
+#: Bytes of the path of a folder in which a socket has room: 107 for all of it, on Linux.
+_LONGEST = 70
 #: Environment that the warm server of this process was started with; None before that.
 _warm: dict[str, str] | None = None
 #: Held while a process starts, or is asked whether it has ended. Each job of a sweep is a thread,
@@ -34,11 +37,13 @@ def warm(environment: dict[str, str]) -> multiprocessing.context.BaseContext:
 
     The import of TensorFlow is paid once for each controller process. TensorFlow reads part of the
     environment while it is imported, so a job that needs another one gets a fresh interpreter.
-    Where forking is not safe (macOS, Windows) every process is a fresh one too.
+    Where forking is not safe (macOS, Windows) every process is a fresh one too, and where the
+    folder for temporary files has so long a path that the server's socket has no room in it.
     """
     global _warm
     with LOCK:
-        if sys.platform != "linux" or (_warm is not None and _warm != environment):
+        other = _warm is not None and _warm != environment
+        if sys.platform != "linux" or other or len(os.fsencode(tempfile.gettempdir())) > _LONGEST:
             return multiprocessing.get_context("spawn")
         context = multiprocessing.get_context("forkserver")
         if _warm is None:
