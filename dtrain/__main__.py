@@ -7,9 +7,16 @@ import sys
 
 def main() -> int:
     """Run the command line and return its exit code."""
-    from dtrain.controller.cli import main as controller
+    from dtrain import terminal
 
-    return controller()
+    with terminal.lasting():
+        try:
+            with terminal.interrupting():
+                from dtrain.controller.cli import main as controller
+
+                return controller()
+        except KeyboardInterrupt:
+            return terminal.stopped(sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+#: Longest shift, in pixels.
+LONGEST = 4096
+
 
 def shift_flip(x: tf.Tensor, seed: tf.Tensor, pixels: int = 1, flip: bool = False) -> tf.Tensor:
     """Shift an image ``[height, width, channels]`` at random, and mirror it half the time.
@@ -20,6 +23,8 @@ def shift_flip(x: tf.Tensor, seed: tf.Tensor, pixels: int = 1, flip: bool = Fals
         pixels: greatest shift along each axis; what moves in is zero.
         flip: mirror left to right with probability 0.5.
     """
+    if x.shape.rank != 3 or not 0 <= pixels <= LONGEST:
+        raise ValueError(f"cannot shift an example of shape {list(x.shape)} by {pixels} pixels")
     height, width = x.shape[0], x.shape[1]
     draws = tf.random.stateless_uniform([3], seed=seed)
     offset = tf.cast(tf.floor(draws[:2] * (2 * pixels + 1)), tf.int32)

@@ -6,6 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from dtrain import schemas
+from dtrain.errors import DamagedFile
+
 
 @dataclasses.dataclass(frozen=True)
 class Task:
@@ -48,12 +51,14 @@ class Cluster:
         device_kind: ``cpu``, ``gpu`` or ``tpu``.
         replicas: copies of the model that share each global batch, over all tasks.
         environment: variables that every process must have before TensorFlow is imported.
+        job: random, by which the hosts of a job know its folder; empty where there is one host.
     """
 
     tasks: tuple[Task, ...]
     device_kind: str
     replicas: int
     environment: dict[str, str]
+    job: str = ""
 
     @property
     def chief(self) -> Task:
@@ -83,7 +88,25 @@ class Cluster:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Cluster:
-        """Read back what :meth:`to_json` returned."""
-        tasks = [Task(**{**task, "cores": tuple(task["cores"])}) for task in value["tasks"]]
-        return cls(**{**value, "tasks": tuple(tasks)})
+    def from_json(cls, value: dict[str, Any], path: object = "cluster.json") -> Cluster:
+        """Read back what :meth:`to_json` returned.
+
+        Args:
+            value: contents of the file.
+            path: of it, for the message.
+
+        Raises:
+            DamagedFile: it is something else.
+        """
+        found: Any = schemas.check(value, schemas.Cluster, path)
+        _refuse_unknown(found, cls, path)
+        for index, task in enumerate(found["tasks"]):
+            _refuse_unknown(task, Task, path, f"tasks[{index}].")
+        tasks = [Task(**{**task, "cores": tuple(task.get("cores", ()))}) for task in found["tasks"]]
+        return cls(**{**found, "tasks": tuple(tasks)})
+
+
+def _refuse_unknown(value: dict[str, Any], kind: type, path: object, place: str = "") -> None:
+    unknown = sorted(value.keys() - {field.name for field in dataclasses.fields(kind)})
+    if unknown:
+        raise DamagedFile(path, "is not known here", f"{place}{unknown[0]}")

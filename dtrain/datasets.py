@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import importlib.util
-import zipfile
-import zlib
+import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
+from dtrain import draws
+from dtrain.archive import Archive
 from dtrain.errors import UsageError, nearest
 from dtrain.sources import Arrays, ImageFiles, Source, Splits
 from dtrain.splits import (
@@ -35,6 +37,10 @@ __all__ = [
     "synthetic",
     "text",
 ]
+
+
+#: Examples of synthetic data that get their patterns at once.
+_ROWS = 1024
 
 
 def digits(validation_split: float = 0.2, split_seed: int = 0) -> Splits:
@@ -67,6 +73,8 @@ def synthetic(
 ) -> Splits:
     """Made-up data of any shape: one random pattern a class, plus normal noise.
 
+    The numbers are those of :mod:`dtrain.draws`.
+
     Args:
         examples: how many to train on.
         validation_examples: how many to evaluate on; 0 for none.
@@ -81,19 +89,22 @@ def synthetic(
             raise UsageError(
                 f"dataset.{name}", value, "is too small", "1 or more", f"dataset.{name}=1"
             )
-    generator = np.random.default_rng(data_seed)
-    patterns = generator.standard_normal((classes, *shape), dtype=np.float32)
+    patterns = draws.normal(classes * math.prod(shape), data_seed).reshape(classes, *shape)
 
-    def make(n: int) -> Arrays:
-        y = generator.integers(0, classes, n)
-        x = generator.standard_normal((n, *shape), dtype=np.float32)
-        x *= noise
-        x += patterns[y]
-        return Arrays(x, y)
+    def make(n: int, stream: int) -> Arrays:
+        y = draws.integers(n, classes, data_seed, stream)
 
-    return Splits(
-        make(examples), make(validation_examples) if validation_examples > 0 else None, classes
-    )
+        def inputs() -> np.ndarray:
+            x = draws.normal(n * math.prod(shape), data_seed, stream + 1).reshape(n, *shape)
+            x *= noise
+            for begin in range(0, n, _ROWS):
+                x[begin : begin + _ROWS] += patterns[y[begin : begin + _ROWS]]
+            return x
+
+        return Arrays(inputs, y)
+
+    held = make(validation_examples, 3) if validation_examples > 0 else None
+    return Splits(make(examples, 1), held, classes)
 
 
 def npz(
@@ -117,32 +128,18 @@ def npz(
         validation_split: fraction to split off.
         split_seed: of the shuffle before the split.
     """
-    file = existing_file(path)
-    try:
-        with file.open("rb") as opened:  # np.load itself leaves a torn file open
-            archive = np.load(opened, allow_pickle=False)
-            arrays = {name: archive[name] for name in archive.files}
-    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, OSError, AttributeError) as error:
-        raise UsageError(
-            "dataset.path", path, f"cannot be read as .npz ({error})",
-            "a file written by numpy.savez", "dataset.path=FILE.npz",
-        ) from None  # fmt: skip
+    archive = Archive(path)
 
-    def array(key: str, name: str) -> np.ndarray:
-        if name not in arrays:
-            near = nearest(name, arrays) or next(iter(arrays), "NAME")
-            raise UsageError(
-                f"dataset.{key}", name, f"{path} has no array of that name",
-                ", ".join(arrays), f"dataset.{key}={near}",
-            )  # fmt: skip
-        return arrays[name]
+    def inputs(key: str, name: str) -> Callable[[], np.ndarray]:
+        numbers(archive.header(key, name), f"dataset.{key}", name)
+        return lambda: archive.read(key, name).astype(np.float32) * np.float32(scale)
 
-    def inputs(key: str, name: str) -> np.ndarray:
-        values = numbers(array(key, name), f"dataset.{key}", name)
-        return values.astype(np.float32) * np.float32(scale)
+    def labels(key: str, name: str, of: str) -> np.ndarray:
+        found = as_targets(archive.read(key, name), f"dataset.{key}", name)
+        same_length(archive.header(key.replace("y", "x"), of), found, f"dataset.{key}", name)
+        return found
 
-    train_x, train_y = inputs("x", x), as_targets(array("y", y), "dataset.y", y)
-    same_length(train_x, train_y, "dataset.y", y)
+    train_x, train_y = inputs("x", x), labels("y", y, x)
     if x_validation is None and y_validation is None:
         return split(train_x, train_y, validation_split, split_seed)
     for given, key, missing in (
@@ -155,12 +152,12 @@ def npz(
             )  # fmt: skip
     assert x_validation is not None and y_validation is not None
     held_x = inputs("x_validation", x_validation)
-    held_y = as_targets(array("y_validation", y_validation), "dataset.y_validation", y_validation)
-    same_length(held_x, held_y, "dataset.y_validation", y_validation)
-    if held_x.shape[1:] != train_x.shape[1:]:
+    held_y = labels("y_validation", y_validation, x_validation)
+    shape, held = (archive.header("x", name).shape[1:] for name in (x, x_validation))
+    if held != shape:
         raise UsageError(
-            "dataset.x_validation", x_validation, f"holds examples of shape {held_x.shape[1:]}",
-            f"the shape of {x}, {train_x.shape[1:]}", "dataset.x_validation=NAME",
+            "dataset.x_validation", x_validation, f"holds examples of shape {held}",
+            f"the shape of {x}, {shape}", "dataset.x_validation=NAME",
         )  # fmt: skip
     return Splits(Arrays(train_x, train_y), Arrays(held_x, held_y), count_classes(train_y, held_y))
 

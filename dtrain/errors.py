@@ -7,11 +7,13 @@ DtrainError
 │   ├── NonFiniteLoss     the loss is NaN or infinite
 │   └── CheckpointError   a checkpoint could not be written or read
 └── Interrupted       a person or a scheduler asked the run to stop      exit 75
+    └── NothingSaved      and there is no checkpoint to resume from      exit 1
 """
 
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 from dtrain import secrets
@@ -21,6 +23,7 @@ FAILED = 1
 USAGE = 2
 PORT_TAKEN = 74  # of a task, to its launcher: somebody else has its port
 INTERRUPTED = 75  # EX_TEMPFAIL of sysexits.h: try the same command again
+_LONGEST = 500  # characters of a value that a message shows whole
 
 
 class DtrainError(Exception):
@@ -48,6 +51,8 @@ class UsageError(DtrainError):
         text = f"{key}={value}: {problem}; accepted: {accepted}; type: {hint}"
         if secrets.is_secret(value, key):
             text = text.replace(str(value), secrets.HIDDEN)
+        elif len(str(value)) > _LONGEST:
+            text = text.replace(str(value), shortened(secrets.mask(str(value))))
         super().__init__(printable(secrets.mask(text)))
         self.key = key
 
@@ -85,6 +90,12 @@ class Interrupted(DtrainError):
     exit_code = INTERRUPTED
 
 
+class NothingSaved(Interrupted):
+    """The run was asked to stop, and its state is one that is not saved (NaN)."""
+
+    exit_code = FAILED
+
+
 def behind(error: BaseException) -> DtrainError | None:
     """Return ``error``, or the one that it was raised from, where that is one of dtrain's own.
 
@@ -100,6 +111,22 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
     """Return the one of ``names`` that is most like ``name``, or None if none is near."""
     found = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
     return found[0] if found else None
+
+
+def shortened(text: str) -> str:
+    """Return ``text``, or its beginning and its length where a message cannot show all of it."""
+    return text if len(text) <= _LONGEST else f"{text[:100]}... ({len(text)} characters)"
+
+
+def of_a_name(error: OSError) -> str | None:
+    """Return what is wrong with the path that the system has refused, None if it is not the path.
+
+    Raised by a look at whether it is there, long before anything is opened.
+    """
+    if error.errno not in (errno.ENAMETOOLONG, errno.ELOOP):
+        return None
+    path = shortened(str(error.filename))
+    return printable(secrets.mask(f"{path} cannot be a path: {error.strerror}"))
 
 
 def printable(text: str) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from dtrain import secrets, targets
+from dtrain import draws, secrets, targets
+from dtrain.versions import version
 
 #: Which examples a step sees.
 DATA = ("dataset", "trainer.batch_size", "trainer.steps_per_epoch")
@@ -48,8 +48,23 @@ def value(config: DictConfig, key: str) -> Any:
 
 
 def fingerprints(config: DictConfig) -> dict[str, str]:
-    """Return a hash of what ``config`` has under each of :data:`FIXED`."""
-    return {key: _hash(value(config, key)) for key in FIXED}
+    """Return a hash of what ``config`` has under each of :data:`FIXED`.
+
+    That of the dataset is also one of how examples are drawn (:data:`dtrain.draws.VERSION`).
+    """
+    found = {key: _hash(value(config, key)) for key in FIXED}
+    return found | {"dataset": _hash([draws.VERSION, found["dataset"]])}
+
+
+def drawn_otherwise(config: DictConfig, saved: dict[str, str]) -> bool:
+    """Say whether a checkpoint is of the same dataset, with examples drawn by older rules.
+
+    Args:
+        config: of a run.
+        saved: the fingerprints in one of its checkpoints. Those of the first rules did not name
+            them, and before that there were no fingerprints.
+    """
+    return saved.get("dataset") in (None, _hash(value(config, "dataset")))
 
 
 def config_hash(config: DictConfig) -> str:
@@ -73,5 +88,6 @@ def _hash(found: Any) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what computes the numbers."""
-    return {name: importlib.metadata.version(name) for name in _PACKAGES}
+    """Return the versions of what computes the numbers, of what is installed of it."""
+    found = {name: version(name) for name in _PACKAGES}
+    return {name: text for name, text in found.items() if text is not None}

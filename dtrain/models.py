@@ -7,10 +7,18 @@ under mixed precision (TensorFlow's mixed precision guide).
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 
 import keras
 from keras import layers
+
+from dtrain import memory
+from dtrain.errors import UsageError
+
+#: Bytes of memory that training takes for each weight: itself, its gradient, two slots of Adam.
+_BYTES = 16
 
 
 def mlp(
@@ -32,6 +40,7 @@ def mlp(
     Returns:
         A model from ``[b, *input_shape]`` to probabilities ``[b, classes]``.
     """
+    _check_fits(_dense(math.prod(input_shape), *units, classes), "model.units", units)
     regularizer = keras.regularizers.L2(l2) if l2 else None
     inputs = keras.Input(tuple(input_shape))
     x = layers.Flatten()(inputs)
@@ -63,6 +72,10 @@ def cnn(
     Returns:
         A model from ``[b, *input_shape]`` to probabilities ``[b, classes]``.
     """
+    height, width, depth = _sizes(input_shape)
+    kernels = sum(9 * a * b for a, b in itertools.pairwise([depth, *filters]))
+    flat = (height >> len(filters)) * (width >> len(filters)) * [depth, *filters][-1]
+    _check_fits(kernels + _dense(flat, units, classes), "model.filters", [*filters, units])
     regularizer = keras.regularizers.L2(l2) if l2 else None
     inputs, x = _image(input_shape)
     for channels in filters:
@@ -97,6 +110,7 @@ def resnet(
     Returns:
         A model from ``[b, *input_shape]`` to probabilities ``[b, classes]``.
     """
+    _check_fits(sum(18 * blocks * each**2 for each in filters), "model.filters", filters)
     inputs, x = _image(input_shape)
     x = _conv_norm(x, filters[0], 1)
     x = layers.ReLU()(x)
@@ -136,12 +150,12 @@ def transformer(
         A model from ``[b, length]`` to probabilities ``[b, length, classes]``.
     """
     if len(input_shape) != 1:
-        from dtrain.errors import UsageError
-
         raise UsageError(
             "model", "a transformer", f"cannot read examples of shape {list(input_shape)}",
             "[length], of tokens", "model=mlp",
         )  # fmt: skip
+    weights = 12 * blocks * width**2 + (classes + input_shape[0]) * width
+    _check_fits(weights, "model.width", width)
     tokens = keras.Input(tuple(input_shape), dtype="int32")
     embedding = TiedEmbedding(classes, width, name="embedding")
     x = embedding(tokens)
@@ -195,15 +209,35 @@ class TiedEmbedding(layers.Layer):
         return {**super().get_config(), "vocabulary": self.vocabulary, "width": self.width}
 
 
-def _image(input_shape: Sequence[int]) -> tuple[keras.KerasTensor, keras.KerasTensor]:
-    if len(input_shape) not in (2, 3):
-        from dtrain.errors import UsageError
+def _dense(*widths: int) -> int:
+    """Return how many weights the kernels between layers of these widths have."""
+    return sum(a * b for a, b in itertools.pairwise(widths))
 
+
+def _check_fits(weights: int, key: str, value: object) -> None:
+    """Refuse a model that the memory cannot hold: its making would end the process, or others."""
+    free, needed = memory.available(), weights * _BYTES
+    if free is not None and needed > free:
+        raise UsageError(
+            key, value, f"{weights:,} weights take {memory.text(needed)} of memory to train, and "
+            f"{memory.text(free)} are free", "a smaller model", f"{key}=...",
+        )  # fmt: skip
+
+
+def _sizes(input_shape: Sequence[int]) -> tuple[int, int, int]:
+    """Return height, width and channels."""
+    if len(input_shape) not in (2, 3):
         raise UsageError(
             "model", "a convolutional model", f"cannot read examples of shape {input_shape}",
             "[height, width] or [height, width, channels]",
             "model=mlp, or model=transformer for text",
         )  # fmt: skip
+    height, width, channels = [*input_shape, 1][:3]
+    return height, width, channels
+
+
+def _image(input_shape: Sequence[int]) -> tuple[keras.KerasTensor, keras.KerasTensor]:
+    _sizes(input_shape)
     inputs = keras.Input(tuple(input_shape))
     x = layers.Reshape((*input_shape, 1))(inputs) if len(input_shape) == 2 else inputs
     return inputs, x

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 from pathlib import Path
 from typing import Any
+
+from dtrain import files, reading
+from dtrain.errors import UsageError
 
 
 class RunDir:
@@ -41,7 +45,7 @@ class RunDir:
         for attempt in range(1, 1000):
             candidate = path if attempt == 1 else path.with_name(f"{path.name}-{attempt}")
             try:
-                candidate.mkdir(parents=True)
+                files.make_folder(candidate)
             except FileExistsError:
                 continue
             return cls(candidate)
@@ -52,53 +56,55 @@ class RunDir:
 
         Returns:
             None where another process has it: its id is in the file.
+
+        Raises:
+            DamagedFile: something that is no regular file, or has a second name, is in its place.
+            OSError: it cannot be made or written.
         """
-        descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = files.open_lock(self.path / ".lock")
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
             return None
-        os.truncate(descriptor, 0)
-        os.write(descriptor, f"{os.getpid()}\n".encode())
+        with contextlib.suppress(OSError):  # a full disk: it is locked all the same
+            os.pwrite(descriptor, f"{os.getpid():<31}\n".encode(), 0)
         return descriptor
 
     def holder(self) -> str:
-        """Return the id of the process that took the folder last."""
-        return (self.path / ".lock").read_text().strip()
+        """Return the id of the process that took the folder last; ``?`` where it is not there."""
+        try:
+            text = reading.read_bytes(self.path / ".lock", 100).decode().strip()
+        except (OSError, UsageError, UnicodeDecodeError):
+            return "?"
+        return text if text.isdecimal() and text.isascii() else "?"
 
 
 def write_text(path: Path, text: str, lasting: bool = False) -> None:
-    """Write ``text`` to ``path`` so that a reader sees the old file or the new one, whole.
+    """Write ``text``, as UTF-8, so that a reader sees the old file or the new one, whole.
 
     Args:
         path, text: what goes where.
-        lasting: on the disk itself on return, for what a run cannot go on without.
+        lasting: on the disk itself on return, for what a run cannot be resumed without.
+
+    Raises:
+        OSError: it cannot be written; what was there before stays.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("w") as file:
-        file.write(text)
-        if lasting:
-            file.flush()
-            os.fsync(file.fileno())
-    os.replace(temporary, path)
-    if lasting:
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)  # its name, too
-        finally:
-            os.close(folder)
+    files.write_bytes(path, text.encode(), lasting)
 
 
 def write_json(path: Path, value: Any, lasting: bool = False) -> None:
-    """Write ``value`` as :func:`write_text` does."""
-    write_text(path, json.dumps(value, indent=1, default=str) + "\n", lasting)
+    """Write ``value`` as :func:`write_text` does; half of a character in a text becomes ``?``."""
+    text = json.dumps(value, indent=1, default=str, ensure_ascii=False) + "\n"
+    # Names of files that are no UTF-8, in a message of an error: it has to be readable again.
+    files.write_bytes(path, text.encode(errors="replace"), lasting)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Read a file that :func:`write_json` wrote; None where there is none."""
-    try:
-        value: dict[str, Any] = json.loads(path.read_text())
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return value
+    """Return the object in a JSON file; None where there is no file.
+
+    Raises:
+        DamagedFile: it is no regular file, too long, too deep, or not a JSON object.
+        OSError: it cannot be read.
+    """
+    return reading.read_json(path)

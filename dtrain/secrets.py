@@ -19,10 +19,42 @@ _WORDS = {
 }  # fmt: skip
 _PAIRS = {
     ("api", "key"), ("access", "key"), ("private", "key"), ("account", "key"), ("auth", "key"),
+    ("cluster", "key"),
     ("connection", "string"),
 }  # fmt: skip
-#: Tokens of a vocabulary, which are no secrets: ``mask_token``.
-_VOCABULARY = {"pad", "bos", "eos", "unk", "mask", "cls", "sep", "start", "end", "stop", "oov"}
+#: Tokens of a vocabulary and counts of them, which are no secrets: ``mask_token``, ``num_token``.
+_VOCABULARY = {
+    "pad",
+    "padding",
+    "bos",
+    "eos",
+    "unk",
+    "unknown",
+    "mask",
+    "cls",
+    "class",
+    "sep",
+    "separator",
+    "start",
+    "end",
+    "begin",
+    "stop",
+    "oov",
+    "blank",
+    "newline",
+    "special",
+    "first",
+    "last",
+    "next",
+    "num",
+    "n",
+    "number",
+    "count",
+    "per",
+    "each",
+    "max",
+    "min",
+}
 #: Shorter values of the environment are not looked for in texts: they would be found in words.
 _SHORTEST = 6
 
@@ -43,7 +75,11 @@ def _named(parts: list[str]) -> bool:
     words = [part.lower() for part in parts]
     if _WORDS.intersection(words) or _PAIRS.intersection(pairwise(words)):
         return True
-    return words[-1:] == ["token"] and not _VOCABULARY.intersection(words[-2:-1])
+    return _ends_in_token(words) and not _VOCABULARY.intersection(words[-2:-1])
+
+
+def _ends_in_token(words: list[str]) -> bool:
+    return words[-1:] == ["token"]
 
 
 def passwords(text: str) -> list[tuple[int, int]]:
@@ -75,5 +111,16 @@ def hide(node: Any, key: str = "") -> Any:
 
 
 def is_secret(value: Any, key: str) -> bool:
-    """Say whether a scalar is a secret, standing at ``key``."""
-    return named(key) and isinstance(value, (str, int, float)) and not isinstance(value, bool)
+    """Say whether a scalar is a secret, standing at ``key``.
+
+    A number at ``token`` is one of a vocabulary, or how many there are.
+    """
+    if not named(key) or isinstance(value, bool):
+        return False
+    return isinstance(value, str) or (isinstance(value, (int, float)) and not _counts(key))
+
+
+def _counts(key: str) -> bool:
+    last = [part.lower() for part in _PART.findall(key.rpartition(".")[2])]
+    others = named(key.rpartition(".")[0]) or _WORDS.intersection(last)
+    return _ends_in_token(last) and not others

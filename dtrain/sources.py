@@ -7,6 +7,7 @@ started.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,6 +21,10 @@ class Source(Protocol):
     says that ``indices`` is a tensor and the result is made of tensors. One that holds tensors may
     have ``tensors()`` and ``bind(tensors)``, as :class:`Arrays`: they are then sent to each worker
     of a parameter-server cluster once, and not with every step.
+
+    ``take`` is called by one thread of a process at a time, and so are those of all sources that
+    are not ``in_graph``: two may read from one open file. ``thread_safe = True`` says that several
+    threads may be in a source's ``take`` at once. The order of the calls means nothing.
     """
 
     def __len__(self) -> int: ...
@@ -44,17 +49,14 @@ class Splits:
 
 
 class _Captured:
-    """A source that reads from tensors, which a worker of a cluster may have a copy of.
-
-    Args:
-        held: what becomes of them: arrays, or lists of numbers or texts.
-    """
+    """A source that reads from tensors, which a worker of a cluster may have a copy of."""
 
     in_graph = True
+    _tensors: list[Any] | None = None
 
-    def __init__(self, *held: Any):
-        self._held = held
-        self._tensors: list[Any] | None = None
+    def _values(self) -> Iterable[Any]:
+        """Return what becomes of the tensors: arrays, or lists of numbers or texts."""
+        raise NotImplementedError
 
     def tensors(self) -> list[Any]:
         """Return what :meth:`take` reads from; made at the first call.
@@ -66,7 +68,7 @@ class _Captured:
             import tensorflow as tf
 
             with tf.init_scope(), tf.device("CPU:0"):
-                self._tensors = [tf.convert_to_tensor(value) for value in self._held]
+                self._tensors = [tf.convert_to_tensor(value) for value in self._values()]
         return self._tensors
 
     def bind(self, tensors: Any) -> None:
@@ -78,17 +80,27 @@ class Arrays(_Captured):
     """Examples in memory.
 
     Args:
-        x: inputs, ``[n, ...]``.
+        x: inputs, ``[n, ...]``, or a function that reads them. It is called when they are first
+            needed: the controller, which needs their number alone, never does.
         y: targets, ``[n, ...]``.
     """
 
-    def __init__(self, x: np.ndarray, y: np.ndarray):
-        super().__init__(x, y)
-        self.x = x
+    def __init__(self, x: np.ndarray | Callable[[], np.ndarray], y: np.ndarray):
+        self._x = x
         self.y = y
 
+    @property
+    def x(self) -> np.ndarray:
+        """The inputs."""
+        if callable(self._x):
+            self._x = self._x()
+        return self._x
+
+    def _values(self) -> Iterable[Any]:
+        return self.x, self.y
+
     def __len__(self) -> int:
-        return len(self.x)
+        return len(self.y)
 
     def take(self, indices: Any) -> tuple[Any, Any]:
         """Gather rows: int64 ``[b]`` to ``(x [b, ...], y [b, ...])``."""
@@ -109,10 +121,12 @@ class Windows(_Captured):
     """
 
     def __init__(self, tokens: np.ndarray, length: int, stride: int):
-        super().__init__(tokens)
         self.tokens = tokens
         self.length = length
         self.stride = stride
+
+    def _values(self) -> Iterable[Any]:
+        return (self.tokens,)
 
     def __len__(self) -> int:
         return (len(self.tokens) - 1 - self.length) // self.stride + 1
@@ -138,11 +152,13 @@ class ImageFiles(_Captured):
     """
 
     def __init__(self, paths: list[str], labels: np.ndarray, size: tuple[int, int], channels: int):
-        super().__init__(paths, labels)
         self.paths = paths
         self.y = labels
         self.size = size
         self.channels = channels
+
+    def _values(self) -> Iterable[Any]:
+        return self.paths, self.y
 
     def __len__(self) -> int:
         return len(self.paths)

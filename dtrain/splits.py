@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
+from dtrain import draws
 from dtrain.errors import UsageError
 from dtrain.sources import Arrays, Splits
 
@@ -31,9 +34,12 @@ def check_fraction(fraction: float) -> None:
 
 
 def split_indices(n: int, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draw which of ``n`` examples are trained on and which are held out, each in file order."""
+    """Draw which of ``n`` examples are trained on and which are held out, each in file order.
+
+    A function of its arguments that no version of NumPy may change: :func:`dtrain.draws.order`.
+    """
     check_fraction(fraction)
-    order = np.random.default_rng(seed).permutation(n)
+    order = draws.order(n, seed)
     held = round(n * fraction)
     if held >= n:
         raise UsageError(
@@ -43,11 +49,25 @@ def split_indices(n: int, fraction: float, seed: int) -> tuple[np.ndarray, np.nd
     return np.sort(order[held:]), np.sort(order[:held])
 
 
-def split(x: np.ndarray, y: np.ndarray, fraction: float, seed: int) -> Splits:
-    """Hold a part of the arrays out."""
-    train, held = split_indices(len(x), fraction, seed)
-    validation = Arrays(x[held], y[held]) if len(held) else None
-    return Splits(Arrays(x[train], y[train]), validation, count_classes(y))
+def split(
+    x: np.ndarray | Callable[[], np.ndarray], y: np.ndarray, fraction: float, seed: int
+) -> Splits:
+    """Hold a part of the arrays out; ``x`` may be a function, as of :class:`Arrays`."""
+    train, held = split_indices(len(y), fraction, seed)
+    first: np.ndarray | Callable[[], np.ndarray]
+    second: np.ndarray | Callable[[], np.ndarray]
+    if callable(x):
+
+        @functools.cache  # whichever part is needed first has both read
+        def parts() -> tuple[np.ndarray, np.ndarray]:
+            whole = x()
+            return whole[train], whole[held]
+
+        first, second = (lambda: parts()[0]), (lambda: parts()[1])
+    else:
+        first, second = x[train], x[held]
+    validation = Arrays(second, y[held]) if len(held) else None
+    return Splits(Arrays(first, y[train]), validation, count_classes(y))
 
 
 def count_classes(*labels: np.ndarray) -> int | None:

@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -24,11 +25,12 @@ from urllib.parse import quote
 
 from dtrain import errors
 from dtrain.controller.launchers.ports import Ports
-from dtrain.errors import DtrainError, UsageError
+from dtrain.errors import DamagedFile, DtrainError, UsageError, printable
 
 HOST = "127.0.0.1"
 START_SECONDS = 120.0  # importing MLflow is most of it
 STOP_SECONDS = 10.0  # then it is killed
+_LOG_BYTES = 1 << 16  # at the end of the server's log, that are looked at
 RUNS = 100  # in one address of a comparison
 _NEWEST = 10  # runs, where none is of a sweep
 
@@ -59,6 +61,7 @@ def serving(output_dir: Path, port: int) -> Iterator[tuple[str, subprocess.Popen
     ]  # fmt: skip
     environment = {
         **os.environ,
+        "PYTHONSAFEPATH": "1",  # no folder called mlflow of the current directory
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # processes for what no run needs
     }
@@ -89,9 +92,9 @@ def _wait(process: subprocess.Popen[bytes], address: str, log: IO[bytes]) -> Non
 
 
 def _last_words(log: IO[bytes]) -> str:
-    log.seek(0)
-    lines = [line.strip() for line in log.read().decode(errors="replace").splitlines()]
-    return next((line for line in reversed(lines) if line), "it left no word")
+    log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_BYTES))
+    lines = [line.strip() for line in log.read(_LOG_BYTES).decode(errors="replace").splitlines()]
+    return printable(next((line for line in reversed(lines) if line), "it left no word"))
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -116,7 +119,8 @@ def comparison(address: str) -> tuple[str, int] | None:
     Returns:
         None where there is no run.
     """
-    experiments = _post(address, "experiments/search", max_results=1000)["experiments"]
+    found = _post(address, "experiments/search", max_results=1000)
+    experiments = found.get("experiments", [])
     ids = [each["experiment_id"] for each in experiments]
     newest = _runs(address, ids, 1)
     if not newest:
@@ -154,11 +158,18 @@ def _post(address: str, method: str, **fields: Any) -> dict[str, Any]:
 
 
 def _check(output_dir: Path, port: int | None) -> None:
-    if not (output_dir / "mlflow.db").is_file():
+    store = output_dir / "mlflow.db"
+    if not store.is_file():
         raise UsageError(
             "--output-dir", output_dir, "holds no tracking store (mlflow.db)",
             "the output_dir of tracked runs", "python -m dtrain, which makes one in ./outputs",
         )  # fmt: skip
+    address = f"file:{quote(str(store.absolute()))}?mode=ro"
+    try:
+        with contextlib.closing(sqlite3.connect(address, uri=True)) as database:
+            database.execute("SELECT count(*) FROM sqlite_master")
+    except sqlite3.DatabaseError as error:
+        raise DamagedFile(store, f"cannot be used as a store ({error})") from None
     if port is None:
         return
     try:
@@ -211,6 +222,9 @@ def main(arguments: list[str] | None = None) -> int:
     except DtrainError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        print(f"error: {error.filename or given.output_dir}: {error.strerror}", file=sys.stderr)
+        return errors.FAILED
     finally:
         ports.release()
     return errors.OK

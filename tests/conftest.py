@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -12,12 +13,15 @@ from typing import Any
 import pytest
 
 from dtrain import journal
+from dtrain.controller import consent
 from dtrain.rundir import RunDir, read_json
 from tests import warm
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "task(devices=1): run in a forked process with TensorFlow")
+    # Hypothesis would make a folder of its own in the checkout.
+    os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(config.rootpath / ".pytest_cache/hypothesis")
     # The suite runs as a process that has not imported TensorFlow, as the controller does; the
     # server begins to import it while tests are collected.
     if hasattr(config, "workerinput") or not config.getoption("numprocesses"):
@@ -36,10 +40,17 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 @pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
+    consent.begin([], None)  # of an earlier command of this process nothing is left
     path = list(sys.path)
-    yield
+    # Not by `monkeypatch`, which a test may send to another process.
+    with pytest.MonkeyPatch.context() as patch:
+        # The key that run folders are signed with is the user's, and none of the tests'.
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
+        yield
     sys.path[:] = path
     assert "tensorflow" not in sys.modules, "the controller's process must not import TensorFlow"
 

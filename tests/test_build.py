@@ -111,6 +111,40 @@ def test_a_model_of_keras_applications() -> None:
     assert model.compiled
 
 
+def without_optimizer(input_shape: Any, classes: int, own: bool = True) -> Any:
+    """A model whose step moves its weights itself."""
+    import keras
+
+    class Own(keras.Model):
+        def train_step(self, data: Any) -> Any:
+            for variable in self.trainable_variables:
+                variable.assign(variable * 0.5)
+            return {"loss": keras.ops.mean(self(data[0], training=True))}
+
+    inputs = keras.Input(input_shape)
+    model = (Own if own else keras.Model)(inputs, keras.layers.Dense(classes)(inputs))
+    model.compile(optimizer=None, loss="mse")
+    return model
+
+
+@pytest.mark.task(devices=2)
+def test_a_model_without_an_optimizer() -> None:
+    from dtrain.errors import UsageError
+    from dtrain.task import state
+
+    node = {"_target_": "tests.test_build.without_optimizer"}
+    loss = {"loss": "mse", "metrics": []}
+    model, strategy, steps, _ = prepare("Mirrored", 2, settings(model=node, trainer=loss))
+    before = state.snapshot(model, strategy)
+    assert steps.spans_points and all(name.startswith("model/") for name in before)
+    steps.train(2)
+    after = state.snapshot(model, strategy)
+    assert all((after[name] == before[name] / 4).all() for name in before)
+    for kind, own in (("Default", False), ("CentralStorage", True)):
+        with pytest.raises(UsageError, match="compiled without an optimizer"):
+            prepare(kind, 2, settings(model={**node, "own": own}, trainer=loss))
+
+
 @pytest.mark.task
 def test_a_compiled_model_is_left_alone() -> None:
     model, _ = build_model(model={"_target_": "tests.test_build.compiled"})

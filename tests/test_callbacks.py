@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -210,6 +212,31 @@ def test_attributes_are_kept_and_own_state_goes_first() -> None:
 
 
 @pytest.mark.task
+def test_a_checkpoint_from_elsewhere_changes_no_path_and_no_method(tmp_path: Path) -> None:
+    import keras
+
+    from dtrain.errors import CheckpointError
+
+    class Writes(keras.callbacks.Callback):
+        def __init__(self, path: str) -> None:
+            super().__init__()
+            self.path, self.phase = path, "first"
+
+    plain, logger = Writes("a"), keras.callbacks.CSVLogger(f"{tmp_path}/log.csv")
+    for callback in (plain, logger):
+        made = wrap(callback, tiny())
+        evil = {"path": "/b", "filename": "/b", "_private": "/b", "on_epoch_end": 5, "new": [1]}
+        made.restore({}, [{**evil, "phase": "second", "count": 3, "append": True}])
+        assert callable(callback.on_epoch_end) and callback.count == 3
+        assert not hasattr(callback, "_private") and not hasattr(callback, "new")
+        with pytest.raises(CheckpointError, match=r"meta.callbacks\[0\] is not a mapping"):
+            made.restore({}, [["filename"]])
+        made.hooks.on_train_end()
+    assert (plain.path, plain.phase) == ("a", "second")
+    assert (logger.filename, logger.append) == (f"{tmp_path}/log.csv", True)
+
+
+@pytest.mark.task
 def test_states_stay_with_their_callbacks() -> None:
     import keras
 
@@ -236,3 +263,46 @@ def test_states_stay_with_their_callbacks() -> None:
     arrays, values = old.state()
     fewer = Callbacks([keras.callbacks.EarlyStopping()], model, 20, 5)
     fewer.restore(arrays, values)
+
+
+@pytest.mark.task
+def test_callbacks_that_write_keep_to_the_run_folder(tmp_path: Path) -> None:
+    from dtrain.errors import UsageError
+    from dtrain.task.callbacks import made
+
+    def of(name: str, **arguments: Any) -> Any:
+        [callback] = made([{"_target_": f"keras.callbacks.{name}", **arguments}], run)
+        return callback
+
+    run = tmp_path / "run"
+    run.mkdir()
+    assert of("ModelCheckpoint", filepath="best.keras").filepath == str(
+        run / "callbacks" / "best.keras"
+    )
+    assert of("CSVLogger", filename="a/b.csv").filename == str(run / "callbacks" / "a" / "b.csv")
+    assert (run / "callbacks" / "a").is_dir()
+    assert of("TensorBoard").log_dir == str(run / "callbacks" / "logs")
+    # A run folder from elsewhere may hold links.
+    (tmp_path / "mine").mkdir()
+    (run / "callbacks" / "out").symlink_to(tmp_path / "mine")
+    with pytest.raises(UsageError, match="a link leads out of the run folder"):
+        of("CSVLogger", filename="out/b.csv")
+    (run / "callbacks" / "b.csv").symlink_to(tmp_path / "mine" / "b.csv")
+    with pytest.raises(UsageError, match="a link leads out of the run folder"):
+        of("CSVLogger", filename="b.csv")
+    os.environ["DTRAIN_TRUST"] = "keras.callbacks.CSVLogger"
+    assert of("CSVLogger", filename="x.csv").filename == "x.csv"
+
+
+@pytest.mark.task
+def test_a_checkpoint_does_not_say_where_a_callback_writes(tmp_path: Path) -> None:
+    from dtrain.task.callbacks import made
+
+    node = {"_target_": "keras.callbacks.ModelCheckpoint", "filepath": "best.keras"}
+    [callback] = made([node], tmp_path)
+    callbacks = wrap(callback, tiny())
+    forged = {"filepath": "/elsewhere/x.keras", "best": 0.5, "on_epoch_end": 3, "verbose": 1}
+    callbacks.restore({}, [forged])
+    assert callback.filepath == str(tmp_path / "callbacks" / "best.keras")
+    assert (callback.best, callback.verbose) == (0.5, 1)
+    assert callable(callback.on_epoch_end)

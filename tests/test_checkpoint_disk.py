@@ -29,13 +29,13 @@ def test_short_writes_are_gone_on_with(
 ) -> None:
     real = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, rest: real(descriptor, rest[:most]))
-    disk.write(tmp_path / "a", data)
+    disk.write(tmp_path / "a", [data])
     assert (tmp_path / "a").read_bytes() == data
 
 
 def test_what_is_written_is_flushed(tmp_path: Path, flushed: list[str]) -> None:
     (tmp_path / "a").write_text("something longer")
-    disk.write(tmp_path / "a", b"short")
+    disk.write(tmp_path / "a", [b"short"])
     assert (tmp_path / "a").read_bytes() == b"short"
     disk.sync(tmp_path)
     assert flushed == [str(tmp_path / "a"), str(tmp_path)]
@@ -51,7 +51,7 @@ def test_a_failed_write_is_told_and_closes_the_file(
     before = os.listdir("/proc/self/fd")
     monkeypatch.setattr(os, name, fail)
     with pytest.raises(OSError, match="quota"):
-        disk.write(tmp_path / "a", b"data")
+        disk.write(tmp_path / "a", [b"data"])
     if name == "fsync":
         with pytest.raises(OSError, match="quota"):
             disk.sync(tmp_path)

@@ -240,6 +240,7 @@ class Scenario:
         options: of the writer.
         then: the step that a later writer saves.
         problems: whether there is damage to be told of.
+        twice: the same arrays are saved again, with an objective that is known only then.
     """
 
     prepare: Callable[[Path], None]
@@ -248,6 +249,7 @@ class Scenario:
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     then: int = 30
     problems: bool = False
+    twice: bool = False
 
     def writer(self, folder: Path, saved: Callable[[int], None]) -> checkpoint.Writer:
         options = {"keep": 3, "best": False, "mode": "max", **self.options}
@@ -256,6 +258,8 @@ class Scenario:
     def save(self, folder: Path, saved: Callable[[int], None]) -> None:
         """Do what is examined: open the folder, save one checkpoint, remove old ones."""
         log = self.writer(folder, saved)
+        if self.twice:
+            log.submit(self.step, state(100 + self.step), {"objective": None})
         log.submit(self.step, state(100 + self.step), {"objective": self.objective})
         log.wait()
 
@@ -314,6 +318,7 @@ SCENARIOS = {
     "back to one before a damaged one": Scenario(damaged, 15, then=17, problems=True),
     "a damaged one again": Scenario(damaged, 20, then=20, problems=True),
     "a run that has no pointer yet": Scenario(without_a_pointer, 3),
+    "with an objective that comes later": Scenario(saved(1, 2), 3, 0.5, twice=True),
 }
 
 
@@ -429,7 +434,8 @@ class Driver:
         if code == 3:
             final = self.now / str(self.scenario.step)
             assert f"written to {final}: No space left on device" in told[-1], told
-        if code == 3 and mode == "error" and self.scenario.prepare is not leftovers:
+        twice = self.scenario.twice and "saved" in told
+        if code == 3 and mode == "error" and self.scenario.prepare is not leftovers and not twice:
             assert state == self.before
             assert tree(self.now) == tree(self.base)
             if (self.base / "latest").exists():
@@ -475,6 +481,7 @@ MORE = {
     "after other kills": {"rename": 4, "unlink": 8, "rmdir": 4},
     "back to one before a damaged one": {"rename": 2, "unlink": 2, "rmdir": 1},
     "a damaged one again": {"rename": 3, "unlink": 2, "rmdir": 1},
+    "with an objective that comes later": {"open": 4, "write": 4, "fsync": 8, "replace": 2},
 }
 
 

@@ -157,7 +157,7 @@ def test_a_pointer_that_cannot_be_read(tmp_path: Path) -> None:
     saved(tmp_path, 1, 2)
     (tmp_path / "latest").unlink()
     (tmp_path / "latest").mkdir()
-    assert found(tmp_path) == (2, [f"{tmp_path / 'latest'} cannot be read: Is a directory"])
+    assert found(tmp_path) == (2, [f"{tmp_path / 'latest'} is a folder, not a regular file"])
     writer(tmp_path)
     assert checkpoint.steps(tmp_path) == [1, 2]
     with pytest.raises(CheckpointError, match=r"3 could not be written .*: Is a directory"):
@@ -315,7 +315,7 @@ def test_whatever_fails_leaves_nothing(
         raise error
 
     saved(tmp_path, 1)
-    monkeypatch.setattr(checkpoint.format, "_encode", fail)
+    monkeypatch.setattr(checkpoint.format, "encode", fail)
     with pytest.raises(CheckpointError, match=f"written to {tmp_path}/2: {reason}$"):
         saved(tmp_path, 2)
     assert names(tmp_path) == {"1", "latest"}

@@ -229,3 +229,94 @@ def test_nothing_is_saved_where_what_comes_before_it_fails(tmp_path: Path) -> No
     with pytest.raises(CheckpointError, match=r"step 3 was not saved: .* No space left on device"):
         log.wait()
     assert checkpoint.steps(tmp_path) == []
+
+
+# -- the same step again -------------------------------------------------------------------------
+
+
+def test_the_same_arrays_are_not_written_again(tmp_path: Path) -> None:
+    calls: list[int] = []
+    log = writer(tmp_path, keep=1, best=True, saved=calls.append)
+    log.submit(1, {"a": np.ones(3)}, {"objective": 0.5})
+    log.submit(2, {"a": np.ones(3)}, {"objective": None, "later": True})
+    log.wait()
+    state = tmp_path / "2" / "state.safetensors"
+    before = state.stat()
+    assert (checkpoint.steps(tmp_path), log.best_step()) == ([1, 2], 1)
+    log.submit(2, {"a": np.ones(3)}, {"objective": 0.75})
+    log.wait()
+    assert (state.stat().st_ino, state.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    found = checkpoint.load(tmp_path / "2")
+    assert (found.meta, found.arrays["a"].tolist()) == ({"objective": 0.75}, [1, 1, 1])
+    assert names(tmp_path / "2") == {"state.safetensors", "manifest.json"}
+    assert (checkpoint.steps(tmp_path), log.best_step()) == ([2], 2), "now it is the best"
+    assert calls == [1, 2], "it is one checkpoint"
+
+
+def test_other_arrays_of_the_same_step_are_written(tmp_path: Path) -> None:
+    log = writer(tmp_path)
+    log.submit(2, {"a": np.ones(3)}, {"objective": None})
+    log.submit(2, {"a": np.zeros(3)}, {"objective": 0.75})
+    log.wait()
+    found = checkpoint.load(tmp_path / "2")
+    assert (found.meta, found.arrays["a"].tolist()) == ({"objective": 0.75}, [0, 0, 0])
+    assert names(tmp_path) == {"2", "latest"}
+
+
+def test_what_another_process_saved_is_written_again(tmp_path: Path) -> None:
+    """It may be damaged by now, and that be the reason for it."""
+    checkpoint.save(tmp_path, 2, {"a": np.ones(3)}, {})
+    (tmp_path / "2" / "state.safetensors").write_bytes(b"")
+    log = writer(tmp_path)
+    log.submit(2, {"a": np.ones(3)}, {"objective": 0.75})
+    log.wait()
+    assert checkpoint.load(tmp_path / "2").meta == {"objective": 0.75}
+
+
+def test_a_meta_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = writer(tmp_path)
+    log.submit(2, {"a": np.ones(3)}, {"objective": None})
+    log.wait()
+
+    def full(*given: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    log.submit(2, {"a": np.ones(3)}, {"objective": 0.75})
+    message = f"step 2 could not be written to {tmp_path / '2'}: No space left on device"
+    with pytest.raises(CheckpointError, match=message):
+        log.wait()
+    assert checkpoint.load(tmp_path / "2").meta == {"objective": None}
+    assert names(tmp_path / "2") == {"state.safetensors", "manifest.json"}
+
+
+# -- a run that is resumed -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("objectives", "resumed", "keep", "best", "stay"),
+    [
+        ({1: 0.9, 2: 0.1, 3: 0.2, 4: 0.3}, 4, 2, True, [1, 3, 4]),
+        ({1: 0.9, 2: 0.1, 3: 0.2, 4: 0.3}, 4, 2, False, [3, 4]),
+        ({1: 0.1, 2: 0.2, 3: 0.9}, 3, 1, True, [3]),
+        ({1: 0.1, 2: 0.2, 3: 0.9}, 3, 9, True, [1, 2, 3]),
+        # Passed over as damaged: they stay until something else is saved, and count for nothing.
+        ({1: 0.5, 2: 0.1, 3: 0.2, 4: 0.9, 5: None}, 3, 1, True, [1, 3, 4, 5]),
+        ({1: 0.1, 2: 0.2, 3: 0.9}, None, 1, True, [1, 2, 3]),
+    ],
+)
+def test_what_a_killed_run_had_not_yet_removed(
+    tmp_path: Path, objectives: dict[int, float | None], resumed: int | None, keep: int,
+    best: bool, stay: list[int],
+) -> None:  # fmt: skip
+    for step, objective in objectives.items():
+        checkpoint.save(tmp_path, step, {}, {"objective": objective})
+    writer(tmp_path, keep=keep, best=best, resumed=resumed)
+    assert checkpoint.steps(tmp_path) == stay
+
+
+def test_leftovers_of_a_torn_meta_are_removed(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, 1, arrays(), META)
+    (tmp_path / "1" / ".tmp-manifest.json").write_text("{")
+    writer(tmp_path)
+    assert names(tmp_path / "1") == {"state.safetensors", "manifest.json"}

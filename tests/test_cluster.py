@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from dtrain.cluster import Cluster, Task
+from dtrain.errors import DamagedFile
 from dtrain.rundir import read_json, write_json
 
 CLUSTERS = {
@@ -37,7 +38,7 @@ def test_a_plan_does_not_change() -> None:
 
 
 def test_an_unknown_field_is_not_passed_over() -> None:
-    with pytest.raises(TypeError, match="colour"):
+    with pytest.raises(DamagedFile, match="colour is not known"):
         Cluster.from_json({**CLUSTERS["one"].to_json(), "colour": "red"})
 
 

@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,13 @@ from omegaconf import OmegaConf
 
 from dtrain import compare
 from dtrain.cluster import Cluster, Task
-from dtrain.compare import plots
+from dtrain.compare import plots, runs, tracked
 from dtrain.compare.__main__ import main
 from dtrain.compare.comparison import Comparison
 from dtrain.compare.runs import Run, of_folders, public
 from dtrain.compare.table import columns, text
 from dtrain.controller.tracking import Shipper, import_mlflow
+from dtrain.errors import DtrainError, UsageError
 from dtrain.journal import Journal
 from dtrain.rundir import RunDir, read_json, write_json
 from tests import browser
@@ -435,6 +437,25 @@ def test_a_store_that_does_not_answer(
     assert "hidden" not in error and error.count("\n") == 1
 
 
+@pytest.mark.parametrize("uri", ["foo://x", "file:///tmp", "http://", "http://h:99999", "/tmp"])
+def test_an_address_of_no_store(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["f" * 32, "--uri", uri]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: --uri={uri}: ") and error.count("\n") == 1
+
+
+def test_a_store_that_answers_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No wait between two bytes is long, and there is no end of them."""
+    monkeypatch.setattr(tracked, "SECONDS", 0.1)
+    ended = threading.Event()
+    with pytest.raises(DtrainError, match=r"does not answer within"):
+        tracked._bounded(ended.wait)
+    ended.set()
+    assert tracked._bounded(lambda: 3) == 3
+    with pytest.raises(DtrainError, match=r"cannot be read: .odd"):
+        tracked._bounded(lambda: {}["odd"])
+
+
 def test_what_nobody_should_read(tmp_path: Path) -> None:
     assert public({"a": {"api_key": 1, "Token": "x", "tokens": 3, "uri": "http://u:p@h/x"}}) == {
         "a.tokens": "3", "a.uri": "http://u:***@h/x"
@@ -576,3 +597,97 @@ def test_runs_in_mlflow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     head, row, *_ = capsys.readouterr().out.splitlines()
     assert head.split() == ["run", "status", "replicas", "loss", "seconds", "marks"]
     assert row.split() == ["lone", "FINISHED", "2", "1.500", "10.0", "best"]
+
+
+@pytest.mark.parametrize("name", ["comparison.html", "comparison.csv", "curves.csv"])
+@pytest.mark.parametrize("kind", ["a file", "a link", "a pipe", "changed", "added to"])
+def test_what_is_not_from_a_comparison_stays(sweep: Path, name: str, kind: str) -> None:
+    path, other = sweep / name, sweep.parent / "other"
+    other.write_text("step,mine\n")
+    if kind in ("changed", "added to"):
+        compare.write(sweep)
+        before = path.read_bytes() if kind == "added to" else b"run,step,metric,value\n"
+        path.write_bytes(before + b"mine\n")
+    elif kind == "a file":
+        path.write_text("run,step,metric,value\nmine,1,2,3\n")
+    else:
+        path.symlink_to(other) if kind == "a link" else os.mkfifo(path)
+    found = {p.name: p.lstat().st_mtime_ns for p in sweep.iterdir()}
+    assert main([str(sweep)]) == 2
+    assert {p.name: p.lstat().st_mtime_ns for p in sweep.iterdir()} == found, "nothing was written"
+    assert other.read_text() == "step,mine\n"
+    with pytest.raises(UsageError, match=f"{name} is not from an earlier comparison.*--output"):
+        compare.write(sweep)
+    assert main([str(sweep), "--output", "elsewhere"]) == 0
+
+
+def test_an_earlier_comparison_is_replaced(sweep: Path) -> None:
+    compare.write(sweep)
+    first = {path.name: path.read_bytes() for path in sweep.glob("*.*")}
+    compare.write(sweep)
+    assert {path.name: path.read_bytes() for path in sweep.glob("*.*")} == first
+    leave(sweep / "3")
+    compare.write(sweep)
+    assert (sweep / "curves.csv").read_bytes() != first["curves.csv"]
+    # Killed between the page and the tables: those of the earlier one are still known.
+    (sweep / "curves.csv").write_bytes(first["curves.csv"])
+    compare.write(sweep)
+
+
+def test_damaged_runs_have_a_line_each(tmp_path: Path) -> None:
+    """Whatever is in a folder, the others are compared."""
+    for name in ("good", "config", "journal", "result", "cluster", "link", "pipe", "lines"):
+        leave(tmp_path / "runs" / name)
+    (tmp_path / "runs" / "config" / "config.yaml").write_text("a: &a [1]\nb: *a\n")
+    (tmp_path / "runs" / "result" / "result.json").write_text("[" * 100_000)
+    (tmp_path / "runs" / "cluster" / "cluster.json").write_text('{"replicas": "2"}')
+    for name, make in (("link", lambda p: p.symlink_to("/etc/passwd")), ("pipe", os.mkfifo)):
+        path = tmp_path / "runs" / name / "journal.jsonl"
+        path.unlink()
+        make(path)
+    with (tmp_path / "runs" / "lines" / "journal.jsonl").open("ab") as file:
+        file.write(b"\0" * 100 + b"\n")
+    sweep = tmp_path / "runs" / "sweep"
+    leave(sweep / "0")
+    write_json(sweep / "sweep.json", {"jobs": [job(0)]})
+    (tmp_path / "runs" / "evil\x1b[31m").mkdir()
+    leave(tmp_path / "runs" / "evil\x1b[31m" / "run")
+    found = compared(tmp_path / "runs")
+    said = {run.name: (run.status, run.problem) for run in found.runs}
+    for name, words in {
+        "config": "config.yaml has an alias", "result": "is not valid JSON",
+        "cluster": "replicas '2' is not a number", "link": "is a symbolic link",
+        "pipe": "is a named pipe", "sweep/sweep.json": "sweep.json: name is not there",
+    }.items():  # fmt: skip
+        status, problem = said.pop(name)
+        assert status == "DAMAGED" and problem is not None and words in problem, name
+    assert said.pop("lines") == (
+        "FINISHED", "journal.jsonl: passed over 1 damaged line, the first is line 4",
+    )  # fmt: skip
+    assert said == dict.fromkeys(
+        ("good", "journal", "sweep/0", "evil\\x1b[31m/run"), ("FINISHED", None)
+    )
+    assert "\x1b" not in "\n".join(text(found))
+
+
+def test_bounds_of_what_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(4):
+        leave(tmp_path / str(number), {step: 1.0 for step in range(9)})
+    for name, value, message in (
+        ("EVENTS", 5, "what follows the first 5 events is left out"),
+        ("METRICS", 1, "more than 1 metrics are left out"),
+    ):
+        with monkeypatch.context() as limits:
+            limits.setattr(runs, name, value)
+            assert {r.problem for r in compared(tmp_path).runs} == {f"journal.jsonl: {message}"}
+    monkeypatch.setattr(runs, "KEYS", 3)
+    assert {run.status for run in compared(tmp_path).runs} == {"DAMAGED"}
+    monkeypatch.setattr(runs, "RUNS", 3)
+    with pytest.raises(UsageError, match="makes more than 3 runs"):
+        compared(tmp_path)
+
+
+def test_numbers_that_cannot_be_drawn(tmp_path: Path) -> None:
+    for number, value in enumerate((1e308, -1e308, 5e-324, math.nan, math.inf)):
+        leave(tmp_path / str(number), {1: value, 2**53: -value}, value, 2**53, speed=5e-324)
+    compare.write(tmp_path)

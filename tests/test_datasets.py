@@ -134,6 +134,42 @@ def test_npz() -> None:
         assert other.train.y.dtype == dtype and other.classes is None
 
 
+@pytest.mark.parametrize("write", [np.savez, np.savez_compressed])
+def test_of_an_npz_the_inputs_are_read_when_they_are_needed(
+    write: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = np.arange(20 * 4, dtype=np.uint8).reshape(20, 2, 2)
+    write("a.npz", x=image, y=ROWS % 3, a=image[:3], b=ROWS[:3])
+    read: list[str] = []
+    whole = np.lib.npyio.NpzFile.__getitem__
+
+    def counted(archive: Any, name: str) -> Any:
+        read.append(name)
+        return whole(archive, name)
+
+    monkeypatch.setattr(np.lib.npyio.NpzFile, "__getitem__", counted)
+    splits = datasets.npz("a.npz")
+    both = datasets.npz("a.npz", x_validation="a", y_validation="b")
+    assert splits.validation is not None and both.validation is not None
+    assert [len(s) for s in (splits.train, splits.validation)] == [16, 4]
+    assert [len(s) for s in (both.train, both.validation)] == [20, 3]
+    assert read == ["y", "y", "b"]
+    assert splits.validation.x.shape == (4, 2, 2) and splits.train.x.shape == (16, 2, 2)
+    assert read == ["y", "y", "b", "x"], "once for both parts"
+    rows = np.concatenate([splits.train.x, splits.validation.x])[:, 0, 0]
+    assert sorted(rows) == image[:, 0, 0].tolist()
+
+
+def test_inputs_that_are_damaged_are_refused_when_they_are_read() -> None:
+    np.savez("a.npz", x=np.arange(999) % 7, y=np.arange(999) % 3)
+    data = bytearray(Path("a.npz").read_bytes())
+    data[1000] ^= 255
+    Path("a.npz").write_bytes(data)
+    train = datasets.npz("a.npz").train
+    with pytest.raises(UsageError, match=r"^dataset.path=a.npz: cannot be read as .npz \(Bad CRC"):
+        _ = train.x
+
+
 @pytest.mark.parametrize(
     ("labels", "classes", "y"),
     [

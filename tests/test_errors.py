@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import importlib
+from pathlib import Path
+
 import pytest
 
 from dtrain import errors
@@ -41,3 +44,25 @@ def test_tree_and_exit_codes(
 def test_nearest(name: str, expected: str | None) -> None:
     assert errors.nearest(name, iter(["mirrored", "one_device", "default"])) == expected
     assert errors.nearest(name, []) is None
+
+
+def test_a_name_that_is_too_long(tmp_path: Path) -> None:
+    name = "x" * 5000
+    with pytest.raises(OSError) as caught:
+        (tmp_path / name).exists()
+    assert str(errors.of_a_name(caught.value)).endswith(" cannot be a path: File name too long")
+    assert len(str(errors.of_a_name(caught.value))) < 200
+    assert errors.of_a_name(FileNotFoundError(2, "No such file", "a")) is None
+
+
+def test_a_long_value_is_shortened() -> None:
+    error = errors.UsageError("a", "x" * 5000, "is long", "less", "a=1")
+    assert f"a={'x' * 100}... (5000 characters): is long" in str(error)
+
+
+@pytest.mark.parametrize(
+    "module", ["dtrain.compare.__main__", "dtrain.sync", "dtrain.checkpoint.__main__"]
+)
+def test_a_path_that_is_typed_and_too_long(module: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert importlib.import_module(module).main(["x" * 5000]) == errors.USAGE
+    assert "cannot be a path: File name too long" in capsys.readouterr().err

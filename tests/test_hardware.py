@@ -61,6 +61,28 @@ def test_too_few_gpus_are_refused() -> None:
 
 
 @pytest.mark.task
+def test_gpus_that_the_plan_overlooked() -> None:
+    from unittest import mock
+
+    import tensorflow as tf
+    from omegaconf import OmegaConf
+
+    from dtrain.cluster import Cluster, Task
+    from dtrain.task import hardware
+
+    def said(kind: str, planned: str) -> str | None:
+        cluster = Cluster((Task("chief", 0, 1),), planned, 1, {})
+        return hardware.overlooked(OmegaConf.create({"kind": kind}), cluster)
+
+    assert said("auto", "cpu") is None, "there are none"
+    with mock.patch.object(tf.config, "list_physical_devices", lambda kind: [kind, kind]):
+        assert said("auto", "cpu") == (
+            "TensorFlow sees 2 GPUs that hardware=auto did not find: this run computes on the CPU"
+        )
+        assert said("cpu", "cpu") is None and said("auto", "gpu") is None
+
+
+@pytest.mark.task
 def test_a_task_that_computes_nothing_needs_no_gpu() -> None:
     import tensorflow as tf
 

@@ -19,7 +19,7 @@ from dtrain.controller import job as module
 from dtrain.controller.job import PORT_TRIES, Job, Outcome
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.plan import Plan
-from dtrain.errors import TrainingError, UsageError
+from dtrain.errors import DamagedFile, TrainingError, UsageError
 from dtrain.journal import Journal, read
 from dtrain.rundir import RunDir, read_json, write_json
 from tests.test_schema import composed
@@ -135,12 +135,25 @@ def start(tmp_path: Path) -> Callable[..., tuple[Outcome, RunDir]]:
 
 
 WELL = {"chief-0": 0, "worker-0": 0}
+STOPPED = {"chief-0": 75, "worker-0": 75}
 
 
 def result(rundir: RunDir) -> dict[str, Any]:
     found = read_json(rundir.result)
     assert found is not None
     return found
+
+
+def test_of_a_long_run_few_events_stay_in_memory(start: Any, monkeypatch: Any) -> None:
+    jobs: list[Job] = []
+    init = Job.__init__
+    monkeypatch.setattr(
+        Job, "__init__", lambda self, *a, **k: [init(self, *a, **k), jobs.append(self)][0]
+    )
+    outcome, _ = start(Told(trains({"chief-0": 1, "worker-0": 0}), trains(WELL), max_restarts=1))
+    assert outcome.objective == 0.8
+    [job] = jobs
+    assert [event["event"] for event in job._events] == ["start", "start", "end"]
 
 
 # --- how it ends
@@ -215,9 +228,81 @@ def test_a_refusal_leaves_nothing(start: Any, capsys: pytest.CaptureFixture[str]
 
 def test_a_refusal_of_a_resumed_run_leaves_the_run(start: Any, tmp_path: Path) -> None:
     _, rundir = start(Told(trains({"chief-0": -9})))
+    before = everything(rundir)
     launcher = Told(fails({"chief-0": errors.USAGE}))
-    outcome, _ = start(launcher, WORKERS, f"resume={rundir.path}")
+    outcome, _ = start(launcher, WORKERS, f"resume={rundir.path}", "trainer.epochs=99")
     assert outcome == Outcome(errors.USAGE, error="it left no log")
+    assert checkpoint.steps(rundir.checkpoints) == [4, 8]
+    assert everything(rundir) == before
+
+
+def everything(rundir: RunDir) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(rundir.path)): path.read_bytes()
+        for path in sorted(rundir.path.rglob("*"))
+        if path.is_file() and path.name != ".lock"
+    }
+
+
+@pytest.mark.parametrize("codes", [{"chief-0": 1}, {"chief-0": -9}, STOPPED, {}])
+@pytest.mark.parametrize("earlier", [WELL, STOPPED, {"chief-0": -9}])
+def test_a_resume_that_trains_nothing_changes_nothing(
+    codes: dict[str, int], earlier: dict[str, int], start: Any
+) -> None:
+    """Not even of a job that is started again, and whatever is in the journal by then."""
+    _, rundir = start(Told(trains(earlier)))
+
+    def fail(rundir: RunDir) -> dict[str, int]:
+        if not codes:
+            raise TrainingError("no ports")
+        lines(rundir, ("notice", 0, {"message": "passed over"}), ("error", 0, {"message": "bang"}))
+        write_json(rundir.progress, progress(3))
+        return codes
+
+    before = everything(rundir)
+    launcher = Told(fail, fail, max_restarts=1)
+    outcome, _ = start(launcher, WORKERS, f"resume={rundir.path}", "trainer.epochs=99")
+    assert outcome.exit_code == (75 if codes.get("chief-0") == 75 else errors.FAILED)
+    assert everything(rundir) == before
+
+
+def test_a_resume_that_trains_after_a_restart_counts(start: Any) -> None:
+    _, rundir = start(Told(trains(STOPPED)))
+    launcher = Told(fails({"chief-0": -9}), trains(WELL, first=9, steps=9), max_restarts=1)
+    start(launcher, WORKERS, f"resume={rundir.path}")
+    assert result(rundir)["status"] == "FINISHED"
+    assert not (rundir.path / ".before").exists()
+    kinds = [event["event"] for event in read(rundir.journal) if event["event"] != "metrics"]
+    assert kinds.count("start") == 2 and kinds[-2:] == ["start", "end"]
+
+
+def test_any_error_of_ours_is_in_the_result(start: Any) -> None:
+    def bug(rundir: RunDir) -> dict[str, int]:
+        raise RuntimeError("no such thing")
+
+    outcome, rundir = start(Told(bug))
+    assert outcome.exit_code == errors.FAILED
+    assert "RuntimeError: no such thing" in result(rundir)["error"]
+
+
+def test_a_damaged_file_in_the_middle_does_not_discard_the_run(start: Any) -> None:
+    def refuse() -> None:
+        raise DamagedFile("x", "is damaged")
+
+    real = Told.wait
+    looks = []
+
+    def wait(self: Told, timeout: float) -> list[tuple[str, str]]:
+        looks.append(timeout)
+        if len(looks) == 2:
+            refuse()
+        return [] if len(looks) == 1 else real(self, timeout)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Told, "wait", wait)
+        outcome, rundir = start(Told(trains({})))
+    assert outcome.exit_code == errors.FAILED
+    assert "x is damaged" in result(rundir)["error"]
     assert checkpoint.steps(rundir.checkpoints) == [4, 8]
 
 
@@ -226,12 +311,26 @@ def test_a_run_that_is_resumed_is_not_finished(start: Any) -> None:
     _, rundir = start(Told(trains(WELL)))
     assert result(rundir)["status"] == "FINISHED"
 
-    def look(rundir: RunDir) -> dict[str, int]:
-        assert not rundir.result.exists()
-        return WELL
+    there = []
 
-    start(Told(look), WORKERS, f"resume={rundir.path}")
-    assert result(rundir)["status"] == "FINISHED"
+    def begin(rundir: RunDir) -> dict[str, int]:
+        there.append(rundir.result.exists())  # no task trains yet
+        lines(rundir, ("start", 8, {}))
+        return STOPPED
+
+    launcher = Told(begin)
+    launcher.farewell = lambda code: None  # type: ignore[method-assign]
+    real = Job._finish
+
+    def finish(job: Job, *given: Any) -> Outcome:
+        there.append(rundir.result.exists())
+        return real(job, *given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Job, "_finish", finish)
+        start(launcher, WORKERS, f"resume={rundir.path}")
+    assert there == [True, False]
+    assert result(rundir)["status"] == "KILLED"
 
 
 def test_what_was_trained_is_not_thrown_away(start: Any) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from dtrain import journal
+from dtrain.errors import DamagedFile
 from dtrain.journal import Follower, Journal
 
 NOTICE = '{"event": "notice", "time": 1.0, "message": "Zürich"}\n'.encode()
@@ -172,3 +174,141 @@ def test_cut_of_a_torn_or_absent_journal(path: Path) -> None:
     journal.cut(path, 0)
     assert path.read_bytes().count(b"\n") == 1
     assert journal.read(path)[0]["message"] == "Zürich"
+
+
+def test_a_validation_that_will_be_done_again_is_taken_back(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    log = Journal(path)
+    for step in (4, 8):
+        log.write("metrics", step=step, epoch=1, metrics={"loss": 1.0, "val_rate": 2.0})
+        log.write("metrics", step=step, epoch=1, metrics={"epoch_examples": 4.0})
+        log.write("checkpoint", step=step)
+        log.write("metrics", step=step, epoch=1, metrics={"val_loss": 1.0, "val_accuracy": 0.5})
+    log.close()
+    journal.cut(path, 4, validated=True)
+    assert [event.get("metrics") for event in journal.read(path)][-1] == {
+        "val_loss": 1.0, "val_accuracy": 0.5,
+    }  # fmt: skip
+    before = journal.read(path)
+    journal.cut(path, 4, validated=False)
+    assert journal.read(path) == before[:-1]
+
+
+DAMAGED = {
+    "zeros": b"\0" * 5000, "empty": b"", "torn": NOTICE[:20] + NOTICE[:20], "list": b"[1]",
+    "not utf-8": b'{"event": "notice", "time": 1.0, "message": "\xff"}', "text": b'"x"',
+    "deep": b"[" * 100_000, "deeper": b'{"event": "a", "time": 1, "x": ' + b"[" * 100_000,
+    "deep value": b'{"event": "a", "time": 1, "x": ' + b"[" * 99 + b"]" * 99 + b"}",
+    "no event": b'{"time": 1.0}', "no time": b'{"event": "notice"}',
+    "nan time": b'{"event": "a", "time": NaN}',
+    "no step": b'{"event": "metrics", "time": 1.0, "metrics": {}}',
+    "a step of text": b'{"event": "metrics", "time": 1.0, "step": "1", "metrics": {}}',
+    "a step below 0": b'{"event": "checkpoint", "time": 1.0, "step": -1}',
+    "metrics of text": b'{"event": "metrics", "time": 1.0, "step": 1, "metrics": "x"}',
+    "a metric of a list": b'{"event": "metrics", "time": 1.0, "step": 1, "metrics": {"a": []}}',
+    "a metric too large": b'{"event": "metrics", "time": 1, "step": 1, "metrics": {"a": 1'
+    + b"0" * 400 + b"}}",
+    "half a character": b'{"event": "notice", "time": 1.0, "message": "\\ud800"}',
+    "too long": b'{"event": "notice", "time": 1, "message": "' + b"x" * journal.LINE_BYTES + b'"}',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("line", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_line_costs_that_line(path: Path, line: bytes) -> None:
+    path.write_bytes(NOTICE + line + b"\n" + NOTICE * 2)
+    follower = Follower(path)
+    assert [event["message"] for event in follower.new()] == ["Zürich"] * 3
+    said = "journal.jsonl: passed over 1 damaged line, the first is line 2"
+    assert (follower.damaged, follower.notice()) == (1, said)
+    # A resumed run leaves it out, and says so once.
+    assert journal.cut(path, 0) == said
+    assert [event["message"] for event in journal.read(path)] == ["Zürich"] * 3 + [said]
+    assert path.read_bytes().startswith(NOTICE * 3)
+    assert journal.cut(path, 0) is None
+
+
+def test_a_long_line_that_is_still_written(path: Path) -> None:
+    follower = Follower(path)
+    half = b"x" * (journal.LINE_BYTES // 2)
+    path.write_bytes(NOTICE + half)
+    assert len(follower.new()) == 1
+    with path.open("ab") as file:
+        for _ in range(3):
+            file.write(half)
+            file.flush()
+            assert follower.new() == []
+        file.write(b"\n" + NOTICE)
+    assert (len(follower.new()), follower.damaged) == (1, 1)
+    follower.skip()
+    assert follower.new() == []
+
+
+def test_what_is_no_journal_is_not_read_to_its_end(path: Path) -> None:
+    path.write_bytes(b"\n" * 200_000)
+    with pytest.raises(DamagedFile, match="more than 100,000 damaged lines"):
+        journal.read(path)
+
+
+def test_lines_without_an_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "LONG_BYTES", 4 << 20)
+    path.write_bytes(b"\0" * (6 << 20))
+    with pytest.raises(DamagedFile, match="has lines of more than"):
+        journal.read(path)
+
+
+def test_what_is_passed_over_with_skip_is_not_news(path: Path) -> None:
+    follower = Follower(path)
+    path.write_bytes(NOTICE * 3 + NOTICE[:9])
+    follower.skip()
+    with path.open("ab") as file:
+        file.write(NOTICE[9:] + NOTICE)
+    assert len(follower.new()) == 2
+
+
+def test_a_full_disk_leaves_whole_lines(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Journal(path)
+    log.write("notice", message="one")
+    write = os.write
+
+    def full(descriptor: int, data: bytes) -> int:
+        if len(data) > 9:
+            return write(descriptor, data[:9])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match="No space"):
+        log.write("notice", message="two")
+    monkeypatch.setattr(os, "write", write)
+    log.write("notice", message="three")
+    log.close()
+    assert [event["message"] for event in journal.read(path)] == ["one", "three"]
+    assert path.read_bytes().count(b"\n") == 2
+
+
+def test_an_event_is_not_longer_than_a_line_may_be(path: Path) -> None:
+    with contextlib.closing(Journal(path)) as log:
+        with pytest.raises(ValueError, match="the event notice has"):
+            log.write("notice", message="x" * journal.LINE_BYTES)
+        log.write("notice", message="a name of a file: \udcff")
+    [event] = journal.read(path)
+    assert event["message"] == "a name of a file: ?"
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder", "hard link"])
+def test_a_journal_is_a_file_of_its_own(path: Path, tmp_path: Path, kind: str) -> None:
+    other = tmp_path / "other"
+    other.write_bytes(NOTICE + b"torn")
+    {
+        "link": lambda: path.symlink_to(other),
+        "pipe": lambda: os.mkfifo(path),
+        "folder": path.mkdir,
+        "hard link": lambda: os.link(other, path),
+    }[kind]()
+    with pytest.raises(DamagedFile, match=r"is a|has a second name"):
+        Journal(path)
+    if kind != "hard link":
+        with pytest.raises(DamagedFile, match="not a regular file"):
+            journal.read(path)
+        with pytest.raises(DamagedFile, match="not a regular file"):
+            journal.cut(path, 5)
+    assert other.read_bytes() == NOTICE + b"torn"

@@ -13,16 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from dtrain import errors
 from dtrain.cluster import Cluster, Task
+from dtrain.controller import messages
+from dtrain.controller.cluster_key import VARIABLE
 from dtrain.controller.launchers import Env, Inline, Launcher, Local
+from dtrain.controller.launchers import env as launch
 from dtrain.controller.launchers import local as module
 from dtrain.controller.launchers.server import Process
 from dtrain.errors import UsageError
-from dtrain.rundir import RunDir, write_json
+from dtrain.rundir import RunDir, read_json, write_json
 from tests import warm
 from tests.integration.test_failures import processes, until
+from tests.test_schema import composed
 
 SETTINGS = {"grace_seconds": 5, "start_timeout": 60, "stall_timeout": None, "max_restarts": 0}
 SERVED = (
@@ -57,19 +62,22 @@ def broken(tmp_path: Path, cluster: Cluster) -> RunDir:
     return rundir
 
 
-def endless(tmp_path: Path, cluster: Cluster) -> RunDir:
-    """Return a run folder whose configuration is a pipe: its tasks wait for it for ever."""
+@pytest.fixture(autouse=True)
+def _trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DTRAIN_TRUST", "tests")
+
+
+def endless(tmp_path: Path, cluster: Cluster, kind: str = "Endless") -> RunDir:
+    """Return a run folder whose tasks wait for ever, in the midst of their start."""
     rundir = broken(tmp_path, cluster)
-    rundir.config.unlink()
-    os.mkfifo(rundir.config)
+    config = composed(f"strategy._target_=tests.hang.{kind}")
+    rundir.config.write_text(OmegaConf.to_yaml(config))
     return rundir
 
 
 def busy(tmp_path: Path, cluster: Cluster) -> RunDir:
-    """Return a run folder whose configuration keeps a processor busy for minutes."""
-    rundir = broken(tmp_path, cluster)
-    rundir.config.write_text("a:\n" + "- 1\n" * 1_000_000)
-    return rundir
+    """Return a run folder whose tasks compute for ever."""
+    return endless(tmp_path, cluster, "Busy")
 
 
 def heard(launcher: Launcher, *last: tuple[str, str]) -> dict[str, list[str]]:
@@ -261,10 +269,67 @@ def test_a_stop_is_for_those_that_train(tmp_path: Path, several: Cluster, launch
     launcher.start(endless(tmp_path, several), several)
     heard(launcher, *((task.name, "started") for task in several.tasks))
     launcher.stop()
+    assert heard(launcher, ("chief-0", "stop")) == {"chief-0": ["stop"]}
+    launcher.end("chief-0")
     assert heard(launcher, ("chief-0", "ended")) == {"chief-0": ["ended"]}
-    assert launcher.exit_codes() == {"chief-0": -15}
     assert set(processes(tmp_path)) == {"worker-0", "ps-0"}
     assert launcher.wait(0) == []
+
+
+def test_what_asks_every_process_to_stop_ends_none(
+    tmp_path: Path, several: Cluster, launcher: Local
+) -> None:
+    """As a scheduler may, or a terminal that is closed: tasks and their server live."""
+    launcher.start(endless(tmp_path, several), several)
+    heard(launcher, *((task.name, "started") for task in several.tasks))
+    found = processes(tmp_path)
+    server = int(Path(f"/proc/{found['ps-0']}/stat").read_text().rpartition(")")[2].split()[1])
+    for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
+        for process in (server, *found.values()):
+            os.kill(process, number)
+    words = heard(launcher, *((task.name, "stop") for task in several.tasks))
+    assert words == {name: ["stop"] for name in found}, "each tells it once"
+    assert processes(tmp_path) == found
+    assert os.getppid() != server and Path(f"/proc/{server}").exists()
+
+
+def says(pipe: Any) -> None:
+    from dtrain.task.words import Words
+
+    words = Words(pipe)
+    count = 200
+
+    def handler(*_: Any) -> None:
+        words("handler")
+
+    signal.signal(signal.SIGUSR1, handler)
+    done = threading.Event()
+
+    def talk() -> None:
+        for _ in range(count):
+            words("thread")
+            os.kill(os.getpid(), signal.SIGUSR1)
+        done.set()
+
+    threading.Thread(target=talk).start()
+    while not done.is_set():
+        words("main")
+    words("end")
+    os._exit(0)
+
+
+def test_words_of_threads_and_handlers_are_whole() -> None:
+    process = Process(warm.ENVIRONMENT, "says", says, (), {})
+    heard: list[str] = []
+
+    def ended() -> bool:
+        heard.extend(process.words())
+        return "end" in heard
+
+    until(ended, lambda: heard, 60)
+    process.join()
+    assert set(heard) == {"thread", "handler", "main", "end"}
+    assert heard.count("thread") == 200
 
 
 def test_addresses(cluster: Cluster, several: Cluster, launcher: Local) -> None:
@@ -348,6 +413,7 @@ def test_what_a_launcher_need_not_do(cluster: Cluster) -> None:
 
 # --- one task of many
 
+FACTS = {"strategy.name": "ps", "strategy.topology": "parameter_servers"}
 PLACES = {"chief": ["a.example:2222"], "worker": ["b.example:2222"], "ps": ["c.example:2222"]}
 
 
@@ -356,6 +422,7 @@ def env(monkeypatch: pytest.MonkeyPatch) -> Iterator[Env]:
     """Return the launcher of ps-0's host, and leave nothing."""
     task = {"type": "ps", "index": 0}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": PLACES, "task": task}))
+    monkeypatch.setenv(VARIABLE, "a key of these tests")
     launcher = Env(**SETTINGS)
     yield launcher
     launcher.kill()
@@ -369,7 +436,7 @@ def test_others_start_the_others_again() -> None:
 
 
 def test_a_place_in_somebodys_cluster(several: Cluster, env: Env) -> None:
-    placed = env.check(several, {"strategy.name": "ps"})
+    placed = env.check(several, FACTS)
     assert placed.spec() == PLACES
     assert env.place(placed) is placed
     assert env.own(placed) == placed.task("ps-0")
@@ -378,7 +445,7 @@ def test_a_place_in_somebodys_cluster(several: Cluster, env: Env) -> None:
 
 
 def test_the_own_task_alone_is_started(tmp_path: Path, several: Cluster, env: Env) -> None:
-    placed = env.check(several, {"strategy.name": "ps"})
+    placed = env.check(several, FACTS)
     env.start_own(broken(tmp_path, placed), placed)
     assert heard(env, ("ps-0", "ended")) == {"ps-0": ["started", "ended"]}
     assert env.exit_codes() == {"ps-0": 1}
@@ -396,26 +463,153 @@ def test_nobody_here_can_choose_another_port(
 
 
 class Others:
-    """The chief's line to the other commands."""
+    """The chief's connections to the other commands."""
 
-    def __init__(self) -> None:
-        self.news = [("worker-0", "stop"), ("ps-0", "gone")]
+    def __init__(self, *news: tuple[str, dict[str, Any]], mute: tuple[str, ...] = ()):
+        self.news = list(news)
+        self.mute = list(mute)
         self.ended: list[int] = []
 
-    def messages(self) -> list[tuple[str, str]]:
+    def messages(self) -> list[tuple[str, dict[str, Any]]]:
         news, self.news = self.news, []
         return news
+
+    def silent(self, seconds: float) -> list[str]:
+        return self.mute
+
+    def move(self, step: int) -> None:
+        self.step = step
 
     def end(self, code: int) -> None:
         self.ended.append(code)
 
 
-def test_what_other_hosts_say(env: Env, capsys: pytest.CaptureFixture[str]) -> None:
-    others: Any = Others()
-    env._host = others
-    assert env.wait(0) == [("worker-0", "stop")]
-    assert capsys.readouterr().err == "dtrain: ps-0 is gone\n"
+GONE, LOST = {"kind": "gone"}, {"kind": "lost"}
+
+
+def left(code: int, words: str = "") -> dict[str, Any]:
+    return {"kind": "left", "code": code, "words": words}
+
+
+@pytest.mark.parametrize(
+    ("message", "how"),
+    [
+        (left(0), None),
+        (left(75), None),
+        (left(1, "no memory"), "ended with exit code 1: no memory"),
+        (left(3), "ended with exit code 3"),
+        (GONE, "is gone: its command has ended"),
+        (LOST, "is lost: nothing came from it for 45 s, nor from worker-0 (launcher.peer_timeout)"),
+        (
+            {"kind": "late"},
+            "is hardly reached: the job made no step for 45 s (launcher.peer_timeout)",
+        ),
+    ],
+    ids=str,
+)
+def test_a_task_of_another_host_is_lost(
+    message: dict[str, Any], how: str | None, env: Env, several: Cluster, tmp_path: Path
+) -> None:
+    env._cluster, env._rundir = several, RunDir(tmp_path)
+    write_json(env._rundir.progress, {"step": 12})
+    env._host = Others(("ps-0", message), ("ps-0", GONE), mute=("worker-0",))  # type: ignore[assignment]
+    assert env.wait(0) == ([("ps-0", "lost")] if how else [])
+    assert not how or env.loss("ps-0") == how
+    assert env.silent() == ["worker-0"]
+    assert env._host.step == 12  # type: ignore[union-attr]
+
+
+def test_workers_that_the_job_does_without(
+    env: Env, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    env._rundir = RunDir(tmp_path)
+    workers = [Task("worker", n, 1, serves=True, replaceable=True) for n in range(3)]
+    env._cluster = Cluster((SERVED[0], *workers, SERVED[2]), "cpu", 3, {})
+    others = Others(("worker-0", GONE))
+    env._host = others  # type: ignore[assignment]
     assert env.wait(0) == []
+    said = "dtrain: worker-0 is gone: its command has ended: the others go on without it\n"
+    assert capsys.readouterr().err == said
+    others.news = [("worker-1", left(1)), ("worker-1", GONE)]
+    assert env.wait(0) == []
+    others.news = [("worker-2", left(1, "x"))]
+    assert env.wait(0) == [("worker-2", "lost")], "it is the last one"
+    others.news = [("worker-0", GONE)]
+    assert env.wait(0) == [], "it is known"
+
+
+def test_a_worker_that_is_silent(env: Env, tmp_path: Path) -> None:
+    """TensorFlow would wait for its answer without an end."""
+    env._rundir = RunDir(tmp_path)
+    workers = [Task("worker", n, 1, serves=True, replaceable=True) for n in range(3)]
+    env._cluster = Cluster((SERVED[0], *workers, SERVED[2]), "cpu", 3, {})
+    env._host = Others(("worker-0", LOST))  # type: ignore[assignment]
+    assert env.wait(0) == [("worker-0", "lost")]
+
+
+def test_what_other_hosts_ask(env: Env, several: Cluster, tmp_path: Path) -> None:
+    env._cluster, env._rundir = several, RunDir(tmp_path)
+    others = Others(("worker-0", {"kind": "stop"}))
+    env._host = others  # type: ignore[assignment]
+    assert env.wait(0) == [("worker-0", "stop")]
     env.farewell(75)
     env.farewell(75)
     assert others.ended == [75]
+
+
+# --- the key
+
+
+@pytest.fixture
+def here(several: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Env:
+    """Return the launcher of a command that has no key yet, on loopback."""
+    places = {role: [f"127.0.0.1:{2222 + n}"] for n, role in enumerate(PLACES)}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(
+        {"cluster": places, "task": {"type": "ps", "index": 0}}
+    ))  # fmt: skip
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    return Env(**SETTINGS)
+
+
+def test_commands_of_one_machine_make_a_key(here: Env, several: Cluster, tmp_path: Path) -> None:
+    placed = here.check(several, FACTS)
+    assert not (tmp_path / "home").exists(), "a check makes nothing"
+    here.guest(placed)
+    file = tmp_path / "home" / ".dtrain" / "cluster.key"
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_hosts_without_a_key(
+    here: Env, several: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    task = {"type": "ps", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": PLACES, "task": task}))
+    with pytest.raises(UsageError) as caught:
+        here.check(several, FACTS)
+    assert "DTRAIN_CLUSTER_KEY" in str(caught.value)
+    assert "secrets.token_hex(32)" in str(caught.value)
+    assert not (tmp_path / "home").exists()
+
+
+# --- the place of a run
+
+
+def test_a_run_has_an_identity(tmp_path: Path, several: Cluster) -> None:
+    rundir = RunDir.create(tmp_path / "2026-01-01" / "run")
+    write_json(rundir.command, {"overrides": ["a=1"], "config_dir": None})
+    placed, place = launch._placed(rundir, several)
+    assert (place.day, place.name) == ("2026-01-01", "run")
+    assert placed.job == place.job
+    assert Cluster.from_json(read_json(rundir.cluster) or {}) == placed
+    assert (read_json(rundir.command) or {})["overrides"] == ["a=1"]
+    write_json(rundir.cluster, several.to_json())  # as each start of a job does
+    assert launch._placed(rundir, several)[1] == place
+    assert len({launch._placed(RunDir.create(tmp_path / "x" / n), several)[1].job
+                for n in "ab"}) == 2  # fmt: skip
+
+
+def test_a_folder_of_which_no_other_host_can_have_one(tmp_path: Path, several: Cluster) -> None:
+    rundir = RunDir.create(tmp_path / ".hidden" / "run")
+    _, place = launch._placed(rundir, several)
+    assert messages.is_name(place.day) and place.name == place.job

@@ -15,16 +15,29 @@ import dtrain
 PACKAGE = Path(dtrain.__file__).parent
 #: Modules that both halves use, lowest first; each may import those before it.
 SHARED = [
+    "here",
+    "memory",
     "secrets",
     "errors",
+    "plainyaml",
+    "reading",
+    "files",
+    "terminal",
     "columns",
+    "fields",
+    "schemas",
     "rundir",
     "cluster",
     "journal",
+    "kinds",
+    "callables",
     "targets",
+    "draws",
+    "versions",
     "identity",
     "sources",
     "splits",
+    "archive",
     "text",
     "datasets",
     "checkpoint",
@@ -33,11 +46,18 @@ SHARED = [
 OF_A_TASK = ["augment", "models", "schedules"]
 OF_THE_CONTROLLER = ["__main__", "sync", "compare", "ui"]
 #: Modules of ``dtrain.compare``, lowest first; each may import those before it.
-COMPARE = ["runs", "tracked", "differs", "comparison", "table", "plots", "page", "", "__main__"]
+COMPARE = [
+    "runs", "tracked", "differs", "comparison", "table", "plots", "page", "output", "", "__main__",
+]  # fmt: skip
 #: Modules of the controller, lowest first; each may import those before it.
 CONTROLLER = [
     "tf_config",
+    "messages",
+    "connection",
+    "watch",
     "rendezvous",
+    "guest",
+    "cluster_key",
     "launchers.base",
     "launchers.ports",
     "launchers.inline",
@@ -46,16 +66,28 @@ CONTROLLER = [
     "launchers.env",
     "launchers.describe",
     "launchers",
+    "consent",
     "private",
+    "ranges",
+    "forms",
     "presets",
     "schema",
+    "values",
+    "references",
+    "preset_files",
+    "sweep.space",
     "explain",
-    "resume",
+    "guard",
+    "before",
     "folder",
+    "resume",
+    "gpus",
     "devices",
+    "limits",
     "plan",
     "progress",
     "tracking.store",
+    "tracking.known",
     "tracking.family",
     "tracking.shipper",
     "tracking.courier",
@@ -66,13 +98,14 @@ CONTROLLER = [
     "supervisor",
     "result",
     "member",
+    "run_files",
     "job",
     "sweep.options",
     "sweep.source",
-    "sweep.space",
     "sweep.search",
     "sweep.slots",
     "sweep.compose",
+    "sweep.form",
     "sweep.record",
     "sweep.table",
     "sweep.report",
@@ -159,7 +192,10 @@ def test_the_controller_is_built_from_below(path: Path) -> None:
 @pytest.mark.parametrize("path", modules("compare"), ids=lambda p: p.name)
 def test_the_comparison_reads_what_runs_left(path: Path) -> None:
     below = COMPARE[: COMPARE.index(within("compare", path))]
-    known = ("errors", "secrets", "columns", "rundir", "journal", "controller.tracking")
+    known = (
+        "errors", "reading", "files", "secrets", "columns", "schemas", "rundir", "journal",
+        "controller.forms", "controller.tracking",
+    )  # fmt: skip
     for imported, top in imports(path):
         parts = imported.split(".")
         assert parts[0] not in ("tensorflow", "keras", "hydra", "mlflow"), imported
@@ -176,7 +212,16 @@ def test_launchers_know_nothing_of_training(name: str) -> None:
     [path] = [p for p in modules("controller") if within("controller", p) == name]
     for imported, top in imports(path):
         parts = imported.split(".")
-        known = ("errors", "cluster", "rundir", "controller", "__version__")
+        known = (
+            "here",
+            "errors",
+            "reading",
+            "files",
+            "cluster",
+            "rundir",
+            "controller",
+            "__version__",
+        )
         assert parts[0] != "dtrain" or len(parts) == 1 or not top or parts[1] in known
         assert parts[0] not in ("omegaconf", "hydra", "mlflow", "numpy", "rich")
 

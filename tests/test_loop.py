@@ -143,14 +143,15 @@ def looped(
     from dtrain.checkpoint import Writer
     from dtrain.journal import Journal
     from dtrain.rundir import RunDir
-    from dtrain.task import loop
+    from dtrain.task import loop, saving, validation
     from dtrain.task.callbacks import Callbacks
     from dtrain.task.records import Records, Silence
     from dtrain.task.strategies import Default
     from dtrain.task.summaries import Summaries
 
     if isinstance(steps, Scripted):
-        loop.time = steps.clock  # this process ends with the test
+        for module in (loop, saving, validation):
+            module.time = steps.clock  # this process ends with the test
     plan = loop.Schedule(
         **{
             "epochs": 2,
@@ -562,6 +563,242 @@ def test_training_for_real_and_going_on(tmp_path: Path) -> None:
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)
 
 
+# -- a stop during a validation ------------------------------------------------------------------
+
+
+def changing() -> Any:
+    """A callback with a state that every hook of an epoch's end changes, and the model with it."""
+    import keras
+
+    class Changing(keras.callbacks.Callback):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen = 0.0
+
+        def on_test_begin(self, logs: Any = None) -> None:
+            self.seen = 2 * self.seen + 1
+
+        def on_test_end(self, logs: Any = None) -> None:
+            self.seen = 2 * self.seen + 3
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.seen += logs["val_loss"] + logs["loss"]
+            kernel = self.model.trainable_variables[0]
+            kernel.assign(kernel + self.seen)
+
+    return Changing()
+
+
+class Watched(Scripted):
+    """Steps of which an evaluation has the loss of its position."""
+
+    def evaluate(self, steps: int, rest: int) -> Any:
+        from dtrain.task.sums import Sums
+
+        sums = super().evaluate(steps, rest)
+        return Sums([], {"loss": 3.0 * sum(map(sum, self.evaluated))}, sums.examples)
+
+
+def ended(trained: Trained) -> Any:
+    """All that there is at the end: points, arrays to the bit, values, which is the best."""
+    from dtrain import checkpoint
+
+    last = trained.newest
+    meta = {k: v for k, v in last.meta.items() if k != "interval_seconds"}
+    points = [trained.points(name) for name in ("loss", "val_loss", "epoch_examples", "examples")]
+    objectives = {
+        step: checkpoint.load(trained.folder / "checkpoints" / str(step)).meta["objective"]
+        for step in trained.saved
+    }
+    logs = trained.loop.logs
+    return (last.step, checkpoint.digest(last.arrays), meta, points, logs), objectives
+
+
+@pytest.mark.task
+@pytest.mark.parametrize("due", [True, False])
+def test_a_validation_that_a_stop_ends_is_done_by_the_resumed_run(
+    tmp_path: Path, due: bool
+) -> None:
+    """Whenever it comes, with the numbers of a run that was not stopped."""
+    import keras
+
+    from dtrain import journal
+    from dtrain.errors import Interrupted
+    from dtrain.task import state
+
+    plan = {
+        "validation_examples": 3 * BATCH + 1,
+        "objective": "val_loss",
+        "checkpoint_epochs": 1 if due else None,
+        "log_every": 4,
+    }
+    plan["checkpoint_steps"] = None if due else 20
+
+    def looping(name: str, start: int = 0, stop: tuple[int, int] = (99, 99)) -> Trained:
+        keras.utils.clear_session()  # the names of a new process
+        keras.utils.set_random_seed(1)
+        steps = Watched(Clock(), seconds=1.0, start=start)
+        return looped(
+            tmp_path / name, steps, callbacks=[changing()], **plan,
+            stopping=lambda: (steps.step, len(steps.evaluated)) >= stop,
+        )  # fmt: skip
+
+    whole = looping("whole")
+    whole.loop.run()
+    assert whole.steps.evaluated == [(1, 0), (1, 0), (1, 0), (0, 1)] * 2
+    assert whole.newest.meta["pending_validation"] is False
+    for stop in [(10, n) for n in range(4)] + [(20, n) for n in range(4, 8)]:
+        parts = looping(f"{stop}", stop=stop)
+        with pytest.raises(Interrupted, match=f"stopped at step {stop[0]}, checkpoint saved"):
+            parts.loop.run()
+        assert len(parts.steps.evaluated) == stop[1], "it is left at the next call"
+        assert list(parts.points("val_loss")) == ([10] if stop[0] == 20 else [])
+        past = parts.newest
+        assert (past.step, past.meta["pending_validation"]) == (stop[0], True)
+        assert past.meta["objective"] is None
+        journal.cut(parts.folder / "journal.jsonl", past.step, validated=False)
+        resumed = looping(f"{stop}", start=past.step)
+        if stop[0] == 20:
+            resumed.steps.evaluated[:] = [(1, 0), (1, 0), (1, 0), (0, 1)]  # of the epoch before
+        state.restore(resumed.model, resumed.loop._strategy, past.arrays)
+        resumed.loop.run(past)
+        (found, objectives), (expected, best) = ended(resumed), ended(whole)
+        assert found == expected, stop
+        assert {step: objectives[step] for step in best} == best, stop
+        assert set(objectives) == {*best, stop[0]}, "what was left open is saved when it is done"
+    # Saved, but not yet told of: killed between the validation and the checkpoint that has it.
+    parts = looping("killed", stop=(10, 2))
+    with pytest.raises(Interrupted):
+        parts.loop.run()
+    parts.loop._records.point(10, 1, {"val_loss": 77.0})
+    journal.cut(parts.folder / "journal.jsonl", 10, validated=False)
+    assert parts.points("val_loss") == {}
+    assert parts.points("epoch_examples") == {10: 10.0 * BATCH}
+
+
+@pytest.mark.task
+def test_the_state_is_on_its_way_to_the_disk_before_the_validation(tmp_path: Path) -> None:
+    from dtrain import checkpoint
+
+    seen: list[Any] = []
+
+    class Looking(Scripted):
+        def evaluate(self, steps: int, rest: int) -> Any:
+            trained.loop._records.wait()
+            found = trained.newest
+            seen.append((found.step, found.meta["pending_validation"]))
+            return super().evaluate(steps, rest)
+
+    trained = looped(
+        tmp_path / "run", Looking(Clock()), validation_examples=3, checkpoint_epochs=1,
+        objective="val_loss",
+    )  # fmt: skip
+    trained.loop.run()
+    assert seen == [(10, True), (20, True)]
+    for step in (10, 20):
+        meta = checkpoint.load(trained.folder / "checkpoints" / str(step)).meta
+        assert (meta["pending_validation"], meta["objective"]) == (False, 100.0)
+
+
+@pytest.mark.task
+def test_a_checkpoint_of_an_older_version_has_no_mark(tmp_path: Path) -> None:
+    from dtrain.errors import Interrupted
+
+    first = Scripted(Clock(), seconds=1.0)
+    run = looped(
+        tmp_path / "run", first, validation_examples=3, checkpoint_epochs=1,
+        stopping=lambda: first.step >= 10 and len(first.evaluated) == 1,
+    )  # fmt: skip
+    with pytest.raises(Interrupted):
+        run.loop.run()
+    past = run.newest
+    assert past.meta.pop("pending_validation") is False
+    again = Scripted(Clock(), seconds=1.0, start=10)
+    looped(run.folder, again, validation_examples=3).loop.run(past)
+    assert again.evaluated == [(0, 3)], "that of the second epoch"
+
+
+@pytest.mark.task
+def test_a_stop_during_the_last_validation_leaves_it_too(tmp_path: Path) -> None:
+    from dtrain.errors import Interrupted
+
+    steps, callback = Scripted(Clock()), recorder()
+    trained = looped(
+        tmp_path / "run", steps, callbacks=[callback], validation_examples=3,
+        stopping=lambda: steps.step >= 20,
+    )  # fmt: skip
+    with pytest.raises(Interrupted, match="stopped at step 20, checkpoint saved"):
+        trained.loop.run()
+    assert (trained.saved, len(steps.evaluated)) == ([20], 1)
+    assert "done" not in [entry[0] for entry in callback.seen]
+    second = Scripted(Clock(), start=20)
+    again = looped(trained.folder, second, callbacks=[callback], validation_examples=3)
+    again.loop.run(trained.newest)
+    assert (second.calls, second.evaluated) == ([], [(0, 3)])
+    assert again.points("val_loss") == {10: 100.0, 20: 100.0}
+    assert callback.seen[-1][0] == "done"
+
+
+@pytest.mark.task
+def test_a_fork_that_has_no_validation_any_more(tmp_path: Path) -> None:
+    from dtrain.errors import Interrupted
+
+    first, callback = Scripted(Clock()), recorder()
+    run = looped(tmp_path / "run", first, validation_examples=3, stopping=lambda: first.step >= 10)
+    with pytest.raises(Interrupted):
+        run.loop.run()
+    past = run.newest
+    assert past.meta["pending_validation"]
+    second = Scripted(Clock(), start=10)
+    again = looped(tmp_path / "fork", second, callbacks=[callback], checkpoint_epochs=1)
+    again.loop.run(past)
+    assert [entry[:2] for entry in callback.seen[:-1]] == [("end", 0), ("begin", 1), ("end", 1)]
+    assert callback.seen[0][2] == {"loss": 5.5}
+    assert again.newest.meta["pending_validation"] is False
+
+
+@pytest.mark.task
+def test_that_there_is_something_to_save_is_told_once(tmp_path: Path) -> None:
+    steps = Scripted(Clock())
+    trained = looped(tmp_path / "run", steps)
+    told: list[int] = []
+    trained.loop._begun = lambda: told.append(steps.step)
+    trained.loop.run()
+    assert told == [1]
+
+
+@pytest.mark.task
+@pytest.mark.parametrize("earlier", [True, False])
+def test_a_stop_of_a_state_that_cannot_be_saved_says_so(tmp_path: Path, earlier: bool) -> None:
+    from dtrain.errors import Interrupted, NothingSaved
+
+    model, steps = tiny(), Scripted(Clock(), seconds=1.0)
+
+    def stopping() -> bool:
+        if steps.step == 13:
+            kernel = model.trainable_variables[0]
+            kernel.assign(kernel * math.nan)
+        return steps.step >= 13
+
+    trained = looped(
+        tmp_path / "run", steps, model, stopping=stopping, terminate_on_nan=False,
+        checkpoint_epochs=1 if earlier else None,
+    )  # fmt: skip
+    with pytest.raises(Interrupted) as caught:
+        trained.loop.run()
+    name = f"model/{model.trainable_variables[0].path}"
+    reason = f"{name} is not finite"
+    if earlier:
+        assert str(caught.value) == (
+            f"stopped at step 13, not saved: {reason}; the last checkpoint is of step 10"
+        )
+        assert (caught.value.exit_code, trained.saved) == (75, [10])
+    else:
+        assert type(caught.value) is NothingSaved
+        assert str(caught.value) == f"stopped at step 13, nothing saved: {reason}"
+        assert (caught.value.exit_code, trained.saved) == (1, [])
+
+
 # -- several tasks -------------------------------------------------------------------------------
 
 
@@ -862,10 +1099,12 @@ def test_a_stop_takes_in_the_steps_that_have_begun(tmp_path: Path) -> None:
         assert trained.saved == [stopped]
         meta = trained.newest.meta
         assert meta["examples"] == trained.loop.examples == stopped * BATCH
-        assert meta["epoch"]["examples"] == BATCH * (stopped % 10)
+        assert meta["epoch"]["examples"] == BATCH * (stopped % 10 or 10)
         assert meta["interval"]["examples"] == BATCH * stopped
-        # Where what was begun ends the epoch, that is ended too.
-        assert list(trained.points("val_loss")) == ([10] if stopped >= 10 else [])
+        # Where what was begun ends the epoch, its validation is left to the resumed run.
+        assert meta["pending_validation"] == (stopped == 10)
+        assert list(trained.points("epoch_examples")) == ([10] if stopped >= 10 else [])
+        assert list(trained.points("val_loss")) == ([10] if stopped > 10 else [])
 
 
 @pytest.mark.task

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from dtrain import errors, targets
 from dtrain.cluster import Cluster, Task
 from dtrain.controller import member
+from dtrain.controller.rendezvous import Place
 from dtrain.errors import TrainingError, UsageError
 from dtrain.rundir import RunDir, read_json, write_json
 from tests.test_schema import composed
@@ -23,6 +25,7 @@ CLUSTER = Cluster(
     (Task("chief", 0, 1), Task("worker", 0, 1), Task("ps", 0, 0, serves=True)), "cpu", 2, {}
 ).at(PLACES)
 CHIEFS = "2026-01-01/12-00-00_name"
+PLACE = Place("2026-01-01", "12-00-00_name", "ab" * 16)
 
 
 def config(tmp_path: Path, *overrides: str) -> DictConfig:
@@ -34,12 +37,12 @@ def config(tmp_path: Path, *overrides: str) -> DictConfig:
 
 
 def chiefs_folder(
-    path: Path, own: DictConfig, cluster: Cluster = CLUSTER
+    path: Path, own: DictConfig, cluster: Cluster = CLUSTER, job: str = PLACE.job
 ) -> tuple[RunDir, dict[Path, bytes]]:
     """Make a run folder as the chief does, and return its contents too."""
     rundir = RunDir.create(path)
     rundir.config.write_text(OmegaConf.to_yaml(own, resolve=True))
-    write_json(rundir.cluster, cluster.to_json())
+    write_json(rundir.cluster, {**cluster.to_json(), "job": job})
     return rundir, contents(rundir)
 
 
@@ -48,37 +51,71 @@ def contents(rundir: RunDir) -> dict[Path, bytes]:
 
 
 def test_a_shared_disk(tmp_path: Path) -> None:
-    """The chief's folder is used as it is, though this host has other paths and devices."""
-    chiefs = config(tmp_path, "output_dir=/chiefs", "hardware.devices=2", "name=other")
-    there, before = chiefs_folder(tmp_path / "shared" / CHIEFS, chiefs)
-    found = member._folder(config(tmp_path), CLUSTER, str(there.path))
+    """The chief's folder is used as it is, though this host has other devices."""
+    chiefs = config(tmp_path, "hardware.devices=2", "name=other")
+    there, before = chiefs_folder(tmp_path / "mine" / CHIEFS, chiefs)
+    found = member._folder(config(tmp_path), CLUSTER, PLACE)
     assert found.path == there.path
     assert contents(found) == before
     assert found.logs.is_dir()
-    assert not (tmp_path / "mine").exists()
 
 
 def test_a_disk_of_ones_own(tmp_path: Path) -> None:
     own = config(tmp_path, "trainer.epochs=7")
-    found = member._folder(own, CLUSTER, f"/chiefs/outputs/{CHIEFS}")
+    found = member._folder(own, CLUSTER, PLACE)
     assert found.path == tmp_path / "mine" / CHIEFS
     assert OmegaConf.load(found.config) == targets.plain(own)
-    assert Cluster.from_json(read_json(found.cluster) or {}) == CLUSTER
+    written = Cluster.from_json(read_json(found.cluster) or {})
+    assert written == dataclasses.replace(CLUSTER, job=PLACE.job)
     assert found.logs.is_dir()
 
 
-@pytest.mark.parametrize("same_path", [False, True])
-def test_what_a_resumed_run_left_here(same_path: bool, tmp_path: Path) -> None:
+def test_what_a_resumed_run_left_here(tmp_path: Path) -> None:
     """The first life of the run had other ports and ended earlier."""
     path = tmp_path / "mine" / CHIEFS
     old = CLUSTER.at(["a.example:7", "b.example:8", "c.example:9"])
     chiefs_folder(path, config(tmp_path, "trainer.epochs=7"), old)
-    own = config(tmp_path, "trainer.epochs=9")
-    name = str(path) if same_path else f"/chiefs/outputs/{CHIEFS}"
-    found = member._folder(own, CLUSTER, name)
+    found = member._folder(config(tmp_path, "trainer.epochs=9"), CLUSTER, PLACE)
     assert found.path == path
     assert OmegaConf.load(found.config).trainer.epochs == 9
-    assert Cluster.from_json(read_json(found.cluster) or {}) == CLUSTER
+    assert Cluster.from_json(read_json(found.cluster) or {}).spec() == CLUSTER.spec()
+
+
+@pytest.mark.parametrize("job", ["cd" * 16, "", None])
+def test_the_folder_of_another_run(job: Any, tmp_path: Path) -> None:
+    """It is left as it is, be it of the same name."""
+    path = tmp_path / "mine" / CHIEFS
+    there, before = chiefs_folder(path, config(tmp_path, "trainer.epochs=7"), job=job)
+    found = member._folder(config(tmp_path), CLUSTER, PLACE)
+    assert found.path == path.with_name(f"{path.name}-2")
+    assert contents(there) == before
+
+
+@pytest.mark.parametrize("damage", ["{", "[1]", "link", "fifo"])
+def test_a_folder_that_cannot_be_read(damage: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine" / CHIEFS
+    there, _ = chiefs_folder(path, config(tmp_path))
+    text = there.cluster.read_text()
+    there.cluster.unlink()
+    if damage == "link":
+        (tmp_path / "elsewhere").write_text(text)
+        there.cluster.symlink_to(tmp_path / "elsewhere")
+    elif damage == "fifo":
+        os.mkfifo(there.cluster)
+    else:
+        there.cluster.write_text(damage)
+    assert member._folder(config(tmp_path), CLUSTER, PLACE).path.name == f"{path.name}-2"
+
+
+def test_a_folder_that_is_resumed(tmp_path: Path) -> None:
+    """It is this host's own word where it lies, and the chief's that it is the same run."""
+    there, before = chiefs_folder(tmp_path / "moved", config(tmp_path))
+    own = config(tmp_path, f"resume={there.path}")
+    assert member._folder(own, CLUSTER, PLACE).path == there.path
+    assert contents(there) == before
+    with pytest.raises(UsageError, match="is not the run that the chief is at"):
+        member._folder(own, CLUSTER, PLACE._replace(job="cd" * 16))
+    assert contents(there) == before
 
 
 # --- the loop
@@ -87,13 +124,16 @@ def test_what_a_resumed_run_left_here(same_path: bool, tmp_path: Path) -> None:
 class Guest:
     """This command's line to the chief."""
 
-    def __init__(self, folder: str):
-        self.folder: str | BaseException = folder
+    def __init__(self, folder: Place):
+        self.folder: Place | BaseException = folder
         self.code: int | None = None
         self.asked = 0
         self.closed = False
+        self.left: tuple[int, str] | None = None
+        self.reason: str | None = None
+        self.chief_silent = False
 
-    def meet(self, timeout: float) -> str:
+    def meet(self, timeout: float, say: Callable[[str], None]) -> Place:
         assert timeout == 60
         if isinstance(self.folder, BaseException):
             raise self.folder
@@ -105,7 +145,12 @@ class Guest:
     def ask_to_stop(self) -> None:
         self.asked += 1
 
-    def close(self) -> None:
+    def silent(self, seconds: float) -> bool:
+        return self.chief_silent
+
+    def close(self, code: int | None = None, words: str = "") -> None:
+        if code is not None and not self.closed:
+            self.left = code, words
         self.closed = True
 
 
@@ -121,6 +166,10 @@ class Story:
         self.asked: list[str] = []
         self.now = 1000.0
         self._words: list[str] = []
+        self.stopped: set[str] = set()
+
+    def frozen(self) -> set[str]:
+        return self.stopped
 
     def own(self, cluster: Cluster) -> Task:
         return cluster.task(self.name)
@@ -171,7 +220,7 @@ class Story:
 @pytest.fixture
 def story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Story]:
     def make(name: str) -> Story:
-        story = Story(name, Guest(f"/chiefs/outputs/{CHIEFS}"))
+        story = Story(name, Guest(PLACE))
         monkeypatch.setattr(member, "time", story)
         return story
 
@@ -225,16 +274,74 @@ def test_a_task_that_dies(
     assert f"{name}: my last words" in capsys.readouterr().err
 
 
+def test_the_chief_is_told_how_a_task_ended(story: Any, tmp_path: Path) -> None:
+    told = story("worker-0")
+    told.looks = [told.end_with(errors.FAILED)]
+    assert run(told, tmp_path) == errors.FAILED
+    assert told.guest_.left == (errors.FAILED, "my last words")
+
+
+def test_a_chief_that_is_silent(
+    story: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """TensorFlow misses it first: its error does not name it as we do."""
+    told = story("worker-0")
+    told.guest_.chief_silent = True
+    told.looks = [told.end_with(errors.FAILED)]
+    assert run(told, tmp_path) == errors.FAILED
+    said = "worker-0: my last words; nothing came lately from the chief at a.example:1"
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["ps-0", "worker-0"])
+def test_a_chief_that_is_lost(
+    name: str, story: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = story(name)
+    told.guest_.reason = "nothing came from the chief"
+    told.looks = [told.chief_ends(errors.FAILED)]
+    assert run(told, tmp_path) == errors.FAILED
+    assert told.now - 1000 < 6
+    assert f"{name}: nothing came from the chief\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["ps-0", "worker-0"])
+def test_a_task_that_is_stopped(
+    name: str, story: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = story(name)
+    told.looks = [
+        lambda: told.stopped.add(name),
+        told.stopped.clear,
+        lambda: told.stopped.add(name),
+    ]
+    assert run(told, tmp_path) == errors.FAILED
+    assert round(told.now - 1000) == 6
+    assert told.guest_.left == (errors.FAILED, "was stopped (SIGSTOP) for 5 s")
+    assert f"{name}: was stopped (SIGSTOP) for 5 s" in capsys.readouterr().err
+
+
 def test_a_task_that_lingers_after_the_chief(story: Any, tmp_path: Path) -> None:
     told = story("worker-0")
-    told.looks = [told.chief_ends(errors.OK)]
+    told.looks = [told.word("training"), told.chief_ends(errors.OK)]
     assert run(told, tmp_path) == errors.OK
     assert round(told.now - 1000) == told.grace_seconds
 
 
+def test_a_chief_that_ends_before_the_first_step(story: Any, tmp_path: Path) -> None:
+    """The task may be in the midst of what takes minutes, and nothing of it is wanted."""
+    told = story("worker-0")
+    told.looks = [told.word("joined"), ctrl_c, told.chief_ends(errors.INTERRUPTED)]
+    assert run(told, tmp_path) == errors.INTERRUPTED
+    assert told.now < 1002
+
+
 def test_a_task_that_ends_after_the_chief(story: Any, tmp_path: Path) -> None:
     told = story("worker-0")
-    told.looks = [told.chief_ends(errors.FAILED), lambda: None, told.end_with(errors.INTERRUPTED)]
+    told.looks = [
+        told.word("training"), told.chief_ends(errors.FAILED), lambda: None,
+        told.end_with(errors.INTERRUPTED),
+    ]  # fmt: skip
     assert run(told, tmp_path) == errors.INTERRUPTED
 
 

@@ -121,3 +121,24 @@ def test_a_transformer_sees_what_came_before() -> None:
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(model))
     again.set_weights(model.get_weights())
     np.testing.assert_allclose(np.asarray(again(x)), y, atol=1e-6)
+
+
+#: model, arguments for which no machine has the memory, and the key that is at fault
+TOO_LARGE = [
+    ("mlp", [28, 28], {"units": [2**24, 2**24]}, "model.units"),
+    ("mlp", [2**24], {"units": [2**24]}, "model.units"),
+    ("cnn", [28, 28, 1], {"filters": [2**24, 2**24]}, "model.filters"),
+    ("cnn", [4096, 4096], {"filters": [64], "units": 2**24}, "model.filters"),
+    ("resnet", [8, 8], {"filters": [2**24]}, "model.filters"),
+    ("transformer", [64], {"width": 2**24}, "model.width"),
+]
+
+
+@pytest.mark.task
+@pytest.mark.parametrize(("name", "shape", "arguments", "key"), TOO_LARGE)
+def test_models_that_no_memory_holds(name: str, shape: list, arguments: dict, key: str) -> None:
+    from dtrain import models
+    from dtrain.errors import UsageError
+
+    with pytest.raises(UsageError, match=f"^{key}=.* GiB of memory to train"):
+        getattr(models, name)(input_shape=shape, classes=10, **arguments)

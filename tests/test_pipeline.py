@@ -279,6 +279,84 @@ def test_a_source_in_numpy() -> None:
         global_batches(TooLong(50), 10)
 
 
+class Handle:
+    """Two sources over one open file: its position is where the last to read has left it."""
+
+    def __init__(self, n: int, thread_safe: bool, together: int = 0):
+        import threading
+
+        self.n = n
+        self.thread_safe = thread_safe
+        self.inside, self.most = 0, 0
+        self.lock = threading.Lock()
+        self.barrier = threading.Barrier(together) if together else None
+
+    def __len__(self) -> int:
+        return self.n
+
+    def take(self, indices: Any) -> tuple[Any, ...]:
+        import os
+
+        from dtrain.task import pipeline
+
+        assert pipeline._reading.locked() != self.thread_safe
+        with self.lock:
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+        if len(indices) > 1 and self.barrier is not None:
+            self.barrier.wait(30)  # two must be inside, or it breaks
+        for _ in range(200):
+            os.sched_yield()  # gives the others a chance to come in
+        with self.lock:
+            self.inside -= 1
+        return indices.reshape(-1, 1).astype("float32"), indices
+
+
+@pytest.mark.task
+def test_a_source_in_python_is_read_by_one_thread() -> None:
+    """Whatever is evaluated on meanwhile, from the same file."""
+    import numpy as np
+
+    from dtrain.task import pipeline
+
+    expected = [y for _, y in global_batches(numbers(50), 30, augment=noisy)]
+    x = [x for x, _ in global_batches(numbers(50), 30, augment=noisy)]
+    handle = Handle(50, thread_safe=False)
+    held = iter(pipeline.evaluation(
+        pipeline.Inputs(handle, handle, global_batch=4, seed=0),
+        replicas=1, first_replica=0, local_replicas=1,
+    ))  # fmt: skip
+    found = []
+    for data in global_batches(handle, 30, augment=noisy):
+        found.append(data)
+        next(held)
+    np.testing.assert_array_equal([y for _, y in found], expected)
+    np.testing.assert_allclose([x for x, _ in found], x, rtol=1e-6)
+    assert handle.most == 1
+
+
+@pytest.mark.task
+def test_a_source_that_says_so_is_read_by_several_threads() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    import tensorflow as tf
+
+    from dtrain.task import pipeline
+    from dtrain.task.static import Stretch
+
+    handle = Handle(50, thread_safe=True, together=2)
+    for source in (handle, Stretch(handle, 0, 50)):
+        with ThreadPoolExecutor(2) as threads:
+            reads = [
+                threads.submit(pipeline.take, source, tf.constant([i, 7], tf.int64))
+                for i in range(2)
+            ]
+            assert [read.result()[1].numpy().tolist() for read in reads] == [[0, 7], [1, 7]]
+    assert handle.most == 2
+    [y] = [y for _, y in global_batches(Handle(50, thread_safe=True), 1)]
+    assert y.tolist() == global_batches(numbers(50), 1)[0][1].tolist()
+
+
 @pytest.mark.task
 def test_a_part_is_a_pure_function_of_step_and_place() -> None:
     """A worker is told the step and reads its part of it, from the source bound elsewhere."""

@@ -18,6 +18,7 @@ from tests.test_schema import GIVEN, PRESETS, composed
 def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     # What a test puts there is taken back, of whatever name.
     monkeypatch.setattr(os, "environ", os.environ.copy())
+    os.environ["DTRAIN_ENV"] = "DATA, N, HF_TOKEN, PIN, PW, LOGIN_SECRET"
 
 
 def resolved(text: str) -> Any:
@@ -26,19 +27,43 @@ def resolved(text: str) -> Any:
     return config
 
 
-def test_what_comes_from_the_environment_stays_there() -> None:
-    os.environ.update(DATA="/somewhere", N="7")
+def test_what_is_no_secret_becomes_its_value() -> None:
+    os.environ.update(DATA="/data", N="7")
     config = resolved(
         "{a: '${oc.env:DATA}', b: '${oc.env:DATA}/x', c: '${b}', n: '${oc.decode:${oc.env:N}}',"
-        " d: '${n}', e: '${oc.env:ABSENT,here}', f: {g: '${a}'}, h: ['${oc.env:DATA}']}"
+        " d: '${n}', e: '${oc.env:ABSENT,here}', f: {g: '${a}'}, h: ['${oc.env:DATA}'],"
+        " weights: /data/w.h5, dataset: {_target_: dtrain.data}}"
+    )
+    assert private.written(config) == {
+        "a": "/data", "b": "/data/x", "c": "/data/x", "n": 7, "d": 7, "e": "here",
+        "f": {"g": "/data"}, "h": ["/data"], "weights": "/data/w.h5",
+        "dataset": {"_target_": "dtrain.data"},
+    }  # fmt: skip
+    assert not [name for name in os.environ if name.startswith("DTRAIN_SECRET_")]
+
+
+def test_a_secret_of_the_environment_stays_there() -> None:
+    os.environ.update(HF_TOKEN="s3cr3t", PIN="1234", PW="pwpw", LOGIN_SECRET="{user: me, k: s3}")
+    config = resolved(
+        "{a: '${oc.env:HF_TOKEN}', b: 'https://host/${oc.env:HF_TOKEN}/x', c: '${b}',"
+        " password: '${oc.env:PIN}', again: '${password}',"
+        " pin: {password: '${oc.decode:${oc.env:PIN}}'},"
+        " uri: 'http://me:${oc.env:PW}@host', same: '${uri}',"
+        " login: '${oc.create:${oc.decode:${oc.env:LOGIN_SECRET}}}', far: '${oc.env:${which}}',"
+        " which: HF_TOKEN, plain: 'no s3cr3t', dataset: {_target_: dtrain.s3cr3t}}"
     )
     text = OmegaConf.to_yaml(config)
-    assert "/somewhere" not in text
-    assert config.a == config.f.g == config.h[0] == "/somewhere"
-    assert config.b == config.c == "/somewhere/x"
-    assert (config.n, config.d, config.e) == (7, 7, "here")
-    assert private.written(config)["b"] == "${oc.env:DATA}/x"
-    assert private.written(config)["c"] == "${oc.env:DTRAIN_SECRET_C}"
+    assert private.written(config) == {
+        "a": "${oc.env:HF_TOKEN}", "b": "https://host/${oc.env:HF_TOKEN}/x",
+        "c": "https://host/${oc.env:HF_TOKEN}/x", "password": "${oc.env:PIN}",
+        "again": "${oc.env:PIN}", "pin": {"password": "${oc.decode:${oc.env:PIN}}"},
+        "uri": "http://me:${oc.env:PW}@host", "same": "http://me:${oc.env:PW}@host",
+        "login": "${oc.create:${oc.decode:${oc.env:LOGIN_SECRET}}}", "far": "${oc.env:HF_TOKEN}",
+        "which": "HF_TOKEN", "plain": "no s3cr3t", "dataset": {"_target_": "dtrain.s3cr3t"},
+    }  # fmt: skip
+    assert config.c == "https://host/s3cr3t/x"
+    assert config.pin.password == 1234
+    assert config.login.user == "me"
     again = OmegaConf.create(text)  # as a task reads it
     assert targets.plain(again) == targets.plain(config)
 
@@ -103,6 +128,20 @@ def test_words_that_may_be_written() -> None:
     assert config.seed == 3
 
 
+def test_words_have_the_values_of_what_is_no_secret() -> None:
+    os.environ.update(DATA="/data", N="two words", HF_TOKEN="s3cr3t", PW="pwpw")
+    words = [
+        "dataset.path=${oc.env:DATA}/x", "name=${oc.env:N}", "model.a=${oc.env:HF_TOKEN}",
+        "+model.password=${oc.env:DATA}", "tracking.uri=http://me:${oc.env:PW}@${oc.env:DATA}",
+        "model.b=${oc.env:DATA,x}",
+    ]  # fmt: skip
+    assert private.words(words, OmegaConf.create({})) == [
+        "dataset.path=/data/x", "name=${oc.env:N}", "model.a=${oc.env:HF_TOKEN}",
+        "+model.password=${oc.env:DATA}", "tracking.uri=http://me:${oc.env:PW}@/data",
+        "model.b=${oc.env:DATA,x}",
+    ]  # fmt: skip
+
+
 def test_a_word_with_escapes_has_to_be_given_again() -> None:
     config = resolved('{dataset: {login: {password: "it\'s"}}}')
     assert private.words([r"+dataset.login={password:'it\'s'}"], config) == ["+dataset.login=???"]
@@ -122,6 +161,14 @@ def test_a_reference_to_nothing(name: str, problem: str) -> None:
         f"a.password=***: {problem}; accepted: the value, given anew; "
         f"type: {name}=VALUE in front of the command"
     )
+
+
+@pytest.mark.parametrize("text", ["${oc.env:HOME}", "${oc.env: 'HOME'}", "${oc.env:HOME,x}"])
+def test_a_variable_that_the_user_has_not_named(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        resolved(f'{{a: {{b: "{text}"}}}}')
+    assert str(caught.value).startswith("a.b=${oc.env:HOME}: asks for the variable HOME of your")
+    assert "DTRAIN_ENV=HOME in front of the command" in str(caught.value)
 
 
 def test_another_password_makes_no_other_run(tmp_path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import json
+import random
 import socket
 import subprocess
 import sys
@@ -15,12 +18,18 @@ from typing import Any
 import pytest
 
 from dtrain import __version__, errors
-from dtrain.controller import rendezvous
-from dtrain.controller.rendezvous import Guest, Host
+from dtrain.controller import connection as wire
+from dtrain.controller import guest as guests
+from dtrain.controller import messages, rendezvous, watch
+from dtrain.controller.guest import Guest
+from dtrain.controller.messages import Message, Seal
+from dtrain.controller.rendezvous import Host, Place
 from dtrain.errors import TrainingError, UsageError
 
 FACTS = {"optimizer.learning_rate": "0.01", "seed": "0"}
 LONG = 60.0  # longer than any of these tests can last
+KEY = b"a key that only these tests know"
+PLACE = Place("2026-01-02", "12-00-00_run", "ab" * 16)
 
 
 @pytest.fixture
@@ -38,11 +47,11 @@ class Meeting:
         self.said: list[str] = []
         self.hosts: list[Host] = []
         self._pool = pool
-        self._futures: list[Future[str]] = []
+        self._futures: list[Future[Place]] = []
         self._changed = threading.Condition()
 
     def host(self, *expected: str, timeout: float = LONG) -> Future[None]:
-        self.hosts.append(Host(self.address, list(expected), FACTS, "2026/run"))
+        self.hosts.append(Host(self.address, list(expected), FACTS, PLACE, KEY, LONG))
         return self._pool.submit(self.hosts[-1].wait, timeout, self.say)
 
     def say(self, sentence: str) -> None:
@@ -56,8 +65,8 @@ class Meeting:
         with self._changed:
             assert self._changed.wait_for(lambda: self.said[-1:] == [sentence], LONG), self.said
 
-    def guest(self, task: str, facts: dict[str, str] = FACTS) -> Future[str]:
-        guest = Guest(self.address, task, facts)
+    def guest(self, task: str, facts: dict[str, str] = FACTS) -> Future[Place]:
+        guest = Guest(self.address, task, facts, KEY, LONG)
         self.guests[task] = guest
         self._futures.append(self._pool.submit(guest.meet, LONG))
         return self._futures[-1]
@@ -74,7 +83,7 @@ class Meeting:
         """Let a chief and its guests meet."""
         waiting, *folders = [self.host(*names), *map(self.guest, names)]
         assert waiting.result(LONG) is None
-        assert [folder.result(LONG) for folder in folders] == ["2026/run"] * len(names)
+        assert [folder.result(LONG) for folder in folders] == [PLACE] * len(names)
         return self.hosts[-1]
 
 
@@ -105,20 +114,85 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(rendezvous, "time", clock)
+    monkeypatch.setattr(guests, "time", clock)
     return clock
 
 
-def news(host: Host) -> list[tuple[str, str]]:
+def news(host: Host) -> list[tuple[str, Message]]:
     """Wait for something to come to the chief."""
-    assert rendezvous._readable(host._guests.values(), LONG)
-    return host.messages()
+    found = host._watch.news.get(timeout=LONG)
+    return [found, *host.messages()]
+
+
+def both(host: Host) -> list[tuple[str, Message]]:
+    """Wait for two pieces of news."""
+    found = news(host)
+    return found if len(found) > 1 else found + news(host)
 
 
 def code(guest: Guest) -> int | None:
-    """Wait for something to come to a guest."""
-    assert guest._line is not None
-    assert rendezvous._readable([guest._line], LONG)
-    return guest.ended()
+    """Wait for the end to come to a guest."""
+    deadline = time.monotonic() + LONG
+    while (found := guest.ended()) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return found
+
+
+class Peer:
+    """A peer that speaks the protocol by hand, and may do it wrongly."""
+
+    def __init__(self, address: str, key: bytes = KEY, nonce: bytes = b"n" * 32):
+        self.socket = connect(address)
+        self.file = self.socket.makefile("rb")
+        theirs = messages.nonce_of(self.line()[:-1])
+        assert theirs is not None
+        self.socket.sendall(messages.greeting(nonce))
+        self.seal = Seal(key, "guest", (theirs, nonce))
+        self.opener = Seal(key, "chief", (theirs, nonce))
+        self.sent = b""
+
+    def line(self) -> bytes:
+        try:
+            return self.file.readline()
+        except ConnectionResetError:
+            return b""
+
+    def put(self, *datas: bytes) -> Peer:
+        """Send bytes as sealed messages."""
+        for data in datas:
+            self.raw(self.seal.close(data))
+        return self
+
+    def hello(self, task: str = "worker-0", **fields: Any) -> Peer:
+        hello = {"kind": "hello", "task": task, "dtrain": __version__, "facts": FACTS, **fields}
+        return self.put(json.dumps({"kind": "proof"}).encode(), json.dumps(hello).encode())
+
+    def raw(self, data: bytes) -> None:
+        self.sent += data
+        with contextlib.suppress(OSError):  # it was closed already
+            self.socket.sendall(data)
+
+    def message(self) -> Message | None:
+        """Return the next message that comes, beats aside; None at the end."""
+        while line := self.line():
+            data = self.opener.open(line[:-1])
+            assert data is not None, line
+            found = messages.parse(data)
+            assert found is not None
+            if found["kind"] not in ("proof", "beat"):
+                return found
+        return None
+
+    def close(self) -> None:
+        self.file.close()
+        self.socket.close()
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def failure(future: Future[Any], kind: type[Exception]) -> str:
@@ -149,15 +223,17 @@ def test_a_job_from_beginning_to_end(meeting: Meeting) -> None:
     assert host.messages() == []
     assert {guest.ended() for guest in meeting.guests.values()} == {None}
     meeting.guests["worker-4"].ask_to_stop()
-    assert news(host) == [("worker-4", "stop")]
+    assert news(host) == [("worker-4", {"kind": "stop"})]
     meeting.guests.pop("worker-2").close()
-    assert news(host) == [("worker-2", "gone")]
+    assert news(host) == [("worker-2", {"kind": "gone"})]
     assert host.messages() == []
+    left = {"kind": "left", "code": 1, "words": "no memory"}
+    meeting.guests.pop("worker-5").close(1, "no memory")
+    assert both(host) == [("worker-5", left), ("worker-5", {"kind": "gone"})]
     meeting.guests["worker-3"].ask_to_stop()
     host.end(errors.INTERRUPTED)
     assert {code(guest) for guest in meeting.guests.values()} == {errors.INTERRUPTED}
     assert {guest.ended() for guest in meeting.guests.values()} == {errors.INTERRUPTED}
-    assert host.messages() == []
     meeting.guests["worker-0"].ask_to_stop()  # too late, and no harm
     listen_as_tensorflow(meeting.address)
 
@@ -166,31 +242,34 @@ def test_a_request_and_an_end_that_come_together(meeting: Meeting) -> None:
     host = meeting.met("ps-0")
     meeting.guests["ps-0"].ask_to_stop()
     meeting.guests["ps-0"].close()
-    assert news(host) + host.messages() == [("ps-0", "stop"), ("ps-0", "gone")]
+    assert both(host) == [("ps-0", {"kind": "stop"}), ("ps-0", {"kind": "gone"})]
 
 
 def test_guests_of_other_processes(meeting: Meeting) -> None:
     script = (
-        "import sys; from dtrain.controller import rendezvous as r\n"
-        "guest = r.Guest(sys.argv[1], sys.argv[2], {'seed': '0', 'optimizer.learning_rate': "
-        "'0.01'})\n"
-        "print(guest.meet(60), flush=True)\n"
-        "r._readable([guest._line], 60); sys.exit(guest.ended())\n"
+        "import sys, time; from dtrain.controller import guest as r\n"
+        "facts = {'seed': '0', 'optimizer.learning_rate': '0.01'}\n"
+        "guest = r.Guest(sys.argv[1], sys.argv[2], facts, sys.argv[3].encode(), 60)\n"
+        "print(guest.meet(60).name, flush=True)\n"
+        "while guest.ended() is None: time.sleep(0.01)\n"
+        "sys.exit(guest.ended())\n"
     )
     names = ["worker-0", "worker-1", "ps-0"]
     waiting = meeting.host(*names)
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", script, meeting.address, name], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", script, meeting.address, name, KEY.decode()],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for name in names
     ]
     try:
         waiting.result(LONG)
         lines = [process.stdout.readline() for process in processes if process.stdout]
-        assert lines == ["2026/run\n"] * 3
+        assert lines == [f"{PLACE.name}\n"] * 3
         processes[1].kill()
-        assert news(meeting.hosts[0]) == [("worker-1", "gone")]
+        assert news(meeting.hosts[0]) == [("worker-1", {"kind": "gone"})]
         meeting.hosts[0].end(7)
         assert [process.wait(LONG) for process in processes] == [7, -9, 7]
     finally:
@@ -208,7 +287,7 @@ def test_a_guest_that_is_first(meeting: Meeting, clock: Clock) -> None:
     folder = meeting.guest("worker-0")
     assert clock.slept.wait(LONG)  # it was refused once
     meeting.host("worker-0").result(LONG)
-    assert folder.result(LONG) == "2026/run"
+    assert folder.result(LONG) == PLACE
 
 
 def test_who_is_missing_is_said(meeting: Meeting) -> None:
@@ -252,11 +331,9 @@ def test_another_configuration(meeting: Meeting, facts: dict[str, Any], said: st
 def test_another_version(meeting: Meeting) -> None:
     waiting = meeting.host("worker-0")
     meeting.missing("worker-0")
-    with connect(meeting.address) as old:
-        hello = {"task": "worker-0", "facts": {"seed": "9"}, "dtrain": "0.0.1"}
-        old.sendall(json.dumps(hello).encode() + b"\n")
+    with Peer(meeting.address).hello(facts={"seed": "9"}, dtrain="0.0.1") as old:
         said = failure(waiting, UsageError)
-        assert json.loads(old.makefile().readline())["ok"] is False
+        assert (old.message() or {})["kind"] == "problem"
     assert said == (
         f"dtrain=0.0.1: worker-0 has this, and the chief has {__version__} (also different: "
         f"optimizer.learning_rate, seed); accepted: the same on every host; type: pip install "
@@ -279,7 +356,7 @@ def test_a_guest_that_never_comes(meeting: Meeting, clock: Clock) -> None:
 
 def test_no_chief(address: str) -> None:
     with pytest.raises(TrainingError) as caught:
-        Guest(address, "worker-0", FACTS).meet(0.05)
+        Guest(address, "worker-0", FACTS, KEY, LONG).meet(0.05)
     assert str(caught.value) == f"no chief at {address} within 0.05 s (Connection refused)"
 
 
@@ -289,24 +366,27 @@ def test_an_unknown_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     with pytest.raises(TrainingError, match=r"no chief at pod-0:1 within 0\.05 s \(Name or serv"):
-        Guest("pod-0:1", "worker-0", FACTS).meet(0.05)
+        Guest("pod-0:1", "worker-0", FACTS, KEY, LONG).meet(0.05)
 
 
 def test_a_name_that_cannot_be_one() -> None:
     with pytest.raises(TrainingError, match=r"no chief at .*label"):
-        Guest(f"{'a' * 64}.b:1", "worker-0", FACTS).meet(0.05)
+        Guest(f"{'a' * 64}.b:1", "worker-0", FACTS, KEY, LONG).meet(0.05)
 
 
-def test_a_chief_that_says_nothing(address: str, clock: Clock, meeting: Meeting) -> None:
+def test_what_answers_says_nothing(address: str, clock: Clock, meeting: Meeting) -> None:
+    """It may be no chief: the guest looks again, until its time is over."""
     host, port = address.split(":")
     with socket.create_server((host, int(port))) as server:
         waiting = meeting.guest("worker-0")
         with server.accept()[0] as connection:
-            assert connection.recv(9)  # it has asked, and waits
-            clock.ahead = LONG + rendezvous.MARGIN
-            connection.sendall(b"{")  # it looks at the clock
+            assert connection.recv(9)  # it has begun, and waits
+            clock.ahead = LONG
+            connection.sendall(messages.greeting(b"c" * 32))  # it looks at the clock
             said = failure(waiting, TrainingError)
-    assert said == f"the chief at {address} did not begin within 65 s"
+    assert said == (
+        f"no chief at {address} within 60 s (what answers there is not a chief that waits)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -327,61 +407,250 @@ def test_something_else_at_the_address(meeting: Meeting, clock: Clock, answer: b
     )
 
 
-@pytest.mark.parametrize(
-    "garbage",
-    [b"", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\xff\xfe\n", b"[1]\n", b"{}\n", b"\n",
-     b'{"task": ["worker-0"], "facts": {}}\n', b'{"task": "worker-0", "facts": []}\n',
-     b"[" * 5000 + b"\n", b"9" * 5000 + b"\n", b"x" * 70_000],
-    ids=lambda garbage: repr(garbage[:12]),
-)  # fmt: skip
-def test_a_stranger(meeting: Meeting, garbage: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendezvous, "LONGEST", 60_000)
+def test_a_chief_with_another_key(meeting: Meeting, clock: Clock) -> None:
+    """Whoever sits at the address first ends nothing: the guest waits for its chief."""
+    heard: list[str] = []
+    host, port = meeting.address.split(":")
+    with (
+        ThreadPoolExecutor(1) as pool,
+        socket.create_server((host, int(port))) as server,
+    ):
+        guest = Guest(meeting.address, "worker-0", FACTS, KEY, LONG)
+        waiting = pool.submit(guest.meet, LONG, heard.append)
+        with server.accept()[0] as connection:
+            theirs = messages.nonce_of(connection.makefile("rb").readline()[:-1])
+            assert theirs is not None
+            seal = Seal(b"another key", "chief", (b"c" * 32, theirs))
+            connection.sendall(messages.greeting(b"c" * 32))
+            connection.sendall(seal.close(messages.make("proof")))
+            connection.sendall(seal.close(messages.make("ended", code=0)))
+        assert clock.slept.wait(LONG)
+        clock.ahead = LONG
+        said = failure(waiting, TrainingError)
+    assert "(what answers there does not know this cluster's key)" in said
+    assert heard == ["what answers there does not know this cluster's key: is it the same on "
+                     "every host?"]  # fmt: skip
+
+
+GARBAGE = [
+    b"", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\xff\xfe\n", b"[1]\n",
+    b"\n", b"x" * 70_000,
+    b'{"task": "worker-0", "facts": {}, "dtrain": "0"}\n', b"[" * 5000 + b"\n",
+    messages.greeting(b"n" * 32), messages.greeting(b"n" * 32) * 9,
+    messages.greeting(b"n" * 32) + b"0" * 64 + messages.make("proof") + b"\n",
+    messages.greeting(b"n" * 32) + b"x" * 1_000_000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("garbage", GARBAGE, ids=lambda garbage: repr(garbage[:25]))
+def test_a_peer_without_the_key(meeting: Meeting, garbage: bytes) -> None:
     waiting = meeting.host("worker-0")
     meeting.missing("worker-0")
-    with connect(meeting.address) as silent, connect(meeting.address) as stranger:
-        stranger.sendall(garbage)
-        if garbage:
-            assert not received(stranger)
-        else:
-            stranger.shutdown(socket.SHUT_WR)
-        folder = meeting.guest("worker-0")
+    with connect(meeting.address) as silent, connect(meeting.address) as other:
+        with contextlib.suppress(OSError):  # it was closed before all had left
+            other.sendall(garbage)
+        place = meeting.guest("worker-0")
         waiting.result(LONG)
-        assert folder.result(LONG) == "2026/run"
-        assert not received(silent)
+        assert place.result(LONG) == PLACE
+        assert ended(silent) and ended(other)
 
 
-def received(connection: socket.socket) -> bytes:
-    """Wait for what comes, or for the end."""
+def ended(connection: socket.socket) -> bool:
+    """Read to the end."""
+    connection.settimeout(LONG)
     try:
-        return connection.recv(100)
+        while connection.recv(1 << 16):
+            pass
     except ConnectionResetError:
-        return b""
+        pass
+    return True
 
 
-def test_many_strangers(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendezvous, "STRANGERS", 2)
+DEEP = b'{"kind": ' + b"[" * 400_000 + b"]" * 400_000 + b"}"
+WRONG = [
+    b"", b"{", b"[1]", b"{}", b"null", b"9" * 5000, b"\xff\xfe", DEEP, b"[" * 900_000,
+    b'{"kind": "hello"}', b'{"kind": ["hello"]}', b'{"kind": "hello", "task": ["worker-0"]}',
+    json.dumps({"kind": "hello", "task": "worker-0", "dtrain": "1", "facts": []}).encode(),
+    json.dumps({"kind": "hello", "task": "worker-0", "dtrain": "1", "facts": {"a": 1}}).encode(),
+    json.dumps({"kind": "hello", "task": 1, "dtrain": "1", "facts": {}}).encode(),
+    json.dumps({"kind": "hello", "task": "a\x1b", "dtrain": "1", "facts": {}}).encode(),
+    json.dumps({"kind": "ended", "code": True}).encode(),
+    json.dumps({"kind": "stop"}).encode(), b"x" * (messages.LONGEST + 9),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("data", WRONG, ids=lambda data: repr(data[:40]))
+def test_a_message_that_is_none(meeting: Meeting, data: bytes) -> None:
+    """Even with the key: it costs its sender alone."""
     waiting = meeting.host("worker-0")
     meeting.missing("worker-0")
-    strangers = [connect(meeting.address) for _ in range(5)]
-    assert [received(stranger) for stranger in strangers[:3]] == [b""] * 3
+    with Peer(meeting.address).put(messages.make("proof"), data) as wrong:
+        assert wrong.message() is None
+        place = meeting.guest("worker-0")
+        waiting.result(LONG)
+        assert place.result(LONG) == PLACE
+
+
+def test_another_key(meeting: Meeting) -> None:
+    """It is reported, for the few first addresses."""
+    waiting = meeting.host("worker-0")
+    meeting.missing("worker-0")
+    for _ in range(3):
+        with Peer(meeting.address, key=b"another key").hello() as wrong:
+            assert ended(wrong.socket)
+    place = meeting.guest("worker-0")
+    waiting.result(LONG)
+    assert place.result(LONG) == PLACE
+    assert meeting.said.count("a peer at 127.0.0.1 does not know this cluster's key") == 1
+
+
+def test_a_guest_with_another_key(meeting: Meeting, clock: Clock) -> None:
+    waiting = meeting.host("worker-0")
+    meeting.missing("worker-0")
+    guest = Guest(meeting.address, "worker-0", FACTS, b"another key", LONG)
+    with pytest.raises(TrainingError, match="does not know this cluster's key"):
+        guest.meet(0.3)
+    place = meeting.guest("worker-0")
+    waiting.result(LONG)
+    assert place.result(LONG) == PLACE
+
+
+def test_messages_of_another_connection(meeting: Meeting) -> None:
+    """What a peer with the key has sent is worth nothing a second time."""
+    waiting = meeting.host("worker-0", "worker-1")
+    meeting.missing("worker-0", "worker-1")
+    with Peer(meeting.address).hello() as peer:
+        meeting.missing("worker-1")
+        heard = peer.sent
+    meeting.missing("worker-0", "worker-1")
+    with Peer(meeting.address, key=b"unknown") as thief:  # the same random bytes, too
+        thief.raw(heard)
+        assert ended(thief.socket)
+    names = ("worker-0", "worker-1")
+    places = [meeting.guest(name) for name in names]
+    waiting.result(LONG)
+    assert [place.result(LONG) for place in places] == [PLACE, PLACE]
+
+
+@pytest.mark.parametrize("change", ["twice", "order", "bit", "back"])
+def test_messages_that_were_touched(change: str, meeting: Meeting) -> None:
+    host = meeting.host("worker-0")
+    meeting.missing("worker-0")
+    with Peer(meeting.address).hello() as peer:
+        host.result(LONG)
+        assert (peer.message() or {})["kind"] == "place"
+        first, second = (peer.seal.close(messages.make(kind)) for kind in ("stop", "proof"))
+        sent = {
+            "twice": first + first,
+            "order": second + first,
+            "bit": first[:70] + bytes([first[70] ^ 1]) + first[71:],
+            "back": peer.opener.close(messages.make("stop")),
+        }[change]
+        peer.raw(sent)
+        found = news(meeting.hosts[0])
+        if change == "twice" and len(found) == 1:
+            found += news(meeting.hosts[0])
+        stop, gone = ("worker-0", {"kind": "stop"}), ("worker-0", {"kind": "gone"})
+        assert found == ([stop, gone] if change == "twice" else [gone])
+
+
+def test_many_unidentified_connections(meeting: Meeting) -> None:
+    waiting = meeting.host("worker-0", "worker-1")
+    meeting.missing("worker-0", "worker-1")
+    silent = [connect(meeting.address) for _ in range(100)]
+    places = [meeting.guest("worker-0")]
+    meeting.missing("worker-1")
+    silent += [connect(meeting.address) for _ in range(20)]
+    places.append(meeting.guest("worker-1"))
+    waiting.result(LONG)
+    assert [place.result(LONG) for place in places] == [PLACE] * 2
+    for connection in silent:
+        assert ended(connection)
+        connection.close()
+
+
+def test_a_connection_that_says_nothing_has_its_time(meeting: Meeting, clock: Clock) -> None:
+    waiting = meeting.host("worker-0")
+    meeting.missing("worker-0")
+    with connect(meeting.address) as silent:
+        assert silent.recv(1)  # it was accepted
+        clock.ahead = wire.PROVE
+        assert ended(silent)
+    clock.ahead = 0.0
+    assert not waiting.done()
     meeting.guest("worker-0")
     waiting.result(LONG)
-    for stranger in strangers:
-        assert not received(stranger)
-        stranger.close()
 
 
-def test_a_line_in_pieces(meeting: Meeting) -> None:
+def test_a_message_in_pieces(meeting: Meeting) -> None:
     waiting = meeting.host("worker-0")
     meeting.missing("worker-0")
-    hello = {"task": "worker-0", "facts": FACTS, "dtrain": __version__, "more": "é" * 100_000}
-    with connect(meeting.address) as guest:
-        guest.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for byte in json.dumps(hello).encode()[:20]:
-            guest.sendall(bytes([byte]))
-        guest.sendall(json.dumps(hello).encode()[20:] + b"\n")
-        waiting.result(LONG)
-        assert json.loads(guest.makefile().readline()) == {"ok": True, "folder": "2026/run"}
+    facts = {**FACTS, "more": "é" * 100_000}
+    with Peer(meeting.address) as guest:
+        guest.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sent, guest.raw = [], lambda data: sent.append(data)  # type: ignore[method-assign]
+        guest.hello(facts=facts)
+        whole = b"".join(sent)
+        for byte in whole[:200]:
+            guest.socket.sendall(bytes([byte]))
+        guest.socket.sendall(whole[200:])
+        assert "more" in failure(waiting, UsageError)
+        assert (guest.message() or {})["key"] == "more"
+
+
+def test_a_thousand_messages(meeting: Meeting) -> None:
+    """Whatever bytes come, with the key or without: none ends the job, or delays it."""
+    chance = random.Random(12)
+    waiting = meeting.host("worker-0")
+    meeting.missing("worker-0")
+    for number in range(1000):
+        data = generated(chance)
+        parsed = messages.parse(data)
+        assert parsed is None or json.loads(data) == parsed
+        if number % 10:
+            continue
+        if number % 20:
+            with Peer(meeting.address).put(
+                messages.make("proof"), data.replace(b"\n", b" ")
+            ) as peer:
+                peer.socket.shutdown(socket.SHUT_WR)
+                ended(peer.socket)
+        else:
+            with connect(meeting.address) as peer_socket:
+                peer_socket.sendall(data[:100])
+    place = meeting.guest("worker-0")
+    waiting.result(LONG)
+    assert place.result(LONG) == PLACE
+
+
+def generated(chance: random.Random) -> bytes:
+    """Return bytes that are like a message, more or less."""
+
+    def value(depth: int) -> Any:
+        kinds: list[Callable[[], Any]] = [
+            lambda: None, lambda: chance.choice([True, False]), lambda: chance.randint(-9, 300),
+            lambda: chance.choice([1e308, -0.0, float("nan"), float("inf"), 10**40]),
+            lambda: "".join(chr(chance.choice([0, 10, 27, 65, 233, 0x202E, 0xD800, 0x1F600]))
+                            for _ in range(chance.randrange(9))),
+            lambda: chance.choice(["..", "/etc", "a/b", "ab" * 16, "worker-0"]),
+        ]  # fmt: skip
+        if depth < 4:
+            kinds += [
+                lambda: [value(depth + 1) for _ in range(chance.randrange(4))],
+                lambda: {str(value(9)): value(depth + 1) for _ in range(chance.randrange(4))},
+            ]
+        return chance.choice(kinds)()
+
+    kind = chance.choice([*messages.KINDS, "no kind", value(0)])
+    fields = messages.KINDS.get(kind, {}) if isinstance(kind, str) else {}
+    message = {"kind": kind, **{name: value(0) for name in fields if chance.random() < 0.95}}
+    if chance.random() < 0.1:
+        message[str(value(9))] = value(0)
+    data = json.dumps(message).encode()
+    if chance.random() < 0.3:
+        at = chance.randrange(len(data))
+        data = data[:at] + bytes(chance.randrange(256) for _ in range(3)) + data[at + 3 :]
+    return data[: chance.randrange(len(data))] if chance.random() < 0.1 else data
 
 
 def test_a_task_that_comes_twice(meeting: Meeting) -> None:
@@ -393,7 +662,7 @@ def test_a_task_that_comes_twice(meeting: Meeting) -> None:
         "TF_CONFIG.task=worker-0b: the chief expects no such task; accepted: worker-0, worker-1; "
         "type: the same TF_CONFIG cluster on every host"
     )
-    twin = Guest(meeting.address, "worker-0", FACTS)
+    twin = Guest(meeting.address, "worker-0", FACTS, KEY, LONG)
     with pytest.raises(UsageError) as caught:
         twin.meet(LONG)
     assert str(caught.value) == (
@@ -402,15 +671,13 @@ def test_a_task_that_comes_twice(meeting: Meeting) -> None:
     )
     meeting.guest("worker-1")
     waiting.result(LONG)
-    assert first.result(LONG) == "2026/run"
+    assert first.result(LONG) == PLACE
 
 
 def test_a_guest_that_leaves_and_comes_again(meeting: Meeting) -> None:
     waiting = meeting.host("worker-0", "worker-1")
     meeting.missing("worker-0", "worker-1")
-    with connect(meeting.address) as guest:
-        hello = {"task": "worker-0", "facts": FACTS, "dtrain": __version__}
-        guest.sendall(json.dumps(hello).encode() + b"\n")
+    with Peer(meeting.address).hello():
         meeting.missing("worker-1")
     meeting.missing("worker-0", "worker-1")
     meeting.guest("worker-0")
@@ -421,8 +688,101 @@ def test_a_guest_that_leaves_and_comes_again(meeting: Meeting) -> None:
 
 def test_a_chief_that_dies(meeting: Meeting) -> None:
     host = meeting.met("worker-0")
-    host._close()
+    host._watch.end()
     assert code(meeting.guests["worker-0"]) == errors.FAILED
+    assert meeting.guests["worker-0"].reason == f"the chief at {meeting.address} is gone"
+
+
+def test_silence(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both sides give signs of life; one from which none comes is lost, and named."""
+    monkeypatch.setattr(wire, "BEAT", 0.05)
+    monkeypatch.setattr(watch, "BEAT", 0.05)
+    waiting = meeting.host("worker-0", "worker-1")
+    meeting.guest("worker-0")
+    meeting.missing("worker-1")
+    with Peer(meeting.address).hello("worker-1") as mute:  # from here on it says nothing
+        waiting.result(LONG)
+        host = meeting.hosts[0]
+        until_silent(host, "worker-1")
+        assert host.silent(0.3) == ["worker-1"]
+        host._watch._timeout = 0.4
+        assert news(host) == [("worker-1", {"kind": "lost"})]
+        assert (mute.message() or {})["kind"] == "place"
+        assert meeting.guests["worker-0"].ended() is None
+
+
+def test_a_network_that_loses_much(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Signs of life come in time, but so late that nothing else does: who stands still, ends."""
+    host = meeting.met("worker-0", "worker-1")
+    chiefs, guest = host._watch, meeting.guests["worker-0"]
+    assert guest._watch is not None
+    host.move(7)
+    now = time.monotonic()
+    for one, name in ((chiefs, "worker-0"), (guest._watch, "chief")):
+        connection = one._connections[name]
+        until(lambda one=connection: one.proven and one.heard > now)
+        connection._gaps.append((time.monotonic(), LONG / 8))
+    until(lambda: guest._watch._connections["chief"]._step == 7)
+    later = Later()
+    monkeypatch.setattr(wire, "time", later)
+    monkeypatch.setattr(watch, "time", later)
+    later.ahead = LONG - 1
+    for each in (chiefs, guest._watch):
+        for connection in each._connections.values():
+            connection.heard = later.monotonic()
+    assert chiefs.hindrances() == guest._watch.hindrances() == [], "there was a step"
+    later.ahead = LONG + 1
+    for each in (chiefs, guest._watch):
+        for connection in each._connections.values():
+            connection.heard = later.monotonic()
+            connection._gaps = collections.deque((t + 2, gap) for t, gap in connection._gaps)
+    assert chiefs.hindrances() == guest._watch.hindrances() == [], "not so much is lost"
+    for one, name in ((chiefs, "worker-0"), (guest._watch, "chief")):
+        one._connections[name]._gaps[0] = (later.monotonic(), LONG)
+    assert chiefs.hindrances() == guest._watch.hindrances() == [], "it is one gap, and over"
+    for one, name in ((chiefs, "worker-0"), (guest._watch, "chief")):
+        one._connections[name]._gaps[0] = (later.monotonic(), LONG / 8)
+        one._connections[name]._gaps.append((later.monotonic(), LONG / 8))
+    assert host.messages() == [("worker-0", {"kind": "late"})]
+    assert guest.ended() == errors.FAILED
+    assert guest.reason is not None and guest.reason.startswith("the job made no step for 60 s")
+    host.move(8)
+    assert host.messages() == []
+
+
+class Later:
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LONG
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def until_silent(host: Host, name: str) -> None:
+    deadline = time.monotonic() + LONG
+    while host.silent(0.3) != [name]:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_silent_chief(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = meeting.met("worker-0")
+    monkeypatch.setattr(wire.Connection, "beat", lambda self, step: None)
+    guest = meeting.guests["worker-0"]
+    assert guest._watch is not None
+    guest._watch._timeout = 0.1
+    assert code(guest) == errors.FAILED
+    assert guest.reason == (
+        f"nothing came from the chief at {meeting.address} for 60 s (launcher.peer_timeout)"
+    )
+    assert news(host) == [("worker-0", {"kind": "gone"})]
 
 
 def test_a_chief_that_is_interrupted(meeting: Meeting) -> None:
@@ -430,13 +790,13 @@ def test_a_chief_that_is_interrupted(meeting: Meeting) -> None:
         if sentence == "waiting for worker-1":
             raise KeyboardInterrupt
 
-    host = Host(meeting.address, ["worker-0", "worker-1"], FACTS, "run")
+    host = Host(meeting.address, ["worker-0", "worker-1"], FACTS, PLACE, KEY, LONG)
     guest = meeting.guest("worker-0")
     with pytest.raises(KeyboardInterrupt):
         host.wait(LONG, interrupt)
     listen_as_tensorflow(meeting.address)
     meeting.host("worker-0").result(LONG)  # another chief: the guest has looked for one again
-    assert guest.result(LONG) == "2026/run"
+    assert guest.result(LONG) == PLACE
 
 
 def test_an_address_in_use(address: str) -> None:
@@ -445,7 +805,7 @@ def test_an_address_in_use(address: str) -> None:
         socket.create_server((host, int(port))),
         pytest.raises(TrainingError, match=rf"the chief cannot listen at {address}: Address alr"),
     ):
-        Host(address, ["worker-0"], FACTS, "run").wait(LONG)
+        Host(address, ["worker-0"], FACTS, PLACE, KEY, LONG).wait(LONG)
 
 
 @pytest.mark.parametrize(
@@ -469,10 +829,10 @@ def test_interfaces(
     monkeypatch.setattr(socket, "create_server", create)
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: dual)
     with pytest.raises(TrainingError) as caught:
-        Host(address, ["worker-0"], FACTS, "run").wait(LONG)
+        Host(address, ["worker-0"], FACTS, PLACE, KEY, LONG).wait(LONG)
     assert str(caught.value) == f"the chief cannot listen at {address}: {bound}"
 
 
 @pytest.mark.parametrize("act", [Guest.ask_to_stop, Guest.ended, Guest.close])
 def test_a_guest_that_has_not_met(act: Callable[[Guest], int | None]) -> None:
-    assert act(Guest("localhost:1", "worker-0", FACTS)) is None
+    assert act(Guest("localhost:1", "worker-0", FACTS, KEY, LONG)) is None

@@ -64,6 +64,10 @@ def test_last_words(rundir: RunDir) -> None:
     [
         (Failure("chief-0"), "chief-0: RuntimeError: bang"),
         (Failure("worker-0"), "worker-0: Traceback\nMemoryError"),
+        (
+            Failure("chief-0", silent=("worker-0",)),
+            "chief-0: RuntimeError: bang; nothing came lately from worker-0",
+        ),
         (Failure("chief-0", "ended by SIGKILL"), "chief-0: ended by SIGKILL"),
         (Failure("worker-0", "ended by SIGKILL"), "worker-0: ended by SIGKILL"),
     ],
@@ -155,3 +159,9 @@ def test_a_job_that_was_killed(rundir: RunDir) -> None:
 def test_a_job_that_never_began(rundir: RunDir) -> None:
     found = made(rundir, [], status="FAILED", exit_code=1, start_seconds=None)
     assert (found["step"], found["parameters"], found["start_seconds"]) == (0, None, None)
+
+
+def test_a_resumed_job_that_took_no_step(rundir: RunDir) -> None:
+    for step in (4, 12):
+        (rundir.checkpoints / str(step)).mkdir(parents=True)
+    assert made(rundir, [], status="KILLED", exit_code=75)["step"] == 12

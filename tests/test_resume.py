@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -64,9 +66,9 @@ def refused(message: str, call: Any, *arguments: Any) -> UsageError:
 
 def test_what_is_kept_of_a_command() -> None:
     words = ["model=cnn", "resume=auto", "++resume=x", "seed=1", "dry_run=true", "fork=x"]
-    assert resume.command(words, "/conf") == {
-        "overrides": ["model=cnn", "seed=1", "fork=x"], "config_dir": "/conf",
-    }  # fmt: skip
+    command = resume.command(words, "/conf")
+    assert command["overrides"] == ["model=cnn", "seed=1", "fork=x"]
+    assert command["config_dir"] == "/conf"
 
 
 @pytest.mark.parametrize(
@@ -214,7 +216,9 @@ def test_the_same_words_with_another_meaning(begun, tmp_path: Path) -> None:
     assert found(tmp_path, meaning=("trainer.epochs=99",)) == "12-00-00_a"
 
 
-def test_folders_that_tell_nothing_are_passed_over(begun, tmp_path: Path) -> None:
+def test_folders_that_tell_nothing_are_passed_over(
+    begun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     begun(name="12-00-00_a")
     begun(name="12-00-01_a").command.unlink()
     begun(name="12-00-02_a").config.unlink()
@@ -222,7 +226,18 @@ def test_folders_that_tell_nothing_are_passed_over(begun, tmp_path: Path) -> Non
     begun(name="12-00-04_a").config.write_text("seed: ${a}")
     begun(name="12-00-05_a").config.write_text("- 1\n")
     begun(name="12-00-06_a").config.write_bytes(b"\xff")
+    begun(name="12-00-07_a").command.write_text("[")
+    begun(name="12-00-08_a").command.write_text('{"overrides": 3}')
+    damaged = begun(name="12-00-09_a")
+    damaged.command.unlink()
+    os.mkfifo(damaged.command)
+    (begun(name="12-00-10_a").path / "logs").symlink_to(tmp_path)
     assert found(tmp_path) == "12-00-00_a"
+    lines = capsys.readouterr().err.splitlines()
+    names = [f"{number:02}_a" for number in (10, 9, 8, 7, 6, 5, 4, 3, 2)]
+    for line, name in zip(lines, names, strict=True):
+        assert line.startswith(f"resume=auto: passed over {tmp_path}/outputs/2026-01-01/12-00-")
+        assert f"-{name}: " in line
 
 
 # --- what resume= refuses
@@ -251,9 +266,6 @@ def test_what_goes_on(begun) -> None:
         begun(steps=(4,)), "trainer.epochs=99", "strategy=mirrored", "hardware=cpu",
         "tracking=none", "checkpoint.keep=9", "launcher.max_restarts=1", "model.units=[16]",
     )  # fmt: skip
-    older = begun(steps=(4,))
-    checkpoint.save(older.checkpoints, 8, {"a": np.zeros(3)}, {})  # of dtrain without identities
-    checked(older)
     damaged = begun(steps=(4, 8))
     damage(damaged, 8)
     checked(damaged)
@@ -320,6 +332,21 @@ def test_a_file_that_was_edited(begun) -> None:
     checked(rundir)
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_data_that_was_drawn_by_older_rules(named: bool, begun) -> None:
+    rundir = begun()
+    config = composed(*WORDS)
+    older = {"dataset": identity._hash(identity.value(config, "dataset"))}
+    meta = {"config": identity.fingerprints(config) | older} if named else {}
+    checkpoint.save(rundir.checkpoints, 4, {"a": np.zeros(3)}, meta)
+    refused(
+        f"resume={rundir.path}: an older dtrain drew other examples to train on and to hold out "
+        f"from its dataset; accepted: the version of dtrain that began the run; "
+        f"type: fork={rundir.path} to begin a new run with its weights",
+        checked, rundir,
+    )  # fmt: skip
+
+
 def test_a_file_that_was_edited_before_the_first_checkpoint(begun) -> None:
     rundir = begun(*WORDS, "seed=3")
     rundir.config.write_text(rundir.config.read_text().replace("\nseed: 3", "\nseed: 7"))
@@ -346,16 +373,52 @@ def test_a_default_that_is_another_one_by_now(begun) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("text", ["a: [", "seed: ${a}", "- 1\n", "7"])
-def test_a_file_that_cannot_be_read(text: str, begun) -> None:
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a: [", "is not valid YAML (line 2: *)"),
+        ("seed: ${a}", "is not the configuration of a run (*)"),
+        ("- 1\n", "is not a mapping"),
+        ("7", "is not a mapping"),
+        ("", "is not a mapping"),
+        ("{}", "dataset is not what a run has there"),
+        ("dataset: 3\nseed: 1\n", "dataset is not what a run has there"),
+        ("a: &x [1]\nb: *x\n", "has an alias (*x), which dtrain never writes"),
+        ("a: !!python/name:os.system\n", "has a tag (*), which dtrain never writes"),
+    ],
+)
+def test_a_file_that_cannot_be_read(text: str, problem: str, begun) -> None:
     rundir = begun(steps=(4,))
     rundir.config.write_text(text)
-    refused(
-        f"resume={rundir.path}: its config.yaml cannot be read; "
-        f"accepted: the file as the run wrote it; "
-        f"type: fork={rundir.path} to begin a new run from it",
-        checked, rundir,
-    )  # fmt: skip
+    separator = ": " if problem.startswith("dataset") else " "
+    refused(f"{rundir.config}{separator}{problem}", checked, rundir)
+
+
+@pytest.mark.parametrize(
+    ("value", "field"),
+    [
+        ([], None),
+        ({}, "overrides"),
+        ({"overrides": "seed=1"}, "overrides"),
+        ({"overrides": [1]}, "overrides"),
+        ({"overrides": [], "config_dir": 3}, "config_dir"),
+        ({"overrides": [], "sweep": {"number": "1"}}, "sweep.number"),
+        ({"overrides": [], "sweep": {"number": 1, "differs": {"a": 1}}}, "sweep.differs"),
+    ],
+)
+@pytest.mark.parametrize("key", ["resume", "fork"])
+def test_a_damaged_command(key: str, value: Any, field: str | None, begun) -> None:
+    rundir = begun()
+    rundir.command.write_text(json.dumps(value))
+    place = f"{rundir.command}: {field} " if field else f"{rundir.command} "
+    refused(f"{place}*", resume.arguments, [f"{key}={rundir.path}"])
+
+
+def test_a_link_in_the_folder(begun, tmp_path: Path) -> None:
+    rundir = begun(steps=(4,))
+    (rundir.path / "logs").symlink_to(tmp_path)
+    refused(f"{rundir.path}/logs is a symbolic link, not a regular file",
+            resume.arguments, [f"resume={rundir.path}"])  # fmt: skip
 
 
 def test_a_fork_goes_on_with_what_was_pinned(begun) -> None:

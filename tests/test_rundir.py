@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from dtrain.errors import DamagedFile
 from dtrain.rundir import RunDir, read_json, write_json, write_text
 
 
@@ -162,3 +163,33 @@ def test_what_lasts_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_read_json_of_nothing(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("")
     assert read_json(tmp_path / name) is None
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder", "hard link"])
+def test_a_lock_is_a_file_of_its_own(tmp_path: Path, kind: str) -> None:
+    rundir, other = RunDir.create(tmp_path / "run"), tmp_path / "other"
+    other.write_text("mine")
+    lock = rundir.path / ".lock"
+    {
+        "link": lambda: lock.symlink_to(other),
+        "pipe": lambda: os.mkfifo(lock),
+        "folder": lock.mkdir,
+        "hard link": lambda: os.link(other, lock),
+    }[kind]()
+    with pytest.raises(DamagedFile, match=r"is a|has a second name"):
+        rundir.lock()
+    assert rundir.holder() == "?"
+    assert other.read_text() == "mine"
+
+
+@pytest.mark.parametrize("content", [b"", b"\x1b[31m", b"\xff", b"1" * 5000])
+def test_a_holder_is_a_number(tmp_path: Path, content: bytes) -> None:
+    rundir = RunDir.create(tmp_path / "run")
+    (rundir.path / ".lock").write_bytes(content)
+    assert rundir.holder() == "?"
+
+
+def test_half_a_character_can_be_written_and_read(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"path": "x\udcff", "word": "Zürich"})
+    assert read_json(tmp_path / "a.json") == {"path": "x?", "word": "Zürich"}
+    assert "Zürich".encode() in (tmp_path / "a.json").read_bytes()

@@ -40,3 +40,15 @@ def test_whichever_ends_first() -> None:
     ]  # fmt: skip
     assert [schedule.next_end(step, 40, None) for step in (0, 39, 40)] == [40, 40, 44]
     assert schedule.next_end(0) == schedule.total_steps == 44
+
+
+def test_a_checkpoint_is_due_by_epochs_or_steps() -> None:
+    def due(*words: str) -> list[int]:
+        schedule = make_schedule(composed("trainer.epochs=2", *words), 1438, 359)
+        return [step for step in range(1, 23) if schedule.saves(step)]
+
+    assert due() == [22]
+    assert due("checkpoint.every_steps=5") == [5, 10, 15, 20, 22]
+    assert due("checkpoint.every_steps=5", "checkpoint.every_epochs=null") == [5, 10, 15, 20]
+    assert due("checkpoint.every_epochs=2") == []
+    assert due("checkpoint.every_epochs=null") == []

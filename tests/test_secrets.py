@@ -23,6 +23,7 @@ def test_named_like_a_secret(key: str) -> None:
     [
         "tokens", "max_tokens", "model.tokens_per_batch", "TiedEmbedding", "model.token_dim",
         "dataset.pad_token", "mask_token", "oovToken", "key", "key_dim", "model.keys",
+        "model.num_token", "n_token", "numToken", "next_token", "special_token", "max_token",
         "tokenizer", "secretary", "compass", "passes", "PWD", "trainer.batch_size", "author",
     ],
 )  # fmt: skip
@@ -66,3 +67,9 @@ def test_hidden_values() -> None:
         "credentials": {"user": "***", "keys": ["***", True]},
     }  # fmt: skip
     assert secrets.hide("a", "model.password") == "***"
+
+
+def test_a_number_at_token_is_one_of_a_vocabulary() -> None:
+    node = {"image_token": 3, "token": 4.5, "my_token": "x", "secret_token": 5, "pin": 6}
+    assert secrets.hide(node) == {**node, "my_token": "***", "secret_token": "***"}
+    assert secrets.hide({"credentials": {"token": 7}}) == {"credentials": {"token": "***"}}

@@ -336,8 +336,9 @@ def test_multiworker_adds_up_over_the_tasks() -> None:
 
 
 def shares(cluster: Cluster, task: Task, devices: list[str], sent: list[Any]) -> Any:
-    from dtrain.task.strategies import MultiWorker
+    from dtrain.task.strategies import MultiWorker, multiworker
 
+    multiworker.BLOCK = 512  # this process ends with the test
     strategy = MultiWorker(devices, cluster, task, "ring")
     return [strategy.share(past if task == cluster.chief else None) for past in (*sent, None)]
 
@@ -350,6 +351,8 @@ def test_multiworker_shares_the_chiefs_checkpoint() -> None:
 
     from dtrain.checkpoint import Checkpoint, pack
 
+    blocks = np.random.default_rng(0).integers(2**63, size=(3, 64))
+
     arrays = {
         "float": np.linspace(-1, 1, 7, dtype=np.float32).reshape(7, 1),
         "double": np.array(1e300),
@@ -358,17 +361,21 @@ def test_multiworker_shares_the_chiefs_checkpoint() -> None:
         "flag": np.array([True, False, True]),
         "seed": np.array([2**32 - 1, 0], np.uint32),
         "none": np.zeros((0, 3)),
+        "several blocks": blocks,
     }
-    sent = []
+    sent = [Checkpoint(3, Path("a"), {}, {}), Checkpoint(4, Path("b"), {"blocks": blocks}, {})]
     for text in ("", "a", "ab", "abc"):  # whatever the length
         sent.append(Checkpoint(12, Path("/tmp/of the chief"), arrays, {"logs": {"é": text}}))
-    assert len({len(pack(past)) % 4 for past in sent}) == 4
+    sizes = [sum(map(len, pack(past))) for past in sent]
+    assert len({size % 4 for size in sizes}) == 4
+    assert sizes[0] < 512 < 3 * 512 < sizes[1]
     for found in together(shares, HOSTS, 4, sent=sent):
         assert found[-1] is None, "there was none"
         for past, expected in zip(found, sent, strict=False):
-            assert (past.step, past.path, past.meta) == (12, expected.path, expected.meta)
-            assert past.arrays.keys() == arrays.keys()
-            for name, array in arrays.items():
+            assert (past.step, past.path) == (expected.step, expected.path)
+            assert past.meta == expected.meta
+            assert past.arrays.keys() == expected.arrays.keys()
+            for name, array in expected.arrays.items():
                 assert past.arrays[name].dtype == array.dtype, name
                 np.testing.assert_array_equal(past.arrays[name], array, err_msg=name)
 

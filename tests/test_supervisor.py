@@ -58,7 +58,9 @@ class Story(Launcher):
         return lambda: self._news.extend((name, word) for name in names)
 
     def come(self, *names: str) -> Story:
-        return self.at(1, self.word("started", *names)).at(2, self.word("joined", *names))
+        """Let tasks join, and the chief take its first step."""
+        self.at(1, self.word("started", *names)).at(2, self.word("joined", *names))
+        return self.at(3, self.word("training", "chief-0"))
 
     def end_with(self, code: int, *names: str) -> Callable[[], None]:
         def act() -> None:
@@ -228,6 +230,35 @@ def test_tasks_that_other_commands_follow(
     assert (job.seconds, job.said) == (500, [])
 
 
+def test_a_task_of_another_host_that_is_lost(
+    story: Story, watched: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Story, "followed", lambda self, cluster: (cluster.chief,), raising=False)
+    monkeypatch.setattr(Story, "loss", lambda self, name: f"{name} is gone", raising=False)
+    story.come("chief-0").at(50, story.word("lost", "worker-1", "worker-0"))
+    job = watched(WORKERS)
+    assert job() == Failure("worker-1", "worker-1 is gone")
+    assert job.seconds == 50
+
+
+def test_a_task_that_is_lost_when_the_chief_has_done_all(
+    story: Story, watched: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Story, "followed", lambda self, cluster: (cluster.chief,), raising=False)
+    story.come("chief-0")
+    story.at(50, story.end_with(0, "chief-0"), story.word("lost", "worker-1"))
+    assert watched(WORKERS)() is None
+
+
+def test_who_was_silent_when_a_task_failed(
+    story: Story, watched: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TensorFlow in this task may have missed it first."""
+    monkeypatch.setattr(Story, "silent", lambda self: ["worker-1"], raising=False)
+    story.come(*names(WORKERS)).at(50, story.end_with(1, "chief-0"))
+    assert watched(WORKERS)() == Failure("chief-0", silent=("worker-1",))
+
+
 # --- who died
 
 
@@ -262,7 +293,12 @@ def test_a_port_that_is_taken(cluster: Cluster, story: Story, watched: Any) -> N
 
 
 @pytest.mark.parametrize(
-    ("code", "how"), [(-11, "ended by SIGSEGV"), (1, "ended with exit code 1")]
+    ("code", "how"),
+    [
+        (-11, "ended by SIGSEGV"),
+        (1, "ended with exit code 1"),
+        (-(signal.SIGRTMIN + 3), "ended by SIGRTMIN+3"),
+    ],
 )
 def test_a_worker_that_is_replaced(code: int, how: str, story: Story, watched: Any) -> None:
     story.come(*names(SERVERS)).at(100, story.end_with(code, "worker-1"))
@@ -422,7 +458,7 @@ def test_no_stall_is_seen_where_none_is_looked_for(story: Story, watched: Any) -
 SAVING = "stopping: saving a checkpoint (once more: stop at once)"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR2])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP])
 def test_a_request_to_stop(number: signal.Signals, story: Story, watched: Any) -> None:
     story.come(*names(WORKERS)).at(100, ctrl_c(number))
     story.at(110, story.end_with(errors.INTERRUPTED, *names(WORKERS)))
@@ -495,6 +531,126 @@ def test_a_request_while_a_task_lingers(story: Story, watched: Any) -> None:
     assert job() is None
     assert job.seconds == 100 + GRACE  # the request gives no more time
     assert story.asked == [(110, "stop")]
+
+
+NOTHING = "no step was taken, nothing is to be saved"
+
+
+@pytest.mark.parametrize("cluster", [ONE, WORKERS, SERVERS])
+def test_a_request_before_the_first_step_is_obeyed_at_once(
+    cluster: Cluster, story: Story, watched: Any
+) -> None:
+    """Whatever the tasks are doing: some of it ends in minutes, or never."""
+    story.at(1, story.word("started", *names(cluster)))
+    story.at(2, story.word("joined", *names(cluster))).at(30, ctrl_c())
+    job = watched(cluster)
+    assert job() is None
+    assert (job.seconds, job.said, story.asked) == (30, [f"stopping: {NOTHING}"], [])
+    assert job._supervisor.asked
+
+
+@pytest.mark.parametrize("cluster", [WORKERS, SERVERS])
+def test_a_task_that_is_asked_before_the_first_step(
+    cluster: Cluster, story: Story, watched: Any
+) -> None:
+    story.at(1, story.word("started", *names(cluster)), story.word("joined", "worker-0"))
+    story.at(20, story.word("stop", "worker-0", "worker-1"))
+    job = watched(cluster)
+    assert job() is None
+    assert (job.seconds, story.asked) == (20, [])
+    assert job.said == [f"worker-0 was asked to stop: {NOTHING}"]
+    assert job._supervisor.asked
+
+
+def test_the_first_step_at_the_same_look_as_a_request(story: Story, watched: Any) -> None:
+    story.at(1, story.word("started", *names(WORKERS)), story.word("joined", *names(WORKERS)))
+    story.at(20, story.word("stop", "worker-0"), story.word("training", "chief-0"))
+    story.at(25, story.end_with(errors.INTERRUPTED, *names(WORKERS)))
+    job = watched(WORKERS)
+    assert job() is None
+    assert (job.seconds, story.asked) == (25, [(20, "stop")])
+
+
+def test_progress_says_that_there_is_something_to_save(story: Story, watched: Any) -> None:
+    """A launcher of the user's own may pass no words on."""
+    story.at(1, story.word("started", "chief-0"), story.word("joined", "chief-0"))
+    story.at(10, story.progress(1)).at(20, ctrl_c())
+    story.at(25, story.end_with(errors.INTERRUPTED, "chief-0"))
+    job = watched(ONE)
+    assert job() is None
+    assert (job.seconds, job.said, story.asked) == (25, [SAVING], [(20, "stop")])
+
+
+def test_a_terminal_that_is_closed_asks_once(story: Story, watched: Any) -> None:
+    """Its shell says it again, and perhaps a third asks too: that is no second request."""
+    story.come(*names(WORKERS)).at(100, ctrl_c(signal.SIGHUP), ctrl_c(signal.SIGHUP))
+    story.at(101, ctrl_c(signal.SIGHUP))
+    story.at(110, story.end_with(errors.INTERRUPTED, *names(WORKERS)))
+    job = watched(WORKERS)
+    assert job() is None
+    assert (job.seconds, job.said, job.signals.count) == (110, [SAVING], 1)
+
+
+def test_nohup_is_respected(story: Story, watched: Any) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        story.come("chief-0").at(100, ctrl_c(signal.SIGHUP))
+        story.at(500, story.end_with(0, "chief-0"))
+        job = watched(ONE)
+        assert job() is None
+        assert (job.seconds, job.said) == (500, [])
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+# --- who reads
+
+
+def test_a_task_that_reads_has_time_to_join(story: Story, watched: Any) -> None:
+    """A checkpoint of 100 GB, or TensorFlow from a slow disk; the others wait for it."""
+    story.at(1, story.word("started", *names(WORKERS)))
+    story.at(2, story.word("joined", "worker-0", "worker-1"))
+    for second in range(10, 600, 50):
+        story.at(second, story.word("reading", "chief-0"))
+    story.at(605, story.word("joined", "chief-0"), story.word("training", "chief-0"))
+    story.at(700, story.end_with(0, *names(WORKERS)))
+    job = watched(WORKERS)
+    assert job() is None
+    assert job.seconds == 700
+
+
+def test_a_task_that_reads_no_more_is_given_up(story: Story, watched: Any) -> None:
+    story.at(1, story.word("started", "chief-0"))
+    story.at(50, story.word("reading", "chief-0"))
+    job = watched(ONE)
+    assert job() == Failure(
+        "chief-0", "did not join the cluster within 60 s (launcher.start_timeout)"
+    )
+    assert job.seconds == 50 + START
+
+
+def test_what_one_that_has_joined_reads_is_no_reason_to_wait(story: Story, watched: Any) -> None:
+    story.at(1, story.word("started", *names(WORKERS)))
+    story.at(2, story.word("joined", "chief-0", "worker-0"))
+    for second in range(10, 200, 10):
+        story.at(second, story.word("reading", "worker-0"))
+    job = watched(WORKERS)
+    assert job() == Failure(
+        "worker-1", "did not join the cluster within 60 s (launcher.start_timeout)"
+    )
+    assert job.seconds == START
+
+
+def test_data_that_is_loaded_is_no_stall(story: Story, watched: Any) -> None:
+    story.stall_timeout = STALL
+    story.at(1, story.word("started", "chief-0")).at(2, story.word("joined", "chief-0"))
+    for second in range(50, 1000, 50):
+        story.at(second, story.word("reading", "chief-0"))
+    story.at(1000, story.progress(1), story.word("training", "chief-0"))
+    story.at(1050, story.word("reading", "chief-0"))  # as if: a step is what counts now
+    job = watched(ONE)
+    assert job() == stalled()
+    assert story.asked == [(1000 + STALL, "dump")]
 
 
 def test_a_signal_before_anything_has_started() -> None:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
+import types
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from omegaconf import DictConfig, OmegaConf
 
 from dtrain import checkpoint, errors, identity
 from dtrain.controller.devices import Machine
 from dtrain.controller.sweep import record as module
 from dtrain.controller.sweep.record import Record, arguments, read
-from dtrain.errors import UsageError
+from dtrain.errors import DamagedFile, UsageError
 from dtrain.rundir import RunDir, read_json, write_json
 from tests.conftest import Commands
 from tests.quick import WORDS, outcome
@@ -82,10 +85,14 @@ def test_what_is_left(tmp_path: Path) -> None:
 
 
 def sweep_of(tmp_path: Path, *words: str, config_dir: str | None = None) -> str:
-    data = {"name": "x", "started": 1.0, "jobs": [],
-            "command": {"overrides": list(words), "config_dir": config_dir}}  # fmt: skip
-    write_json(tmp_path / "sweep.json", data)
+    write_json(tmp_path / "sweep.json", contents(*words, config_dir=config_dir))
     return f"sweep.resume={tmp_path}"
+
+
+def contents(*words: str, config_dir: str | None = None) -> dict[str, Any]:
+    config = types.SimpleNamespace(objective="a", objective_mode=types.SimpleNamespace(name="max"))
+    command = {"overrides": list(words), "config_dir": config_dir}
+    return Record.begin(Path("x"), command, "x", config).data
 
 
 def test_a_command_of_its_own_stays_as_it_is() -> None:
@@ -125,13 +132,88 @@ def test_words_that_would_change_the_jobs(word: str, tmp_path: Path) -> None:
         arguments([sweep_of(tmp_path, "seed=1,2"), word])
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"command": {}}', "\0"])
-def test_a_damaged_folder(text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("{", "is not valid JSON (*)"),
+        ("[]", "is not a JSON object"),
+        ("{}", ": name is missing"),
+        ("\0", "is not valid JSON (*)"),
+    ],
+)
+def test_a_damaged_folder(text: str, problem: str, tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text(text)
-    with pytest.raises(UsageError, match=r"its sweep.json is damaged; accepted: .*type: sweep"):
-        read(tmp_path)
+    damaged(tmp_path, problem)
     with pytest.raises(UsageError, match=r"not the folder of a sweep \(it has no sweep.json\)"):
         arguments([f"sweep.resume={tmp_path}/nowhere"])
+
+
+def damaged(folder: Path, problem: str) -> None:
+    """Assert that a sweep is refused with a sentence: a shell's pattern."""
+    with pytest.raises(DamagedFile) as caught:
+        read(folder)
+    separator = "" if problem.startswith(":") else " "
+    text = str(caught.value)
+    assert fnmatch.fnmatchcase(text, f"{folder}/sweep.json{separator}{problem}"), text
+
+
+JOB = {
+    "number": 0, "folder": "0", "overrides": [], "differs": {}, "hash": None, "status": "FAILED",
+    "objective": None, "seconds": 1.5, "exit_code": 1, "error": "bang", "log": "0/logs/chief-0.log",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("name", 3),
+        ("started", "now"),
+        ("started", True),
+        ("command", []),
+        ("command.overrides", "seed=1"),
+        ("command.overrides", [1]),
+        ("command.config_dir", 1),
+        ("status", "DONE"),
+        ("status", []),
+        ("objective_mode", "most"),
+        ("best", "1"),
+        ("jobs", {}),
+        ("jobs[0]", 3),
+        *((f"jobs[0].{name}", object) for name in JOB),  # missing
+        *(("jobs[0].folder", value) for value in ("", ".", "..", "../x", "a/b", "/etc", 3, None)),
+        *(("jobs[0].number", value) for value in (-1, 1.0, "0", None, True)),
+        *(("jobs[0].overrides", value) for value in ("seed=1", [1], [["a"]], None)),
+        *(("jobs[0].differs", value) for value in ([], {"a": 1}, None)),
+        *(("jobs[0].status", value) for value in ("done", 1, None, [])),
+        *(("jobs[0].seconds", value) for value in ("1", [], True)),
+        *(("jobs[0].log", value) for value in ("/etc/passwd", "../x", "0/../../x", 3)),
+        ("jobs[0].pruned", "yes"),
+        ("jobs[1]", JOB),  # its number is another's, too
+    ],
+)
+def test_a_field_that_no_sweep_has_written(field: str, value: Any, tmp_path: Path) -> None:
+    data: Any = contents("seed=1")
+    data["jobs"] = [dict(JOB), {**JOB, "number": 1, "folder": "1"}]
+    write_json(tmp_path / "sweep.json", data)
+    assert len(read(tmp_path).jobs) == 2
+    *path, last = re.findall(r"\w+", field)
+    node = data
+    for name in path:
+        node = node[int(name) if name.isdigit() else name]
+    if value is object:
+        del node[last]
+    else:
+        node[int(last) if last.isdigit() else last] = value
+    write_json(tmp_path / "sweep.json", data)
+    shown = field.replace("[", "[[]")
+    damaged(tmp_path, f": {shown} *")
+
+
+def test_a_link_in_the_folder(tmp_path: Path) -> None:
+    word = sweep_of(tmp_path, "seed=1")
+    (tmp_path / "0").symlink_to("/tmp")
+    with pytest.raises(DamagedFile, match="/0 is a symbolic link, not a regular file"):
+        arguments([word])
 
 
 # --- going on, with tasks that are quick
@@ -210,7 +292,8 @@ def test_a_job_with_a_checkpoint_goes_on_in_place(dtrain: Commands) -> None:
     found = rundir(1)
     found.result.unlink()
     config = (read_json(found.command) or {})["sweep"]
-    checkpoint.save(found.checkpoints, 1, {"a": np.zeros(1)}, {})
+    prints = identity.fingerprints(cast(DictConfig, OmegaConf.load(found.config)))
+    checkpoint.save(found.checkpoints, 1, {"a": np.zeros(1)}, {"config": prints})
     assert again(dtrain).code == errors.OK
     assert f"resume: {found.path}" in found.config.read_text()
     assert (read_json(found.command) or {})["sweep"] == config
@@ -243,8 +326,9 @@ def test_a_job_that_was_killed_while_its_folder_was_made(dtrain: Commands) -> No
     found.result.unlink()
     found.config.unlink()
     assert again(dtrain).code == errors.OK
-    assert told()["jobs"][1]["folder"] == "1"
-    assert (read_json(found.result) or {})["status"] == "FINISHED"
+    assert told()["jobs"][1]["folder"] == "1-2"
+    assert found.journal.exists(), "nothing is removed, whatever it is"
+    assert (read_json(rundir("1-2").result) or {})["status"] == "FINISHED"
 
 
 def test_a_pruned_job_is_done(dtrain: Commands) -> None:

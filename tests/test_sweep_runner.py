@@ -205,7 +205,8 @@ def test_a_bug_of_ours_is_one_job_s(
     monkeypatch.setattr(Quick, "start", start)
     assert swept("seed=1", "seed=2") == errors.FAILED
     assert statuses() == ["FAILED", "FINISHED"]
-    assert told()["jobs"][0]["error"] == "RuntimeError: no such thing"
+    assert "RuntimeError: no such thing" in told()["jobs"][0]["error"]
+    assert (read_json(folder() / "0" / "result.json") or {})["status"] == "FAILED"
     assert "Traceback" in capfd.readouterr().err
 
 

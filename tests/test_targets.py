@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from dtrain import targets
-from dtrain.cluster import Cluster, Task
+from dtrain import callables, datasets, errors, targets
+from dtrain.cluster import Cluster
+from dtrain.controller.launchers import Local
 from dtrain.errors import UsageError
 
 SOURCE = """
 import os
 from os import system as imported
+from dtrain import callables, targets
 
 class Made:
     def __init__(self, **given):
@@ -63,46 +65,80 @@ def test_plain() -> None:
 
 
 @pytest.mark.parametrize(
-    ("variable", "extra"),
-    [(None, []), ("", []), (" a , b.c,,", ["a", "b.c"])],
+    ("variable", "target", "trusted"),
+    [
+        ("", "mine.f", False),
+        (" a , b.c,,", "a.f", True),
+        (" a , b.c,,", "b.c.f", True),
+        (" a , b.c,,", "b.c", True),
+        (" a , b.c,,", "b.f", False),
+        ("a", "ab.f", False),
+        # All of Keras is not trusted by one word: a part of it is.
+        ("keras,dtrain", "keras.utils.get_file", False),
+        ("keras,dtrain", "dtrain.rundir.write_text", False),
+        ("keras.utils", "keras.utils.get_file", True),
+        ("keras.src", "keras.src.utils.get_file", True),
+        ("keras.src", "keras.saving.load_model", False),
+    ],
 )
-def test_trusted(variable: str | None, extra: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("DTRAIN_TRUST", raising=False)
-    if variable is not None:
-        monkeypatch.setenv("DTRAIN_TRUST", variable)
-    assert targets.trusted() == ["dtrain", "keras", *extra]
+def test_trusted(
+    variable: str, target: str, trusted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DTRAIN_TRUST", variable)
+    assert targets.is_trusted(target) is trusted
 
 
 def test_check_imports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DTRAIN_TRUST", "tnowhere.inner")
     before = set(sys.modules)
-    names = ["keras.Nothing", "dtrain.nothing.at_all", "tnowhere.inner.f"]
-    targets.check({"a": [{"_target_": name, "b": "_target_"} for name in names], "c": None})
+    targets.check({
+        "model": {"_target_": "keras.applications.Nothing", "b": "_target_"},
+        "dataset": {"_target_": "tnowhere.inner.f"}, "optimizer": None, "name": "_target_",
+        "trainer": {"metrics": ["a", {"_target_": "keras.metrics.Nothing"}]},
+    })  # fmt: skip
     assert set(sys.modules) == before
 
 
+PLACED = "DTRAIN_TRUST="
 #: (node, the key that the message names, its value, what to type)
 UNTRUSTED = {
-    "top": ({"m": {"_target_": "os.system"}}, "m._target_", "os.system", "DTRAIN_TRUST=os "),
+    "top": ({"model": {"_target_": "os.system"}}, "model._target_", "os.system", f"{PLACED}os "),
     "list": (
-        {"a": [0, {"b": {"_target_": "os.path.join"}}]},
-        "a[1].b._target_",
-        "os.path.join",
-        "DTRAIN_TRUST=os ",
+        {"trainer": {"callbacks": [0, {"_target_": "os.path.join"}]}},
+        "trainer.callbacks[1]._target_", "os.path.join", f"{PLACED}os ",
     ),
     "argument": (
-        {"m": {"_target_": "keras.Model", "x": {"_target_": "eval.it"}}},
-        "m.x._target_",
-        "eval.it",
-        "DTRAIN_TRUST=eval ",
+        {"model": {"_target_": "keras.Model", "x": [{"y": {"_target_": "eval.it"}}]}},
+        "model.x[0].y._target_", "eval.it", f"{PLACED}eval ",
     ),
     "like a trusted one": (
-        {"m": {"_target_": "kerasx.f"}}, "m._target_", "kerasx.f", "DTRAIN_TRUST=kerasx "
+        {"model": {"_target_": "kerasx.f"}}, "model._target_", "kerasx.f", f"{PLACED}kerasx "
     ),
-    "bare": ({"m": {"_target_": "keras"}}, "m._target_", "keras", "m._target_=keras."),
-    "empty": ({"m": {"_target_": ""}}, "m._target_", "", "m._target_=keras."),
-    "number": ({"m": {"_target_": 3}}, "m._target_", "3", "m._target_=keras."),
-    "none": ({"m": {"_target_": None}}, "m._target_", "None", "m._target_=keras."),
+    "bare": ({"model": {"_target_": "keras"}}, "model._target_", "keras", "model._target_=keras."),
+    "empty": ({"model": {"_target_": ""}}, "model._target_", "", "model._target_=keras."),
+    "number": ({"model": {"_target_": 3}}, "model._target_", "3", "model._target_=keras."),
+    "none": ({"model": {"_target_": None}}, "model._target_", "None", "model._target_=keras."),
+    "nothing is called there": (
+        {"hardware": {"kind": {"_target_": "keras.layers.Dense"}}},
+        "hardware.kind._target_", "keras.layers.Dense", "the configuration without",
+    ),
+    "of Keras' own making": (
+        {"model": {"_target_": "keras.layers.Bidirectional"}},
+        "model._target_", "keras.layers.Bidirectional", f"{PLACED}keras.layers.Bidirectional ",
+    ),
+    "an object of any module": (
+        {"trainer": {"metrics": [[{"module": "os", "class_name": "system", "config": {}}]]}},
+        "trainer.metrics[0][0]", "...", "trainer.metrics[0][0]={_target_:",
+    ),
+    "an object in an argument": (
+        {"model": {"_target_": "keras.Sequential", "layers": [{"class_name": "x", "config": {}}]}},
+        "model.layers[0]", "...", "model.layers[0]={_target_:",
+    ),
+    "an address": (
+        {"model": {"_target_": "keras.Sequential", "layers": [
+            {"_target_": "keras.layers.StringLookup", "vocabulary": "gs://bucket/x"}]}},
+        "model.layers[0].vocabulary", "gs://bucket/x", f"{PLACED}keras.layers.StringLookup ",
+    ),
 }  # fmt: skip
 
 
@@ -112,8 +148,120 @@ def test_check_refuses(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     node, key, value, typed = UNTRUSTED[case]
     message = refusal(targets.check, node)
     assert message.startswith(f"{key}={value}: "), message
-    assert "dtrain, keras" in message
     assert f"type: {typed}" in message
+
+
+#: Of dtrain and of Keras, where a thing of another kind is meant: a place and a name.
+ELSEWHERE = {
+    "model": [
+        "dtrain.controller.folder.remove", "dtrain.rundir.write_text",
+        "dtrain.checkpoint.disk.write", "dtrain.models.layers.Lambda",
+        "dtrain.controller.launchers.server.Process", "dtrain.models.mlp.__call__",
+        "keras.models.load_model", "keras.saving.load_model", "keras.models.Model.from_config",
+        "keras.Model.__init__.__globals__.x", "keras.src.utils.python_utils.func_load",
+        "keras.utils.get_file", "keras.src.utils.file_utils.rmtree",
+        "keras.src.utils.file_utils.copy", "keras.config.enable_unsafe_deserialization",
+        "keras.Sequential.load_weights", "keras._tf_keras.keras.models.load_model",
+        "keras.applications.os.remove", "keras.models.model_from_json", "keras.layers.Dense",
+    ],
+    "dataset": [
+        "dtrain.datasets.existing_file", "dtrain.datasets.gzip.open",
+        "keras.utils.image_dataset_from_directory", "dtrain.text.text",
+    ],
+    "dataset.augment": [
+        "keras.utils.get_file", "dtrain.augment.tf.io.write_file",
+    ],
+    "strategy": [
+        "dtrain.task.strategies.base.Strategy", "dtrain.models.mlp",
+    ],
+    "launcher": [
+        "dtrain.controller.launchers.server.Process", "keras.Model",
+    ],
+    "optimizer": [
+        "keras.metrics.Mean", "keras.optimizers.get",
+    ],
+    "optimizer.schedule": [
+        "keras.optimizers.Adam",
+    ],
+    "trainer.loss": [
+        "keras.metrics.Mean",
+    ],
+    "trainer.metrics[0]": [
+        "keras.metrics.deserialize", "keras.Model", "keras.losses.Huber",
+    ],
+    "trainer.callbacks[0]": [
+        "keras.callbacks.RemoteMonitor", "keras.callbacks.LambdaCallback", "keras.metrics.Mean",
+        "keras.callbacks.OrbaxCheckpoint",
+    ],
+    "sweep": [
+        "keras.Model",
+    ],
+    "tracking.uri": [
+        "keras.Model",
+    ],
+    "name": [
+        "keras.Model",
+    ],
+    "model.layers[0]": [
+        "keras.layers.Dense",
+    ],
+}  # fmt: skip
+#: As arguments of a model.
+INNER = [
+    "keras.layers.Lambda", "keras.layers.TFSMLayer", "keras.layers.TorchModuleWrapper",
+    "keras.layers.JaxLayer", "keras.layers.deserialize", "keras.layers.Dense.from_config",
+    "keras.callbacks.ModelCheckpoint", "keras.utils.get_file", "keras.saving.load_model",
+    "dtrain.datasets.npz", "dtrain.controller.folder.remove", "keras.Lambda", "keras.layers._x",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("place", "name"), [(place, name) for place, names in ELSEWHERE.items() for name in names]
+)
+def test_a_place_takes_its_own_kind(place: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DTRAIN_TRUST", "mine,keras,dtrain")
+    message = refusal(targets._check, {"_target_": name}, place, False, False)
+    assert message.startswith(f"{place}._target_={name}: ")
+
+
+@pytest.mark.parametrize("name", INNER)
+def test_an_argument_is_no_way_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DTRAIN_TRUST", "mine")
+    node = {"_target_": "mine.build", "x": [{"_target_": name}]}
+    assert refusal(targets.check, {"model": node}).startswith(f"model.x[0]._target_={name}: ")
+    assert refusal(targets.instantiate, {**node, "_target_": "keras.Sequential"}, "trainer.loss")
+
+
+@pytest.mark.parametrize(
+    ("path", "inside"),
+    [
+        ("best.keras", True), ("a/b/{epoch:02d}-{val_loss:.2f}.keras", True), (".hidden", True),
+        ("/etc/x", False), ("../x", False), ("a/../../x", False), ("./x", False), ("a//b", False),
+        ("", False), (None, False), (3, False), ("~/x", False), ("a\\b", False), ("a\0", False),
+        ("{epoch.__class__.__doc__[3]}", False), ("{epoch:/>9}", False), ("{epoch!r:.>3}", False),
+        ("{{x}", False), ("{a[b]}", False), ("{epoch:.>2}/x", False),
+    ],
+)  # fmt: skip
+def test_paths_below_the_run_folder(path: Any, inside: bool) -> None:
+    assert targets.is_inside(path) is inside
+    node = {"_target_": "keras.callbacks.ModelCheckpoint", "filepath": path}
+    config = {"trainer": {"callbacks": [node]}}
+    if inside:
+        targets.check(config)
+    else:
+        assert refusal(targets.check, config).startswith(
+            errors.printable(f"trainer.callbacks[0].filepath={path}: a")
+        )
+
+
+def test_a_trusted_callback_writes_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DTRAIN_TRUST", "keras.callbacks.CSVLogger")
+    node = {"_target_": "keras.callbacks.CSVLogger", "filename": "/x/y.csv"}
+    targets.check({"trainer": {"callbacks": [node]}})
+
+
+def test_a_default_that_writes_is_inside() -> None:
+    targets.check({"trainer": {"callbacks": [{"_target_": "keras.callbacks.TensorBoard"}]}})
 
 
 def test_check_names_a_target_at_the_top() -> None:
@@ -122,7 +270,7 @@ def test_check_names_a_target_at_the_top() -> None:
 
 def test_check_keeps_what_is_trusted_already(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DTRAIN_TRUST", "tmine")
-    message = refusal(targets.check, {"m": {"_target_": "other.f"}})
+    message = refusal(targets.check, {"model": {"_target_": "other.f"}})
     assert "type: DTRAIN_TRUST=tmine,other " in message
 
 
@@ -130,8 +278,8 @@ def test_check_keeps_what_is_trusted_already(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("dtrain.cluster.Task", Task),
-        ("dtrain.cluster.Cluster.from_json", Cluster.from_json),
+        ("dtrain.datasets.digits", datasets.digits),
+        ("dtrain.controller.launchers.Local", Local),
         ("tmine.Made.other", None),
     ],
 )
@@ -142,18 +290,17 @@ def test_locate(name: str, expected: Any) -> None:
 
 #: (target, parts of the message)
 NOT_FOUND = {
-    "typing error": (
-        "dtrain.cluster.Cluser",
-        ["'Cluser' does not exist", "dtrain.cluster.Cluster"],
-    ),
-    "of a module": ("dtrain.clusters.Task", ["'clusters' does not exist"]),
-    "nothing near": ("dtrain.cluster.zzz", ["'zzz' does not exist", "type: "]),
+    "of a module": ("tmine.clusters.Task", ["'clusters' does not exist"]),
+    "nothing near": ("tmine.zzz", ["'zzz' does not exist", "type: "]),
     "inside a class": ("tmine.Made.othr", ["'othr' does not exist", "=tmine.Made.other"]),
     "absent package": ("tnowhere.f", ["'tnowhere' does not exist"]),
-    "empty part": ("dtrain..Task", ["'' does not exist"]),
+    "empty part": ("tmine..Task", ["'' does not exist"]),
     "no function": ("tmine.NUMBER", ["cannot be called", "type: m._target_="]),
-    "a module": ("dtrain.cluster", ["cannot be called"]),
+    "of dtrain": ("dtrain.cluster.Task", ["is no public name", "DTRAIN_TRUST=tmine,"]),
+    "a typing error": ("dtrain.datasets.digit", ["is no public name", "dtrain.datasets.*"]),
     "not trusted": ("tother.f", ["'tother' is not trusted", "type: DTRAIN_TRUST="]),
+    "a bare name": ("tmine", ["is not the dotted name"]),
+    "a special name": ("tmine.make.__call__", ["is a special name"]),
 }
 
 
@@ -166,14 +313,15 @@ def test_locate_refuses(case: str) -> None:
     assert not [part for part in parts if part not in message], message
 
 
+@pytest.mark.usefixtures("mine")
 def test_the_nearest_name_replaces_the_wrong_part_alone() -> None:
-    message = refusal(targets.locate, "dtrain.cluster.cluster", "m._target_")
-    assert message.endswith("type: m._target_=dtrain.cluster.Cluster"), message
+    message = refusal(targets.locate, "tmine.made", "m._target_")
+    assert message.endswith("type: m._target_=tmine.make"), message
 
 
 @pytest.mark.usefixtures("mine")
 @pytest.mark.parametrize(
-    "target", ["dtrain.targets.os.system", "tmine.os.system", "tmine.imported"]
+    "target", ["tmine.os.system", "tmine.imported", "tmine.os.path.join", "tmine.targets.locate"]
 )
 def test_a_trusted_module_does_not_lend_its_trust(target: str) -> None:
     message = refusal(targets.locate, target, "m._target_")
@@ -184,15 +332,16 @@ def test_a_trusted_module_does_not_lend_its_trust(target: str) -> None:
 @pytest.mark.usefixtures("mine")
 @pytest.mark.parametrize(
     "target",
-    [
-        "dtrain.targets.os.system.__call__",
-        "tmine.imported.__call__",
-        "tmine.os.__dict__.update",
-        "tmine.Made.__subclasses__",
-    ],
+    ["tmine.imported.__call__", "tmine.os.__dict__.update", "tmine.Made.__subclasses__"],
 )
 def test_special_methods_are_no_way_out(target: str) -> None:
-    assert "is not trusted" in refusal(targets.locate, target, "m._target_")
+    assert "is a special name" in refusal(targets.locate, target, "m._target_")
+
+
+def test_a_part_of_dtrain_can_be_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DTRAIN_TRUST", "dtrain.cluster")
+    assert targets.locate("dtrain.cluster.Cluster.from_json", "m._target_") == Cluster.from_json
+    assert "not trusted" in refusal(targets.locate, "dtrain.cluster.dataclasses.field", "m")
 
 
 @pytest.mark.usefixtures("mine")
@@ -209,9 +358,9 @@ def test_errors_in_a_persons_own_module_are_seen(
 
 @pytest.mark.usefixtures("mine")
 def test_instantiate_calls_nested_targets() -> None:
-    task = {"_target_": "dtrain.cluster.Task", "role": "chief", "index": 0, "devices": 1}
+    task = {"_target_": "tmine.needs", "first": 1, "second": 2}
     node = {"_target_": "tmine.Made", "a": [1, task], "b": {"c": task, "d": [[task]]}, "e": None}
-    made = Task("chief", 0, 1)
+    made = (1, 2)
     given = targets.instantiate(node, "m").given
     assert given == {"a": [1, made], "b": {"c": made, "d": [[made]]}, "e": None}
     assert node["a"] == [1, task], "the configuration was changed"
@@ -281,17 +430,7 @@ def test_a_callable_without_a_signature(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.task
-def test_everything_public_in_keras_can_be_named() -> None:
-    import keras
-
-    groups = "activations callbacks initializers layers losses metrics optimizers"
-    for group in groups.split():
-        module = getattr(keras, group)
-        names = [n for n in dir(module) if not n.startswith("_") and callable(getattr(module, n))]
-        assert names
-        for name in names:
-            found = targets.locate(f"keras.{group}.{name}", "m._target_")
-            assert found is getattr(module, name)
+def test_a_schedule_in_an_optimizer() -> None:
     node = {
         "_target_": "keras.optimizers.SGD",
         "learning_rate": {
@@ -302,3 +441,43 @@ def test_everything_public_in_keras_can_be_named() -> None:
         },
     }
     assert float(targets.instantiate(node, "optimizer").learning_rate) == 0.5
+
+
+#: Arguments of Keras' own functions, and the key that the sentence begins with.
+REFUSED_BY_KERAS = [
+    ("callbacks.EarlyStopping", {"patience": "x"}, "key.patience"),
+    ("callbacks.EarlyStopping", {"patience": {"a": 1}}, "key.patience"),
+    ("callbacks.EarlyStopping", {"restore_best_weights": "yes"}, "key.restore_best_weights"),
+    ("layers.Dense", {"units": -1}, "key"),
+    ("layers.Dense", {"units": 3, "activation": "nope"}, "key"),
+    ("layers.Dropout", {"rate": 7}, "key"),
+    ("optimizers.Adam", {"clipnorm": 1.0, "clipvalue": 1.0}, "key"),
+]
+
+
+@pytest.mark.task
+@pytest.mark.parametrize(("name", "given", "key"), REFUSED_BY_KERAS)
+def test_an_error_of_keras_is_one_of_the_values(name: str, given: dict, key: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        targets.instantiate({"_target_": f"keras.{name}", **given}, "key")
+    assert str(caught.value).startswith(f"{key}=")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.task
+def test_values_that_keras_takes() -> None:
+    for node in (
+        {"_target_": "keras.callbacks.EarlyStopping", "patience": 3, "min_delta": 1e-3},
+        {"_target_": "keras.layers.MaxPooling2D", "pool_size": 2, "strides": [2, 2]},
+        {"_target_": "keras.callbacks.ModelCheckpoint", "filepath": "x.keras", "verbose": True},
+        {"_target_": "keras.layers.Dropout", "rate": 0},
+    ):
+        assert targets.instantiate(node, "key") is not None
+
+
+def test_an_error_of_a_users_own_function_stays_what_it_is(mine: None) -> None:
+    with pytest.raises(ZeroDivisionError), callables.blame("model", {"a": 1}, "mine.build"):
+        1 / 0  # noqa: B018
+    for own in (OSError, MemoryError):
+        with pytest.raises(own), callables.blame("model", {"a": 1}, "keras.Model"):
+            raise own

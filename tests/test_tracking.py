@@ -127,6 +127,98 @@ def test_the_tracker_follows_a_journal(shipper: Any) -> None:
     assert not warnings
 
 
+class Slow:
+    """A shipper whose server is away now and then; counts what it is given at once."""
+
+    place = "somewhere"
+
+    def __init__(self, fails: set[int]):
+        self.fails, self.calls = fails, 0
+        self.got: list[int] = []
+        self.most = 0
+        self.closed: tuple[str, float] | None = None
+
+    def open(self, started: float) -> None:
+        pass
+
+    def doubt(self) -> None:
+        pass
+
+    def ship(self, events: list[dict[str, Any]]) -> None:
+        self.most = max(self.most, len(events))
+        self.calls += 1
+        if self.calls in self.fails:
+            raise ConnectionError("away")
+        self.got += [event["step"] for event in events if event["event"] == "metrics"]
+
+    def close(self, status: str, ended: float) -> None:
+        self.closed = (status, ended)
+
+
+def test_what_is_not_delivered_waits_in_the_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not in memory, however long the server is away."""
+    monkeypatch.setattr(courier, "EVENTS", 10)
+    monkeypatch.setattr(courier, "RETRY_SECONDS", 0.0)
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.write("start", step=0)
+    for step in range(95):
+        journal.write("metrics", step=step, metrics={"loss": 1.0})
+    journal.close()
+    slow: Any = Slow({1, 2, 5})
+    tracker = Tracker(slow, tmp_path / "journal.jsonl", lambda text: None)
+    assert tracker.finish("FINISHED", 5.0)
+    assert slow.got == list(range(95)) and slow.closed == ("FINISHED", 5.0)
+    assert slow.most == 10
+
+
+def test_nothing_is_shipped_before_training_begins(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.write("notice", message="a")
+    slow: Any = Slow(set())
+    tracker = Tracker(slow, tmp_path / "journal.jsonl", print)
+    assert not tracker._deliver(None) and slow.calls == 0
+    journal.write("start", step=0)
+    journal.close()
+    assert tracker._deliver(None) and slow.calls == 1
+    assert not tracker.finish(None, 5.0)
+
+
+@pytest.mark.parametrize("driver", ["sqlite", "sqlite+pysqlite"])
+def test_files_lie_beside_a_database_of_the_users(
+    driver: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing in the current directory, where MLflow would have put them."""
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    config = composed(
+        f"output_dir={tmp_path}/outputs", f"tracking.uri={driver}:///{tmp_path}/store/mlflow.db"
+    )
+    rundir = RunDir.create(tmp_path / "outputs" / "run")
+    write_json(rundir.result, {"status": "FINISHED"})
+    shipper = Shipper(config, rundir, CLUSTER)
+    shipper.open(1000.0)
+    shipper.ship([START, point(1, loss=3.0)])
+    shipper.close("FINISHED", 2000.0)
+    assert list(here.iterdir()) == []
+    assert len(list((tmp_path / "store" / "mlartifacts").rglob("result.json"))) == 1
+    client, run = recorded(rundir)
+    assert [a.path for a in client.list_artifacts(run.info.run_id)] == ["result.json"]
+    # An experiment that is there keeps the place that it was given.
+    other = tmp_path / "other"
+    client.create_experiment("theirs", artifact_location=other.as_uri())
+    with open_dict(config):
+        config.tracking.experiment = "theirs"
+    second = RunDir.create(tmp_path / "outputs" / "second")
+    write_json(second.result, {"status": "FINISHED"})
+    shipper = Shipper(config, second, CLUSTER)
+    shipper.open(1000.0)
+    shipper.close("FINISHED", 2000.0)
+    assert len(list(other.rglob("result.json"))) == 1 and list(here.iterdir()) == []
+
+
 def test_nothing_is_recorded_where_nothing_was_trained(shipper: Any, tmp_path: Path) -> None:
     tracker = Tracker(shipper(), shipper.rundir.journal, print)
     assert not tracker.finish(None, 2000.0)
@@ -150,6 +242,16 @@ def test_tags_outside_of_git(tmp_path: Path) -> None:
     assert found["device_kind"] == "cpu"
     assert found["tensorflow"].startswith("2.")
     assert "git_commit" not in found
+
+
+def test_tags_name_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str | None:
+        return None if name in ("tensorflow", "keras") else "1.2"
+
+    monkeypatch.setattr("dtrain.controller.tracking.shipper.version", version)
+    found = tags(composed(), CLUSTER)
+    assert found["mlflow"] == found["hydra-core"] == "1.2"
+    assert "tensorflow" not in found and "keras" not in found
 
 
 def test_tags_of_a_fork(tmp_path: Path) -> None:

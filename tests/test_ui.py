@@ -56,6 +56,17 @@ def test_no_store(capsys: pytest.CaptureFixture[str], started: Any) -> None:
     )
 
 
+@pytest.mark.parametrize("content", [b"text" * 100, b"SQLite format 3\0" + b"x" * 5000])
+def test_a_store_that_is_none(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str], started: Any
+) -> None:
+    (tmp_path / "outputs" / "mlflow.db").write_bytes(content)
+    assert started("") == 2
+    assert capsys.readouterr().err == (
+        "error: outputs/mlflow.db cannot be used as a store (file is not a database)\n"
+    )
+
+
 @pytest.mark.parametrize("port", ["taken", "70000"])
 def test_a_port_that_cannot_be_used(
     port: str, capsys: pytest.CaptureFixture[str], started: Any

@@ -6,13 +6,15 @@ state, identities). ``<checkpoints>/latest`` is the pointer: it names the step t
 and is written last. What was killed or failed before that did not save. TensorFlow is not imported.
 
 ``disk``      file operations that are on the disk when they return
+``arrays``    named arrays as the bytes of a file
 ``format``    one checkpoint: what its files hold
 ``store``     the checkpoints of a run: which one counts, and how another comes to
 ``writer``    saves from a thread, and keeps the newest and the best
 ``__main__``  ``python -m dtrain.checkpoint PATH``: what is there, and whether it is sound
 """
 
-from dtrain.checkpoint.format import Checkpoint, digest, load, non_finite, pack, unpack
+from dtrain.checkpoint.arrays import digest, non_finite
+from dtrain.checkpoint.format import Checkpoint, load, pack, unpack
 from dtrain.checkpoint.store import newest, save, steps
 from dtrain.checkpoint.writer import Writer
 

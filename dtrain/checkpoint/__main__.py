@@ -13,11 +13,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dtrain import errors
+from dtrain import errors, reading
 from dtrain.checkpoint import store, writer
-from dtrain.checkpoint.format import MANIFEST, STATE, Checkpoint, digest, load, read_manifest
+from dtrain.checkpoint.arrays import digest
+from dtrain.checkpoint.format import MANIFEST, STATE, Checkpoint, load, read_manifest
 from dtrain.columns import aligned
-from dtrain.errors import CheckpointError, UsageError
+from dtrain.errors import CheckpointError, DamagedFile, UsageError, printable
+
+_SHOWN = 200  # characters of a value
 
 
 @dataclasses.dataclass
@@ -31,7 +34,7 @@ class _Row:
     marks: list[str]
 
     def cells(self) -> list[str]:
-        sizes = [p.stat().st_size for p in (self.path / STATE, self.path / MANIFEST) if p.is_file()]
+        sizes = [_size(self.path / STATE), _size(self.path / MANIFEST)]
         return [
             str(self.step),
             _saved(self.path),
@@ -42,24 +45,28 @@ class _Row:
         ]
 
 
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
 def _saved(path: Path) -> str:
-    manifest = path / MANIFEST
-    if not manifest.is_file():
+    try:
+        at = time.localtime((path / MANIFEST).stat().st_mtime)
+    except (OSError, ValueError, OverflowError):  # it is not there, or of a year beyond 9999
         return "-"
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(manifest.stat().st_mtime))
+    return time.strftime("%Y-%m-%d %H:%M:%S", at)
 
 
 def _mode(config: Path) -> str | None:
     """Return which objective is better in the run of ``config``; None where that is not known."""
-    if not config.is_file():
-        return None
-    from omegaconf import OmegaConf
-
     try:
-        found = OmegaConf.select(OmegaConf.load(config), "objective_mode")
-    except Exception:  # whatever a damaged file makes of the parser: it only costs a mark
+        found = reading.read_plain(config).get("objective_mode")
+    except (OSError, DamagedFile):  # it only costs a mark
         return None
-    return str(found) if found in ("max", "min") else None
+    return found if found in ("max", "min") else None
 
 
 def _look(folder: Path, mode: str | None) -> tuple[list[_Row], Checkpoint | None, list[str]]:
@@ -104,7 +111,7 @@ def _contents(checkpoint: Checkpoint) -> None:
     plain = {k: v for k, v in checkpoint.meta.items() if isinstance(v, str | int | float)}
     print(f"{checkpoint.path} (step {checkpoint.step}):")
     for name, value in {**facts, **plain}.items():
-        print(f"  {name:<16}  {value}")
+        print(f"  {_line(name):<16}  {_line(value)}")
     head = ["name", "dtype", "shape", "bytes"]
     rows = [
         [name, a.dtype.name, "x".join(map(str, a.shape)) or "scalar", f"{a.nbytes:,}"]
@@ -114,11 +121,16 @@ def _contents(checkpoint: Checkpoint) -> None:
     print(*aligned([head, *rows], {3}), sep="\n")
 
 
+def _line(value: object) -> str:
+    text = printable(str(value)).replace("\n", "\\n")
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+
+
 def _one(path: Path) -> int:
     try:
         found = load(path)
     except CheckpointError as error:
-        print(f"damaged: {error}")
+        print(printable(f"damaged: {error}"))
         return errors.FAILED
     _contents(found)
     return errors.OK
@@ -130,7 +142,7 @@ def _run(folder: Path, config: Path) -> int:
         head = ["step", "saved", "bytes", "objective", "marks", "state"]
         print(*aligned([head, *(row.cells() for row in rows)], {0, 2, 3}), sep="\n")
     for problem in problems:
-        print(f"damaged: {problem}")
+        print(printable(f"damaged: {problem}"))
     print()
     if newest is None:
         print(f"{folder} holds no sound checkpoint")
@@ -183,8 +195,10 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except OSError as error:
-        print(f"error: {given.path} cannot be read: {error.strerror}", file=sys.stderr)
-        return errors.FAILED
+        wrong = errors.of_a_name(error)
+        text = wrong or f"{given.path} cannot be read: {error.strerror}"
+        print(f"error: {text}", file=sys.stderr)
+        return errors.FAILED if wrong is None else errors.USAGE
 
 
 if __name__ == "__main__":

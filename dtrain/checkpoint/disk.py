@@ -5,23 +5,30 @@ All of them go through ``os``, so that a test can let any single one fail or be 
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
+from dtrain import files
 
-def write(path: Path, data: bytes) -> None:
+
+def write(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
     """Write a file and flush it to the disk; its name is safe after :func:`sync` of its folder.
+
+    Args:
+        path: of the file.
+        pieces: its contents, one after the other.
 
     Raises:
         OSError: the disk is full, a limit was reached, it may not be written.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    files.remove(path)  # what a killed save has left
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
-        rest = memoryview(data)
-        while rest:  # Linux writes 2 GiB at a time at most, and less where the disk fills up
-            rest = rest[os.write(descriptor, rest) :]
+        for piece in pieces:
+            rest = memoryview(piece)
+            while rest:  # Linux writes 2 GiB at a time at most, and less where the disk fills up
+                rest = rest[os.write(descriptor, rest) :]
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -29,11 +36,7 @@ def write(path: Path, data: bytes) -> None:
 
 def sync(folder: Path) -> None:
     """Flush the names in ``folder`` to the disk: what was made, renamed or removed there."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    files.sync(folder)
 
 
 def make_folder(path: Path) -> None:
@@ -50,8 +53,4 @@ def make_folder(path: Path) -> None:
 
 def remove(path: Path) -> None:
     """Remove a file or a folder as far as that can be done; nobody counts on its being gone."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    elif os.path.lexists(path):
-        with contextlib.suppress(OSError):
-            os.unlink(path)
+    files.remove(path)

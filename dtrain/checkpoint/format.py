@@ -12,17 +12,16 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
-import safetensors
-import safetensors.numpy
 
+from dtrain import files, reading, schemas
 from dtrain.checkpoint import disk
-from dtrain.errors import CheckpointError
+from dtrain.checkpoint.arrays import PIECE, canonical, decode, digest, dtypes, encode
+from dtrain.errors import CheckpointError, DamagedFile
 
 STATE = "state.safetensors"
 MANIFEST = "manifest.json"
@@ -45,75 +44,31 @@ class Checkpoint:
     meta: dict[str, Any]
 
 
-def digest(arrays: Mapping[str, np.ndarray]) -> str:
-    """Return the identity of a training state: SHA-256 over all arrays, as 64 hex digits.
-
-    Names, types, shapes and numbers count, to the bit; the order of the arrays, their layout in
-    memory and their byte order do not.
-    """
-    listed = [[name, arrays[name].dtype.name, arrays[name].shape] for name in sorted(arrays)]
-    found = hashlib.sha256(_canonical(listed) + b"\n")
-    for name in sorted(arrays):
-        plain = _plain(arrays[name])
-        little = plain.astype(plain.dtype.newbyteorder("<"), copy=False)
-        found.update(np.ascontiguousarray(little).reshape(-1).view(np.uint8).data)
-    return found.hexdigest()
-
-
-def non_finite(arrays: Mapping[str, np.ndarray]) -> str | None:
-    """Return the name of the first array that holds a NaN or an infinity, None if none does."""
-    for name, array in arrays.items():
-        if (array.dtype.kind in "fc" or _foreign(array.dtype)) and not np.isfinite(array).all():
-            return name
-    return None
-
-
-def _foreign(dtype: np.dtype) -> bool:
-    """Say whether NumPy itself has no such type: bfloat16, float8, int4..."""
-    return isinstance(getattr(ml_dtypes, dtype.name, None), type)
-
-
-def _plain(array: np.ndarray) -> np.ndarray:
-    """Return the array, one of a foreign type as integers of the same bytes."""
-    return array.view(f"u{array.dtype.itemsize}") if _foreign(array.dtype) else array
-
-
-def _encode(arrays: Mapping[str, np.ndarray]) -> tuple[bytes, dict[str, str]]:
-    """Return the safetensors file, and the types that it cannot tell."""
-    dtypes = {name: a.dtype.name for name, a in arrays.items() if _foreign(a.dtype)}
-    # safetensors writes memory as it lies there; ascontiguousarray alone makes 0-d arrays 1-d.
-    contiguous = {n: np.ascontiguousarray(_plain(a)).reshape(a.shape) for n, a in arrays.items()}
-    return safetensors.numpy.save(contiguous), dtypes
-
-
-def _decode(state: bytes, dtypes: dict[str, str]) -> dict[str, np.ndarray]:
-    arrays: dict[str, np.ndarray] = safetensors.numpy.load(state)
-    for name, dtype in dtypes.items():
-        arrays[name] = arrays[name].view(getattr(ml_dtypes, dtype))
-    return arrays
-
-
-def pack(checkpoint: Checkpoint) -> bytes:
-    """Return a checkpoint as bytes, for another process."""
-    state, dtypes = _encode(checkpoint.arrays)
+def pack(checkpoint: Checkpoint) -> Iterator[bytes | memoryview]:
+    """Yield a checkpoint as bytes, for another process, in pieces; what is large is not copied."""
     about = {"step": checkpoint.step, "path": str(checkpoint.path), "meta": checkpoint.meta}
-    return _canonical({**about, "dtypes": dtypes}) + b"\n" + state
+    head = canonical({**about, "dtypes": dtypes(checkpoint.arrays)})
+    yield len(head).to_bytes(8, "little") + head
+    yield from encode(checkpoint.arrays)
 
 
-def unpack(data: bytes) -> Checkpoint:
-    """Return what was given to :func:`pack`."""
-    head, _, state = data.partition(b"\n")
+def unpack(fill: Callable[[memoryview], None]) -> Checkpoint:
+    """Return what was given to :func:`pack`.
+
+    Args:
+        fill: fills a buffer with the next bytes of all the pieces.
+    """
+    size = bytearray(8)
+    fill(memoryview(size))
+    head = bytearray(int.from_bytes(size, "little"))
+    fill(memoryview(head))
     about = json.loads(head)
-    arrays = _decode(state, about["dtypes"])
+    arrays = decode(fill, about["dtypes"])
     return Checkpoint(about["step"], Path(about["path"]), arrays, about["meta"])
 
 
-def _canonical(value: Any) -> bytes:
-    return json.dumps(value, sort_keys=True).encode()
-
-
 def _checksum(manifest: dict[str, Any]) -> str:
-    return hashlib.sha256(_canonical({**manifest, "sha256": None})).hexdigest()
+    return hashlib.sha256(canonical({**manifest, "sha256": None})).hexdigest()
 
 
 def _text(manifest: dict[str, Any]) -> bytes:
@@ -131,22 +86,55 @@ def write(path: Path, step: int, arrays: Mapping[str, np.ndarray], meta: dict[st
 
     Raises:
         OSError: a file cannot be written.
-        TypeError, ValueError: of a value that JSON has not.
-        safetensors.SafetensorError: of an array of texts or objects.
+        TypeError, ValueError: of a value that JSON has not, or an array of texts or objects.
     """
     os.mkdir(path)
-    state, dtypes = _encode(arrays)
-    disk.write(path / STATE, state)
+    size, found = 0, hashlib.sha256()
+
+    def pieces() -> Iterator[bytes | memoryview]:
+        nonlocal size
+        for piece in encode(arrays):
+            size += len(piece)
+            found.update(piece)
+            yield piece
+
+    disk.write(path / STATE, pieces())
     manifest = {
         "step": step,
-        "files": {STATE: {"bytes": len(state), "sha256": hashlib.sha256(state).hexdigest()}},
-        "dtypes": dtypes,
+        "files": {STATE: {"bytes": size, "sha256": found.hexdigest()}},
+        "dtypes": dtypes(arrays),
         "digest": digest(arrays),
-        "meta": json.loads(json.dumps(meta)),  # as it will be read: keys become text
-        "sha256": None,
     }
-    manifest["sha256"] = _checksum(manifest)
-    disk.write(path / MANIFEST, _text(manifest))
+    disk.write(path / MANIFEST, [_manifest(manifest, meta)])
+    disk.sync(path)
+
+
+def _manifest(manifest: dict[str, Any], meta: dict[str, Any]) -> bytes:
+    plain = json.loads(json.dumps(meta))  # as it will be read: keys become text
+    whole = {**manifest, "meta": plain, "sha256": None}
+    whole["sha256"] = _checksum(whole)
+    return _text(whole)
+
+
+def rewrite(path: Path, meta: dict[str, Any], temporary: str) -> None:
+    """Give the checkpoint at ``path`` another ``meta``; at any moment it has the old or the new.
+
+    Args:
+        path: its folder; its arrays stay as they are, and are not read.
+        meta: JSON values.
+        temporary: begins the name of a file that is half written.
+
+    Raises:
+        OSError, TypeError, ValueError: as of :func:`write`.
+        CheckpointError: its manifest is damaged.
+    """
+    aside = path / f"{temporary}{MANIFEST}"
+    try:
+        disk.write(aside, [_manifest(read_manifest(path), meta)])
+        files.replace(aside, path / MANIFEST)
+    except BaseException:
+        disk.remove(aside)
+        raise
     disk.sync(path)
 
 
@@ -159,18 +147,23 @@ def read_manifest(path: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: it is missing, truncated or altered.
     """
+    file = path / MANIFEST
     try:
-        data = (path / MANIFEST).read_bytes()
-        manifest = json.loads(data)
+        data = reading.read_bytes(file)
+        manifest = reading.parse_json(data, file)
         sound = manifest["sha256"] == _checksum(manifest)
         if not sound or data != _text(manifest):  # JSON has several spellings: \u00e9, \u00E9
-            raise CheckpointError(f"{path / MANIFEST} does not match its checksum")
-        if not all(isinstance(manifest[key], dict) for key in ("files", "dtypes", "meta")):
-            raise TypeError("a table is none")
+            raise CheckpointError(f"{file} does not match its checksum")
+        schemas.check(manifest, schemas.Manifest, file)
     except OSError as error:
-        raise CheckpointError(f"{path / MANIFEST} cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path / MANIFEST} is not a manifest: {error!r}") from error
+        raise CheckpointError(f"{file} cannot be read: {error.strerror}") from error
+    except DamagedFile as error:
+        raise CheckpointError(str(error)) from error
+    except (ValueError, KeyError) as error:
+        raise CheckpointError(f"{file} is not a manifest: {error!r}") from error
+    name = path.name.removeprefix(".old-")
+    if name.isdecimal() and name != str(manifest["step"]):
+        raise CheckpointError(f"{file}: step {manifest['step']} is not that of its folder")
     return manifest
 
 
@@ -182,21 +175,62 @@ def load(path: Path) -> Checkpoint:
     """
     manifest = read_manifest(path)
     try:
-        state = (path / STATE).read_bytes()
-        expected = manifest["files"][STATE]
-        if len(state) != expected["bytes"]:
-            raise CheckpointError(
-                f"{path / STATE} has {len(state)} bytes and should have {expected['bytes']}"
-            )
-        if hashlib.sha256(state).hexdigest() != expected["sha256"]:
-            raise CheckpointError(f"{path / STATE} does not match its checksum")
-        arrays = _decode(state, manifest["dtypes"])
+        arrays = _read(path / STATE, manifest["files"][STATE], manifest["dtypes"])
         # Older ones have no digest. This finds no damage, but another reading of whole files.
         if "digest" in manifest and digest(arrays) != manifest["digest"]:
             raise CheckpointError(f"{path} does not match its digest: it is read otherwise")
         return Checkpoint(manifest["step"], path, arrays, manifest["meta"])
     except OSError as error:
         raise CheckpointError(f"{path / STATE} cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
+    except DamagedFile as error:
+        raise CheckpointError(str(error)) from error
+    except (ValueError, KeyError, TypeError, AttributeError, EOFError, RecursionError) as error:
         # Checksums fit: another version of dtrain wrote it.
         raise CheckpointError(f"{path} is of another version: {error!r}") from error
+
+
+def _read(path: Path, expected: dict[str, Any], dtypes: dict[str, str]) -> dict[str, np.ndarray]:
+    """Read the arrays of a file, once, and verify it; nothing is believed of it before.
+
+    Raises:
+        CheckpointError: it is not the file that ``expected`` has size and checksum of.
+        OSError: it cannot be read.
+        ValueError, KeyError, TypeError, EOFError: as of :func:`_decode`, of a file that is.
+    """
+    found = hashlib.sha256()
+    with os.fdopen(reading.open_read(path), "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size != expected["bytes"]:
+            raise CheckpointError(f"{path} has {size} bytes and should have {expected['bytes']}")
+        left = size
+
+        def fill(buffer: memoryview) -> None:
+            nonlocal left
+            if len(buffer) > left:
+                raise EOFError(f"{path} ends within an array")
+            for at in range(0, len(buffer), PIECE):
+                piece = buffer[at : at + PIECE]
+                rest = piece
+                while rest:
+                    count = file.readinto(rest)
+                    if not count:
+                        raise EOFError(f"{path} is being changed")
+                    rest = rest[count:]
+                found.update(piece)
+            left -= len(buffer)
+
+        problem: Exception | None = None
+        arrays: dict[str, np.ndarray] = {}
+        try:
+            arrays = decode(fill, dtypes, size)
+        except Exception as error:  # of a damaged file; the checksum decides
+            problem = error
+        if left and problem is None:
+            problem = ValueError(f"{left} bytes after the last array")
+        while left:
+            fill(memoryview(bytearray(min(left, PIECE))))
+    if found.hexdigest() != expected["sha256"]:
+        raise CheckpointError(f"{path} does not match its checksum")
+    if problem is not None:
+        raise problem
+    return arrays

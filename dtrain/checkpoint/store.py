@@ -23,20 +23,23 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.checkpoint import disk
-from dtrain.checkpoint.format import Checkpoint, load, non_finite, write
-from dtrain.errors import CheckpointError
+from dtrain import files, reading
+from dtrain.checkpoint import disk, format
+from dtrain.checkpoint.arrays import non_finite
+from dtrain.checkpoint.format import Checkpoint, load, write
+from dtrain.errors import CheckpointError, DamagedFile
 
 POINTER = "latest"
 TEMPORARY = ".tmp-"
 ASIDE = ".old-"
+_POINTER_BYTES = 1000  # at most
 
 
 def _numbered(folder: Path, prefix: str = "") -> list[int]:
     """Return, ascending, the numbers N for which ``folder`` has ``<prefix>N``."""
     if not folder.is_dir():
         return []
-    pattern = re.compile(re.escape(prefix) + "(0|[1-9][0-9]*)")
+    pattern = re.compile(re.escape(prefix) + "(0|[1-9][0-9]{0,17})")
     found = [pattern.fullmatch(name) for name in os.listdir(folder)]
     return sorted(int(match[1]) for match in found if match)
 
@@ -60,14 +63,19 @@ def committed(folder: Path) -> int | None:
     """
     path = folder / POINTER
     try:
-        data = path.read_bytes()
-        step = int(json.loads(data)["step"])
+        data = reading.read_bytes(path, _POINTER_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, OverflowError) as error:
+    except DamagedFile as error:
+        raise CheckpointError(str(error)) from error
+    try:
+        step = reading.parse_json(data, path)["step"]
+    except (DamagedFile, KeyError) as error:
         raise CheckpointError(f"{path} is damaged: it is no pointer") from error
+    if type(step) is not int or step < 0:
+        raise CheckpointError(f"{path} is damaged: it is no pointer")
     if data != _pointer(step):
         raise CheckpointError(f"{path} is damaged: it does not match its checksum")
     return step
@@ -140,17 +148,34 @@ def save(folder: Path, step: int, arrays: Mapping[str, np.ndarray], meta: dict[s
         disk.make_folder(folder)
         disk.remove(temporary)
         write(temporary, step, arrays, meta)
-        disk.write(pointer, _pointer(step))  # now: a full disk is to be noticed before the renames
+        # ORDER: a full disk is to be noticed before the renames.
+        disk.write(pointer, [_pointer(step)])
         _commit(folder, step)
     except Exception as error:  # of encoding too (MemoryError): whatever it is, nothing is left
         disk.remove(temporary)
         disk.remove(pointer)
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise CheckpointError(
-            f"the checkpoint of step {step} could not be written to {final}: {reason}"
-        ) from error
+        raise _failed(final, error) from error
     discard(folder, [folder / f"{ASIDE}{step}"])
     return final
+
+
+def rewrite(folder: Path, step: int, meta: dict[str, Any]) -> None:
+    """Give the checkpoint of ``step`` another ``meta``; its arrays stay as they are.
+
+    Raises:
+        CheckpointError: it cannot be written (named); the checkpoint has the old ``meta`` then.
+    """
+    try:
+        format.rewrite(folder / str(step), meta, TEMPORARY)
+    except Exception as error:
+        raise _failed(folder / str(step), error) from error
+
+
+def _failed(path: Path, error: Exception) -> CheckpointError:
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return CheckpointError(
+        f"the checkpoint of step {path.name} could not be written to {path}: {reason}"
+    )
 
 
 def _commit(folder: Path, step: int) -> None:
@@ -163,13 +188,13 @@ def _commit(folder: Path, step: int) -> None:
         # last or the one before is found under its name, or aside, by `candidates`.
         if final.exists():
             discard(folder, [aside])
-            os.rename(final, aside)
-            undo.append(lambda: os.rename(aside, final))
-        os.rename(temporary, final)
-        undo.append(lambda: os.rename(final, temporary))
+            files.rename(final, aside)
+            undo.append(lambda: files.rename(aside, final))
+        files.rename(temporary, final)
+        undo.append(lambda: files.rename(final, temporary))
         disk.sync(folder)
         before = _bytes(pointer)
-        os.replace(folder / f"{TEMPORARY}{POINTER}", pointer)
+        files.replace(folder / f"{TEMPORARY}{POINTER}", pointer)
         undo.append(lambda: _put_back(pointer, before))
         disk.sync(folder)
     except BaseException:
@@ -183,18 +208,18 @@ def _commit(folder: Path, step: int) -> None:
 
 def _bytes(path: Path) -> bytes | None:
     try:
-        return path.read_bytes()
-    except OSError:
+        return reading.read_bytes(path, _POINTER_BYTES)
+    except (OSError, DamagedFile):
         return None
 
 
 def _put_back(pointer: Path, before: bytes | None) -> None:
     if before is None:
-        os.unlink(pointer)
+        files.unlink(pointer)
         return
     temporary = pointer.with_name(f"{TEMPORARY}{POINTER}")
-    disk.write(temporary, before)
-    os.replace(temporary, pointer)
+    disk.write(temporary, [before])
+    files.replace(temporary, pointer)
 
 
 def discard(folder: Path, paths: Iterable[Path]) -> None:
@@ -205,7 +230,7 @@ def discard(folder: Path, paths: Iterable[Path]) -> None:
             if path.exists():
                 gone.append(folder / f"{TEMPORARY}{path.name}")
                 disk.remove(gone[-1])
-                os.rename(path, gone[-1])
+                files.rename(path, gone[-1])
         if gone:
             disk.sync(folder)  # ORDER: their names are gone for good before their files go
             for path in gone:
@@ -224,9 +249,10 @@ def tidy(folder: Path) -> None:
             discard(folder, [aside])
         else:
             with contextlib.suppress(OSError):  # it counts where it is, too
-                os.rename(aside, final)
-    for leftover in folder.glob(f"{TEMPORARY}*") if folder.is_dir() else []:
-        disk.remove(leftover)
+                files.rename(aside, final)
+    for place in (folder, *(folder / str(step) for step in steps(folder))):
+        for leftover in place.glob(f"{TEMPORARY}*") if place.is_dir() else []:
+            disk.remove(leftover)
     try:
         last = committed(folder)
     except CheckpointError:

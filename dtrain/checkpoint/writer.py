@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.checkpoint import store
+from dtrain.checkpoint.arrays import digest
 from dtrain.checkpoint.format import read_manifest
 from dtrain.errors import CheckpointError
 
@@ -18,7 +19,9 @@ from dtrain.errors import CheckpointError
 def objective(meta: Mapping[str, Any]) -> float | None:
     """Return the objective that was saved with a checkpoint, None if none or not a number."""
     found = meta.get("objective")
-    return float(found) if isinstance(found, int | float) and math.isfinite(found) else None
+    if not isinstance(found, int | float) or isinstance(found, bool):
+        return None
+    return float(found) if abs(found) <= sys.float_info.max else None
 
 
 def best(objectives: Mapping[int, float], mode: str) -> int | None:
@@ -46,6 +49,8 @@ class Writer:
         saved: called from the thread with the step of each checkpoint that is on the disk.
         before: called from the thread before each save: a run goes on from the checkpoint as if
             everything up to it were recorded, so it has to be, on the disk.
+        resumed: step of the sound checkpoint that the run is resumed from. A run that was killed
+            before it had removed what this one replaces has it removed now.
     """
 
     def __init__(
@@ -56,6 +61,7 @@ class Writer:
         mode: str,
         saved: Callable[[int], None],
         before: Callable[[], None] = lambda: None,
+        resumed: int | None = None,
     ):
         self._folder = folder
         self._keep = keep
@@ -65,6 +71,8 @@ class Writer:
         self._mode = mode
         self._thread: threading.Thread | None = None
         self._error: CheckpointError | None = None
+        self._last: tuple[int, str] | None = None  # step and digest of what it has saved last
+        self.last_step = resumed  # what a resumed run would begin with
         self.objectives: dict[int, float] = {}
         store.tidy(folder)
         for step in store.steps(folder):
@@ -72,6 +80,8 @@ class Writer:
                 self._note(step, read_manifest(folder / str(step))["meta"])
             except CheckpointError:
                 continue  # damaged: `newest` says so
+        if resumed is not None:
+            self._discard(self._old(resumed))
 
     def _note(self, step: int, meta: dict[str, Any]) -> None:
         self.objectives.pop(step, None)
@@ -85,6 +95,9 @@ class Writer:
 
     def submit(self, step: int, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
         """Begin to save; waits only where the previous save still runs.
+
+        Where ``step`` was the last to be saved, and its arrays were the same, only ``meta`` is
+        written anew.
 
         Args:
             step: global step.
@@ -108,29 +121,37 @@ class Writer:
                 f"step {step} was not saved: what comes before it cannot be recorded: {error}"
             )
             return
+        again = self._last is not None and self._last[0] == step
         try:
-            store.save(self._folder, step, arrays, meta)
+            if again and self._last == (step, digest(arrays)):
+                store.rewrite(self._folder, step, meta)
+            else:
+                path = store.save(self._folder, step, arrays, meta)
+                self._last = step, read_manifest(path)["digest"]
+            self.last_step = step
             self._note(step, meta)
-            self._saved(step)
-            self._remove_old(step)  # ORDER: only now are the others not the last any more
+            if not again:
+                self._saved(step)
+            # ORDER: only now are the others not the last any more. Later ones are those that the
+            # run passed over as damaged when it was resumed.
+            later = {other for other in store.steps(self._folder) if other > step}
+            self._discard(self._old(step) | later)
         except CheckpointError as error:
             self._error = error
         except Exception as error:  # of `saved`: it must not be lost with the thread
             self._error = CheckpointError(f"step {step} was saved, but not reported: {error}")
             self._error.__cause__ = error
 
-    def _remove_old(self, newest: int) -> None:
-        saved = store.steps(self._folder)
-        # Later ones are those that the run passed over as damaged when it was resumed.
-        for step in [s for s in saved if s > newest]:
-            self.objectives.pop(step, None)
-        kept = set([s for s in saved if s <= newest][-self._keep :])
-        top = self.best_step()
-        if self._best and top is not None:
-            kept.add(top)
-        gone = sorted(set(saved) - kept)
-        store.discard(self._folder, [self._folder / str(step) for step in gone])
-        for step in gone:
+    def _old(self, newest: int) -> set[int]:
+        """Return the steps up to ``newest`` that need not stay."""
+        saved = [step for step in store.steps(self._folder) if step <= newest]
+        kept = set(saved[-self._keep :])
+        top = best({s: found for s, found in self.objectives.items() if s <= newest}, self._mode)
+        return set(saved) - kept - ({top} if self._best else set())
+
+    def _discard(self, steps: set[int]) -> None:
+        store.discard(self._folder, [self._folder / str(step) for step in sorted(steps)])
+        for step in steps:
             self.objectives.pop(step, None)
 
     def wait(self) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from dtrain.compare.comparison import Comparison, compare
+from dtrain.compare.output import CURVES, RUNS, Output
 from dtrain.compare.runs import of_folders
 from dtrain.compare.table import curves_csv, runs_csv, text
-from dtrain.rundir import write_text
 
 __all__ = ["write", "write_all"]
 
@@ -23,17 +23,21 @@ def write(folder: Path, baseline: str | None = None) -> list[str]:
         The lines of the table.
 
     Raises:
-        UsageError: there is no run, or ``baseline`` is not one of them.
+        UsageError: there is no run, or ``baseline`` is not one of them, or a file of another
+            origin has the name of one of these.
     """
     runs, sweep = of_folders([folder])
     return write_all(compare(runs, sweep, baseline), folder)
 
 
 def write_all(found: Comparison, folder: Path) -> list[str]:
-    """Write the page and the CSV files into ``folder``; return the lines of the table."""
+    """Write the page and the CSV files into ``folder``; return the lines of the table.
+
+    Raises:
+        UsageError: a file of another origin has the name of one of these.
+    """
     from dtrain.compare.page import page  # matplotlib: a second
 
-    write_text(folder / "comparison.csv", runs_csv(found))
-    write_text(folder / "curves.csv", curves_csv(found))
-    write_text(folder / "comparison.html", page(found))
+    output = Output(folder)
+    output.write(page(found), {RUNS: runs_csv(found), CURVES: curves_csv(found)})
     return text(found)

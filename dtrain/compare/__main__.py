@@ -62,18 +62,20 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: in place of those of the process.
     """
     given = _parser().parse_args(arguments)
-    one = Path(given.words[0])
-    output = given.output or (one if len(given.words) == 1 and one.is_dir() else Path())
+    output = given.output or Path()
     try:
+        one = Path(given.words[0])
+        output = given.output or (one if len(given.words) == 1 and one.is_dir() else Path())
         found = _found(given)
-        output.mkdir(parents=True, exist_ok=True)
         print(*write_all(found, output), sep="\n")
     except DtrainError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except OSError as error:
-        print(f"error: {error.filename or output}: {error.strerror}", file=sys.stderr)
-        return errors.FAILED
+        wrong = errors.of_a_name(error)
+        text = wrong or f"{error.filename or output}: {error.strerror}"
+        print(f"error: {text}", file=sys.stderr)
+        return errors.FAILED if wrong is None else errors.USAGE
     print(f"page: {output / 'comparison.html'}")
     return errors.OK
 

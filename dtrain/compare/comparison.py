@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import shlex
 from collections.abc import Callable, Iterable, Sequence
@@ -16,6 +17,8 @@ from dtrain.errors import UsageError, nearest
 #: What decides the number of replicas; all else has to be equal where speeds are compared.
 _SCALE = ("strategy", "hardware.devices", "hardware.hosts")
 _BATCH = "trainer.batch_size"
+#: Keys that are shown at most.
+KEYS = 40
 
 
 @dataclasses.dataclass
@@ -49,6 +52,11 @@ class Comparison:
     differences: dict[str, dict[int, float]] = dataclasses.field(default_factory=dict)
     efficiency: dict[str, float] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)
+
+    @functools.cached_property
+    def places(self) -> dict[str, int]:
+        """Where each run stands among :attr:`runs`, by its name."""
+        return {run.name: index for index, run in enumerate(self.runs)}
 
     def labels(self) -> list[str]:
         """Return each run's name with what it has of its own."""
@@ -87,7 +95,9 @@ def compare(
             f"--metric {nearest(metric, names) or names[0]}",
         )
     usual = "loss" if "loss" in names or not names else names[0]
-    found = Comparison(list(runs), keys, metric or usual, sweep)
+    found = Comparison(list(runs), keys[:KEYS], metric or usual, sweep)
+    if len(keys) > KEYS:
+        found.notes.append(f"{len(keys):,} keys differ: the first {KEYS} are shown")
     _judge(found)
     if baseline is not None:
         _against(found, baseline)
@@ -128,7 +138,7 @@ def _scale(found: Comparison) -> None:
     alike: dict[tuple[tuple[str, str], ...], list[Run]] = {}
     keys = [key for key in differs.keys(found.runs) if not _scales(key) and key != _BATCH]
     for run in found.runs:
-        if run.replicas and run.speed:
+        if run.replicas and run.speed and 0 < run.speed / run.replicas < math.inf:
             alike.setdefault(tuple((key, run.value(key) or "") for key in keys), []).append(run)
     for runs in alike.values():
         # The batch of all, or of each replica, stays the same: strong and weak scaling.
@@ -202,9 +212,12 @@ def _choose(found: Comparison, word: str) -> dict[str, Run]:
     if len(matches) == 1:
         return {run.name: matches[0] for run in found.runs}
     others = [each for each in found.keys if each != key and not each.startswith(f"{key}.")]
+    groups: dict[tuple[str | None, ...], list[Run]] = {}
+    for match in matches:
+        groups.setdefault(tuple(match.value(k) for k in others), []).append(match)
     bases = {}
     for run in found.runs:
-        alike = [m for m in matches if all(m.value(k) == run.value(k) for k in others)]
+        alike = groups.get(tuple(run.value(k) for k in others), [])
         if len(alike) == 1:
             bases[run.name] = alike[0]
     if any(base.name != name for name, base in bases.items()):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
-from dtrain.compare.runs import Run, kind
+from dtrain.compare.runs import KEYS, Run, kind
 
 _TARGET = "._target_"
 
@@ -17,6 +18,7 @@ def keys(runs: Sequence[Run]) -> list[str]:
     """
     known = [run.config for run in runs if run.config]
     every = dict.fromkeys(key for config in known for key in config)
+    every = dict.fromkeys(itertools.islice(every, KEYS))
     groups = [key.removesuffix(_TARGET) for key in every if key.endswith(_TARGET)]
     found = [g for g in groups if len({kind(config, g) for config in known} - {None}) > 1]
     for key in every:

@@ -27,6 +27,7 @@ from dtrain.compare.runs import Run, number
 
 logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it tells of fonts
 _INK = "#010203"  # a colour nobody else uses, replaced by the page's
+_CHARACTERS = 80  # of a title
 _POINTS = 400  # of a curve, as many as can be seen
 _FEW = ("#1f88e5", "#e8710a", "#2ca02c", "#e0417f", "#9467bd", "#00a3a3", "#c49a00", "#8c6d5a")
 _STYLE: dict[Any, Any] = {
@@ -105,13 +106,21 @@ def _plot(section: Section, title: str, x: str, y: str) -> Iterator[Axes]:
     figure = Figure(figsize=(5.2, 3.2), layout="constrained", facecolor="none")
     FigureCanvasSVG(figure)
     axes = figure.add_subplot(facecolor="none")
-    axes.set(title=title, xlabel=x, ylabel=y)
-    yield axes
+    axes.set(title=_short(title), xlabel=_short(x), ylabel=_short(y))
     file = io.StringIO()
-    figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+    try:
+        yield axes
+        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+    except (ArithmeticError, ValueError, RuntimeError) as error:  # of numbers near the largest
+        section.notes.append(f"No {_short(title)}: it cannot be drawn ({_short(str(error))}).")
+        return
     svg = file.getvalue()
     svg = svg[svg.index("<svg") :].replace(_INK, "currentColor")
     section.plots.append(re.sub(r'\bid="(run-\d+)"', r'class="\1"', svg))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _CHARACTERS else f"{text[: _CHARACTERS - 1]}…"
 
 
 def _curves(found: Comparison) -> Section:
@@ -229,7 +238,7 @@ def _line(
     y: Sequence[float],
     marker: str = "",
 ) -> None:
-    index, many = found.runs.index(run), len(found.runs) > len(_FEW)
+    index, many = found.places[run.name], len(found.runs) > len(_FEW)
     marked = run is found.best or run.name in found.baselines
     axes.plot(
         x,

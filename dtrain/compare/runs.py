@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
-from dtrain import journal, secrets
+from dtrain import reading, schemas, secrets
 from dtrain.controller.tracking import flatten
-from dtrain.errors import UsageError
-from dtrain.rundir import RunDir, read_json
+from dtrain.errors import DamagedFile, UsageError, printable
+from dtrain.journal import Follower
+from dtrain.rundir import RunDir
 
+SWEEP = "sweep.json"
+#: Bounds of what is compared: runs; of a run keys of its configuration, metrics, and events.
+RUNS, KEYS, METRICS, EVENTS = 2_000, 2_000, 1_000, 500_000
 #: Of a run that was begun and has no result: it goes on, or its command was killed.
 UNFINISHED = "UNFINISHED"
 #: Python's words, and those that one types.
@@ -29,8 +33,8 @@ class Run:
     Attributes:
         name: unique among the runs that are compared.
         source: its folder, or its id in MLflow.
-        status: FINISHED, FAILED, KILLED, UNFINISHED, or what the sweep says of the job: PRUNED,
-            WAITING, RUNNING.
+        status: FINISHED, FAILED, KILLED, UNFINISHED, DAMAGED, or what the sweep says of the job:
+            PRUNED, WAITING, RUNNING.
         config: the resolved configuration, ``a.b.c: text``; of a job that has not begun, what it
             has of its own.
         differs: what the sweep says it has of its own, where all runs are of one sweep.
@@ -72,14 +76,19 @@ def kind(config: dict[str, str], group: str) -> str | None:
 def public(values: dict[str, Any]) -> dict[str, str]:
     """Return values as one types them, without secrets."""
     flat = {key: text for key, text in flatten(values).items() if not secrets.named(key)}
-    return {key: _WORDS.get(text, secrets.mask(text)) for key, text in flat.items()}
+    return {key: _WORDS.get(text) or _masked(text) for key, text in flat.items()}
+
+
+@functools.lru_cache(1 << 14)  # most runs have most values in common
+def _masked(text: str) -> str:
+    return secrets.mask(text)
 
 
 def number(value: Any) -> float | None:
     """Return ``value`` as a number, None where it is none; NaN is one."""
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 
@@ -95,22 +104,42 @@ def read(folder: Path, name: str) -> Run:
         folder: where ``config.yaml`` is.
         name: of the run.
     """
-    rundir, run = RunDir(folder), Run(name, str(folder))
+    rundir, run = RunDir(folder), Run(name, printable(str(folder)))
     try:
         # References to the environment stay what they are: they may stand for secrets.
-        config: Any = OmegaConf.to_container(OmegaConf.load(rundir.config), resolve=False)
-        run.config = public(dict(config))
-        for event in journal.read(rundir.journal):
-            for metric, value in event["metrics"].items() if event["event"] == "metrics" else ():
-                run.curves.setdefault(metric, {})[event["step"]] = value
-        cluster, result = read_json(rundir.cluster) or {}, read_json(rundir.result) or {}
-    except Exception as error:  # whatever a damaged file makes of a parser: the others are shown
-        run.status = "DAMAGED"
-        run.problem = f"cannot be read: {(str(error).splitlines() or [''])[0]}"
-        return run
+        run.config = public(reading.read_plain(rundir.config))
+        if len(run.config) > KEYS:
+            raise DamagedFile(rundir.config, f"has more than {KEYS:,} keys")
+        passed = _read_curves(rundir.journal, run)
+        cluster = schemas.read(rundir.cluster, schemas.Replicas) or {}
+        result: Any = schemas.read(rundir.result, schemas.Result) or {}
+    except (OSError, DamagedFile) as error:
+        return _damaged(run, error)
     run.replicas = result.get("replicas") or cluster.get("replicas")
     tell(run, result)
+    run.problem = "; ".join(each for each in (run.problem, passed) if each) or None
     return run
+
+
+def _damaged(run: Run, error: Exception) -> Run:
+    run.status = "DAMAGED"
+    run.problem = f"cannot be read: {printable(str(error))}"
+    return run
+
+
+def _read_curves(path: Path, run: Run) -> str | None:
+    """Put the points of a journal into ``run``; return a sentence about what is left out."""
+    follower, left_out = Follower(path), None
+    for number, event in enumerate(follower.events(), 1):
+        for metric, value in event["metrics"].items() if event["event"] == "metrics" else ():
+            if metric in run.curves or len(run.curves) < METRICS:
+                run.curves.setdefault(metric, {})[event["step"]] = value
+            else:
+                left_out = f"{path.name}: more than {METRICS:,} metrics are left out"
+        if number == EVENTS:
+            left_out = f"{path.name}: what follows the first {EVENTS:,} events is left out"
+            break
+    return "; ".join(each for each in (follower.notice(), left_out) if each) or None
 
 
 def tell(run: Run, result: dict[str, Any]) -> None:
@@ -124,21 +153,38 @@ def tell(run: Run, result: dict[str, Any]) -> None:
     run.problem = secrets.mask(result["error"]) if result.get("error") else None
 
 
-def _below(folder: Path) -> Iterator[tuple[Path, dict[str, Any] | None]]:
-    """Yield the run folders in ``folder``, and with each what its sweep says of the job."""
-    sweep = read_json(folder / "sweep.json")
+def _below(
+    folder: Path, damaged: dict[Path, DamagedFile], depth: int = 0
+) -> Iterator[tuple[Path, schemas.Job | None]]:
+    """Yield the run folders in ``folder``, and with each what its sweep says of the job.
+
+    Args:
+        folder: where to look.
+        damaged: gets the records of sweeps that cannot be used; their jobs are found as runs.
+        depth: of ``folder`` below the first one.
+    """
+    sweep = None
+    try:
+        sweep = schemas.read(folder / SWEEP, schemas.Sweep)
+    except DamagedFile as error:
+        damaged[folder / SWEEP] = error
     if sweep is not None:
         yield from ((folder / job["folder"], job) for job in sweep["jobs"])
     elif (folder / "config.yaml").is_file() and (folder / "cluster.json").is_file():
         yield folder, None
-    else:
-        inside = [Path(each.path) for each in os.scandir(folder) if each.is_dir() and _open(each)]
+    elif depth < reading.FOLDERS:
+        with os.scandir(folder) as entries:
+            inside = [
+                Path(each.path)
+                for each in entries
+                if each.is_dir(follow_symlinks=False) and _open(each)
+            ]
         for each in sorted(inside, key=_natural):
-            yield from _below(each)
+            yield from _below(each, damaged, depth + 1)
 
 
 def _open(entry: os.DirEntry[str]) -> bool:
-    if entry.is_symlink() or entry.name == "mlartifacts":  # copies of what the runs have
+    if entry.name == "mlartifacts":  # copies of what the runs have
         return False
     return os.access(entry.path, os.R_OK | os.X_OK)
 
@@ -155,33 +201,47 @@ def of_folders(paths: Sequence[Path]) -> tuple[list[Run], dict[str, Any] | None]
         paths: run folders, sweeps, or folders with such somewhere below them.
 
     Returns:
-        The runs, each once, and ``sweep.json`` where all of them are jobs of one sweep.
+        The runs, each once, and ``sweep.json`` where all of them are jobs of one sweep. What is
+        damaged is a run with the status DAMAGED.
 
     Raises:
-        UsageError: a path is not there, or holds no run.
+        UsageError: a path is not there, or holds no run, or there are too many.
     """
-    found: dict[Path, dict[str, Any] | None] = {}
+    found: dict[Path, schemas.Job | None] = {}
+    damaged: dict[Path, DamagedFile] = {}
     for path in paths:
         if not path.is_dir():
             raise _nothing(path, "is no folder" if path.exists() else "is not there")
-        inside = dict(_below(path.resolve()))
-        if not inside:
-            raise _nothing(path, "holds no run folder")
+        inside = dict(itertools.islice(_below(path.resolve(), damaged), RUNS + 1))
         found.update(inside)
+        if len(found) > RUNS:
+            raise _nothing(path, f"makes more than {RUNS:,} runs", f"{RUNS:,} runs at most")
+        if not inside:
+            raise next(iter(damaged.values()), _nothing(path, "holds no run folder"))
     base = Path(os.path.commonpath([folder.parent for folder in found]))
     whole = all(job is not None and folder.parent == base for folder, job in found.items())
     runs = []
     for folder, job in found.items():
-        begun = (folder / "config.yaml").is_file()
-        name = str(folder.relative_to(base))
-        runs.append(read(folder, name) if begun else Run(name, str(folder)))
+        name = printable(str(folder.relative_to(base)))
+        runs.append(_run(folder, name))
         if job is not None:
             _of_the_sweep(runs[-1], job, whole)
-    return runs, read_json(base / "sweep.json") if whole else None
+    for path, error in damaged.items():
+        name = printable(os.path.relpath(path, base))
+        runs.append(_damaged(Run(name, printable(str(path.parent))), error))
+    sweep: Any = schemas.read(base / SWEEP, schemas.Sweep) if whole else None
+    return runs, sweep
 
 
-def _of_the_sweep(run: Run, job: dict[str, Any], whole: bool) -> None:
-    differs = public(dict(job["differs"]))
+def _run(folder: Path, name: str) -> Run:
+    run = Run(name, printable(str(folder)))
+    if folder.is_symlink():
+        return _damaged(run, DamagedFile(folder, "is a symbolic link"))
+    return read(folder, name) if os.path.lexists(folder / "config.yaml") else run
+
+
+def _of_the_sweep(run: Run, job: schemas.Job, whole: bool) -> None:
+    differs = public(dict(itertools.islice(job["differs"].items(), KEYS)))
     run.differs = differs if whole else {}
     run.config = run.config or differs
     if job.get("pruned"):
@@ -194,8 +254,9 @@ def _of_the_sweep(run: Run, job: dict[str, Any], whole: bool) -> None:
     run.seconds = number(job.get("seconds")) if run.seconds is None else run.seconds
 
 
-def _nothing(path: Path, problem: str) -> UsageError:
+def _nothing(path: Path, problem: str, accepted: str | None = None) -> UsageError:
     return UsageError(
-        "PATH", path, problem, "a folder with runs in it, or the id of a run in MLflow",
+        "PATH", path, problem,
+        accepted or "a folder with runs in it, or the id of a run in MLflow",
         "python -m dtrain.compare outputs",
     )  # fmt: skip

@@ -10,7 +10,10 @@ from typing import Any
 
 from dtrain.columns import aligned
 from dtrain.compare.comparison import Comparison
-from dtrain.compare.runs import Run
+from dtrain.compare.runs import METRICS, Run
+from dtrain.errors import printable
+
+_LINE = 1000  # characters of what is said of a run
 
 
 @dataclasses.dataclass
@@ -98,7 +101,8 @@ def remarks(found: Comparison) -> list[str]:
         lines.append(
             "efficiency: examples/s of a replica, over those of the run with the fewest replicas"
         )
-    lines += [f"{run.name}: {run.problem.splitlines()[0]}" for run in found.runs if run.problem]
+    problems = ((run.name, (run.problem or "").splitlines()) for run in found.runs)
+    lines += [f"{name}: {problem[0][:_LINE]}" for name, problem in problems if problem]
     return lines + found.notes
 
 
@@ -107,12 +111,12 @@ def text(found: Comparison) -> list[str]:
     parts = columns(found)
     right = {index for index, column in enumerate(parts) if column.format is not None}
     rows = zip(*([column.head, *column.cells()] for column in parts), strict=True)
-    return [*aligned(list(rows), right), "", *remarks(found)]
+    return [*aligned(list(rows), right), "", *map(printable, remarks(found))]
 
 
 def runs_csv(found: Comparison) -> str:
     """Return one line for each run, with all that is known of it in full precision."""
-    metrics = sorted({name for run in found.runs for name in run.metrics})
+    metrics = sorted({name for run in found.runs for name in run.metrics})[:METRICS]
     rows = [_row(found, run, metrics) for run in found.runs]
     return _csv([rows[0].keys(), *(row.values() for row in rows)])
 

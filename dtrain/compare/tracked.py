@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import json
+import functools
+import queue
 import re
 import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from dtrain import secrets
+from dtrain import schemas, secrets
 from dtrain.compare.runs import Run, last, public, tell
+from dtrain.controller.forms import STORE
 from dtrain.controller.tracking import import_mlflow, reason
 from dtrain.errors import DtrainError, UsageError
 
+T = TypeVar("T")
+#: Longest wait for the first answer of a store, in seconds. An old SQLite file is changed to the
+#: tables of this MLflow in that time.
+SECONDS = 60.0
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -44,12 +51,18 @@ def of_ids(ids: Sequence[str], uri: str) -> list[Run]:
             "--uri", uri, "is not there", "the store that holds the runs",
             "--uri sqlite:////PATH/OF/outputs/mlflow.db, or --uri http://HOST:PORT",
         )  # fmt: skip
+    problem = STORE.problem(uri)
+    if problem is not None:
+        raise UsageError("--uri", uri, problem, STORE.accepted, "--uri http://HOST:PORT")
     mlflow = import_mlflow()
-    client = mlflow.tracking.MlflowClient(uri)
     found: dict[str, Any] = {}
+    client: Any = None
     for each in ids:
         try:
-            run = client.get_run(each)
+            if client is None:  # it is heard of within a bound whether there is a server
+                client, run = _bounded(functools.partial(_first, mlflow, uri, each))
+            else:
+                run = client.get_run(each)
             for member in _children(client, run) or [run]:
                 found[member.info.run_id] = member
         except mlflow.exceptions.MlflowException as error:
@@ -70,13 +83,51 @@ def of_ids(ids: Sequence[str], uri: str) -> list[Run]:
     ]
 
 
+def _first(mlflow: Any, uri: str, run_id: str) -> tuple[Any, Any]:
+    client = mlflow.tracking.MlflowClient(uri)
+    return client, client.get_run(run_id)
+
+
+def _bounded(call: Callable[[], T]) -> T:
+    """Return what ``call`` returns, or raise what it raises, within :data:`SECONDS`.
+
+    MLflow's own limit is for the time between two bytes: a server that sends one now and then
+    would never reach it.
+
+    Raises:
+        DtrainError: it took longer, or failed with an error that is not MLflow's.
+    """
+    answers: queue.SimpleQueue[tuple[T | None, Exception | None]] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            answers.put((call(), None))
+        except Exception as error:
+            answers.put((None, error))
+
+    threading.Thread(target=run, name="store", daemon=True).start()
+    try:
+        found, error = answers.get(timeout=SECONDS)
+    except queue.Empty:
+        raise DtrainError(f"the store does not answer within {SECONDS:.0f} s") from None
+    if error is not None and not type(error).__module__.startswith("mlflow"):
+        raise DtrainError(f"the store cannot be read: {reason(error)}") from None
+    if error is not None:
+        raise error
+    return found  # type: ignore[return-value]
+
+
 def _children(client: Any, parent: Any) -> list[Any]:
     children = client.search_runs(
         [parent.info.experiment_id],
         f"tags.mlflow.parentRunId = '{parent.info.run_id}'",
         order_by=["attributes.start_time"],
     )
-    return sorted(children, key=lambda child: int(child.data.tags.get("job", 0)))
+    return sorted(children, key=lambda child: _integer(child.data.tags.get("job")) or 0)
+
+
+def _integer(text: str | None) -> int | None:
+    return int(text) if text is not None and re.fullmatch("[0-9]{1,15}", text) else None
 
 
 def _read(client: Any, tracked: Any, name: str, of_one_sweep: bool) -> Run:
@@ -89,7 +140,7 @@ def _read(client: Any, tracked: Any, name: str, of_one_sweep: bool) -> Run:
     for metric in tracked.data.metrics:
         history = client.get_metric_history(info.run_id, metric)
         run.curves[metric] = {point.step: point.value for point in history}
-    run.replicas = int(parameters["replicas"]) if "replicas" in parameters else None
+    run.replicas = _integer(parameters.get("replicas"))
     result = _result(client, info.run_id)
     if result is not None:
         tell(run, result)
@@ -105,7 +156,7 @@ def _result(client: Any, run_id: str) -> dict[str, Any] | None:
     with tempfile.TemporaryDirectory() as folder:
         try:
             path = client.download_artifacts(run_id, "result.json", folder)
-            found: dict[str, Any] = json.loads(Path(path).read_text())
+            found: Any = schemas.read(Path(path), schemas.Result)
         except Exception:  # whatever a store, a server or a proxy may raise
             return None
     return found

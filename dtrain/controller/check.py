@@ -6,10 +6,12 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, open_dict
+from omegaconf.errors import OmegaConfBaseException
 
 from dtrain import targets
-from dtrain.controller import private, schema
+from dtrain.controller import consent, private, references, schema, values
 from dtrain.controller.devices import machine
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.plan import Plan, check_values, plan, sizes
@@ -43,8 +45,21 @@ def settle(config: DictConfig) -> None:
     Raises:
         UsageError: it has a key that nothing reads, or a reference to what is not there.
     """
+    if HydraConfig.initialized():
+        schema.refuse_removed(HydraConfig.get().runtime.choices)
     schema.refuse_unknown(config)
-    private.resolve(config)
+    references.check_sizes(config)
+    try:
+        private.resolve(config)
+    except OmegaConfBaseException:
+        references.check(config)  # finds the key, which the exception does not say
+        raise
+    targets.check(targets.plain(config))
+    values.check(config)
+    if HydraConfig.initialized():
+        values.check_words(config, HydraConfig.get().overrides.task)
+    if config.tracking.mlflow:
+        consent.check_address(private.address(config))
     config.output_dir = str(Path(config.output_dir).absolute())
     with open_dict(config):
         del config["sweep"]  # how many run at once is no property of one

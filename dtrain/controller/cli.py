@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
-from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain import errors, secrets
-from dtrain.controller import private, resume, schema, sweep
+from dtrain import errors, secrets, terminal
+from dtrain.controller import consent, folder, guard, preset_files, private, resume, schema, sweep
 from dtrain.controller.check import settle
 from dtrain.controller.explain import explain
 from dtrain.controller.job import Outcome, run
@@ -28,6 +27,8 @@ class Command:
     """What Hydra calls, with what it has composed."""
 
     exit_code = errors.OK
+    #: What the job's configuration raised when it was resolved.
+    error: OmegaConfBaseException | None = None
 
     def __call__(self, config: DictConfig) -> None:
         """Run one job."""
@@ -36,6 +37,8 @@ class Command:
         except DtrainError as error:  # Hydra would print more than the one sentence
             _print(error)
             self.exit_code = error.exit_code
+        except OmegaConfBaseException as error:  # likewise, with all overrides
+            self.error = error
 
     def sweep(self, loader: Any, master: DictConfig, source: sweep.Source) -> None:
         """Run many (``hydra_plugins.dtrain_sweep``)."""
@@ -48,46 +51,56 @@ def main() -> int:
     Returns:
         The exit code.
     """
-    # A function that a configuration names is looked for in the current directory too, whether
-    # this is `python -m dtrain` or the console script.
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
     schema.register()
     command = Command()
     # Hydra then lets exceptions through, for us to explain, instead of printing and exiting 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
+        consent.begin(sys.argv[1:], _config_dir(sys.argv[1:]))
         sys.argv[1:] = resume.arguments(arguments(sys.argv[1:]))
-        hydra.main(
-            config_path=str(schema.folder("conf")), config_name="config", version_base="1.3"
-        )(command)()
+        preset_files.check(sys.argv[1:])
+        guard.run(sys.argv[1:], command)
+        if command.error is not None:
+            raise command.error
     except UsageError as error:
         _print(error)
         return error.exit_code
     except KeyboardInterrupt:
-        return errors.FAILED
+        return terminal.stopped(sys.argv[1:])
     except (HydraException, OmegaConfBaseException) as error:
-        explained = explain(error, sys.argv[1:])
+        explained = consent.own_error(error) or explain(error, sys.argv[1:])
         for note in getattr(error, "__notes__", ()):
             explained.add_note(note)
         _print(explained)
         return errors.USAGE
+    except OSError as error:  # which some of Hydra's are, too
+        if (wrong := errors.of_a_name(error)) is None:
+            raise
+        print(f"error: {wrong}", file=sys.stderr)
+        return errors.USAGE
     return command.exit_code
+
+
+def _config_dir(given: list[str]) -> str | None:
+    """Return the folder of ``--config-dir``; what is wrong with the options is said later."""
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    parser.add_argument("--config-dir", "-cd")
+    try:
+        found: str | None = parser.parse_known_args(given)[0].config_dir
+    except argparse.ArgumentError:
+        return None
+    return found
 
 
 def _job(config: DictConfig) -> Outcome:
     settings = HydraConfig.get()
-    if settings.mode == RunMode.MULTIRUN:
-        raise UsageError(
-            "hydra/launcher", settings.runtime.choices["hydra/launcher"],
-            "cannot give each job its own process, cores and GPUs",
-            "dtrain", "hydra/launcher=dtrain",
-        )  # fmt: skip
     # As they were typed: a reference to the environment is no value yet.
     overrides: Any = OmegaConf.to_container(settings.overrides.task, resolve=False)
     settle(config)
     sources = {source.provider: source.path for source in settings.runtime.config_sources}
-    command = resume.command(private.words(overrides, config), sources.get("command-line"))
+    command = resume.command(
+        private.words(overrides, config), sources.get("command-line"), private.address(config)
+    )
     if config.resume == resume.AUTO:
         config.resume = resume.find(config, command)
         found = config.resume or "no unfinished run of this command: a new one begins"
@@ -98,12 +111,12 @@ def _job(config: DictConfig) -> Outcome:
     elif config.fork is not None:
         resume.pin(config)
     now = time.localtime()
-    folder = (
+    path = (
         Path(config.output_dir)
         / time.strftime("%Y-%m-%d", now)
-        / f"{time.strftime('%H-%M-%S', now)}_{config.name}"
+        / f"{time.strftime('%H-%M-%S', now)}_{folder.check_name(config.name)}"
     )
-    return run(config, folder, command)
+    return run(config, path, command)
 
 
 def _print(error: Exception) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from pathlib import Path
 
 from omegaconf import DictConfig
 
+from dtrain.controller.gpus import count
 from dtrain.errors import UsageError
 
 #: Logical CPU devices of a data-parallel strategy, and of an axis of a mesh, where nobody says.
@@ -32,16 +32,10 @@ class Machine:
 
 
 def machine(shared: bool) -> Machine:
-    """Describe this machine, without asking TensorFlow or the driver."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    present = [p for p in Path("/dev").glob("nvidia*") if p.name.removeprefix("nvidia").isdigit()]
-    gpus = len(present)
-    if visible is not None:
-        chosen = [name for name in visible.split(",") if name.strip() not in ("", "-1")]
-        gpus = min(len(chosen), gpus)
+    """Describe this machine, without asking TensorFlow."""
     affinity = getattr(os, "sched_getaffinity", None)  # of Linux
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    return Machine(gpus, cores, shared)
+    return Machine(count(), cores, shared)
 
 
 def device_kind(config: DictConfig, gpus: int) -> str:

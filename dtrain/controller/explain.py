@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,14 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dtrain.controller import schema
+from dtrain.controller.sweep.space import number
 from dtrain.errors import DtrainError, UsageError, nearest
 
 _ERRORS = (HydraException, OmegaConfBaseException)
 #: Hydra's own launcher and sweeper: no choice, they know nothing of jobs of several processes.
 _BASIC = "basic"
+#: So many values of a key that has several are looked at.
+_VALUES = 100
 #: OmegaConf's names of types, and ours.
 _TYPES = {"Integer": "whole numbers", "Float": "numbers", "bool": "true or false"}
 
@@ -73,10 +77,11 @@ def _parse(words: list[str]) -> list[Override]:
                 key, value, "cannot be read", "KEY=VALUE in Hydra's grammar", hint
             ) from None
         if override.is_sweep_override():  # each job's own value
+            number(override)
             key, drawn = override.get_key_element(), override.value()
             values: Iterable[Any] = (
                 [drawn.start] if isinstance(drawn, IntervalSweep)
-                else override.sweep_string_iterator()
+                else islice(override.sweep_string_iterator(), _VALUES)
             )  # fmt: skip
             overrides += [parser.parse_override(f"{key}={single}") for single in values]
         else:
@@ -166,7 +171,8 @@ class Choices:
                 key, value, "there is no such key", ", ".join(names), f"{right}={value}"
             )
         text = _first_line(cause)
-        example = OmegaConf.select(config, key)
+        plain: Any = OmegaConf.to_container(node, resolve=False)  # references need a job
+        example = plain.get(name)
         return UsageError(
             key, value, f"has the wrong type ({text})", _accepted(text),
             f"{key}={_typed(example)}",
@@ -195,4 +201,8 @@ def _accepted(text: str) -> str:
 
 def _first_line(error: BaseException) -> str:
     """Return the first line of a message, without OmegaConf's block of detail."""
-    return re.sub(r"\s+", " ", str(error).strip().split("\n")[0])
+    lines = str(error).strip().split("\n")
+    text = lines[0]
+    if text.endswith("composing config:") and len(lines) > 1:  # what is wrong comes after it
+        text += f" {lines[1]}"
+    return re.sub(r"\s+", " ", text)[:500] or type(error).__name__

@@ -1,13 +1,30 @@
-"""Folders of runs and sweeps: made, taken for one command, removed."""
+"""Folders of runs and sweeps: named, made, opened, taken for one command."""
 
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
+from typing import Any
 
-from dtrain.errors import UsageError
+from dtrain import reading
+from dtrain.controller import before
+from dtrain.errors import DamagedFile, UsageError
 from dtrain.rundir import RunDir
+
+
+def check_name(name: object) -> str:
+    """Return ``name``, which is to be a part of the name of a folder.
+
+    Raises:
+        UsageError: it is not one file name.
+    """
+    problem = reading.component(name)
+    if problem is not None:
+        raise UsageError(
+            "name", name, problem, "a file name: letters, digits and the like, without /",
+            "name=baseline",
+        )  # fmt: skip
+    return str(name)
 
 
 def create(path: Path, output_dir: str) -> RunDir:
@@ -19,19 +36,89 @@ def create(path: Path, output_dir: str) -> RunDir:
     try:
         return RunDir.create(path)
     except OSError as error:
+        raise unwritable("output_dir", output_dir, "no folder can be made there", error) from None
+
+
+def open_existing(path: str | os.PathLike[str], key: str) -> RunDir:
+    """Return the folder of a run or a sweep that another command made, perhaps elsewhere.
+
+    What a command that was killed at its start has left there is put right.
+
+    Args:
+        path: of the folder.
+        key: that gave it.
+
+    Raises:
+        DamagedFile: it holds a link, a pipe, a device or far too much.
+        UsageError: there is none, or it cannot be read.
+    """
+    rundir = RunDir(path)
+    try:
+        reading.check_tree(rundir.path)
+        if os.path.lexists(rundir.path / before.FOLDER):
+            descriptor = rundir.lock()
+            if descriptor is not None:  # else the command that is at work there will do it
+                try:
+                    before.recover(rundir.path)
+                finally:
+                    os.close(descriptor)
+    except (FileNotFoundError, NotADirectoryError):
         raise UsageError(
-            "output_dir", output_dir, f"no folder can be made there ({error.strerror})",
-            "a folder that can be written", "output_dir=FOLDER",
+            key, path, "is not a folder", "a folder that an earlier command printed",
+            f"{key}=outputs/DATE/TIME_NAME",
         ) from None  # fmt: skip
+    except OSError as error:
+        raise unwritable(key, path, "it cannot be opened", error) from None
+    return rundir
+
+
+def read_command(rundir: RunDir) -> dict[str, Any] | None:
+    """Return the contents of ``command.json``, None where there is no such file.
+
+    Raises:
+        DamagedFile: it is not as dtrain writes it.
+        OSError: it cannot be read.
+    """
+    found = reading.read_json(rundir.command)
+    if found is not None:
+        check_command(found, rundir.command)
+    return found
+
+
+def check_command(command: Any, path: Path, field: str = "") -> None:
+    """Refuse what no command of dtrain has written as the overrides of a run or a sweep.
+
+    Raises:
+        DamagedFile: it is not of that form.
+    """
+    if not isinstance(command, dict):
+        raise DamagedFile(path, "is not a mapping", field.rstrip("."))
+    given = command.get("overrides")
+    if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
+        raise DamagedFile(path, "is not a list of overrides", f"{field}overrides")
+    if not isinstance(command.get("config_dir"), str | None):
+        raise DamagedFile(path, "is not a path", f"{field}config_dir")
+    job = command.get("sweep")
+    if job is None:
+        return
+    if not isinstance(job, dict) or type(job.get("number")) is not int:
+        raise DamagedFile(path, "does not have the number of a job", f"{field}sweep.number")
+    differs = job.get("differs", {})
+    if not isinstance(differs, dict) or not all(isinstance(v, str) for v in differs.values()):
+        raise DamagedFile(path, "is not a mapping of keys to values", f"{field}sweep.differs")
 
 
 def lock(rundir: RunDir, key: str) -> int:
     """Take a folder for this command; return the descriptor to close when it is done with it.
 
     Raises:
-        UsageError: another command has it, naming ``key``, which gave the folder.
+        UsageError: another command has it, or it cannot be written, naming ``key``, which gave
+            the folder.
     """
-    descriptor = rundir.lock()
+    try:
+        descriptor = rundir.lock()
+    except OSError as error:
+        raise unwritable(key, rundir.path, "it cannot be locked", error) from None
     if descriptor is None:
         holder = rundir.holder()
         raise UsageError(
@@ -41,14 +128,10 @@ def lock(rundir: RunDir, key: str) -> int:
     return descriptor
 
 
-def remove(path: Path) -> None:
-    """Remove a folder, and those that were made for it above, where they are empty."""
-    shutil.rmtree(path, ignore_errors=True)
-    here = Path.cwd()
-    for parent in list(path.parents)[:3]:  # of the date, of all sweeps, of all runs
-        if parent in (here, *here.parents):
-            return
-        try:
-            os.rmdir(parent)
-        except OSError:
-            return
+def unwritable(key: str, value: object, problem: str, error: OSError) -> UsageError:
+    """Return the error of a folder in which a file cannot be written, with the file and why."""
+    place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+    return UsageError(
+        key, value, f"{problem} ({place}{error.strerror or error})",
+        "a folder that can be written, on a disk with room", f"{key}=FOLDER",
+    )  # fmt: skip

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import time
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from dtrain import checkpoint, errors
+from dtrain import checkpoint, errors, files, schemas
 from dtrain.cluster import Cluster
 from dtrain.controller import member, report, result
 from dtrain.controller.check import check
-from dtrain.controller.folder import create, lock, remove
+from dtrain.controller.folder import create, lock
 from dtrain.controller.launchers import Env, Launcher
 from dtrain.controller.launchers.describe import describe
 from dtrain.controller.plan import Plan
 from dtrain.controller.progress import Display, Tail, View
+from dtrain.controller.run_files import RunFiles, is_start
 from dtrain.controller.supervisor import Failure, Requests, Signals, Supervisor
 from dtrain.controller.tracking import Shipper, Tracker
 from dtrain.errors import TrainingError, UsageError
-from dtrain.journal import Follower, Journal, cut
-from dtrain.rundir import RunDir, read_json, write_json, write_text
+from dtrain.journal import Follower, Journal
+from dtrain.rundir import RunDir
 
 #: How often the tasks are started anew on other ports because one was taken.
 PORT_TRIES = 3
@@ -110,18 +114,29 @@ class Job:
         self._launcher = launcher
         self._resumed = config.resume is not None
         self._rundir = RunDir(config.resume) if self._resumed else create(folder, config.output_dir)
-        self._lock = lock(self._rundir, "resume")
+        self._lock = self._take()
         self._view: View = view or Display()
         self._tracker: Tracker | None = None
         self._events: list[dict[str, Any]] = []
         self._follower = Follower(self._rundir.journal)
         self._console = Tail(self._rundir.log(self._cluster.chief.name))
-        self._began = time.time()
-        self._launched = self._began
+        self._began = self._launched = time.time()
         self._start_seconds: float | None = None
         self._restarts = 0
         self._replaced = 0  # workers
         self._asked = False  # to stop
+        self._prepared = False
+        self._trained = False  # a task has reported `start`
+        self._files = RunFiles(self._rundir, config, self._resumed)
+
+    def _take(self) -> int:
+        if self._resumed:
+            return lock(self._rundir, "resume")
+        try:
+            return lock(self._rundir, "output_dir")
+        except UsageError:
+            files.discard(self._rundir.path)
+            raise
 
     @property
     def folder(self) -> Path:
@@ -131,65 +146,69 @@ class Job:
     def run(self) -> Outcome:
         """Start the tasks, follow them to their end, and write ``result.json``."""
         try:
-            return self._run()
+            with self._requests as signals:
+                return self._run(signals)
         finally:
             os.close(self._lock)
 
-    def _run(self) -> Outcome:
-        self._prepare_folder()
-        self._follower.new()  # what an earlier start wrote is not news
+    def _run(self, signals: Requests) -> Outcome:
+        failure: Failure | None = None
+        refused: UsageError | None = None
+        try:
+            self._prepare()
+            self._view.detail(f"run folder: {report.short(self._rundir.path)}")
+            self._view.detail("starting: importing TensorFlow takes 3 to 15 s")
+            failure = self._attempts(signals)
+        except KeyboardInterrupt:
+            signals.count = max(1, signals.count)
+        except UsageError as error:
+            refused = error
+        except OSError as error:
+            failure = Failure(self._cluster.chief.name, str(error))
+        except Exception as error:  # whatever it is, result.json says so
+            traceback.print_exc()
+            failure = Failure(self._cluster.chief.name, f"{type(error).__name__}: {error}")
+        finally:
+            signals.started = True  # what comes now is short and must not be torn
+            self._launcher.kill()
+            self._view.close()
+        if refused is not None and not self._trained:
+            self._leave(self._files.discard)
+            raise refused
+        if refused is not None:
+            failure = Failure(self._cluster.chief.name, str(refused))
+        if self._prepared:
+            self._look()  # at what was written since the last look
+        outcome = self._finish(signals.count > 0, failure)
+        self._launcher.farewell(outcome.exit_code)
+        return outcome
+
+    def _prepare(self) -> None:
+        self._report(self._files.prepare(self._command, self._cluster))
+        self._follower.skip()  # what an earlier start wrote is not news
         self._console.new()
         if self._config.tracking.mlflow:
             shipper = Shipper(self._config, self._rundir, self._cluster)
-            self._tracker = Tracker(shipper, self._rundir.journal, self._view.message)
-        self._view.detail(f"run folder: {report.short(self._rundir.path)}")
-        self._view.detail("starting: importing TensorFlow takes 3 to 15 s")
-        failure: Failure | None = None
-        with self._requests as signals:
-            try:
-                failure = self._attempts(signals)
-            except KeyboardInterrupt:
-                signals.count = max(1, signals.count)
-            except UsageError:
-                self._discard()
-                raise
-            finally:
-                signals.started = True  # what comes now is short and must not be torn
-                self._launcher.kill()
-                self._view.close()
-            self._look()  # at what was written since the last look
-            outcome = self._finish(signals.count > 0, failure)
-            self._launcher.farewell(outcome.exit_code)
-            return outcome
+            self._tracker = Tracker(
+                shipper, self._rundir.journal, self._view.message, past=self._files.past
+            )
+        self._prepared = True
 
-    def _prepare_folder(self) -> None:
-        if self._resumed:
-            self._back_to_the_checkpoint()
-            # Killed now, it is unfinished: resume=auto goes by this file.
-            self._rundir.result.unlink(missing_ok=True)
-        # Resolved but for references to secrets, which the tasks have in their environment.
-        write_text(self._rundir.config, OmegaConf.to_yaml(self._config), lasting=True)
-        past = read_json(self._rundir.command) or {}  # it may be one of a sweep
-        write_json(self._rundir.command, {**past, **self._command}, lasting=True)
-        self._rundir.logs.mkdir(exist_ok=True)
-
-    def _back_to_the_checkpoint(self) -> int:
-        """Take back from the journal what will be written again; return the step to begin with."""
-        found, _ = checkpoint.newest(self._rundir.checkpoints)
-        step = found.step if found else 0
-        cut(self._rundir.journal, step)
-        self._rundir.progress.unlink(missing_ok=True)
-        return step
+    def _report(self, sentence: str | None) -> None:
+        if sentence is not None:
+            self._view.message(sentence)
 
     def _attempts(self, signals: Requests) -> Failure | None:
         """Start the tasks, and again after a failure as often as may be."""
         stolen = 0
         while True:
-            write_json(self._rundir.cluster, self._cluster.to_json())
             try:
+                self._files.write_cluster(self._cluster)
                 self._launcher.start(self._rundir, self._cluster)
             except TrainingError as error:
                 return Failure(self._cluster.chief.name, str(error))
+            except OSError as error:
+                return Failure(self._cluster.chief.name, f"cannot be started ({error})")
             self._launched = time.time()  # TensorFlow is imported: a fork has been answered
             signals.started = True
             supervisor = Supervisor(self._launcher, self._cluster, self._rundir, self._view)
@@ -215,7 +234,8 @@ class Job:
         self._look()
         problem = result.problem(failure, self._cluster, self._rundir, self._events)
         self._restarts += 1
-        step = self._back_to_the_checkpoint()
+        step, passed = self._files.back_to_the_checkpoint()
+        self._report(passed)
         message = (
             f"restart {self._restarts} of {self._launcher.max_restarts} from step {step}: {problem}"
         )
@@ -223,21 +243,33 @@ class Job:
         journal.write("restart", step=step, message=message)
         journal.close()
         self._follower = Follower(self._rundir.journal)
-        self._events = self._follower.new()  # all that still holds
+        # All that still holds:
+        self._events = [e for e in self._follower.events() if e["event"] in result.KEPT]
         self._view.message(message)
 
     def _look(self) -> None:
         """Show and note what is new."""
-        progress = read_json(self._rundir.progress)
+        progress: Any = schemas.glance(self._rundir.progress, schemas.Progress)
         if progress is not None and self._start_seconds is None:
             seconds = round(progress["time"] - self._launched, 3)
             self._start_seconds = seconds if seconds > 0 else None  # launcher=inline forks nothing
         self._view.update(progress)
-        for event in self._follower.new():
-            self._events.append(event)
+        for event in self._follower.events():
+            if event["event"] in result.KEPT:  # a long run has millions of the others
+                self._events.append(event)
             self._view.event(event)
+            if is_start(event) and event["time"] not in self._files.past and not self._trained:
+                self._trained = True
+                self._change(self._files.begin)
         for line in self._console.new():
             self._view.detail(f"{self._cluster.chief.name} | {line}")
+
+    def _change(self, action: Callable[[], None]) -> None:
+        """Change files of the run; what cannot be changed is reported."""
+        try:
+            action()
+        except OSError as error:
+            self._view.message(f"error: {error.filename or self._rundir.path}: {error.strerror}")
 
     def _finish(self, interrupted: bool, failure: Failure | None) -> Outcome:
         code = self._exit_code(interrupted or self._asked)
@@ -245,41 +277,45 @@ class Job:
         if code == errors.FAILED:
             failure = failure or Failure(self._cluster.chief.name)
             problem = result.problem(failure, self._cluster, self._rundir, self._events)
+            full = files.unwritable(self._rundir.path)  # then a task could not say so
+            if full is not None:
+                last = problem.splitlines()[-1]
+                problem = f"{self._rundir.path} cannot be written ({full}); {last}"
             log = self._rundir.log(failure.task)
         if code == errors.USAGE:
             message = result.error(self._events) or result.last_words(
                 self._rundir.log(self._cluster.chief.name)
             )
-            self._discard()
+            self._leave(self._files.discard)
             self._view.detail(f"error: {message}")
             return Outcome(code, error=message)
         status = {errors.OK: "FINISHED", errors.FAILED: "FAILED"}.get(code, "KILLED")
         if (interrupted or self._asked) and code == errors.FAILED:
             status, problem, log = "KILLED", "stopped before a checkpoint was saved", None
+        kept = self._resumed and not self._trained and code != errors.OK
+        if kept:
+            self._leave(functools.partial(self._files.put_back, logs=False))
         found = result.result(
             self._config, self._cluster, self._rundir, self._events,
             status=status, exit_code=code, error=problem, restarts=self._restarts,
             replaced=self._replaced, began=self._began, start_seconds=self._start_seconds,
         )  # fmt: skip
-        pruned = self._requests.pruned and status == "KILLED"
-        if pruned:
+        if pruned := self._requests.pruned and status == "KILLED":
             found["pruned"] = True
-        try:
-            write_json(self._rundir.result, found)
-        except OSError as error:
-            self._view.message(f"error: {self._rundir.result}: {error.strerror}")
-        shipped = self._tracker is None or self._tracker.finish(status, time.time())
+        if not kept or not self._rundir.result.exists():  # else how it ended before holds
+            self._change(functools.partial(self._files.write_result, found))
+        tracker = None if kept else self._tracker
+        shipped = tracker is None or tracker.finish(status, time.time())
         report.print_end(self._view, self._config, self._rundir, found, shipped)
         return Outcome(
             code, found["objective"], interrupted, status, found["seconds"], problem, log, pruned
         )
 
-    def _discard(self) -> None:
-        """Nothing was trained: leave the disk as it was before."""
+    def _leave(self, put_back: Callable[[], None]) -> None:
+        """Nothing was trained: leave tracking and disk as they were before."""
         if self._tracker is not None:
             self._tracker.finish(None, time.time())
-        if not self._resumed:
-            remove(self._rundir.path)
+        self._change(put_back)
 
     def _exit_code(self, interrupted: bool) -> int:
         """Reduce the tasks' exit codes to the command's."""
@@ -287,7 +323,7 @@ class Job:
         chief = codes.get(self._cluster.chief.name)
         if chief in (errors.OK, errors.INTERRUPTED):
             return chief  # it is the last to be done, and has saved everything
-        if self._refused() and not any(event["event"] == "start" for event in self._events):
+        if self._refused() and not self._trained:
             return errors.USAGE
         if interrupted and checkpoint.steps(self._rundir.checkpoints):
             return errors.INTERRUPTED

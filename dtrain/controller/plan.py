@@ -10,39 +10,15 @@ from omegaconf import DictConfig, OmegaConf
 
 from dtrain import targets
 from dtrain.cluster import Cluster, Task
+from dtrain.controller import limits, values
 from dtrain.controller.devices import Machine, batch_axis, device_count, device_kind
 from dtrain.errors import UsageError
 from dtrain.sources import Splits
 
 #: Processes of strategy=multiworker where nobody says how many.
 DEFAULT_HOSTS = 2
-
-_AT_LEAST = {
-    "trainer.batch_size": 1,
-    "trainer.epochs": 1,
-    "trainer.steps_per_epoch": 1,
-    "trainer.validation_freq": 1,
-    "trainer.log_every_steps": 1,
-    "hardware.devices": 1,
-    "hardware.intra_op_threads": 1,
-    "hardware.inter_op_threads": 1,
-    "checkpoint.every_epochs": 1,
-    "checkpoint.every_steps": 1,
-    "checkpoint.every_seconds": 0,
-    "checkpoint.keep": 1,
-    "hardware.hosts": 1,
-    "strategy.workers": 1,
-    "strategy.servers": 1,
-    "strategy.max_staleness": 0,
-    "strategy.backup_workers": 0,
-    "strategy.mesh.batch": 1,
-    "strategy.mesh.model": 1,
-    "launcher.grace_seconds": 0,
-    "launcher.start_timeout": 1,
-    "launcher.stall_timeout": 1,
-    "launcher.max_restarts": 0,
-    "seed": 0,
-}
+#: Most examples that a run may see: positions are whole numbers of 64 bits, and sums of them too.
+MOST_EXAMPLES = 2**62
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,41 +38,20 @@ class Plan:
 
 
 def check_values(config: DictConfig) -> None:
-    """Refuse numbers out of range and targets that are not trusted.
+    """Refuse values out of range and targets that are not trusted.
 
     Raises:
         UsageError: for the first one found.
     """
-    for key, least in _AT_LEAST.items():
-        value = OmegaConf.select(config, key)
-        if value is not None and value < least:
-            raise UsageError(key, value, f"must be at least {least}", f"{least} or more",
-                             f"{key}={max(least, _usual(key))}")  # fmt: skip
-    if config.seed >= 2**31:
-        raise UsageError("seed", config.seed, "is too large", "0 to 2147483647", "seed=0")
-    rate = OmegaConf.select(config, "optimizer.learning_rate")
-    if isinstance(rate, (int, float)) and rate <= 0:
-        raise UsageError(
-            "optimizer.learning_rate", rate, "must be positive", "numbers above 0",
-            "optimizer.learning_rate=0.001",
-        )  # fmt: skip
-    trace = config.tracking.profile_steps
-    if trace is not None and not (len(trace) == 2 and 0 <= trace[0] < trace[1]):
-        raise UsageError(
-            "tracking.profile_steps", list(trace), "is not a first and a later last step",
-            "two ascending step numbers", "'tracking.profile_steps=[20,25]'",
-        )  # fmt: skip
-    for missing in sorted(OmegaConf.missing_keys(config)):
-        raise UsageError(missing, "???", "has no value yet", "a value", f"{missing}=VALUE")
+    values.check(config)
     targets.check(targets.plain(config))
-
-
-def _usual(key: str) -> int:
-    return {"trainer.batch_size": 64, "hardware.devices": 1, "trainer.epochs": 10}.get(key, 0)
 
 
 def sizes(config: DictConfig) -> Splits | None:
     """Look at the data where that needs no TensorFlow: for the datasets that dtrain ships.
+
+    Returns:
+        The numbers of examples, in the place of the examples, which need not stay in memory.
 
     Raises:
         UsageError: the data cannot be used.
@@ -105,8 +60,12 @@ def sizes(config: DictConfig) -> Splits | None:
     if not node["_target_"].startswith("dtrain.datasets."):
         return None  # a person's own function may import anything: the task calls it
     node.pop("augment", None)
+    if node["_target_"] == "dtrain.datasets.synthetic":
+        limits.check_synthetic(node)
     splits: Splits = targets.instantiate(node, "dataset")
-    return splits
+    train: Any = range(len(splits.train))
+    validation: Any = None if splits.validation is None else range(len(splits.validation))
+    return Splits(train, validation, splits.classes)
 
 
 def plan(config: DictConfig, splits: Splits | None, machine: Machine) -> Plan:
@@ -152,21 +111,25 @@ def plan(config: DictConfig, splits: Splits | None, machine: Machine) -> Plan:
         replicas = devices * hosts if strategy.replicas.name == "per_device" else 1
         if "mesh" in strategy:
             replicas = batch_axis(config, devices)
-    _check_options(config)
-    _check_batch(config.trainer.batch_size, replicas, splits)
     environment = {
         "KERAS_BACKEND": "tensorflow",
         "TF_ENABLE_ONEDNN_OPTS": "1" if hardware.onednn else "0",
         "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"),
     }
     cluster = Cluster(tasks, kind, replicas, environment)
+    limits.check_cluster(config, cluster, machine)
+    _check_options(config)
+    _check_batch(config.trainer.batch_size, replicas, splits)
     per_epoch = config.trainer.steps_per_epoch
+    if splits is not None:
+        per_epoch = per_epoch or len(splits.train) // config.trainer.batch_size
+    _check_length(config, per_epoch)
     if splits is None:
         return Plan(cluster, per_epoch, None, None)
     examples = len(splits.train)
     return Plan(
         cluster,
-        per_epoch or examples // config.trainer.batch_size,
+        per_epoch,
         examples,
         len(splits.validation) if splits.validation is not None else 0,
     )
@@ -242,6 +205,23 @@ def _check_options(config: DictConfig) -> None:
             "optimizer.gradient_accumulation_steps", accumulated,
             "asynchronous workers would add their gradients, of other weights each, to one sum",
             "null, or strategy.update=sync", "strategy.update=sync",
+        )  # fmt: skip
+
+
+def _check_length(config: DictConfig, per_epoch: int | None) -> None:
+    """Refuse what the run does not reach, where its length is known."""
+    trainer, trace = config.trainer, config.tracking.profile_steps
+    total = trainer.epochs * (per_epoch or 1)
+    if total * trainer.batch_size > MOST_EXAMPLES:
+        raise UsageError(
+            "trainer.epochs", trainer.epochs, f"makes a run of {total * trainer.batch_size:,} "
+            "examples", f"up to {MOST_EXAMPLES:,} in all", "trainer.epochs=10",
+        )  # fmt: skip
+    if trace is not None and per_epoch is not None and trace[1] > total:
+        raise UsageError(
+            "tracking.profile_steps", list(trace), f"the run has {total:,} steps",
+            "a first and a last step of the run",
+            f"'tracking.profile_steps=[{max(0, min(20, total - 1))},{min(25, total)}]'",
         )  # fmt: skip
 
 

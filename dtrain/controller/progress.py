@@ -11,6 +11,8 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from dtrain.errors import printable
+
 #: Lines of TensorFlow's C++ half, such as ``E0000 00:00:17... cuda_platform.cc:52] ...``.
 _CHATTER = re.compile(
     r"[IWEF]\d{4} \d\d:\d\d:|WARNING: All log messages before absl|\d{4}-\d\d-\d\d .*: [IWEF] "
@@ -66,7 +68,7 @@ class Display:
 
     def message(self, text: str) -> None:
         """Print one line that stays."""
-        self._console.print(text, markup=False)
+        self._console.print(printable(text), markup=False)
 
     #: Of a single job everything is of interest.
     detail = message
@@ -74,7 +76,7 @@ class Display:
     def event(self, event: dict[str, Any]) -> None:
         """Print a notice."""
         if event["event"] == "notice":
-            self.message(event["message"])
+            self.message(event.get("message", ""))
 
     def update(self, report: dict[str, Any] | None) -> None:
         """Show what the task last wrote to ``progress.json``."""

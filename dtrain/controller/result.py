@@ -2,33 +2,49 @@
 
 from __future__ import annotations
 
+import math
+import os
 import time
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
-from dtrain import journal, secrets
+from dtrain import checkpoint, reading, schemas, secrets
 from dtrain.cluster import Cluster
 from dtrain.controller import report
 from dtrain.controller.progress import without_chatter
 from dtrain.controller.supervisor import Failure
-from dtrain.rundir import RunDir, read_json
+from dtrain.errors import DamagedFile
+from dtrain.journal import Follower
+from dtrain.rundir import RunDir
 
+#: Bytes at the end of a log that are looked at, and characters of a line of it.
+_LOG_BYTES, _LINE = 1 << 16, 1000
+#: Events that are asked for when a job has ended: a few of each start.
+KEPT = ("start", "error", "end")
 #: Of the ``end`` event: what only some strategies have to tell.
 ACCOUNTS = ("worker_steps", "staleness", "dropped_gradients")
 
 
 def error(events: list[dict[str, Any]]) -> str | None:
     """Return what the chief wrote to the journal when it failed."""
-    return next((e["message"] for e in reversed(events) if e["event"] == "error"), None)
+    return next((e.get("message") for e in reversed(events) if e["event"] == "error"), None)
 
 
 def last_words(log: Path) -> str:
-    """Return the last lines of a task's log."""
-    if not log.exists():
+    """Return the last lines of a task's log, of which each is cut where it is too long."""
+    try:
+        descriptor = reading.open_read(log)
+    except FileNotFoundError:
         return "it left no log"
-    return "\n".join(without_chatter(log.read_text(errors="replace"))[-5:])
+    except (OSError, DamagedFile) as error:
+        return f"its log cannot be read ({error})"
+    with os.fdopen(descriptor, "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_BYTES))
+        text = file.read(_LOG_BYTES).decode(errors="replace")
+    lines = without_chatter(text)[-5:]
+    return "\n".join(line if len(line) <= _LINE else f"{line[: _LINE - 1]}…" for line in lines)
 
 
 def problem(
@@ -38,7 +54,8 @@ def problem(
     log = rundir.log(failure.task)
     own = error(events) if failure.task == cluster.chief.name else None
     said = failure.reason or own or last_words(log)
-    return f"{failure.task}: {secrets.mask(said)} (log: {report.short(log)})"
+    lost = f"; nothing came lately from {', '.join(failure.silent)}" if failure.silent else ""
+    return f"{failure.task}: {secrets.mask(said)}{lost} (log: {report.short(log)})"
 
 
 def result(
@@ -58,9 +75,9 @@ def result(
     """Return the contents of ``result.json``."""
     end: dict[str, Any] = next((e for e in reversed(events) if e["event"] == "end"), {})
     start: dict[str, Any] = next((e for e in reversed(events) if e["event"] == "start"), {})
-    reported = read_json(rundir.progress) or {}
-    points = [event.get("metrics", {}) for event in journal.read(rundir.journal)]  # of all starts
-    epochs = [point for point in points if "epoch_examples" in point]
+    epochs = _epochs(rundir)
+    reported: Any = schemas.glance(rundir.progress, schemas.Step) or {}
+    saved = checkpoint.steps(rundir.checkpoints)  # of a run that was resumed and took no step
     metrics = end.get("metrics", {})
     return {
         "status": status,
@@ -71,10 +88,10 @@ def result(
         "best_objective": end.get("best_objective"),
         "best_step": end.get("best_step"),
         "metrics": metrics,
-        "step": end.get("step", reported.get("step", 0)),
+        "step": end.get("step", reported.get("step", max(saved, default=0))),
         # Of a chief that was killed the examples of its last whole epoch are known.
-        "examples": end.get("examples", int(epochs[-1]["examples"]) if epochs else 0),
-        "epoch_examples": [int(epoch["epoch_examples"]) for epoch in epochs],
+        "examples": end.get("examples", epochs[-1][1] if epochs else 0),
+        "epoch_examples": [examples for examples, _ in epochs],
         "train_examples": start.get("train_examples"),
         "evaluated_examples": end.get("evaluated_examples", 0),
         "examples_per_second": end.get("examples_per_second"),
@@ -89,3 +106,14 @@ def result(
         "start_seconds": start_seconds,  # from the fork of the tasks to the first step
         "seconds": round(time.time() - began, 3),
     }
+
+
+def _epochs(rundir: RunDir) -> list[tuple[int, int]]:
+    """Return how many examples each epoch of all starts had, and how many there were by its end."""
+    points = (event.get("metrics", {}) for event in Follower(rundir.journal).events())
+    found = ((point.get("epoch_examples"), point.get("examples")) for point in points)
+    return [
+        (int(examples), int(whole))
+        for examples, whole in found
+        if examples is not None and whole is not None and math.isfinite(examples + whole)
+    ]

@@ -6,28 +6,37 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
-from dtrain import checkpoint, identity, secrets
-from dtrain.errors import CheckpointError, UsageError
-from dtrain.rundir import RunDir, read_json
+from dtrain import checkpoint, identity, reading, secrets, targets
+from dtrain.controller import consent
+from dtrain.controller.folder import open_existing, read_command
+from dtrain.errors import CheckpointError, DamagedFile, UsageError
+from dtrain.rundir import RunDir
 
 AUTO = "auto"
+#: What the configuration of every run has.
+_GROUPS = ("dataset", "model", "optimizer", "strategy", "trainer")
 
 
-def command(overrides: list[str], config_dir: str | None) -> dict[str, Any]:
-    """Return the contents of ``command.json``: what a later ``resume=`` composes from."""
+def command(overrides: list[str], config_dir: str | None, uri: str | None = None) -> dict[str, Any]:
+    """Return the contents of ``command.json``: what a later ``resume=`` composes from.
+
+    Args:
+        overrides, config_dir: of the command.
+        uri: ``tracking.uri`` as it is written.
+    """
     kept = [
         word
         for word in overrides
         if _key(word) not in ("resume", "dry_run") and not _key(word).startswith("sweep.")
     ]
-    return {"overrides": kept, "config_dir": config_dir}
+    return consent.signed(kept, config_dir, uri)
 
 
 def _key(word: str) -> str:
@@ -59,20 +68,23 @@ def arguments(given: list[str]) -> list[str]:
         return given
     [(key, folder)] = named.items()
     rundir = RunDir(folder) if key == "resume" else _origin(folder)[0]
-    past = read_json(rundir.command)
+    past = None
+    if rundir.path.is_dir():
+        past = read_command(open_existing(rundir.path, key))
     if past is None or not rundir.config.is_file():
         raise UsageError(
             key, folder, f"is not a run folder (it has no {rundir.command.name})",
             "a folder that a run printed as its run folder", f"{key}=outputs/DATE/TIME_NAME",
         )  # fmt: skip
+    overrides, config_dir = consent.accept(key, folder, past, given)
     kept = [
         word
-        for word in past["overrides"]
+        for word in overrides
         if not any(_key(word) == name or _key(word).startswith(f"{name}.") for name in words)
     ]
     flags = []
-    if past["config_dir"] and not any(word.startswith(("--config-dir", "-cd")) for word in given):
-        flags = ["--config-dir", past["config_dir"]]
+    if config_dir and not any(word.startswith(("--config-dir", "-cd")) for word in given):
+        flags = ["--config-dir", config_dir]
     # ORDER: flags stand before the first override: Hydra takes no two groups of overrides.
     first = next((i for i, w in enumerate(given) if "=" in w and not w.startswith("-")), 0)
     return [*flags, *given[:first], *kept, *given[first:]]
@@ -97,15 +109,18 @@ def find(config: DictConfig, words: dict[str, Any]) -> str | None:
     hashed = identity.config_hash(config)
     for path in sorted(Path(config.output_dir).glob("*/*/command.json"), reverse=True):
         rundir = RunDir(path.parent)
-        past = read_json(rundir.command)
-        if past is None or _sorted(past) != ours:
+        try:
+            past = read_command(rundir)
+            if past is None or _sorted(past) != ours:
+                continue
+            open_existing(rundir.path, "resume")
+            if identity.config_hash(_load(rundir)) != hashed:
+                continue  # the same words meant something else
+            result = reading.read_json(rundir.result) or {}
+        except (UsageError, OSError) as error:
+            print(f"resume={AUTO}: passed over {rundir.path}: {error}", file=sys.stderr)
             continue
-        began = _load(rundir)
-        if began is None or identity.config_hash(began) != hashed:
-            continue  # the same words meant something else
-        if (read_json(rundir.result) or {}).get("status") == "FINISHED":
-            return None
-        return str(rundir.path)
+        return None if result.get("status") == "FINISHED" else str(rundir.path)
     return None
 
 
@@ -114,16 +129,28 @@ def _sorted(words: dict[str, Any]) -> tuple[list[str], Any]:
     return sorted(last.values()), words["config_dir"]
 
 
-def _load(rundir: RunDir) -> DictConfig | None:
-    """Return the configuration of a run, None where a person has spoilt the file."""
+def _load(rundir: RunDir) -> DictConfig:
+    """Return the configuration of a run.
+
+    Raises:
+        DamagedFile: the file is not as dtrain writes it.
+    """
     try:
         # Without the secrets: what it refers to may be gone from the environment, or another.
-        plain = OmegaConf.to_container(OmegaConf.load(rundir.config), resolve=False)
+        plain = OmegaConf.to_container(reading.read_yaml(rundir.config), resolve=False)
         config = OmegaConf.create(secrets.hide(plain))
         OmegaConf.resolve(config)
-    except (OSError, ValueError, YAMLError, OmegaConfBaseException):
-        return None
-    return config if isinstance(config, DictConfig) else None
+        identity.fingerprints(config)
+    except OSError as error:
+        raise DamagedFile(rundir.config, f"cannot be read ({error.strerror})") from None
+    except (ValueError, TypeError, AttributeError, OmegaConfBaseException) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise DamagedFile(rundir.config, f"is not the configuration of a run ({reason})") from None
+    for key, kind in (("fork", str | None), *((each, dict) for each in _GROUPS)):
+        value = targets.plain(config.get(key))
+        if not isinstance(value, kind):
+            raise DamagedFile(rundir.config, "is not what a run has there", key)
+    return config
 
 
 def check(config: DictConfig, overrides: list[str]) -> None:
@@ -139,11 +166,6 @@ def check(config: DictConfig, overrides: list[str]) -> None:
     """
     rundir = RunDir(config.resume)
     past = _load(rundir)
-    if past is None:
-        raise UsageError(
-            "resume", config.resume, f"its {rundir.config.name} cannot be read",
-            "the file as the run wrote it", f"fork={config.resume} to begin a new run from it",
-        )  # fmt: skip
     found, problems = checkpoint.newest(rundir.checkpoints)
     if found is None and problems:
         raise UsageError(
@@ -152,13 +174,20 @@ def check(config: DictConfig, overrides: list[str]) -> None:
         )  # fmt: skip
     begun, now = identity.fingerprints(past), identity.fingerprints(config)
     saved = begun if found is None else found.meta.get("config", {})
+    if identity.drawn_otherwise(past, saved):
+        raise UsageError(
+            "resume", config.resume,
+            "an older dtrain drew other examples to train on and to hold out from its dataset",
+            "the version of dtrain that began the run",
+            f"fork={config.resume} to begin a new run with its weights",
+        )  # fmt: skip
     for key, fingerprint in begun.items():
         if saved.get(key, fingerprint) != fingerprint:
             raise UsageError(
                 "resume", config.resume, f"its config.yaml was changed since it was saved ({key})",
                 "the configuration of the run", f"fork={config.resume} to begin a new run from it",
             )  # fmt: skip
-    own = (read_json(rundir.command) or {"overrides": []})["overrides"]
+    own = (read_command(rundir) or {"overrides": []})["overrides"]
     for fixed in identity.FIXED:
         if begun[fixed] == now[fixed]:
             continue

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,22 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 
 import dtrain
 from dtrain.controller import presets
+from dtrain.controller.forms import (
+    CALLBACKS,
+    FILE_NAME,
+    LOSS,
+    METRIC,
+    METRICS,
+    NODE,
+    PATH,
+    PATTERNS,
+    PLACEMENT,
+    STORE,
+    TRACE,
+    target,
+    text,
+)
+from dtrain.controller.ranges import MANY, SEED, YEAR, formed, within
 from dtrain.errors import UsageError, nearest
 
 
@@ -54,15 +71,15 @@ class Replicas(enum.Enum):
 @dataclasses.dataclass
 class Hardware:
     kind: Kind = Kind.auto
-    devices: int | None = None
-    hosts: int | None = None
-    intra_op_threads: int | None = None
-    inter_op_threads: int | None = None
+    devices: int | None = within(None, 1, 10_000)  # this machine has less: controller/limits.py
+    hosts: int | None = within(None, 1, 10_000)
+    intra_op_threads: int | None = within(None, 1, 100_000)
+    inter_op_threads: int | None = within(None, 1, 100_000)
     onednn: bool = True
     memory_growth: bool = True
     precision: Precision = Precision.float32
     jit_compile: bool = False
-    remat: list[str] = dataclasses.field(default_factory=list)
+    remat: list[str] = formed([], PATTERNS)
 
 
 class Topology(enum.Enum):
@@ -91,8 +108,8 @@ Update = enum.Enum("Update", ["async", "sync"])  # `async` is a keyword, hence t
 
 @dataclasses.dataclass
 class Strategy:
-    _target_: str = MISSING
-    name: str = MISSING
+    _target_: str = target()
+    name: str = formed(MISSING, FILE_NAME)
     replicas: Replicas = Replicas.one
     compilable: bool = False
     topology: Topology = Topology.single
@@ -105,109 +122,123 @@ class MultiWorker(Strategy):
 
 @dataclasses.dataclass
 class ParameterServer(Strategy):
-    workers: int = 2
-    servers: int = 1
+    workers: int = within(2, 1, 10_000)
+    servers: int = within(1, 1, 10_000)
     update: Update = Update["async"]
-    max_staleness: int | None = None
-    backup_workers: int = 0
+    max_staleness: int | None = within(None, 0, MANY)
+    backup_workers: int = within(0, 0, 10_000)
 
 
 @dataclasses.dataclass
 class Mesh:
-    batch: int | None = None
-    model: int | None = None
+    batch: int | None = within(None, 1, 10_000)
+    model: int | None = within(None, 1, 10_000)
 
 
 @dataclasses.dataclass
 class MeshStrategy(Strategy):
     mesh: Mesh = dataclasses.field(default_factory=Mesh)
-    rules: Any = "auto"
+    rules: Any = formed("auto", PLACEMENT)
 
 
 @dataclasses.dataclass
 class LayerPlacement(Strategy):
-    rules: Any = "auto"
+    rules: Any = formed("auto", PLACEMENT)
 
 
 @dataclasses.dataclass
 class Tpu(Strategy):
-    tpu: str | None = "local"
-    zone: str | None = None
-    project: str | None = None
+    tpu: str | None = formed("local", text())
+    zone: str | None = formed(None, text())
+    project: str | None = formed(None, text())
 
 
 @dataclasses.dataclass
 class Trainer:
-    batch_size: int = 64
-    epochs: int = 1
-    steps_per_epoch: int | None = None
-    validation_freq: int = 1
-    loss: Any = "sparse_categorical_crossentropy"
-    metrics: list[Any] = dataclasses.field(default_factory=list)
-    callbacks: list[Any] = dataclasses.field(default_factory=list)
+    batch_size: int = within(64, 1, MANY)
+    epochs: int = within(1, 1, MANY)
+    steps_per_epoch: int | None = within(None, 1, MANY)
+    validation_freq: int = within(1, 1, MANY)
+    loss: Any = formed("sparse_categorical_crossentropy", LOSS)
+    metrics: list[Any] = formed([], METRICS)
+    callbacks: list[Any] = formed([], CALLBACKS)
     terminate_on_nan: bool = True
     deterministic: bool = False
-    log_every_steps: int | None = None
+    log_every_steps: int | None = within(None, 1, MANY)
 
 
 @dataclasses.dataclass
 class Tracking:
     mlflow: bool = True
-    uri: str | None = None
-    experiment: str = "dtrain"
+    uri: str | None = formed(None, STORE)
+    experiment: str = formed("dtrain", text(250))
     histograms: bool = False
-    profile_steps: list[int] | None = None
+    profile_steps: list[int] | None = formed(None, TRACE)
 
 
 @dataclasses.dataclass
 class Checkpointing:
-    every_epochs: int | None = 1
-    every_steps: int | None = None
-    every_seconds: float | None = None
-    keep: int = 3
+    every_epochs: int | None = within(1, 1, MANY)
+    every_steps: int | None = within(None, 1, MANY)
+    every_seconds: float | None = within(None, 0, YEAR)
+    keep: int = within(3, 1, MANY)
     best: bool = True
 
 
 @dataclasses.dataclass
 class Sweep:
-    parallel: int | None = None
+    parallel: int | None = within(None, 1, 10_000)
     fail_fast: bool = False
-    resume: str | None = None
-    baseline: str | None = None
+    resume: str | None = formed(None, PATH)
+    baseline: str | None = formed(None, text())
 
 
 @dataclasses.dataclass
 class Launcher:
-    _target_: str = MISSING
-    grace_seconds: float = 30.0
-    start_timeout: float = 60.0
-    stall_timeout: float | None = 1800.0
-    max_restarts: int = 0
+    _target_: str = target()
+    grace_seconds: float = within(30.0, 0, YEAR)
+    start_timeout: float = within(60.0, 1, YEAR)
+    stall_timeout: float | None = within(1800.0, 1, YEAR)
+    max_restarts: int = within(0, 0, 10_000)
+    peer_timeout: float = within(45.0, 5, YEAR)
 
 
 @dataclasses.dataclass
 class Config:
     """The whole of it. Groups that a person may bring a YAML file of their own for are open."""
 
-    model: Any = MISSING
-    dataset: Any = MISSING
-    strategy: Any = MISSING
-    optimizer: Any = MISSING
-    launcher: Any = MISSING
+    model: Any = formed(MISSING, NODE)
+    dataset: Any = formed(MISSING, NODE)
+    strategy: Any = formed(MISSING, NODE)
+    optimizer: Any = formed(MISSING, NODE)
+    launcher: Any = formed(MISSING, NODE)
     hardware: Hardware = dataclasses.field(default_factory=Hardware)
     trainer: Trainer = dataclasses.field(default_factory=Trainer)
     tracking: Tracking = dataclasses.field(default_factory=Tracking)
     checkpoint: Checkpointing = dataclasses.field(default_factory=Checkpointing)
     sweep: Sweep = dataclasses.field(default_factory=Sweep)
-    name: str = MISSING
-    seed: int = 0
-    output_dir: str = "outputs"
-    objective: str = MISSING
+    name: str = formed(MISSING, FILE_NAME)
+    seed: int = within(0, 0, SEED)
+    output_dir: str = formed("outputs", PATH)
+    objective: str = formed(MISSING, METRIC)
     objective_mode: Mode = Mode.max
-    resume: str | None = None
-    fork: str | None = None
+    resume: str | None = formed(None, PATH)
+    fork: str | None = formed(None, PATH)
     dry_run: bool = False
 
+
+#: Option of each group that has to be chosen, as in ``conf/config.yaml``.
+GROUPS = {
+    "model": "cnn",
+    "dataset": "digits",
+    "strategy": "default",
+    "hardware": "auto",
+    "optimizer": "adam",
+    "optimizer/schedule": "constant",
+    "trainer": "default",
+    "tracking": "mlflow",
+    "launcher": "local",
+}
 
 #: Schema of each option, by the group and name that ``conf/`` refers to it with.
 SCHEMAS: dict[str, dict[str, type]] = {
@@ -244,6 +275,23 @@ def folder(name: str) -> Path:
     package = Path(dtrain.__file__).parent
     installed = package / name
     return installed if installed.is_dir() else package.parent / name
+
+
+def refuse_removed(choices: Mapping[str, str | None]) -> None:
+    """Refuse ``~GROUP`` and ``GROUP=null``: what would be left is nobody's choice.
+
+    Args:
+        choices: the option of each group, as Hydra has composed them.
+
+    Raises:
+        UsageError: for the first one found.
+    """
+    for group, default in GROUPS.items():
+        if choices.get(group) is None:
+            raise UsageError(
+                group, "null", "a group cannot be left out", "one of its options",
+                f"{group}={default}",
+            )  # fmt: skip
 
 
 def refuse_unknown(config: DictConfig) -> None:

@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from dtrain import errors
+from dtrain import errors, schemas, terminal
 from dtrain.cluster import Cluster
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.progress import View
-from dtrain.rundir import RunDir, read_json
+from dtrain.rundir import RunDir
 
 #: Seconds between two looks at the tasks.
 INTERVAL = 0.2
@@ -52,15 +52,17 @@ class Signals(Requests):
     """
 
     def __enter__(self) -> Signals:
-        wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
-        self._before = {number: signal.signal(number, self._note) for number in wanted}
+        self._before = {number: signal.signal(number, self._note) for number in terminal.stops()}
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _note(self, *_: object) -> None:
+    def _note(self, number: int, _: object) -> None:
+        # A terminal that is closed sends it, and its shell sends it again: that is one request.
+        if number == signal.SIGHUP and self.count:
+            return
         self.count += 1
         if not self.started:
             raise KeyboardInterrupt
@@ -74,11 +76,13 @@ class Failure:
         task: whose end, or absence, was the first.
         reason: a clause; None where the task's own last words tell.
         port: nothing is wrong but that somebody else has taken its port.
+        silent: tasks of other hosts of which nothing had been heard for a while.
     """
 
     task: str
     reason: str | None = None
     port: bool = False
+    silent: tuple[str, ...] = ()
 
 
 class Supervisor:
@@ -99,6 +103,8 @@ class Supervisor:
         followed = launcher.followed(cluster)
         self._training = {task.name for task in followed if not task.serves}
         self._waited_for = {task.name for task in followed}  # have not joined
+        self._begun = False  # there is something that a stop has to save
+        self._over = False  # a stop was asked for before that
         self._unborn = set(self._waited_for)
         self._start_deadline = time.monotonic() + launcher.start_timeout
         self._deadline = math.inf  # for all to end
@@ -122,7 +128,7 @@ class Supervisor:
             look()
             if failure is not None:
                 return failure
-            if not self._training:
+            if not self._training or self._over:
                 return None
             if signals.count > asked:
                 asked += 1
@@ -132,8 +138,10 @@ class Supervisor:
                     self._view.detail("stopping at once")
                     return None
                 why = "given up: others of the sweep are better" if signals.pruned else "stopping"
-                self._view.detail(f"{why}: saving a checkpoint (once more: stop at once)")
+                self._view.detail(f"{why}: {self._saves('(once more: stop at once)')}")
                 self._stop()
+                if self._over:
+                    return None
             now = time.monotonic()
             if now > self._deadline:
                 self._view.message("the tasks did not stop in time: ended by force")
@@ -142,15 +150,30 @@ class Supervisor:
             if failure is not None:
                 return failure
 
+    def _saves(self, more: str = "") -> str:
+        if self._has_begun():
+            return f"saving a checkpoint {more}".strip()
+        return "no step was taken, nothing is to be saved"
+
+    def _has_begun(self) -> bool:
+        # A launcher of the user's own may pass no words on.
+        return self._begun or schemas.glance(self._rundir.progress, schemas.Step) is not None
+
     def _stop(self) -> None:
         if not self.asked:
             self.asked = True
+            if not self._has_begun():
+                # The tasks may be in the midst of what takes minutes: reading, tracing.
+                self._over = True
+                return
             self._launcher.stop()
             patience = time.monotonic() + self._launcher.grace_seconds
             self._deadline = min(self._deadline, patience)
 
     def _hear(self, news: list[tuple[str, str]]) -> Failure | None:
-        ended = []
+        ended, lost = [], []
+        if any(word == "training" for _, word in news):
+            self._begun = True
         for name, word in news:
             if word == "started":
                 self._unborn.discard(name)
@@ -160,9 +183,13 @@ class Supervisor:
                     self._moved_at = time.monotonic()
             elif word == "stop":
                 if not self.asked:
-                    self._view.message(f"{name} was asked to stop: saving a checkpoint")
+                    self._view.message(f"{name} was asked to stop: {self._saves()}")
                 self._stop()
-            else:
+            elif word == "reading":
+                self._reads(name)
+            elif word == "lost":
+                lost.append(name)
+            elif word == "ended":
                 ended.append(name)
         codes = self._launcher.exit_codes()
         # Of several that are found dead together, one that a signal ended is the cause; but a
@@ -172,7 +199,17 @@ class Supervisor:
             failure = self._bury(name, codes[name])
             if failure is not None:
                 return failure
+        if lost and self._training:  # else the chief has done all
+            return Failure(lost[0], self._launcher.loss(lost[0]))
         return None
+
+    def _reads(self, name: str) -> None:
+        """Give a task that reads (TensorFlow, a checkpoint, its data) as much time again."""
+        now = time.monotonic()
+        if name in self._waited_for:
+            self._start_deadline = max(self._start_deadline, now + self._launcher.start_timeout)
+        if name in self._training and not self._begun:
+            self._moved_at = now
 
     def _bury(self, name: str, code: int) -> Failure | None:
         task = self._cluster.task(name)
@@ -187,7 +224,7 @@ class Supervisor:
             return None
         if code == errors.PORT_TAKEN:
             return Failure(name, "its port was taken by another program", port=True)
-        reason = f"ended by {signal.Signals(-code).name}" if code < 0 else None
+        reason = f"ended by {terminal.name(-code)}" if code < 0 else None
         if task.replaceable and name not in self._waited_for:
             self._view.message(
                 f"{name} {reason or f'ended with exit code {code}'}: it is started again"
@@ -197,7 +234,7 @@ class Supervisor:
             self._start_deadline = time.monotonic() + self._launcher.start_timeout
             self.replaced += 1
             return None
-        return Failure(name, reason)
+        return Failure(name, reason, silent=tuple(self._launcher.silent()))
 
     def _absent(self, now: float) -> Failure | None:
         """Name the task that never came."""
@@ -229,7 +266,7 @@ class Supervisor:
     def _stalled(self, now: float) -> Failure | None:
         """Have every task write its stacks where nothing has moved for too long."""
         timeout = self._launcher.stall_timeout
-        report = read_json(self._rundir.progress)
+        report: Any = schemas.glance(self._rundir.progress, schemas.Step)
         if timeout is None or report != self._report:
             self._report, self._moved_at = report, now
         elif now - self._moved_at >= timeout:

@@ -7,13 +7,13 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-from dtrain import targets
+from dtrain import callables, targets
 from dtrain.errors import UsageError
 from dtrain.sources import Splits
 from dtrain.targets import plain
-from dtrain.task import pipeline
+from dtrain.task import optimizers, pipeline
 from dtrain.task.remat import rematerialize
 from dtrain.task.strategies import Strategy
 
@@ -29,8 +29,23 @@ def dataset(config: DictConfig) -> tuple[Splits, pipeline.Augment | None]:
             "a function that returns dtrain.datasets.Splits", "dataset=digits",
         )  # fmt: skip
     if augment is not None:
-        augment = targets.instantiate({**augment, "_partial_": True}, "dataset.augment")
+        node = augment
+        augment = targets.instantiate({**node, "_partial_": True}, "dataset.augment")
+        if (
+            node["_target_"].partition(".")[0] in callables.KNOWN
+        ):  # tried once, before the run begins
+            x, *_ = _example(splits)
+            with callables.blame("dataset.augment", node, node["_target_"]), tf.device("CPU:0"):
+                augment(tf.constant(x[0]), tf.zeros([2], tf.int32))
     return splits, augment
+
+
+def _example(splits: Splits) -> tuple[np.ndarray, ...]:
+    """Return the first example, as a batch of one."""
+    # Eager, on the CPU: shapes and types for everything that is built.
+    with tf.device("CPU:0"):
+        parts = pipeline.take(splits.train, tf.zeros([1], tf.int64))
+        return tuple(np.asarray(part) for part in parts)
 
 
 def model(
@@ -59,9 +74,7 @@ def model(
         UsageError: model and data do not fit, or a target is wrong.
     """
     keras.utils.set_random_seed(config.seed)
-    # Eager, on the CPU, one example: shapes and types for everything that is built below.
-    with tf.device("CPU:0"):
-        example = tuple(np.asarray(p) for p in pipeline.take(splits.train, tf.zeros([1], tf.int64)))
+    example = _example(splits)
     x, y, weight = keras.utils.unpack_x_y_sample_weight(example)
     # ORDER: everything that creates variables runs here, once, outside the replicas: inside a
     # replica TensorFlow refuses new variables, or makes them once a replica.
@@ -74,14 +87,17 @@ def model(
                 "model._target_", config.model._target_, f"returned {type(built).__name__}",
                 "a function or class that makes a keras.Model", "model=cnn",
             )  # fmt: skip
-        predicted = built(x, training=False)
+        with callables.blame("model", plain(config.model), config.model._target_):
+            predicted = built(x, training=False)
     rematerialize(built, config.hardware.remat)
     if not built.compiled:  # else it has a loss of its own
         _check_classes(predicted, config, splits)
+        _check_losses(predicted, config)
     with strategy.optimizer_scope():
         chosen = None
         if not built.compiled:
-            chosen = optimizer(plain(config.optimizer), total_steps, steps_per_epoch)
+            node = plain(OmegaConf.select(config, "optimizer"))
+            chosen = optimizer(node, total_steps, steps_per_epoch)
     with strategy.scope():
         if chosen is not None:
             trainer = config.trainer
@@ -92,11 +108,10 @@ def model(
                 jit_compile=False,  # ours to do: steps.py compiles the whole step
             )
         _build_metrics(built, x, y, predicted, weight)
+    _check_optimizer(built, strategy)
     strategy.place(built)  # ORDER: before its slots, which lie where their variable does
     with strategy.optimizer_scope():
-        if built.optimizer is not None:
-            built.optimizer.build(built.trainable_variables)
-            strategy.prepare(built.optimizer)
+        optimizers.build(built, strategy, example)
     return built
 
 
@@ -105,14 +120,35 @@ def has_own_step(built: keras.Model) -> bool:
     return type(built).train_step is not keras.Model.train_step
 
 
+def _check_optimizer(built: keras.Model, strategy: Strategy) -> None:
+    """Refuse a model that its own function has compiled with ``optimizer=None``, where one is used.
+
+    A ``train_step`` of its own may do without.
+    """
+    if built.optimizer is None and not (has_own_step(built) and strategy.several_optimizers):
+        raise UsageError(
+            "model", type(built).__name__, "was compiled without an optimizer",
+            "a model with one, or with a train_step of its own on default, one_device, mirrored "
+            "or multiworker", "optimizer=adam with a model that is not compiled",
+        )  # fmt: skip
+
+
 def optimizer(
-    node: dict[str, Any], total_steps: int, steps_per_epoch: int
+    node: dict[str, Any] | None, total_steps: int, steps_per_epoch: int
 ) -> keras.optimizers.Optimizer:
     """Build the optimizer of the ``optimizer`` group, with its learning-rate schedule.
 
     ``schedule`` is a node whose target takes ``learning_rate``, ``total_steps`` and
     ``steps_per_epoch`` (:mod:`dtrain.schedules`), or None for a constant rate.
+
+    Raises:
+        UsageError: there is no node, or Keras does not take its values.
     """
+    if not node or "_target_" not in node:  # with ~optimizer its schedule is still there
+        raise UsageError(
+            "optimizer", None, "there is none to compile the model with",
+            "an optimizer, or a model that its own function compiles", "optimizer=adam",
+        )  # fmt: skip
     node = dict(node)
     schedule = node.pop("schedule", None)
     if schedule is not None:
@@ -123,13 +159,7 @@ def optimizer(
             total_steps=total_steps,
             steps_per_epoch=steps_per_epoch,
         )
-    try:
-        made: keras.optimizers.Optimizer = targets.instantiate(node, "optimizer")
-    except ValueError as error:  # Keras' own check of the values, which names the argument
-        raise UsageError(
-            "optimizer", node["_target_"], str(error), "see Keras' documentation of it",
-            "optimizer=adam",
-        ) from None  # fmt: skip
+    made: keras.optimizers.Optimizer = targets.instantiate(node, "optimizer")
     return made
 
 
@@ -170,7 +200,7 @@ def _build_metrics(built: keras.Model, x: Any, y: Any, predicted: Any, weight: A
         # The metrics of a loss are known only once it was computed, hence the order.
         built.compute_loss(x=x, y=y, y_pred=predicted, sample_weight=weight, training=False)
         built.compute_metrics(x=x, y=y, y_pred=predicted, sample_weight=weight)
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, IndexError, tf.errors.OpError) as error:
         if not has_own_step(built):
             usual = "trainer.loss=sparse_categorical_crossentropy 'trainer.metrics=[accuracy]'"
             tokens = x.dtype.kind in "iu" and getattr(y, "shape", None) == x.shape
@@ -180,6 +210,15 @@ def _build_metrics(built: keras.Model, x: Any, y: Any, predicted: Any, weight: A
                 "model=transformer" if tokens else usual,
             ) from None  # fmt: skip
     built.reset_metrics()
+
+
+def _check_losses(predicted: Any, config: DictConfig) -> None:
+    losses, outputs = plain(config.trainer.loss), len(keras.tree.flatten(predicted))
+    if isinstance(losses, list) and len(losses) != outputs:
+        raise UsageError(
+            "trainer.loss", losses, f"the model has {outputs} outputs and not {len(losses)}",
+            "a loss for each output", "trainer.loss=sparse_categorical_crossentropy",
+        )  # fmt: skip
 
 
 def _check_classes(predicted: Any, config: DictConfig, splits: Splits) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 
-from dtrain import secrets
+from dtrain import secrets, targets
+from dtrain.errors import CheckpointError, UsageError
 
 _BATCH_HOOKS = (
     "on_train_batch_begin",
@@ -18,13 +21,46 @@ _BATCH_HOOKS = (
 )
 
 
+#: Where callbacks of Keras' write, below the run folder: nothing of the run's own lies there.
+FOLDER = "callbacks"
+
+
+def made(nodes: Sequence[Any], folder: Path) -> list[keras.callbacks.Callback]:
+    """Make the callbacks of ``trainer.callbacks``.
+
+    Args:
+        nodes: each with ``_target_``.
+        folder: of the run. Callbacks of Keras' that write do so below it, unless trusted.
+
+    Raises:
+        UsageError: one cannot be made.
+    """
+    callbacks = []
+    for index, node in enumerate(nodes):
+        node, key = dict(targets.plain(node)), f"trainer.callbacks[{index}]"
+        place = targets.written(str(node.get("_target_")))
+        if place is not None and not targets.is_trusted(node["_target_"]):
+            name, default = place
+            path = folder / FOLDER / str(node.get(name, default))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.resolve() != folder.resolve() / path.relative_to(folder):
+                raise UsageError(
+                    f"{key}.{name}", node.get(name), "a link leads out of the run folder",
+                    "a folder without links", f"{name}=another.keras",
+                )  # fmt: skip
+            node[name] = str(path)
+        callbacks.append(targets.instantiate(node, key))
+    return callbacks
+
+
 class Callbacks:
     """The callbacks of ``trainer.callbacks``.
 
     State: a callback with ``get_state()`` (returns a JSON value) and ``set_state(value)`` says
     itself what a resumed run needs. Of any other, the public attributes that are numbers, strings,
     booleans or None are kept, unless named like a secret, and weights held as a list of arrays
-    (``best_weights``).
+    (``best_weights``). Texts of a callback of Keras, and those that its constructor takes, are its
+    configuration: a checkpoint does not change them.
 
     Args:
         callbacks: the instances.
@@ -70,21 +106,48 @@ class Callbacks:
         return arrays, values
 
     def restore(self, arrays: Mapping[str, np.ndarray], values: list[Any]) -> None:
-        """Put back what :meth:`state` returned. Call after ``on_train_begin``, which resets it."""
+        """Put back what :meth:`state` returned. Call after ``on_train_begin``, which resets it.
+
+        Raises:
+            CheckpointError: ``values`` are something else.
+        """
         for index, (callback, value) in enumerate(zip(self._callbacks, values, strict=False)):
             if hasattr(callback, "set_state"):
                 callback.set_state(value)
                 continue
+            if not isinstance(value, dict):
+                raise CheckpointError(f"meta.callbacks[{index}] is not a mapping")
             if "monitor_op" not in value and hasattr(callback, "_set_monitor_op"):
                 # Keras chooses the comparison at the first epoch's end, and then flips min_delta:
                 # it has to have done so before the flipped value is put back.
                 callback._set_monitor_op()
-            vars(callback).update(value)
+            vars(callback).update(_state(callback, value))
             best: list[np.ndarray] = []
             while f"callbacks/{index}/{len(best)}" in arrays:
                 best.append(arrays[f"callbacks/{index}/{len(best)}"])
             if best:
                 callback.best_weights = best
+
+
+def _state(callback: keras.callbacks.Callback, values: dict[str, Any]) -> dict[str, Any]:
+    """Return those of ``values`` that are state.
+
+    A checkpoint may come from elsewhere: what the configuration says, such as a path to write to,
+    it does not replace, nor a method.
+    """
+    kind = type(callback)
+    given = set(inspect.signature(kind).parameters)
+    configured = kind.__module__.partition(".")[0] == "keras"  # all texts of Keras' own
+    return {
+        name: value
+        for name, value in values.items()
+        if not (name.startswith("_") or hasattr(kind, name) or secrets.named(name))
+        and isinstance(value, (bool, int, float, str, type(None)))
+        and not (
+            (configured or name in given)
+            and (isinstance(value, str) or isinstance(vars(callback).get(name), str))
+        )
+    }
 
 
 def _wants_batches(callback: keras.callbacks.Callback) -> bool:

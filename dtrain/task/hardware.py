@@ -64,3 +64,21 @@ def configure(
     for gpu in gpus[: task.devices]:
         tf.config.experimental.set_memory_growth(gpu, hardware.memory_growth)
     return [f"GPU:{index}" for index in range(task.devices)]
+
+
+def overlooked(hardware: DictConfig, cluster: Cluster) -> str | None:
+    """Return a sentence about GPUs that TensorFlow sees and the plan knew nothing of.
+
+    Args:
+        hardware: the ``hardware`` group; one that names a kind of device is taken at its word.
+        cluster: says what was planned.
+    """
+    if cluster.device_kind != "cpu" or hardware.kind != "auto":
+        return None
+    found = len(tf.config.list_physical_devices("GPU"))
+    if not found:
+        return None
+    return (
+        f"TensorFlow sees {found} GPU{'s' if found > 1 else ''} that hardware=auto did not find: "
+        "this run computes on the CPU"
+    )

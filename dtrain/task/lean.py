@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.metadata
 import importlib.util
 import sys
 import types
 from collections.abc import Iterator
 from typing import Any
+
+from dtrain.versions import version
 
 #: What Keras can be imported without.
 OPTIONAL = ("pandas", "sklearn", "matplotlib")
@@ -24,7 +25,7 @@ TRIED = "3.15."
 @contextlib.contextmanager
 def without() -> Iterator[None]:
     """Import TensorFlow and Keras inside it: they find :data:`OPTIONAL` later, each when needed."""
-    tried = importlib.metadata.version("keras").startswith(TRIED)
+    tried = (version("keras") or "").startswith(TRIED)
     names = OPTIONAL if tried else ()
     hidden = [name for name in names if name not in sys.modules and importlib.util.find_spec(name)]
     absent: Any = None  # as the import system has it for a module that is not there

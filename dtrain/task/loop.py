@@ -1,7 +1,10 @@
 """The outer loop: how many steps a call, and what happens between two calls.
 
 Several tasks may run it side by side. What each could decide otherwise (how many steps fit into a
-second, whether it is time to save, whether somebody asked to stop) is agreed on before each call.
+second, whether it is time to save, whether a stop was requested) is agreed on before each call.
+
+At the end of an epoch the state is saved first and evaluated then: a stop during the validation
+leaves it to the resumed run, which begins by it (``pending_validation`` of a checkpoint).
 """
 
 from __future__ import annotations
@@ -15,18 +18,17 @@ from typing import Any
 import keras
 import numpy as np
 
-from dtrain.checkpoint import Checkpoint, non_finite
-from dtrain.errors import Interrupted, NonFiniteLoss
+from dtrain.checkpoint import Checkpoint
+from dtrain.errors import NonFiniteLoss
 from dtrain.task import state
 from dtrain.task.callbacks import Callbacks
 from dtrain.task.records import Records
+from dtrain.task.saving import Saving, Snapshot
 from dtrain.task.schedule import Schedule
 from dtrain.task.steps import Steps
 from dtrain.task.strategies import Strategy
 from dtrain.task.sums import Sums
-
-#: The host is back from TensorFlow at least this often, in seconds.
-CALL_SECONDS = 1.0
+from dtrain.task.validation import CALL_SECONDS, evaluate
 
 
 class Loop:
@@ -41,6 +43,7 @@ class Loop:
         records: what is written.
         stopping: says whether somebody asked this task to stop.
         identity: JSON values to be saved with every checkpoint.
+        begun: called once, when there is something that a stop would have to save.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Loop:
         records: Records,
         stopping: Callable[[], bool],
         identity: dict[str, Any],
+        begun: Callable[[], None] = lambda: None,
     ):
         self._model = model
         self._strategy = strategy
@@ -61,24 +65,21 @@ class Loop:
         self._callbacks = callbacks
         self._records = records
         self._stopping = stopping
-        self._identity = identity
+        self._saving = Saving(model, strategy, schedule, callbacks, records, identity)
+        self._begun = begun
 
         self.step = 0
         self.examples = 0  # that were trained on
         self.evaluated = 0  # examples of the last evaluation
         self.logs: dict[str, float] = {}  # of the last whole epoch
         self._interval, self._epoch = Sums(), Sums()
-        self._calls = 0
-        self._step_seconds = 0.0  # of the last call
+        self._calls, self._step_seconds = 0, 0.0  # seconds of a step of the last call
         self._train_seconds, self._train_examples = 0.0, 0
         self._interval_seconds = 0.0
-        self._checkpoint_at = time.monotonic()
-        self._saved_step = -1  # none yet
+        self._pending = False  # the epoch that has ended is to be evaluated
         self._loss: float | None = None  # of the last call
-        # What the tasks have agreed on for the next call:
-        self._stop = False
-        self._end = False  # a callback ended the training
-        self._save_now = False
+        # What the tasks have agreed on for the next call; end: a callback ended the training.
+        self._stop = self._end = self._save_now = False
 
     @property
     def examples_per_second(self) -> float:
@@ -94,13 +95,15 @@ class Loop:
         Raises:
             NonFiniteLoss: the loss is NaN or infinite.
             CheckpointError: a checkpoint could not be written.
-            Interrupted: a stop was asked for; the state is saved.
+            Interrupted: a stop was asked for; the state is saved, or could not be.
         """
         schedule, hooks = self._schedule, self._callbacks.hooks
         self._model.stop_training = False
         hooks.on_train_begin()
         if checkpoint is not None:
             self._restore(checkpoint)
+        if self._pending:
+            self._end_epoch(self.step // schedule.steps_per_epoch - 1, due=True)
         while self.step < schedule.total_steps:
             count = self._consult()
             if self._end:
@@ -114,18 +117,16 @@ class Loop:
                 self._settle()
             advanced = self.step > before
             ended = advanced and self.step % schedule.steps_per_epoch == 0
+            due = self._stop or self._save_now or (advanced and schedule.saves(self.step))
             if ended:
-                self._end_epoch(epoch)
-            due = self._stop or self._save_now or (advanced and self._checkpoint_due(ended, epoch))
-            if due and self._saved_step != self.step:
+                self._end_epoch(epoch, due)
+            elif due and self._saving.step != self.step:
                 self._save()
             if self._stop and self.step < schedule.total_steps:
-                self._records.wait()
-                raise Interrupted(f"stopped at step {self.step}, checkpoint saved")
+                self._saving.interrupt(self.step, None)
         self._settle()
-        # What a callback cut short: the interval up to here.
-        self._log_interval()
-        if self._saved_step != self.step:
+        self._log_interval()  # up to here, where a callback cut it short
+        if self._saving.step != self.step:
             self._save()
         self._records.wait()
         if self._model.optimizer is not None:
@@ -144,7 +145,7 @@ class Loop:
             max(1, count) if leads else 0,
             self._stopping(),
             self._model.stop_training,
-            leads and self.step > max(0, self._saved_step) and self._checkpoint_by_time(),
+            leads and self.step > max(0, self._saving.step) and self._saving.by_time(),
         ])  # fmt: skip
         self._stop, self._end, self._save_now = stop > 0, end > 0, save > 0
         return int(steps)
@@ -189,6 +190,8 @@ class Loop:
             return
         seconds = time.perf_counter() - begin
         self._calls += 1
+        if self._calls == 1:
+            self._begun()
         self._step_seconds = seconds / sums.steps
         if self._calls > 1:
             self._train_seconds += seconds
@@ -234,97 +237,93 @@ class Loop:
             return
         epoch = (self.step - 1) // self._schedule.steps_per_epoch
         metrics = self._steps.results(self._interval)
-        metrics["learning_rate"] = float(np.asarray(self._model.optimizer.learning_rate))
+        if self._model.optimizer is not None:  # which a train_step of its own may do without
+            metrics["learning_rate"] = float(np.asarray(self._model.optimizer.learning_rate))
         metrics["examples_per_second"] = self._interval.examples / self._interval_seconds
         metrics.update(self._steps.interval())
         self._records.point(self.step, epoch + 1, metrics)
         self._interval, self._interval_seconds = Sums(), 0.0
 
-    def _end_epoch(self, epoch: int) -> None:
-        schedule = self._schedule
+    def _end_epoch(self, epoch: int, due: bool) -> None:
+        """Record the end of an epoch, evaluate, call the callbacks, and save where it is ``due``.
+
+        Raises:
+            Interrupted: a stop was asked for, and the validation is left to the resumed run.
+        """
         logs = self._steps.results(self._epoch)
-        seen = {"epoch_examples": float(self._epoch.examples), "examples": float(self.examples)}
-        self._records.point(self.step, epoch + 1, seen)
-        self._epoch = Sums()
-        if schedule.validation_examples and (epoch + 1) % schedule.validation_freq == 0:
-            validation = {f"val_{name}": value for name, value in self._validate().items()}
+        if not self._pending:
+            seen = {"epoch_examples": self._epoch.examples, "examples": self.examples}
+            self._records.point(self.step, epoch + 1, {k: float(n) for k, n in seen.items()})
+        if self._schedule.validates(epoch):
+            found = self._validate(due)
+            validation = {f"val_{name}": value for name, value in found.items()}
             self._records.point(self.step, epoch + 1, validation)
             logs.update(validation)
+        self._pending, self._epoch = False, Sums()
         self.logs = logs
         self._callbacks.hooks.on_epoch_end(epoch, logs)
         self._records.epoch_ended(self.step, self._model)
+        if due:
+            self._save()
 
-    def _validate(self) -> dict[str, float]:
-        """Evaluate every validation example once."""
-        hooks, schedule = self._callbacks.hooks, self._schedule
-        hooks.on_test_begin()
-        full, rest = divmod(schedule.validation_examples, self._steps.evaluation_examples)
-        sums, done, count = Sums(), 0, 1
-        while done < full:
-            [agreed] = self._strategy.agree([count if self._records.keeps else 0])
-            now = min(int(agreed), full - done)
-            begin = time.perf_counter()
-            sums.add(self._steps.evaluate(now, 0))
-            seconds = (time.perf_counter() - begin) / now
-            done += now
-            count = min(max(1, int(CALL_SECONDS / max(seconds, 1e-3))), self._steps.max_steps)
-            self._report_progress(sums.examples)
-        if rest:
-            sums.add(self._steps.evaluate(0, rest))
+    def _validate(self, due: bool) -> dict[str, float]:
+        # ORDER: taken before anything of the validation has happened, hooks included: a resumed
+        # run does the whole of it.
+        taken: Snapshot | None = None
+        if not self._pending:
+            self._pending = True
+            taken = self._take()
+            if due:
+                self._saving.submit(self.step, taken)
+                taken = None
+        hooks, sums = self._callbacks.hooks, None
+        if not self._stop:
+            hooks.on_test_begin()
+            sums = evaluate(
+                self._strategy, self._steps, self._schedule, self._records.keeps, self._stopping,
+                lambda done: self._report_progress(done.examples),
+            )  # fmt: skip
+        if sums is None:
+            self._saving.interrupt(self.step, taken)
         self.evaluated = sums.examples
         logs = self._steps.results(sums)
         hooks.on_test_end(logs)
         return logs
 
-    def _checkpoint_due(self, epoch_ended: bool, epoch: int) -> bool:
-        schedule = self._schedule
-        epochs = schedule.checkpoint_epochs
-        if epoch_ended and epochs and (epoch + 1) % epochs == 0:
-            return True
-        every = schedule.checkpoint_steps
-        return every is not None and self.step % every == 0
-
-    def _checkpoint_by_time(self) -> bool:
-        interval = self._schedule.checkpoint_seconds
-        return interval is not None and time.monotonic() - self._checkpoint_at >= interval
-
     def _save(self) -> None:
         """Take a snapshot and have it written while training goes on."""
-        self._checkpoint_at = time.monotonic()
-        self._saved_step = self.step
+        self._records.wait()  # the one before need not be in memory any more
+        self._saving.submit(self.step, self._take())
+
+    def _take(self) -> Snapshot | None:
+        """Return a snapshot of everything; None in a task that keeps none."""
         if not self._records.keeps:
-            return
+            return None
         arrays, sums = state.pack_sums(interval=self._interval, epoch=self._epoch)
-        callback_arrays, callbacks = self._callbacks.state()
         meta = {
-            **self._identity,
             **sums,
             "interval_seconds": self._interval_seconds,
             "examples": self.examples,
             "steps": self._steps.summary(),
-            "callbacks": callbacks,
             "logs": self.logs,
+            "pending_validation": self._pending,
             "objective": self._objective(),
         }
-        arrays |= callback_arrays | state.snapshot(self._model, self._strategy)
-        if not self._schedule.terminate_on_nan and (name := non_finite(arrays)):
-            message = f"no checkpoint at step {self.step}: {name} is not finite"
-            self._records.event("notice", message=message)
-            return
-        self._records.save(self.step, arrays, meta)
+        return self._saving.take(arrays, meta)
 
     def _objective(self) -> float | None:
-        if self.step % self._schedule.steps_per_epoch:
+        if self.step % self._schedule.steps_per_epoch or self._pending:
             return None  # the logs are of an earlier step
         value = self.logs.get(self._schedule.objective)
         return value if value is not None and math.isfinite(value) else None
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         meta, arrays = checkpoint.meta, checkpoint.arrays
-        self.step = self._saved_step = checkpoint.step
+        self.step = self._saving.step = checkpoint.step
         self.logs, self.examples = meta["logs"], meta["examples"]
         self._interval = state.unpack_sums("interval", arrays, meta["interval"])
         self._interval_seconds = meta["interval_seconds"]
         self._steps.restore(meta["steps"])
         self._epoch = state.unpack_sums("epoch", arrays, meta["epoch"])
         self._callbacks.restore(arrays, meta["callbacks"])
+        self._pending = meta.get("pending_validation", False)

@@ -7,28 +7,28 @@ import multiprocessing
 import os
 import signal
 import sys
-import tempfile
 import threading
 import traceback
 from collections.abc import Callable
 from typing import Any
 
 import keras
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from dtrain import checkpoint, errors, identity, secrets, targets
+from dtrain import checkpoint, errors, files, identity, reading, secrets, targets
 from dtrain.cluster import Cluster, Task
 from dtrain.errors import DtrainError, UsageError, nearest
 from dtrain.journal import Journal
 from dtrain.rundir import RunDir, read_json
-from dtrain.task import build, hardware, lifeline, origin, pipeline
-from dtrain.task.callbacks import Callbacks
+from dtrain.task import build, final_model, hardware, lifeline, origin, pipeline, sockets
+from dtrain.task.callbacks import Callbacks, made
 from dtrain.task.loop import Loop
 from dtrain.task.records import Records, Silence
 from dtrain.task.schedule import Schedule, make_schedule
 from dtrain.task.signals import Stop
 from dtrain.task.steps import Steps, named
 from dtrain.task.strategies import Strategy
+from dtrain.task.strategies.base import check_replicas
 from dtrain.task.summaries import Summaries
 
 #: Keys of the strategy group that are for the plan; the others are for the strategy's class.
@@ -41,21 +41,22 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda word:
     Args:
         run_path: the run folder, with ``config.yaml`` and ``cluster.json``.
         task_name: which of the tasks of ``cluster.json`` this process is.
-        say: tells the launcher ``joined`` (the cluster is there) and ``stop`` (this task was asked
-            to stop: if it serves it cannot do so by itself, and if it trains it may be stuck).
+        say: tells the launcher ``joined`` (the cluster is there), ``training`` (there is something
+            that a stop has to save) and ``stop`` (this task was asked to stop: if it serves it
+            cannot do so by itself, and if it trains it may be stuck).
 
     Returns:
         The exit code (:mod:`dtrain.errors`).
     """
-    rundir = RunDir(run_path)
-    config = OmegaConf.load(rundir.config)
-    assert isinstance(config, DictConfig)
-    cluster = Cluster.from_json(read_json(rundir.cluster) or {})
-    task = cluster.task(task_name)
     stop = Stop(tell=lambda: say("stop"))
-    stop.install()
+    stop.install()  # ORDER: before anything that may take long
+    rundir = RunDir(run_path)
+    config = reading.read_yaml(rundir.config)
+    cluster = Cluster.from_json(read_json(rundir.cluster) or {}, rundir.cluster)
+    task = cluster.task(task_name)
     journal: Journal | None = None
     try:
+        _limit_waiting(config, cluster, task)
         devices = hardware.configure(config.hardware, cluster, task, config.trainer.deterministic)
         if task.serves:
             kind: Any = targets.locate(config.strategy._target_, "strategy._target_")
@@ -64,11 +65,14 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda word:
         past = None
         if task == cluster.chief:
             journal = Journal(rundir.journal)
+            if (message := hardware.overlooked(config.hardware, cluster)) is not None:
+                journal.write("notice", message=message)
             past = origin.find(rundir, config, journal)
         strategy = _strategy(config, cluster, task, devices)
         say("joined")
         stop.install()  # ORDER: some strategies install TensorFlow's own SIGTERM handler when made
-        train(rundir, config, strategy, strategy.share(past), journal, stop)
+        past = strategy.share(past)
+        train(rundir, config, strategy, past, journal, stop, lambda: say("training"))
     except DtrainError as error:
         print(secrets.mask(f"{type(error).__name__}: {error}"), file=sys.stderr, flush=True)
         _report(journal, error, str(error))
@@ -85,12 +89,23 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda word:
     return errors.OK
 
 
+def _limit_waiting(config: DictConfig, cluster: Cluster, task: Task) -> None:
+    """Let no task of several wait for what is lost without end."""
+    controller, patience = multiprocessing.parent_process(), config.launcher.peer_timeout
+    if controller is None or len(cluster.tasks) == 1:
+        return
+    if controller.pid is not None:
+        lifeline.end_with_a_stopped(controller.pid, patience)
+    sockets.give_up_after(patience, cluster, task)
+
+
 def _strategy(config: DictConfig, cluster: Cluster, task: Task, devices: list[str]) -> Strategy:
     node = targets.plain(config.strategy)
     options = {key: value for key, value in node.items() if key not in PLANNED}
     strategy: Strategy = targets.instantiate(
         options, "strategy", devices=devices, cluster=cluster, task=task
     )
+    check_replicas(strategy, config, cluster.replicas)
     return strategy
 
 
@@ -102,11 +117,12 @@ def _report(journal: Journal | None, error: Exception, message: str) -> None:
         _quietly(lambda: journal.write("error", kind=kind, message=message[:4000]))
 
 
-def _quietly(action: Any) -> None:
+def _quietly(action: Callable[[], None]) -> None:
+    """Do what cannot change how the run has ended: all that counts is saved by now."""
     try:
         action()
-    except OSError as error:
-        print(error, file=sys.stderr)
+    except Exception as error:  # of a full disk: OSError, or TensorFlow's own
+        print(secrets.mask(f"{type(error).__name__}: {error}"), file=sys.stderr, flush=True)
 
 
 def train(
@@ -116,6 +132,7 @@ def train(
     past: checkpoint.Checkpoint | None,
     journal: Journal | None,
     stop: Stop,
+    begun: Callable[[], None],
 ) -> None:
     """Build everything in order, train, and save the final model; without a journal, keep nothing.
 
@@ -127,21 +144,19 @@ def train(
     _check_objective(config, model, schedule)
     if past is not None:
         origin.restore(past, model, strategy, rundir, schedule)
+        origin.release(past)
     start = past.step if past else 0
     inputs = pipeline.Inputs(
         splits.train, splits.validation, config.trainer.batch_size, config.seed, start, augment
     )
     steps = strategy.steps(model, inputs, config.hardware.jit_compile)
     callbacks = Callbacks(
-        [
-            targets.instantiate(targets.plain(node), f"trainer.callbacks[{index}]")
-            for index, node in enumerate(config.trainer.callbacks)
-        ],
+        made(config.trainer.callbacks, rundir.path),
         model,
         schedule.epochs,
         schedule.steps_per_epoch,
     )
-    records = _records(rundir, config, journal)
+    records = _records(rundir, config, journal, past)
     records.event("start", step=start, **derived(model, strategy, schedule, len(splits.train)))
     loop = Loop(
         model, strategy, steps, schedule, callbacks, records, stop,
@@ -151,11 +166,12 @@ def train(
             "versions": identity.versions(),
             "topology": {"strategy": config.strategy.name, "replicas": strategy.replicas},
         },
+        begun=begun,
     )  # fmt: skip
     status = "FAILED"
     try:
         loop.run(past if origin.has_position(past) else None)
-        _save_model(model, rundir, records)
+        final_model.save(model, rundir, records)
         strategy.leave()  # ORDER: none leaves before the chief is done: it would be missed
         status = "FINISHED"
     except errors.Interrupted:
@@ -166,7 +182,12 @@ def train(
         _quietly(lambda: records.end(status=status, **outcome(loop, steps)))
 
 
-def _records(rundir: RunDir, config: DictConfig, journal: Journal | None) -> Records:
+def _records(
+    rundir: RunDir,
+    config: DictConfig,
+    journal: Journal | None,
+    past: checkpoint.Checkpoint | None = None,
+) -> Records:
     tracking, saving = config.tracking, config.checkpoint
     traced = tuple(tracking.profile_steps) if tracking.profile_steps else None
     if journal is None:
@@ -188,25 +209,9 @@ def _records(rundir: RunDir, config: DictConfig, journal: Journal | None) -> Rec
             config.objective_mode,
             saved=lambda step: journal.write("checkpoint", step=step, path=f"checkpoints/{step}"),
             before=journal.sync,
+            resumed=past.step if past and past.path.parent == rundir.checkpoints else None,
         ),
     )
-
-
-def _save_model(model: keras.Model, rundir: RunDir, records: Records) -> None:
-    """Save the model; every task takes part: reading a metric's variable may be a collective."""
-    with tempfile.TemporaryDirectory() as elsewhere:
-        kept = rundir if records.keeps else RunDir(elsewhere)
-        try:
-            model.save(kept.model)
-        except (NotImplementedError, TypeError, ValueError) as error:
-            # A person's class without get_config: the training is not to be lost for that.
-            kept.model.unlink(missing_ok=True)
-            model.save_weights(kept.weights)
-            records.event(
-                "notice",
-                message=f"saved {kept.weights.name}, not {kept.model.name}: "
-                f"{' '.join(str(error).split())[:200]}",
-            )
 
 
 def _check_objective(config: DictConfig, model: keras.Model, schedule: Schedule) -> None:
@@ -250,27 +255,29 @@ def outcome(loop: Loop, steps: Steps) -> dict[str, Any]:
     }
 
 
-def child(run_path: str, task_name: str, environment: dict[str, str], pipe: Any) -> None:
+def child(
+    run_path: str, task_name: str, environment: dict[str, str], say: Callable[[str], None]
+) -> None:
     """Run as a forked process: own environment, output to the log, gone with the controller.
 
     Args:
         run_path, task_name: as of :func:`run`.
         environment: of this process.
-        pipe: a connection to the launcher; gets one word at a time (:func:`run`).
+        say: tells the launcher one word at a time (:func:`run`), and ``started``.
     """
     _die_with_the_controller()
     os.environ.update(environment)
     log = RunDir(run_path).log(task_name)
     log.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    descriptor = files.open_append(log)
     sys.stdout.flush()
     sys.stderr.flush()
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # asked for by the watchdog, and by whoever is curious
-    pipe.send("started")
-    code = run(run_path, task_name, pipe.send)
+    say("started")
+    code = run(run_path, task_name, say)
     sys.stdout.flush()
     sys.stderr.flush()
     # TensorFlow's threads may outlive the interpreter's end and crash it: leave at once.

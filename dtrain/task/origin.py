@@ -9,9 +9,10 @@ from typing import Any
 import keras
 from omegaconf import DictConfig
 
-from dtrain import checkpoint, identity
+from dtrain import checkpoint, identity, schemas
 from dtrain.checkpoint import Checkpoint
-from dtrain.errors import CheckpointError, UsageError
+from dtrain.checkpoint.format import MANIFEST
+from dtrain.errors import CheckpointError, DamagedFile, UsageError
 from dtrain.journal import Journal
 from dtrain.rundir import RunDir
 from dtrain.task import state
@@ -30,7 +31,7 @@ def find(rundir: RunDir, config: DictConfig, journal: Journal) -> Checkpoint | N
     """
     past, problems = checkpoint.newest(rundir.checkpoints)
     for problem in problems:
-        journal.write("notice", message=f"passed over a checkpoint: {problem}")
+        journal.write("notice", message=f"passed over a checkpoint: {problem}"[:4000])
     if past is None and config.fork is not None:
         past, told = adopt(checkpoint.load(Path(config.fork)), identity.fingerprints(config))
         journal.write("notice", message=told)
@@ -51,10 +52,15 @@ def restore(
     """Set the variables from a checkpoint of :func:`find`.
 
     Raises:
-        CheckpointError: the model has other variables.
-        UsageError: so it has, and the checkpoint is that of a run that is forked; or the fork
-            would end where it begins.
+        CheckpointError: the model has other variables, or what was saved with them is damaged.
+        UsageError: it has other variables, and the checkpoint is that of a run that is forked; or
+            the fork would end where it begins.
     """
+    if has_position(past):
+        try:
+            schemas.check(past.meta, schemas.Position, past.path / MANIFEST, "meta")
+        except DamagedFile as error:
+            raise CheckpointError(str(error)) from None
     forked = past.path.parent != rundir.checkpoints
     if forked and past.step >= schedule.total_steps:
         epochs = past.step // schedule.steps_per_epoch
@@ -71,6 +77,12 @@ def restore(
             "fork", past.path, str(error), "a checkpoint of a model with the same weights",
             f"python -m dtrain.checkpoint {past.path} to see its weights",
         ) from None  # fmt: skip
+
+
+def release(past: Checkpoint) -> None:
+    """Forget the arrays that are in variables now: they need not be in memory for the whole run."""
+    for name in [name for name in past.arrays if name.startswith(("model/", "optimizer/"))]:
+        del past.arrays[name]
 
 
 def has_position(past: Checkpoint | None) -> bool:

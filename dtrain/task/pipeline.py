@@ -8,7 +8,9 @@ from a step number, on any number of replicas, and sees every example of every p
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +20,9 @@ import tensorflow as tf
 from dtrain.sources import Source
 
 Augment = Callable[..., tf.Tensor]
+#: Held while a source in Python is read: what is trained on and what is evaluated on are read side
+#: by side, and may come from one open file.
+_reading = threading.Lock()
 
 
 def example_order(positions: tf.Tensor, examples: int, seed: int) -> tf.Tensor:
@@ -46,14 +51,23 @@ def example_order(positions: tf.Tensor, examples: int, seed: int) -> tf.Tensor:
     )
 
 
+def _alone(source: Source) -> bool:
+    """Whether one thread at a time may read: so it is in Python, unless the source says it can."""
+    return not (getattr(source, "in_graph", False) or getattr(source, "thread_safe", False))
+
+
 def take(source: Source, indices: tf.Tensor) -> tuple[tf.Tensor, ...]:
     """Read examples inside the input graph, whichever kind the source is."""
     if getattr(source, "in_graph", False):
         return tuple(source.take(indices))
-    example = source.take(np.zeros(1, np.int64))
-    arrays = [np.asarray(part) for part in example]
+
+    def read(rows: np.ndarray) -> tuple[Any, ...]:
+        with _reading if _alone(source) else contextlib.nullcontext():
+            return source.take(rows)
+
+    arrays = [np.asarray(part) for part in read(np.zeros(1, np.int64))]
     values = tf.numpy_function(
-        lambda i: [np.asarray(p, a.dtype) for p, a in zip(source.take(i), arrays, strict=True)],
+        lambda rows: [np.asarray(p, a.dtype) for p, a in zip(read(rows), arrays, strict=True)],
         [indices],
         [tf.as_dtype(a.dtype) for a in arrays],
     )
@@ -93,17 +107,29 @@ def training_part(
     Returns:
         ``(x [b, ...], y [b, ...])`` with ``b = global_batch / replicas``.
     """
+    return _augmented(inputs, *_training_rows(inputs, source, step, replica, replicas))
+
+
+def _training_rows(
+    inputs: Inputs, source: Source, step: tf.Tensor, replica: tf.Tensor | int, replicas: int
+) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
+    """Return the positions of a part of a step in the endless sequence, and what is there."""
     batch = inputs.global_batch // replicas
     first = step * inputs.global_batch + replica * batch
     positions = first + tf.range(batch, dtype=tf.int64)
-    data = take(source, example_order(positions, len(source), inputs.seed))
+    return positions, take(source, example_order(positions, len(source), inputs.seed))
+
+
+def _augmented(
+    inputs: Inputs, positions: tf.Tensor, data: tuple[tf.Tensor, ...]
+) -> tuple[tf.Tensor, ...]:
     if inputs.augment is None:
         return data
     augment = inputs.augment
     # 31 bits of the position are enough to keep 2^31 draws of one experiment apart.
     keys = tf.stack(
         [
-            tf.fill([batch], tf.constant(inputs.seed, tf.int32)),
+            tf.fill(tf.shape(positions), tf.constant(inputs.seed, tf.int32)),
             tf.cast(positions % 2**31, tf.int32),
         ],
         1,
@@ -148,12 +174,17 @@ def training(
         replica in turn.
     """
 
-    def load(element: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def load(element: tf.Tensor) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
         step, replica = element // local_replicas, first_replica + element % local_replicas
-        return training_part(inputs, inputs.train, step, replica, replicas)
+        return _training_rows(inputs, inputs.train, step, replica, replicas)
+
+    def augment(positions: tf.Tensor, data: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, ...]:
+        return _augmented(inputs, positions, data)
 
     elements = tf.data.Dataset.range(inputs.start_step * local_replicas, tf.int64.max)
-    return _mapped(elements, load)
+    if _alone(inputs.train):  # what comes after the reading has all threads
+        return _endless(_mapped(_mapped(elements, load, 1), augment))
+    return _endless(_mapped(elements, lambda element: augment(*load(element))))
 
 
 def evaluation(
@@ -191,7 +222,8 @@ def evaluation_in_parts(
         step, replica = element // local_replicas, first_replica + element % local_replicas
         return evaluation_part(inputs, source, step % steps, replica, replicas)
 
-    return _mapped(tf.data.Dataset.range(tf.int64.max), load)
+    threads = 1 if _alone(source) else tf.data.AUTOTUNE
+    return _endless(_mapped(tf.data.Dataset.range(tf.int64.max), load, threads))
 
 
 def evaluation_steps(source: Source, global_batch: int) -> int:
@@ -199,10 +231,15 @@ def evaluation_steps(source: Source, global_batch: int) -> int:
     return -(-len(source) // global_batch)
 
 
-def _mapped(elements: tf.data.Dataset, load: Callable[..., Any]) -> tf.data.Dataset:
+def _mapped(
+    elements: tf.data.Dataset, load: Callable[..., Any], threads: int = tf.data.AUTOTUNE
+) -> tf.data.Dataset:
     # AutoGraph would read source files anew, which may have changed since they were imported.
     plain = tf.autograph.experimental.do_not_convert(load)
-    dataset = elements.map(plain, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    return elements.map(plain, num_parallel_calls=threads, deterministic=True)
+
+
+def _endless(dataset: tf.data.Dataset) -> tf.data.Dataset:
     # Unless it is known to be endless, the tasks of a cluster ask each other at every step whether
     # all of them still have data.
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))

@@ -70,6 +70,11 @@ class Records:
         tracked = read_json(self._rundir.tracking) or {}
         self._writer.submit(step, arrays, {**meta, "mlflow_run_id": tracked.get("run_id")})
 
+    @property
+    def last_step(self) -> int | None:
+        """The step that a resumed run begins with, None where nothing is saved."""
+        return self._writer.last_step
+
     def wait(self) -> None:
         """Wait for the checkpoint that is being written."""
         self._writer.wait()
@@ -99,6 +104,7 @@ class Silence(Records):
     """
 
     keeps = False
+    last_step = None
 
     def __init__(self, profile_steps: tuple[int, int] | None):
         self.profile_steps = profile_steps

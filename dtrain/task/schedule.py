@@ -6,6 +6,8 @@ import dataclasses
 
 from omegaconf import DictConfig
 
+from dtrain.errors import UsageError
+
 #: Points of training metrics in a run, about, where ``trainer.log_every_steps`` is null.
 DEFAULT_POINTS = 200
 
@@ -44,6 +46,15 @@ class Schedule:
         """Steps of the whole run."""
         return self.epochs * self.steps_per_epoch
 
+    def saves(self, step: int) -> bool:
+        """Say whether a checkpoint is due at ``step``, by epochs or by steps."""
+        epochs = (self.checkpoint_epochs or 0) * self.steps_per_epoch
+        return any(period and step % period == 0 for period in (epochs, self.checkpoint_steps))
+
+    def validates(self, epoch: int) -> bool:
+        """Say whether ``epoch`` ends with a validation."""
+        return self.validation_examples > 0 and (epoch + 1) % self.validation_freq == 0
+
     def next_end(self, step: int, *periods: int | None) -> int:
         """Return the first step after ``step`` at which one of ``periods`` ends, or the run."""
         ends = [(step // period + 1) * period for period in periods if period]
@@ -55,10 +66,19 @@ def make_schedule(config: DictConfig, examples: int, validation_examples: int) -
 
     An epoch is ``examples // batch_size`` steps unless ``trainer.steps_per_epoch`` says otherwise.
     What does not fill its last batch opens the next epoch: nothing is dropped.
+
+    Raises:
+        UsageError: ``tracking.profile_steps`` is outside of the run.
     """
     trainer, saving = config.trainer, config.checkpoint
     per_epoch = trainer.steps_per_epoch or max(1, examples // trainer.batch_size)
     total = trainer.epochs * per_epoch
+    trace = config.tracking.profile_steps
+    if trace and trace[1] > total:  # of a dataset whose length the plan did not know
+        raise UsageError(
+            "tracking.profile_steps", list(trace), f"the run has {total:,} steps",
+            "a first and a last step of the run", "tracking.profile_steps=null",
+        )  # fmt: skip
     return Schedule(
         epochs=trainer.epochs,
         steps_per_epoch=per_epoch,

@@ -9,8 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-#: Signals that ask for an end with a checkpoint.
-STOPS = {signal.SIGTERM, signal.SIGUSR2, signal.SIGINT}
+from dtrain.terminal import STOPS, stops
 
 
 class Stop:
@@ -30,14 +29,15 @@ class Stop:
         return self._asked.locked()
 
     def install(self) -> None:
-        """Take over SIGTERM, SIGUSR2 (of schedulers) and, in a process of its own, Ctrl-C."""
-        for number in STOPS - {signal.SIGINT}:
-            signal.signal(number, self._ask)
-        if multiprocessing.parent_process() is not None:
+        """Take over the signals that ask for a stop; Ctrl-C in a process of its own alone."""
+        own = multiprocessing.parent_process() is not None
+        for number in stops():
+            if own or number != signal.SIGINT:
+                signal.signal(number, self._ask)
+        if own:
             self._listen()
-            signal.signal(signal.SIGINT, self._ask)
-            # Blocked since before the fork: a terminal's Ctrl-C must not end the import.
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+            # Blocked since before the fork: they must not end the import.
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
 
     def _listen(self) -> None:
         """Hear of a signal while the main thread waits in TensorFlow for another task.
@@ -52,7 +52,7 @@ class Stop:
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
 
         def listen() -> None:
-            while os.read(reader, 1)[0] not in STOPS:
+            while os.read(reader, 1)[0] not in stops():
                 pass
             self._ask()
 

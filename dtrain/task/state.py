@@ -10,19 +10,28 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.errors import CheckpointError
+from dtrain.task import optimizers
+from dtrain.task.gradients import updating
 from dtrain.task.strategies import Strategy
 from dtrain.task.sums import Sums
 
 
 def variables(model: keras.Model) -> dict[str, keras.Variable]:
-    """Name every variable of the model and its optimizer by path, the same in every process.
+    """Name every variable of the model and its optimizers by path, the same in every process.
 
     Weights, normalisation statistics, seed generators, optimizer slots and iterations, loss scale
-    and moving averages. Metric variables are not among them: :class:`Sums` holds their state.
+    and moving averages: of ``compile``'s optimizer under ``optimizer/``, of any other under
+    ``optimizer/PATH/`` (:func:`dtrain.task.optimizers.named`). Metric variables are not among them:
+    :class:`Sums` holds their state.
     """
     named: dict[str, keras.Variable] = {}
-    optimizer = [] if model.optimizer is None else model.optimizer.variables
-    for prefix, found in (("model", model.variables), ("optimizer", optimizer)):
+    groups = [("model", model.variables)]
+    for path, optimizer in optimizers.named(model).items():
+        if path == "optimizer":
+            groups.append((path, optimizer.variables))
+        elif optimizer.built:
+            groups.append((f"optimizer/{path}", optimizer.variables))
+    for prefix, found in groups:
         for variable in found:
             name, count = f"{prefix}/{variable.path}", 1
             while name in named:  # two layers of a person's model may share a name
@@ -91,9 +100,14 @@ def _begin_where_another_was(
     for name, variable in left.items():
         if name.endswith("/iteration"):  # `optimizer.iterations` may be computed from it
             variable.assign(max(counts))
-    if any(name.endswith("_average") for name in left):
-        averages = [v for v in model.optimizer.variables if v.path.endswith("_average")]
-        for average, weight in zip(averages, model.trainable_variables, strict=True):
+    for path, optimizer in optimizers.named(model).items():
+        averages = [v for v in optimizer.variables if v.path.endswith("_average")]
+        if not any(average is variable for average in averages for variable in left.values()):
+            continue
+        weights = model.trainable_variables
+        if path != "optimizer":
+            weights = updating(optimizer)._trainable_variables
+        for average, weight in zip(averages, weights, strict=True):
             average.assign(weight.value)  # Keras starts them at the first step only
 
 

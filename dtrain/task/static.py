@@ -108,6 +108,7 @@ class Stretch:
 
     def __init__(self, source: Source, first: int, examples: int):
         self.in_graph = getattr(source, "in_graph", False)
+        self.thread_safe = getattr(source, "thread_safe", False)
         self._source, self._first, self._examples = source, first, examples
 
     def __len__(self) -> int:

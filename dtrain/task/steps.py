@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from dtrain.task import gradients, randomness
 from dtrain.task.sums import Sums
+from dtrain.task.tensors import fresh
 
 if TYPE_CHECKING:
     from dtrain.task.strategies import Strategy
@@ -72,7 +73,8 @@ class Steps:
 
         It is not of the learning rate that a schedule has had: that is read after a call.
         """
-        return isinstance(self._model.optimizer.learning_rate, keras.Variable)
+        optimizer = self._model.optimizer
+        return optimizer is None or isinstance(optimizer.learning_rate, keras.Variable)
 
     def train(self, steps: int, ahead: int = 0) -> Sums:
         """Run ``steps`` training steps in one call.
@@ -85,7 +87,7 @@ class Steps:
             The metric sums over exactly these steps and all replicas.
         """
         # The number is a tensor: another number must not trace the function again.
-        outcome = self._train(tf.constant(steps, tf.int64))
+        outcome = self._train(fresh(np.int64(steps)))
         return self._sums(outcome.numpy(), steps * self._global_batch, training=True)
 
     def settle(self) -> Sums:
@@ -110,7 +112,7 @@ class Steps:
 
     def evaluate(self, steps: int, rest: int) -> Sums:
         """Run ``steps`` full evaluation steps, and one more of ``rest`` examples if any."""
-        outcome = self._evaluate(tf.constant(steps + bool(rest), tf.int64))
+        outcome = self._evaluate(fresh(np.int64(steps + bool(rest))))
         return self._sums(outcome.numpy(), steps * self.evaluation_examples + rest, training=False)
 
     def results(self, sums: Sums) -> dict[str, float]:
@@ -124,7 +126,7 @@ class Steps:
         if not sums.states:
             return values
         tensors = [
-            tf.constant(state, variable.dtype)
+            fresh(state, variable.dtype)
             for state, variable in zip(sums.states, self._variables, strict=True)
         ]
         position = 0

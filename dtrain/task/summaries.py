@@ -6,17 +6,19 @@ draws them into one chart, as Keras does.
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from tensorboard.plugins.hparams import api as hparams
 from tensorboard.plugins.hparams import api_pb2
 from tensorboard.plugins.hparams.summary import session_end_pb
 
-from dtrain import journal
+from dtrain import files
+from dtrain.journal import Follower
+from dtrain.task.tensors import fresh
 
 _STATUS = {
     "FINISHED": api_pb2.STATUS_SUCCESS,
@@ -46,14 +48,14 @@ class Summaries:
         profile_steps: tuple[int, int] | None,
         job: dict[str, Any] | None = None,
     ):
-        shutil.rmtree(folder, ignore_errors=True)
+        files.remove(folder)
         self._folder = folder
         self._writers: dict[str, Any] = {}
         self._histograms = histograms
         self.profile_steps = profile_steps
         self._profiling = False
         self._session = None if job is None else self._begin(job)
-        for event in journal.read(past):
+        for event in Follower(past).events():
             if event["event"] == "metrics":
                 self.scalars(event["step"], event["metrics"])
 
@@ -72,10 +74,11 @@ class Summaries:
 
     def scalars(self, step: int, metrics: dict[str, float]) -> None:
         """Write one point of the journal; ``val_x`` is ``x`` of ``validation``."""
+        at = fresh(np.int64(step))
         for name, value in metrics.items():
             split = "validation" if name.startswith("val_") else "train"
-            with self._writer(split).as_default(step=step):
-                tf.summary.scalar(name.removeprefix("val_"), value)
+            with self._writer(split).as_default(step=at):
+                tf.summary.scalar(name.removeprefix("val_"), fresh(value))
 
     def weights(self, step: int, model: keras.Model) -> None:
         """Write histograms, where they were asked for."""

@@ -35,7 +35,7 @@ class Shell:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "dtrain", *arguments],
                 cwd=folder, stdout=file, stderr=file,
-                env={**os.environ, "TF_CONFIG": json.dumps(tf_config)},
+                env={**os.environ, "TF_CONFIG": json.dumps(tf_config), "HOME": str(folder)},
             )  # fmt: skip
 
     @property
@@ -154,6 +154,7 @@ def test_the_plan_of_an_environment(dtrain, monkeypatch) -> None:
     cluster = {"chief": ["a.example:2222"], "worker": ["b.example:2222"]}
     tf_config = {"cluster": cluster, "task": {"type": "worker", "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(tf_config))
+    monkeypatch.setenv("DTRAIN_CLUSTER_KEY", "a key of this test")
     run = dtrain(*QUICK, *MULTIWORKER, *ENV, "dry_run=true")
     assert run.code == 0, run.output
     assert "a.example:2222" in run.output

@@ -95,7 +95,8 @@ def test_keras_callbacks(dtrain, tmp_path: Path) -> None:
     )  # fmt: skip
     assert run.code == 0, run.output
     assert run.result["step"] == 4 * 4  # the first epoch is the best, three more do not improve
-    assert (tmp_path / "best.keras").exists()
+    assert (run.rundir.path / "callbacks" / "best.keras").exists()
+    assert not (tmp_path / "best.keras").exists()
 
 
 def test_checkpoints_keep_the_newest_and_the_best(dtrain) -> None:

@@ -132,12 +132,15 @@ def test_what_may_be_changed(dtrain, user_code) -> None:
     assert not [name for name in arrays(run, 12) if "adam" in name]
     assert "steps seen: 110" in run.log
 
-    # Other data: from its beginning.
-    run = fork("trainer.batch_size=64", "trainer.epochs=1")
+    # Other data: from its beginning, and from where the weights had got to.
+    other = ("trainer.batch_size=64", "trainer.epochs=1")
+    run = fork(*other)
     assert "with its weights, at step 0 of other data (trainer.batch_size)" in run.output
     assert [e["step"] for e in run.events("start")] == [0]
     assert (run.result["epoch_examples"], run.result["step"]) == ([128], 2)
-    assert run.points("loss")[1] < whole.points("loss")[1]
+    fresh = dtrain(*RUN, *other)
+    assert run.points("val_loss")[2] < fresh.points("val_loss")[2]
+    assert run.points("val_loss")[2] < whole.points("val_loss")[4]
     assert "steps seen: 2" in run.log
 
     folders = set(Path("outputs").glob("*/*"))

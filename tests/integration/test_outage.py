@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from dtrain.controller import consent
 from dtrain.controller.tracking import Shipper, Tracker, courier, import_mlflow
 from dtrain.journal import Journal
 from dtrain.rundir import RunDir, read_json, write_json
@@ -53,6 +54,8 @@ class Scene:
         self.rundir = RunDir.create(folder / "outputs" / "run")
         self.rundir.config.write_text(OmegaConf.to_yaml(self.config))
         write_json(self.rundir.cluster, CLUSTER.to_json())
+        consent.begin([f"tracking.uri={address}"], None)  # the user's own command has named it
+        write_json(self.rundir.command, consent.signed([], None, address))
         self.journal = Journal(self.rundir.journal)
         self.steps: list[int] = []
         shipper = Shipper(self.config, self.rundir, CLUSTER)

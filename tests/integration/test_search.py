@@ -69,7 +69,7 @@ def test_a_random_search_is_known_ahead(dtrain, tmp_path: Path) -> None:
     ("words", "sentence"),
     [
         (["hydra/sweeper=random", "trainer.epochs=3"], "there is nothing to choose"),
-        (["hydra/sweeper=random", "seed=1,2", "hydra.sweeper.trials=0"], "is no job"),
+        (["hydra/sweeper=random", "seed=1,2", "hydra.sweeper.trials=0"], "must be at least 1"),
         (["hydra/sweeper=random", "seed=1,2", "hydra/launcher=basic"], "type: hydra/launcher=dtra"),
         (["hydra/sweeper=random", "trainer.batch_size=-1,-2"], "must be at least 1"),
     ],

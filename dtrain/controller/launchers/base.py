@@ -13,9 +13,11 @@ class Launcher(ABC):
 
     Args:
         grace_seconds: from the request to stop to the end by force.
-        start_timeout: seconds until every task must have joined the cluster.
+        start_timeout: seconds until every task must have joined the cluster, or must at least
+            have read something (TensorFlow, a checkpoint).
         stall_timeout: seconds without a step after which the job is ended; None for never.
         max_restarts: how often the tasks may be started again after one of them died.
+        peer_timeout: seconds of silence after which another host is lost.
     """
 
     #: Whether all tasks of a job run on this machine and share its devices and cores.
@@ -31,11 +33,13 @@ class Launcher(ABC):
         start_timeout: float,
         stall_timeout: float | None,
         max_restarts: int,
+        peer_timeout: float = 45.0,
     ):
         self.grace_seconds = grace_seconds
         self.start_timeout = start_timeout
         self.stall_timeout = stall_timeout
         self.max_restarts = max_restarts
+        self.peer_timeout = peer_timeout
 
     def prepare(self, cluster: Cluster) -> None:  # noqa: B027 - an optional hook
         """Begin early with what takes long (importing TensorFlow), before the job is checked."""
@@ -79,8 +83,9 @@ class Launcher(ABC):
     def wait(self, timeout: float) -> list[tuple[str, str]]:
         """Wait up to ``timeout`` seconds for news, and return it as (task, word).
 
-        ``started``, ``joined`` and ``stop`` are the task's own words
-        (:func:`dtrain.task.main.run`); ``ended`` means that its process is gone.
+        ``started``, ``joined``, ``training``, ``reading`` and ``stop`` are the task's own words
+        (:func:`dtrain.task.main.run`); ``ended`` means that its process is gone, ``lost`` that it
+        was another host's, and the job cannot go on without it (:meth:`loss`).
         """
 
     @abstractmethod
@@ -98,6 +103,14 @@ class Launcher(ABC):
     @abstractmethod
     def exit_codes(self) -> dict[str, int]:
         """Return the exit code of each task that has ended, by name; negative for a signal."""
+
+    def loss(self, name: str) -> str:
+        """Return how a task of another host was lost, as a clause."""
+        raise NotImplementedError(f"{type(self).__name__} has no task {name} on another host")
+
+    def silent(self) -> list[str]:
+        """Return the tasks of other hosts of which nothing has been heard lately."""
+        return []
 
     def farewell(self, code: int) -> None:  # noqa: B027 - an optional hook
         """Called once when the job is over, with the command's exit code."""

@@ -17,9 +17,13 @@ from dtrain.rundir import RunDir
 
 
 def _enter(run_path: str, task_name: str, environment: dict[str, str], pipe: Any) -> None:
-    from dtrain.task.main import child
+    from dtrain.task.words import Words
 
-    child(run_path, task_name, environment, pipe)
+    words = Words(pipe)
+    words.watch()
+    from dtrain.task.main import child  # a fresh interpreter imports TensorFlow here
+
+    child(run_path, task_name, environment, words)
 
 
 class Local(Launcher):

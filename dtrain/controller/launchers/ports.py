@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
+from dtrain import files
 from dtrain.errors import TrainingError
 
 #: Below what Linux gives to outgoing connections (net.ipv4.ip_local_port_range), which would
@@ -26,7 +27,7 @@ class Ports:
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.gettempdir()) / f"dtrain-ports-{os.getuid()}"
-        self._locks: list[IO[str]] = []
+        self._locks: list[tuple[Path, IO[str]]] = []
 
     def take(self, count: int) -> list[int]:
         """Return ``count`` ports on which nobody listens, held until :meth:`release`.
@@ -39,7 +40,8 @@ class Ports:
             raise TrainingError(f"{self._folder} belongs to somebody else")
         taken: list[int] = []
         for port in random.sample(range(FIRST, LAST + 1), LAST - FIRST + 1):
-            lock = (self._folder / str(port)).open("w")
+            path = self._folder / str(port)
+            lock = os.fdopen(files.open_lock(path), "r+")
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -49,7 +51,7 @@ class Ports:
             if os.fstat(lock.fileno()).st_nlink == 0 or not _free(port):
                 lock.close()
                 continue
-            self._locks.append(lock)
+            self._locks.append((path, lock))
             taken.append(port)
             if len(taken) == count:
                 return taken
@@ -57,9 +59,9 @@ class Ports:
 
     def release(self) -> None:
         """Give all of them back."""
-        for lock in self._locks:
+        for path, lock in self._locks:
             with contextlib.suppress(OSError):
-                os.unlink(lock.name)  # while it is locked: nobody else holds this very file
+                files.unlink(path)  # while it is locked: nobody else holds this very file
             lock.close()
         self._locks = []
 

@@ -9,12 +9,20 @@ import multiprocessing.context
 import os
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
 
+from dtrain import here
+
+#: Signals that ask for a stop. A terminal, or a scheduler, may send them to every process: the
+#: server must live until its tasks have saved, and a task until it has handlers for them.
+STOPS = {signal.SIGINT, signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP}
+#: Bytes of the path of a folder in which a socket has room: 107 for all of it, on Linux.
+_LONGEST = 70
 #: Environment that the warm server of this process was started with; None before that.
 _warm: dict[str, str] | None = None
 #: Held while a process starts, or is asked whether it has ended. Each job of a sweep is a thread,
@@ -29,17 +37,19 @@ def warm(environment: dict[str, str]) -> multiprocessing.context.BaseContext:
 
     The import of TensorFlow is paid once for each controller process. TensorFlow reads part of the
     environment while it is imported, so a job that needs another one gets a fresh interpreter.
-    Where forking is not safe (macOS, Windows) every process is a fresh one too.
+    Where forking is not safe (macOS, Windows) every process is a fresh one too, and where the
+    folder for temporary files has so long a path that the server's socket has no room in it.
     """
     global _warm
     with LOCK:
-        if sys.platform != "linux" or (_warm is not None and _warm != environment):
+        other = _warm is not None and _warm != environment
+        if sys.platform != "linux" or other or len(os.fsencode(tempfile.gettempdir())) > _LONGEST:
             return multiprocessing.get_context("spawn")
         context = multiprocessing.get_context("forkserver")
         if _warm is None:
             context.set_forkserver_preload(["dtrain.task.server"])
         _warm = dict(environment)
-        with _environment(environment), _sheltered():
+        with _environment({**environment, **here.environment()}), _sheltered():
             forkserver.ensure_running()
         return context
 
@@ -74,14 +84,16 @@ def _environment(changes: dict[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _sheltered() -> Iterator[None]:
-    """Start processes that leave Ctrl-C to the controller and do not chatter.
+    """Start processes that leave requests to stop to the controller and do not chatter.
 
-    A terminal sends SIGINT to every process of the group: they inherit it blocked. TensorFlow's
-    import writes to standard error: they have none until a task opens its log.
+    They inherit the signals blocked, until a task unblocks its own. TensorFlow's import writes to
+    standard error: they have none until a task opens its log.
     """
-    # ORDER: this unblocks SIGINT when it starts its process; afterwards it does nothing.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    # ORDER: this unblocks SIGINT and SIGTERM, which its process ignores, when it starts that;
+    # afterwards it does nothing.
     resource_tracker.ensure_running()
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
     stderr, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 2)
     try:
@@ -120,13 +132,14 @@ class Process:
                 if context.get_start_method() == "forkserver":
                     self._process.start()
                 else:
-                    with _environment(own), _sheltered():
+                    with _environment({**own, **here.environment()}), _sheltered():
                         self._process.start()
             finally:
                 theirs.close()
         self.pid: int = self._process.pid
         self.sentinel: int = self._process.sentinel
         self.pipe: Connection | None = ours
+        self._half = b""  # a word that has not come whole
         self.ended = False  # and that has been told
         self.seconds = -1.0  # of processor time, at the last look
 
@@ -135,7 +148,11 @@ class Process:
         said: list[str] = []
         try:
             while self.pipe is not None and self.pipe.poll():
-                said.append(self.pipe.recv())
+                data = os.read(self.pipe.fileno(), 1 << 16)
+                if not data:
+                    raise EOFError
+                *whole, self._half = (self._half + data).split(b"\n")
+                said += [word.decode(errors="replace") for word in whole]
         except (EOFError, OSError):  # it has ended
             self._close()
         return said

@@ -11,19 +11,19 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from dtrain import compare, errors
-from dtrain.controller import folder, report
+from dtrain.controller import folder, report, values
 from dtrain.controller.devices import machine
 from dtrain.controller.job import Outcome
 from dtrain.controller.supervisor import Signals
 from dtrain.controller.sweep.compose import Composer, Draft, common_name
-from dtrain.controller.sweep.record import Record, read
+from dtrain.controller.sweep.record import FILE, Record, read
 from dtrain.controller.sweep.report import jobs, print_plan, summary
 from dtrain.controller.sweep.runner import Runner, examine
 from dtrain.controller.sweep.slots import at_once
 from dtrain.controller.sweep.source import Source
 from dtrain.controller.sweep.table import Table
 from dtrain.controller.tracking import Parent
-from dtrain.errors import UsageError, nearest
+from dtrain.errors import DamagedFile, UsageError, nearest
 from dtrain.rundir import RunDir
 
 
@@ -40,15 +40,13 @@ def run(loader: Any, master: DictConfig, source: Source) -> int:
         HydraException, OmegaConfBaseException: likewise, its words do not compose.
     """
     settings = master.sweep
-    if settings.parallel is not None and settings.parallel < 1:
-        raise UsageError("sweep.parallel", settings.parallel, "must be at least 1",
-                         "1 or more, or null", "sweep.parallel=1")  # fmt: skip
+    values.check_group(master, "sweep")
     past, lock = None, None
     if settings.resume is not None:
         past = read(Path(settings.resume).absolute())
         lock = folder.lock(RunDir(past.folder), "sweep.resume")
     try:
-        ahead = source.ahead([job["overrides"] for job in past.jobs] if past else [])
+        ahead = _ahead(source, past)
         composer = Composer(loader, master, ahead if len(ahead) == source.total else [])
         drafts: list[Draft] = []
         done: dict[int, Outcome | None] = {}
@@ -71,21 +69,27 @@ def run(loader: Any, master: DictConfig, source: Source) -> int:
             name = common_name([draft.config.name for draft in drafts] or [master.name])
             path = _folder(master, name, config.output_dir)
             record = Record.begin(path, composer.words(), name, config)
-            lock = folder.lock(RunDir(path), "sweep.resume")
+            try:
+                lock = folder.lock(RunDir(path), "output_dir")
+            except UsageError:
+                record.undo()
+                raise
         else:
             record = past
-        record.data.update(status="RUNNING", ended=None)
-        record.data["baseline"] = settings.baseline or record.data["baseline"]
         shown = Table(config.objective, source.total)
         shown.message(f"sweep folder: {report.short(record.folder)}")
         runner = Runner(source, composer, here, parallel, record, shown, settings.fail_fast)
-        for draft in drafts:
-            runner.enter(draft, done[draft.number])
-        record.write()
         parent = Parent(config, record.folder, shown.message)
-        parent.open()
         with Signals() as signals:
             try:
+                if past is not None:
+                    past.keep()
+                record.data.update(status="RUNNING", ended=None)
+                record.data["baseline"] = settings.baseline or record.data["baseline"]
+                for draft in drafts:
+                    runner.enter(draft, done[draft.number])
+                record.write()
+                parent.open()
                 if todo:
                     shown.message(f"{jobs(len(todo) + to_come)}, {parallel} at a time")
                     shown.message("starting: importing TensorFlow takes 3 to 15 s")
@@ -104,6 +108,17 @@ def run(loader: Any, master: DictConfig, source: Source) -> int:
             os.close(lock)
 
 
+def _ahead(source: Source, past: Record | None) -> list[list[str]]:
+    try:
+        return source.ahead([job["overrides"] for job in past.jobs] if past else [])
+    except (KeyError, ValueError) as error:  # of a search: they are not what it draws
+        if past is None:
+            raise
+        raise DamagedFile(
+            past.folder / FILE, f"has overrides that the search does not draw ({error})", "jobs"
+        ) from None
+
+
 def _check_baseline(baseline: str | None, drafts: list[Draft], source: Source) -> None:
     found = list(dict.fromkeys(f"{k}={v}" for draft in drafts for k, v in draft.differs.items()))
     if baseline is not None and source.total == len(drafts) and baseline not in found:
@@ -117,7 +132,7 @@ def _check_baseline(baseline: str | None, drafts: list[Draft], source: Source) -
 
 def _folder(master: DictConfig, name: str, output_dir: str) -> Path:
     """Make the folder of a new sweep."""
-    master.name = name
+    master.name = folder.check_name(name)
     HydraConfig.instance().set_config(master)
     return folder.create(Path(str(master.hydra.sweep.dir)), output_dir).path
 
@@ -130,15 +145,23 @@ def _wait_for_server(todo: list[Draft]) -> None:
 def _finish(record: Record, parent: Parent, ui: str | None, shown: Table, interrupted: bool) -> int:
     """Say how all jobs ended, compare them, and return the exit code."""
     failed = record.failed
-    if failed and all(job["exit_code"] == errors.USAGE for job in record.jobs):
+    waiting = [job for job in record.jobs if job["status"] == "WAITING"]
+    if record.is_refused and (record.resumed or not waiting):
         parent.close(None, time.time())
-        folder.remove(record.folder)
-        shown.message(f"error: {failed[0]['error']}")
+        record.undo()
+        shown.message(f"error: {record.refused[0]}")
         return errors.USAGE
     if record.left and (interrupted or not failed):
         code, status = errors.INTERRUPTED, "KILLED"
     else:
         code, status = (errors.FAILED, "FAILED") if failed else (errors.OK, "FINISHED")
+    if record.resumed and not record.trained and code != errors.OK:  # its states of before hold
+        parent.close(None, time.time())
+        record.data["status"] = status
+        record.undo()
+        for line in summary(record, ui, shipped=True):
+            shown.message(line)
+        return code
     record.close(status)
     try:
         table = compare.write(record.folder) if record.jobs else []

@@ -13,9 +13,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from dtrain import identity, targets
-from dtrain.controller import private, resume
+from dtrain.controller import consent, private, resume
 from dtrain.controller.check import Checked, check, settle
 from dtrain.controller.devices import Machine
+from dtrain.controller.folder import check_name
 from dtrain.controller.plan import Plan, plan, sizes
 from dtrain.controller.sweep.slots import gpus
 from dtrain.errors import UsageError
@@ -113,6 +114,7 @@ class Composer:
         with open_dict(config):
             del config["hydra"]  # of which that is a copy
         settle(config)
+        check_name(config.name)
         return config
 
     def _refuse(self, config: DictConfig, differs: dict[str, str]) -> None:
@@ -169,18 +171,14 @@ class Composer:
         """Return how much data there is, read once for all jobs that have the same."""
         key = json.dumps(targets.plain(config.dataset), sort_keys=True, default=str)
         if key not in self._sizes:
-            splits = sizes(config)
-            if splits is not None:  # the numbers of examples, not the examples
-                train: Any = range(len(splits.train))
-                validation: Any = range(len(splits.validation or ()))
-                splits = dataclasses.replace(splits, train=train, validation=validation)
-            self._sizes[key] = splits
+            self._sizes[key] = sizes(config)
         return self._sizes[key]
 
     def command(self, draft: Draft) -> dict[str, Any]:
         """Return the contents of a job's ``command.json``."""
         sweep = {"number": draft.number, "differs": draft.differs}
-        return {**resume.command(draft.overrides, self._config_dir), "sweep": sweep}
+        uri = private.address(draft.config)
+        return {**resume.command(draft.overrides, self._config_dir, uri), "sweep": sweep}
 
     def words(self) -> dict[str, Any]:
         """Return what the whole sweep is composed of, for ``sweep.resume=``."""
@@ -193,7 +191,7 @@ class Composer:
                 word = f"fork={self._pinned[value]}"
             if key not in ("sweep.resume", "dry_run"):
                 kept.append(word)
-        return {"overrides": kept, "config_dir": self._config_dir}
+        return consent.signed(kept, self._config_dir, None)
 
 
 def common_name(names: Sequence[str]) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from dtrain.controller.ranges import SEED, within
+
 _PLUGIN = "hydra_plugins.dtrain_sweep"
 
 
@@ -32,8 +34,8 @@ class Random:
 
     _target_: str = f"{_PLUGIN}.RandomSweeper"
     params: Any = None  # a node; typed as one it could not be given as a whole
-    trials: int = 20
-    seed: int = 0
+    trials: int = within(20, 1, 10_000)
+    seed: int = within(0, 0, SEED)
 
 
 @dataclasses.dataclass
@@ -41,5 +43,5 @@ class Optuna(Random):
     """Optuna's search."""
 
     _target_: str = f"{_PLUGIN}.OptunaSweeper"
-    startup: int = 10
+    startup: int = within(10, 0, 10_000)
     pruning: bool = True

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import math
-import shutil
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
-from dtrain import identity
+from dtrain import files, identity, reading
+from dtrain.controller import before, consent
+from dtrain.controller.folder import open_existing, unwritable
 from dtrain.controller.job import Outcome
 from dtrain.controller.sweep.compose import Draft
-from dtrain.errors import UsageError
-from dtrain.rundir import RunDir, read_json, write_json
+from dtrain.controller.sweep.form import JOB, check
+from dtrain.errors import USAGE, DamagedFile, UsageError
+from dtrain.rundir import write_json
 
 FILE = "sweep.json"
 #: What the command that goes on with a sweep may say otherwise.
@@ -31,11 +30,20 @@ class Record:
     Args:
         folder: of the sweep.
         data: its contents.
+        resumed: an earlier command began the sweep.
+
+    Attributes:
+        trained: a job of this command has begun to train.
+        refused: why jobs of this command could not be run.
     """
 
-    def __init__(self, folder: Path, data: dict[str, Any]):
+    def __init__(self, folder: Path, data: dict[str, Any], resumed: bool = False):
         self.folder = folder
         self.data = data
+        self.resumed = resumed
+        self.trained = False
+        self.refused: list[str] = []
+        self._others = 0  # jobs of this command that ended otherwise
 
     @classmethod
     def begin(cls, folder: Path, command: dict[str, Any], name: str, config: Any) -> Record:
@@ -102,6 +110,52 @@ class Record:
         self._job(number).update(status="RUNNING", folder=folder.name)
         self.write()
 
+    def train(self) -> None:
+        """Note that a job trains: what an earlier command wrote is of the past."""
+        if not self.trained:
+            self.trained = True
+            try:
+                before.forget(self.folder)
+            except OSError as error:
+                print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether nothing was trained, as no job of this command could be run."""
+        return bool(self.refused) and not self._others and not self.trained
+
+    def keep(self) -> None:
+        """Keep what an earlier command wrote until a job trains.
+
+        Raises:
+            UsageError: there is no room for it.
+        """
+        try:
+            before.recover(self.folder)
+            before.keep(self.folder)
+        except OSError as error:
+            raise unwritable(
+                "sweep.resume", self.folder, "it cannot be resumed", error
+            ) from None  # fmt: skip
+
+    def undo(self) -> None:
+        """Leave the disk as it was before this command, in which nothing was trained."""
+        if not self.resumed:
+            files.discard(self.folder)
+            return
+        try:
+            before.restore(self.folder, logs=True)
+        except OSError as error:  # it stays in .before, and the next command tries again
+            print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+
+    def conclude(self, number: int, outcome: Outcome) -> None:
+        """Note how a job of this command ended."""
+        if outcome.exit_code == USAGE:
+            self.refused.append(str(outcome.error))
+        else:
+            self._others += 1
+        self.ended(number, outcome)
+
     def ended(self, number: int, outcome: Outcome) -> None:
         """Note how a job ended."""
         entry = self._job(number)
@@ -150,21 +204,24 @@ def read(folder: Path) -> Record:
     """Read the record of a sweep that is resumed.
 
     Raises:
-        UsageError: there is none, or it cannot be read.
+        DamagedFile: it is not as a sweep wrote it, or the folder holds links, pipes or the like.
+        UsageError: there is none.
     """
-    try:
-        data = read_json(folder / FILE)
-    except (OSError, ValueError):
-        data = {}
-    if not data or not {"command", "jobs", "started", "name"} <= data.keys():
-        spoilt = f"cannot be gone on with: its {FILE} is damaged"
+    data = None
+    if folder.is_dir():
+        open_existing(folder, "sweep.resume")
+        try:
+            data = reading.read_json(folder / FILE)
+        except OSError as error:
+            raise unwritable("sweep.resume", folder, "it cannot be read", error) from None
+    if data is None:
         raise UsageError(
-            "sweep.resume", folder,
-            f"is not the folder of a sweep (it has no {FILE})" if data is None else spoilt,
+            "sweep.resume", folder, f"is not the folder of a sweep (it has no {FILE})",
             "a folder that a sweep printed as its sweep folder",
             "sweep.resume=outputs/multirun/DATE/TIME_NAME",
         )  # fmt: skip
-    return Record(folder, data)
+    check(data, folder / FILE)
+    return Record(folder, data, resumed=True)
 
 
 def arguments(given: list[str]) -> list[str]:
@@ -179,6 +236,7 @@ def arguments(given: list[str]) -> list[str]:
     if folder == "null":
         return given
     command = read(Path(folder)).data["command"]
+    overrides, config_dir = consent.accept("sweep.resume", folder, command, given)
     for key, value in words.items():
         if not key.startswith("-") and key.split(".")[0] != "tracking" and key not in _FREE:
             raise UsageError(
@@ -188,14 +246,14 @@ def arguments(given: list[str]) -> list[str]:
             )  # fmt: skip
     kept = [
         word
-        for word in command["overrides"]
+        for word in overrides
         if not any(
             word.partition("=")[0].lstrip("+") == key or word.startswith(f"{key}.") for key in words
         )
     ]
     flags = ["-m"] if not {"-m", "--multirun"} & set(given) else []
-    if command["config_dir"]:
-        flags += ["--config-dir", command["config_dir"]]
+    if config_dir:
+        flags += ["--config-dir", config_dir]
     options = [word for word in given if word.startswith("-")]
     # ORDER: options stand before the first word: Hydra takes no two groups of words.
     return [*flags, *options, *kept, *(word for word in given if word not in options)]
@@ -212,26 +270,27 @@ def past(record: Record, draft: Draft) -> tuple[str | None, Outcome | None]:
     """Look for what an earlier command has done of a job.
 
     Returns:
-        Its run folder if it is to be gone on with, and how it ended if it is done. Both are None
-        where there is nothing of this very job.
+        Its run folder if it is to be resumed, and how it ended if it is done. Both are None where
+        there is nothing of this very job: it gets a new folder, and what is there stays.
+
+    Raises:
+        DamagedFile: its folder holds links, pipes or the like.
     """
     folder = next((j["folder"] for j in record.jobs if j["number"] == draft.number), None)
-    if folder is None:
+    if folder is None or not (record.folder / folder).is_dir():
         return None, None
-    rundir = RunDir(record.folder / folder)
+    rundir = open_existing(record.folder / folder, "sweep.resume")
     try:
-        config: Any = OmegaConf.load(rundir.config)
-        same = identity.job_hash(config) == draft.hash
-    except FileNotFoundError:  # it was killed before anything was trained
-        shutil.rmtree(rundir.path, ignore_errors=True)
-        return None, None
-    except (OSError, ValueError, YAMLError, OmegaConfBaseException):
-        same = False
-    if not same:
+        if identity.job_hash(reading.read_yaml(rundir.config)) != draft.hash:
+            return None, None
+    except (OSError, DamagedFile, OmegaConfBaseException):  # not written yet, or spoilt
         return None, None
     try:
-        result = read_json(rundir.result) or {}
-    except json.JSONDecodeError:
+        result = reading.read_json(rundir.result) or {}
+    except DamagedFile:
+        result = {}
+    wanted = ("status", "exit_code", "objective", "seconds", "pruned")
+    if any(not JOB[name][0](result.get(name)) for name in wanted):
         result = {}
     if result.get("status") == "FINISHED" or result.get("pruned"):
         return None, Outcome(

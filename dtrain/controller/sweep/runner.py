@@ -53,9 +53,9 @@ class Watch:
     def event(self, event: dict[str, Any]) -> None:
         """Print a notice; pass on values."""
         if event["event"] == "notice":
-            self.message(event["message"])
-        elif event["event"] == "metrics":
-            self._news.put((self._row.number, "metrics", event))
+            self.message(event.get("message", ""))
+        elif event["event"] in ("start", "metrics"):
+            self._news.put((self._row.number, event["event"], event))
 
     def update(self, report: dict[str, Any] | None) -> None:
         """Show the progress."""
@@ -236,6 +236,8 @@ class Runner:
         running = self._running[number]
         if kind == "began":
             self._record.began(number, news)
+        elif kind == "start":
+            self._record.train()
         elif kind == "free":
             running.row.state = "recording"
             self._slots.give(running.slot)
@@ -256,7 +258,7 @@ class Runner:
     def _conclude(self, row: Row, outcome: Outcome) -> None:
         if outcome.objective is not None:
             row.objective = outcome.objective
-        self._record.ended(row.number, outcome)
+        self._record.conclude(row.number, outcome)
         state = "pruned" if outcome.pruned else outcome.status
         self._table.ended(row, state, outcome.seconds, outcome.error)
         self._source.report(row.number, outcome)

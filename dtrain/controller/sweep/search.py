@@ -6,11 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from dtrain.controller.job import Outcome
 from dtrain.controller.sweep.source import Grid
-from dtrain.controller.sweep.space import Choice, Dimension, Interval, read
+from dtrain.controller.sweep.space import Choice, Dimension, Interval, check_trials, read
+from dtrain.draws import Stream
 from dtrain.errors import UsageError
 
 
@@ -29,11 +28,11 @@ class Random(Grid):
     """
 
     def __init__(self, words: Sequence[str], trials: int, seed: int):
-        _at_least_one(trials)
+        check_trials(trials)
         fixed, dimensions = read(words)
         jobs = []
         for number in range(trials):
-            generator = np.random.default_rng([seed, number])
+            generator = Stream(seed, number)
             jobs.append([*fixed, *(f"{d.key}={d.draw(generator)}" for d in dimensions)])
         super().__init__(jobs)
 
@@ -65,7 +64,7 @@ class Tpe:
         startup: int,
         pruning: bool,
     ):
-        _at_least_one(trials)
+        check_trials(trials)
         self._optuna = _optuna()
         self._fixed, self._dimensions = read(words)
         self._distributions = {each.key: self._distribution(each) for each in self._dimensions}
@@ -127,13 +126,6 @@ class Tpe:
 def _text(dimension: Dimension, trial: Any) -> str:
     value = trial.params[dimension.key]
     return dimension.text(value) if isinstance(dimension, Interval) else str(value)
-
-
-def _at_least_one(trials: int) -> None:
-    if trials < 1:
-        raise UsageError(
-            "hydra.sweeper.trials", trials, "is no job", "1 or more", "hydra.sweeper.trials=20"
-        )
 
 
 def _optuna() -> Any:

@@ -9,9 +9,11 @@ from typing import Any
 
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table as RichTable
 
 from dtrain.controller.progress import clock
+from dtrain.errors import printable
 
 #: Seconds between two lines where the output is no terminal, and between two pictures where it is.
 LINE_SECONDS, PICTURE_SECONDS = 30.0, 0.5
@@ -90,7 +92,7 @@ class Table:
 
     def message(self, text: str) -> None:
         """Print one line that stays."""
-        self._console.print(text, markup=False)
+        self._console.print(printable(text), markup=False)
 
     def began(self, row: Row) -> None:
         """Show that a job runs."""
@@ -145,7 +147,7 @@ class Table:
         for name in ("job", *keys, "state", "epoch", self._objective, "time"):
             table.add_column(name)
         for row in rows:
-            words = [row.differs.get(key, "") for key in keys]
+            words = [escape(printable(row.differs.get(key, ""))) for key in keys]
             value = number(row.objective)
             table.add_row(str(row.number), *words, row.state, row.epoch, value, row.left)
         return table

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ LAST_SECONDS = 60.0
 AWAY_SECONDS = 15.0
 #: Seconds after which a person hears that the store is locked by others.
 BUSY_SECONDS = 60.0
+#: Events that are read from the journal at once: the others wait there, and not in memory.
+EVENTS = 1000
 _CHARACTERS = 300  # of an error: MLflow's may hold a whole page
 #: Places that a person was told of: of the jobs of a sweep one speaks for all.
 _told: set[str] = set()
@@ -141,27 +144,48 @@ class Tracker:
         shipper: does the writing.
         journal: the file to follow.
         warn: called with one line when the server is away, and when it is back.
+        past: times of the starts of a resumed run that earlier commands made.
     """
 
-    def __init__(self, shipper: Shipper, journal: Path, warn: Callable[[str], Any]):
+    def __init__(
+        self,
+        shipper: Shipper,
+        journal: Path,
+        warn: Callable[[str], Any],
+        past: Collection[float] = (),
+    ):
         self._shipper = shipper
         self._follower = Follower(journal)
+        self._ahead = Follower(journal)  # looks whether training has begun, and keeps nothing
         self._pending: list[dict[str, Any]] = []
         self._began = False
+        self._past = past
         self._started = time.time()
         self._courier = Courier(shipper.place, self._deliver, shipper.doubt, warn)
 
     def _deliver(self, last: tuple[str, float] | None) -> bool:
-        self._pending += self._follower.new()
-        self._began = self._began or any(event["event"] == "start" for event in self._pending)
-        if last is None and not (self._began and self._pending):
-            return False
-        self._shipper.open(self._started)
-        self._shipper.ship(self._pending)
-        self._pending = []
+        shipped = False
+        while self._more(last is not None):
+            self._shipper.open(self._started)
+            self._shipper.ship(self._pending)
+            self._pending = []
+            shipped = True
         if last is not None:
+            self._shipper.open(self._started)
             self._shipper.close(*last)
-        return True
+        return shipped or last is not None
+
+    def _more(self, ending: bool) -> bool:
+        """Read some events, beside those that could not be shipped; say whether to ship them."""
+        self._began = self._began or any(
+            event["event"] == "start" and event["time"] not in self._past
+            for event in self._ahead.events()
+        )
+        if not (self._began or ending):
+            return False
+        room = max(0, EVENTS - len(self._pending))
+        self._pending += itertools.islice(self._follower.events(), room)
+        return bool(self._pending)
 
     def finish(self, status: str | None, ended: float) -> bool:
         """Ship the rest and set the status; with None nothing was recorded, and nothing is.

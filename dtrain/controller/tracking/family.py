@@ -8,8 +8,8 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from dtrain import schemas
 from dtrain.controller.tracking.store import Store
-from dtrain.rundir import read_json
 
 #: What a parameter that differs begins with: MLflow's tables sort parameters by their names, and
 #: this stands before every letter that a key begins with.
@@ -58,7 +58,7 @@ def parent(store: Store, config: DictConfig, folder: Path, started: float) -> st
         folder: of the sweep.
         started: seconds since the epoch, for a sweep that does not say when it began.
     """
-    sweep = read_json(folder / "sweep.json") or {}
+    sweep: Any = schemas.read(folder / "sweep.json", schemas.Sweep) or {}
 
     def tags() -> dict[str, str]:
         return {

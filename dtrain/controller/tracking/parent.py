@@ -9,14 +9,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from dtrain import secrets
+from dtrain import reading, schemas, secrets
+from dtrain.controller import consent, private
 from dtrain.controller.tracking.courier import Courier
 from dtrain.controller.tracking.family import parent
 from dtrain.controller.tracking.shipper import ship_folder
 from dtrain.controller.tracking.store import Store, place
-from dtrain.rundir import RunDir, read_json, write_json
+from dtrain.errors import DamagedFile
+from dtrain.rundir import RunDir, write_json
 
 #: Of a sweep folder, beside ``sweep.json``: what its end makes.
 COMPARISON = ("comparison.html", "comparison.csv")
@@ -76,8 +78,8 @@ def record(store: Store, config: DictConfig, folder: Path, status: str, ended: f
         status, ended: as of :meth:`Parent.close`.
     """
     run_id = parent(store, config, folder, ended)
-    sweep = read_json(folder / "sweep.json") or {}
-    words = sweep.get("command", {}).get("overrides", [])
+    sweep: Any = schemas.read(folder / "sweep.json", schemas.Sweep) or {}
+    words = (sweep.get("command") or {}).get("overrides", [])
     given = dict(word.lstrip("+~").partition("=")[::2] for word in words)
     store.parameters(run_id, given, resumed=True)
     jobs: list[dict[str, Any]] = sweep.get("jobs", [])
@@ -87,9 +89,11 @@ def record(store: Store, config: DictConfig, folder: Path, status: str, ended: f
     for kind in ("FINISHED", "FAILED", "KILLED"):
         points[f"jobs_{kind.lower()}"] = float(sum(job["status"] == kind for job in jobs))
     if best is not None:
-        tags |= {"best_job": str(best["number"]), "best_overrides": " ".join(best["overrides"])}
-        result = read_json(folder / best["folder"] / "result.json") or {}
-        points |= {f"best.{key}": float(v) for key, v in result.get("metrics", {}).items()}
+        overrides = " ".join(best.get("overrides", []))
+        tags |= {"best_job": str(best["number"]), "best_overrides": overrides}
+        result = schemas.glance(folder / best["folder"] / "result.json", schemas.Result)
+        metrics = result.get("metrics", {}) if result else {}
+        points |= {f"best.{key}": float(v) for key, v in metrics.items() if v is not None}
     tags["mlflow.note.content"] = _note(jobs, sweep.get("best"))
     for key, value in tags.items():
         store.call("set_tag", run_id, key, secrets.mask(value))
@@ -101,36 +105,46 @@ def record(store: Store, config: DictConfig, folder: Path, status: str, ended: f
             store.call("log_artifact", run_id, str(folder / name))
     store.call("set_terminated", run_id, status, at)
     file = folder / "tracking.json"
-    write_json(file, {**(read_json(file) or {}), "shipped": status})
+    write_json(file, {**(schemas.read(file, schemas.Shipped) or {}), "shipped": status})
 
 
 def jobs_of(folder: Path) -> list[RunDir]:
-    """Return the run folders of a sweep, by their numbers."""
-    sweep = read_json(folder / "sweep.json") or {}
-    found = [folder / job["folder"] for job in sweep.get("jobs", [])]
-    return [RunDir(path) for path in found if path.is_dir()]
+    """Return the run folders of a sweep, by their numbers.
+
+    Raises:
+        DamagedFile: its record cannot be used.
+    """
+    sweep = schemas.read(folder / "sweep.json", schemas.Sweep)
+    found = [folder / job["folder"] for job in sweep["jobs"]] if sweep else []
+    return [RunDir(path) for path in found if path.is_dir() and not path.is_symlink()]
 
 
 def _unshipped(folder: Path) -> Iterator[RunDir]:
     """Yield the jobs that have ended and of which MLflow has not got everything."""
     for rundir in jobs_of(folder):
-        result = read_json(rundir.result)
-        shipped = (read_json(rundir.tracking) or {}).get("shipped")
+        result = schemas.glance(rundir.result, schemas.Result)
+        tracked: Any = schemas.glance(rundir.tracking, schemas.Shipped) or {}
+        shipped = tracked.get("shipped")
         if result is not None and result["status"] != shipped:
             yield rundir
 
 
 def _ship(rundir: RunDir) -> bool:
     """Ship the folder of a job unless a command is at work in it: its own tracker ships it."""
-    lock = rundir.lock()
-    if lock is None:
-        return False
     try:
-        config = OmegaConf.load(rundir.config)
-        assert isinstance(config, DictConfig)
-        ship_folder(config, rundir)
-    finally:
-        os.close(lock)
+        lock = rundir.lock()
+        if lock is None:
+            return False
+        try:
+            config = reading.read_yaml(rundir.config)
+            command = reading.read_json(rundir.command)
+            if not consent.is_own_address(command, private.address(config)):
+                return False  # `dtrain.sync` says why
+            ship_folder(config, rundir)
+        finally:
+            os.close(lock)
+    except DamagedFile:  # the others are not to wait for it; `dtrain.sync` says what it is
+        return False
     return True
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.metadata
+import itertools
 import platform
 import subprocess
 import time
@@ -11,12 +11,15 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from dtrain import journal
+from dtrain import schemas
 from dtrain.cluster import Cluster
 from dtrain.controller import private
 from dtrain.controller.tracking.family import first, job_name, job_tags, parent
+from dtrain.controller.tracking.known import Steps
 from dtrain.controller.tracking.store import BATCH, Store, allowed, place
+from dtrain.journal import Follower
 from dtrain.rundir import RunDir, read_json, write_json
+from dtrain.versions import version
 
 _PARAM_CHARACTERS = 6000  # of one parameter: MLflow's own limit
 
@@ -38,14 +41,14 @@ def tags(config: DictConfig, cluster: Cluster) -> dict[str, str]:
         "device_kind": cluster.device_kind,
         "host": platform.node(),
         "python": platform.python_version(),
-        **{
-            name: importlib.metadata.version(name)
-            for name in ("dtrain", "tensorflow", "keras", "hydra-core", "mlflow")
-        },
     }
+    for name in ("dtrain", "tensorflow", "keras", "hydra-core", "mlflow"):
+        number = version(name)
+        if number is not None:
+            found[name] = number
     if config.get("fork") is not None:  # which runs of older versions have not
         found["forked_from"] = config.fork
-        origin = read_json(RunDir(Path(config.fork).parents[1]).tracking)
+        origin = schemas.glance(RunDir(Path(config.fork).parent.parent).tracking, schemas.Shipped)
         if origin is not None and "run_id" in origin:
             found["forked_from_run_id"] = origin["run_id"]
     commit = _git("rev-parse", "HEAD")
@@ -79,11 +82,12 @@ class Shipper:
         self._config = config
         self._rundir = rundir
         self._cluster = cluster
-        self._job: dict[str, Any] | None = (read_json(rundir.command) or {}).get("sweep")
+        command = schemas.read(rundir.command, schemas.Command)
+        self._job: Any = command.get("sweep") if command else None
         self._store: Store | None = None
         self._run_id = ""
         self._resumed = False
-        self._known: dict[str, set[int]] = {}
+        self._known: dict[str, Steps] = {}
 
     def open(self, started: float) -> None:
         """Connect, and find or create the run.
@@ -134,14 +138,15 @@ class Shipper:
             for key, _, _, step in part:
                 self._known[key].add(step)
 
-    def _steps(self, key: str) -> set[int]:
+    def _steps(self, key: str) -> Steps:
         """Return the steps at which MLflow has a point of ``key``."""
         assert self._store is not None
         if key not in self._known:
-            history = []
+            known = self._known[key] = Steps()
             if self._resumed:
                 history = self._store.call("get_metric_history", self._run_id, allowed(key))
-            self._known[key] = {point.step for point in history}
+                for step in sorted({point.step for point in history}):
+                    known.add(step)
         return self._known[key]
 
     def _parameters(self, derived: dict[str, Any]) -> dict[str, str]:
@@ -159,29 +164,41 @@ class Shipper:
         """
         assert self._store is not None, "after open"
         rundir, call = self._rundir, self._store.call
-        result = read_json(rundir.result) or {}
+        result: Any = schemas.read(rundir.result, schemas.Course) or {}
         for name in ("restarts", "pruned"):
             if name in result:
                 call("set_tag", self._run_id, name, str(result[name]).lower())
         for path in (rundir.config, rundir.result, rundir.model, rundir.weights):
-            if path.exists():
+            if path.is_file() and not path.is_symlink():
                 call("log_artifact", self._run_id, str(path))
         call("set_terminated", self._run_id, status, int(ended * 1000))
-        write_json(rundir.tracking, {**(read_json(rundir.tracking) or {}), "shipped": status})
+        tracked: Any = schemas.read(rundir.tracking, schemas.Shipped) or {}
+        write_json(rundir.tracking, {**tracked, "shipped": status})
 
 
-def ship_folder(config: DictConfig, rundir: RunDir) -> None:
+def ship_folder(config: DictConfig, rundir: RunDir) -> str | None:
     """Make MLflow hold what a run folder holds, whatever is missing there.
 
     Args:
         config: of the run; where ``tracking.uri`` differs from the run's own, it goes there.
         rundir: the folder, in which no command is at work.
+
+    Returns:
+        A sentence about damaged lines of its journal; None where there are none.
+
+    Raises:
+        DamagedFile: another file of it cannot be used.
     """
-    events = journal.read(rundir.journal)
-    result = read_json(rundir.result) or {}
-    started = result.get("started") or (events[0]["time"] if events else time.time())
-    shipper = Shipper(config, rundir, Cluster.from_json(read_json(rundir.cluster) or {}))
+    result: Any = schemas.read(rundir.result, schemas.Result) or {}
+    cluster = Cluster.from_json(read_json(rundir.cluster) or {}, rundir.cluster)
+    first = next(Follower(rundir.journal).events(), {"time": time.time()})
+    started = result.get("started") or first["time"]
+    shipper = Shipper(config, rundir, cluster)
     shipper.open(started)
-    shipper.ship(events)
+    follower = Follower(rundir.journal)
+    events = follower.events()
+    while some := list(itertools.islice(events, BATCH)):  # of a long run not all are in memory
+        shipper.ship(some)
     # No result: the controller was killed and could not say how the run ended.
-    shipper.close(result.get("status", "KILLED"), started + result.get("seconds", 0.0))
+    shipper.close(result.get("status", "KILLED"), started + (result.get("seconds") or 0.0))
+    return follower.notice()

@@ -12,12 +12,14 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from omegaconf import DictConfig
 
-from dtrain import secrets
+from dtrain import files, schemas, secrets
 from dtrain.controller import private
-from dtrain.rundir import read_json, write_json
+from dtrain.errors import UsageError
+from dtrain.rundir import write_json
 
 #: Tag by which a run is found whose creation was never answered.
 TOKEN = "dtrain.token"
@@ -39,6 +41,12 @@ def uri(config: DictConfig) -> str:
         return f"sqlite:///{Path(config.output_dir).absolute()}/mlflow.db"
     private.check("tracking.uri", given)
     return str(config.tracking.uri)
+
+
+def sqlite_file(address: str) -> Path | None:
+    """Return the file that the address of a SQLite store names; None of any other store."""
+    match = re.match(r"sqlite(?:\+\w+)?:///([^?:]+)", address)
+    return None if match is None else Path(match[1]).absolute()
 
 
 def place(config: DictConfig) -> str:
@@ -96,13 +104,12 @@ class Store:
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
         """Let one thread of one process at a time at a SQLite file: it would refuse the others."""
-        match = re.match(r"sqlite(?:\+\w+)?:///([^?:]+)", self._address)
-        if match is None:
+        path = sqlite_file(self._address)
+        if path is None:
             yield
             return
-        path = Path(match[1])
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.with_name(f".{path.name}.lock").open("w") as file:
+        with os.fdopen(files.open_lock(path.with_name(f".{path.name}.lock")), "r+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
@@ -121,9 +128,9 @@ class Store:
         Returns:
             Its id, and whether it was there before.
         """
-        with (file.parent / f".{file.name}.lock").open("w") as lock:
+        with os.fdopen(files.open_lock(file.with_name(f".{file.name}.lock")), "r+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # the jobs of a sweep look for their parent together
-            past = read_json(file)
+            past = schemas.read(file, schemas.Tracking)
             if past is None or past["uri"] != self.shown:
                 past = None
             if past is not None and "run_id" in past:
@@ -151,9 +158,11 @@ class Store:
     def _experiment_id(self) -> str:
         if self._experiment is None:
             name = self._config.tracking.experiment
+            file = sqlite_file(self._address)
+            # Of its own accord MLflow puts a new experiment's files below the current directory.
             location = None
-            if self._config.tracking.uri is None:
-                location = (Path(self._config.output_dir).absolute() / "mlartifacts").as_uri()
+            if file is not None:
+                location = (file.parent / "mlartifacts").as_uri()
             found = self.call("get_experiment_by_name", name)
             if found is None:
                 try:
@@ -162,6 +171,8 @@ class Store:
                     if self.call("get_experiment_by_name", name) is None:
                         raise
                 found = self.call("get_experiment_by_name", name)  # perhaps another's
+            if self._config.tracking.uri is None:  # a store of the user's may have it anywhere
+                _check_moved(name, location, str(found.artifact_location))
             self._experiment = str(found.experiment_id)
         return self._experiment
 
@@ -181,3 +192,27 @@ class Store:
         entries = [entity(*item) for item in values.items()]
         for first in range(0, len(entries), _PARAMETERS):
             self.call("log_batch", run_id, params=entries[first : first + _PARAMETERS])
+
+
+def _check_moved(name: str, wanted: str | None, found: str) -> None:
+    """Refuse an experiment of the embedded store whose artifacts would go to where it once was.
+
+    Args:
+        name: of the experiment.
+        wanted: where its artifacts belong; None where that is not known.
+        found: where MLflow puts them, an absolute address.
+
+    Raises:
+        UsageError: that folder is gone: MLflow would make it again.
+    """
+    if wanted is None or found == wanted or not found.startswith("file:"):
+        return
+    there = Path(unquote(urlsplit(found).path))
+    if not there.is_dir():
+        store = Path(unquote(urlsplit(wanted).path)).parent / "mlflow.db"
+        raise UsageError(
+            "tracking.experiment", name,
+            f"{store} was moved: the artifacts of this experiment belong in {there}, which is gone",
+            "an experiment that is not there yet, or another store",
+            "tracking.experiment=NAME of a new one; to sync, --uri sqlite:////PATH/OF/new.db",
+        )  # fmt: skip

@@ -15,8 +15,10 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext
 from omegaconf import DictConfig
 
+from dtrain.controller import values
 from dtrain.controller.sweep import Grid, Source, options
 from dtrain.controller.sweep.search import Random, Tpe
+from dtrain.controller.sweep.space import check_grid
 from dtrain.errors import UsageError
 
 
@@ -66,6 +68,7 @@ class GridSweeper(BasicSweeper):
                     "or choice(a,b,c); or hydra/sweeper=random, which draws",
                     "hydra/sweeper=random hydra.sweeper.trials=20",
                 )  # fmt: skip
+        check_grid(overrides)
         [jobs] = self.split_arguments(overrides, max_batch_size=None)
         return self.launcher.launch(jobs, initial_job_idx=0)
 
@@ -84,6 +87,7 @@ class SearchSweeper(Sweeper):
 
     def setup(self, *, hydra_context: HydraContext, task_function: Any, config: DictConfig) -> None:
         """Make the launcher, which must be dtrain's: others know their jobs from the beginning."""
+        values.check_node(config.hydra.sweeper, "hydra.sweeper")
         self._maximize = config.objective_mode.name == "max"
         launcher = Plugins.instance().instantiate_launcher(
             hydra_context=hydra_context, task_function=task_function, config=config

@@ -6,11 +6,13 @@ import copy
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import tensorflow as tf
 
 from dtrain.sources import Source
 from dtrain.task import pipeline
 from dtrain.task.pipeline import Inputs
+from dtrain.task.tensors import fresh
 
 if TYPE_CHECKING:
     from dtrain.task.strategies.parameter_server import ParameterServer
@@ -59,7 +61,7 @@ class Feed:
         parts = [tf.constant(part, tf.int64) for part in range(self._parts)]
         if self._local is not None:
             return [(next(self._local), part) for part in parts]
-        number = tf.constant(step, tf.int64)
+        number = fresh(np.int64(step))
         if self._remote is None:
             return [(number, part) for part in parts]
         return [(number, part, self._remote) for part in parts]

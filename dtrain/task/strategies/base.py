@@ -8,14 +8,39 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from omegaconf import DictConfig
 
 from dtrain.checkpoint import Checkpoint
 from dtrain.cluster import Cluster, Task
+from dtrain.errors import UsageError
 from dtrain.task import gradients, pipeline
 from dtrain.task.pipeline import Inputs
 from dtrain.task.steps import Steps
 
 NONE = tf.VariableAggregation.NONE
+
+
+def check_replicas(strategy: Strategy, config: DictConfig, planned: int) -> None:
+    """Refuse a strategy whose replicas are not those that the batch was divided among.
+
+    Args:
+        strategy: as it was made.
+        config: of the run.
+        planned: replicas of the plan, which are what ``strategy.replicas`` makes of the devices.
+
+    Raises:
+        UsageError: every replica would get another part of the batch than was planned.
+    """
+    if strategy.replicas == planned:
+        return
+    kind = getattr(config.strategy.replicas, "name", config.strategy.replicas)
+    hint = "strategy.replicas=one" if strategy.replicas == 1 else "strategy.replicas=per_device"
+    raise UsageError(
+        "strategy.replicas", kind,
+        f"{type(strategy).__name__} has {strategy.replicas} replicas, and the plan has {planned}",
+        "one or per_device, as the strategy's class has it",
+        hint if kind not in hint else f"hardware.devices={strategy.replicas}",
+    )  # fmt: skip
 
 
 class Strategy:
@@ -27,6 +52,9 @@ class Strategy:
     Args:
         engine: the TensorFlow strategy.
     """
+
+    #: Whether optimizers beside that of ``compile`` get the right gradients, and state, on it.
+    several_optimizers = False
 
     def __init__(self, engine: tf.distribute.Strategy):
         self.engine = engine

@@ -14,6 +14,8 @@ class Mirrored(Strategy):
         devices: names of the devices; one replica on each.
     """
 
+    several_optimizers = True
+
     def __init__(self, devices: list[str]):
         super().__init__(tf.distribute.MirroredStrategy(devices))
         if all(device.startswith("CPU") for device in devices):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -14,6 +14,9 @@ from tensorflow.python.distribute.collective_all_reduce_strategy import Collecti
 from dtrain.checkpoint import Checkpoint, pack, unpack
 from dtrain.cluster import Cluster, Task
 from dtrain.task.strategies.base import Strategy
+
+#: Bytes of a checkpoint that one collective sends: all of them at once may be more than it can.
+BLOCK = 4 << 20
 
 
 class MultiWorker(Strategy):
@@ -28,6 +31,8 @@ class MultiWorker(Strategy):
     Raises:
         tf.errors.OpError: TensorFlow's server could not start, or the others did not come.
     """
+
+    several_optimizers = True
 
     def __init__(self, devices: list[str], cluster: Cluster, task: Task, communication: str):
         if len(cluster.tasks) > 1:
@@ -72,19 +77,49 @@ class MultiWorker(Strategy):
 
     def share(self, past: Checkpoint | None) -> Checkpoint | None:
         """Send the chief's checkpoint to all: the folder may be on the chief's disk alone."""
-        data = self._broadcast(pack(past) if past is not None else b"")
-        return unpack(data) if data else None
+        [there] = self.agree([1.0 if self._leads and past is not None else 0.0])
+        if not there:
+            return None
+        if not self._leads:
+            return unpack(_Received(self._receive))
+        assert past is not None
+        block = bytearray()
+        for piece in pack(past):
+            for at in range(0, len(piece), BLOCK):
+                block += piece[at : at + BLOCK]
+                if len(block) >= BLOCK:
+                    self._send(block[:BLOCK])
+                    del block[:BLOCK]
+        if block:
+            self._send(block)
+        return past
 
-    def _broadcast(self, data: bytes) -> bytes:
-        """Return the chief's ``data``: the others add zeros to it."""
-        [length] = self.agree([len(data) if self._leads else 0])
-        words = np.zeros(-(-int(length) // 4), np.int32)
-        if self._leads:
-            words = np.frombuffer(data.ljust(words.nbytes, b"\0"), np.int32)
-        if not len(words):
-            return b""
-        summed: bytes = self._agree(tf.constant(words)).numpy().tobytes()
-        return summed[: int(length)]
+    def _send(self, block: bytearray) -> None:
+        self._agree(tf.constant(np.frombuffer(block.ljust(BLOCK, b"\0"), np.int32)))
+
+    def _receive(self) -> bytes:
+        """Return the next block that the chief sends: this task adds zeros to it."""
+        block: bytes = self._agree(tf.zeros(BLOCK // 4, tf.int32)).numpy().tobytes()
+        return block
+
+
+class _Received:
+    """Fills buffers with what comes in blocks.
+
+    Args:
+        receive: returns the next block.
+    """
+
+    def __init__(self, receive: Callable[[], bytes]):
+        self._receive = receive
+        self._block = memoryview(b"")
+
+    def __call__(self, buffer: memoryview) -> None:
+        while buffer:
+            self._block = self._block or memoryview(self._receive())
+            count = min(len(buffer), len(self._block))
+            buffer[:count] = self._block[:count]
+            buffer, self._block = buffer[count:], self._block[count:]
 
 
 @contextlib.contextmanager

@@ -10,6 +10,8 @@ from dtrain.task.strategies.base import Strategy
 class Default(Strategy):
     """TensorFlow's default strategy: one process, multi-threaded, the baseline."""
 
+    several_optimizers = True
+
     def __init__(self, devices: list[str]):
         super().__init__(tf.distribute.get_strategy())
 
@@ -20,6 +22,8 @@ class OneDevice(Strategy):
     Args:
         devices: names of the devices of this task; the first is used.
     """
+
+    several_optimizers = True
 
     def __init__(self, devices: list[str]):
         super().__init__(tf.distribute.OneDeviceStrategy(devices[0]))

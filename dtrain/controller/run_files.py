@@ -1,0 +1,130 @@
+"""What the controller itself writes into a run folder, and how it takes that back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from dtrain import checkpoint, files
+from dtrain.cluster import Cluster
+from dtrain.controller import before
+from dtrain.controller.folder import unwritable
+from dtrain.journal import Follower, cut
+from dtrain.rundir import RunDir, read_json, write_json, write_text
+
+
+class RunFiles:
+    """The files of one run that its controller writes.
+
+    Args:
+        rundir: locked by this command.
+        config: resolved.
+        resumed: the folder was there before this command.
+    """
+
+    def __init__(self, rundir: RunDir, config: DictConfig, resumed: bool):
+        self._rundir = rundir
+        self._config = config
+        self._resumed = resumed
+        #: When earlier starts of a resumed run were.
+        self.past: set[float] = set()
+
+    def prepare(self, command: dict[str, Any], cluster: Cluster) -> str | None:
+        """Write what the tasks read; of a resumed run all that is changed is kept, too.
+
+        Returns:
+            A sentence about damaged lines of the journal; None where there is none.
+
+        Raises:
+            UsageError: something cannot be written.
+        """
+        passed = None
+        try:
+            if self._resumed:
+                before.recover(self._rundir.path)
+                before.keep(self._rundir.path)
+                events = Follower(self._rundir.journal).events()
+                self.past = {event["time"] for event in events if is_start(event)}
+                _, passed = self.back_to_the_checkpoint()
+            # Resolved but for references to secrets, which the tasks have in their environment.
+            write_text(self._rundir.config, OmegaConf.to_yaml(self._config), lasting=True)
+            past = read_json(self._rundir.command) or {}  # it may be one of a sweep
+            write_json(self._rundir.command, {**past, **command}, lasting=True)
+            self.write_cluster(cluster)
+            self._rundir.logs.mkdir(exist_ok=True)
+        except OSError as error:
+            key, value = "output_dir", self._config.output_dir
+            if self._resumed:
+                key, value = "resume", self._rundir.path
+            did = "resumed" if self._resumed else "started"
+            raise unwritable(key, value, f"the run cannot be {did}", error) from None
+        return passed
+
+    def write_cluster(self, cluster: Cluster) -> None:
+        """Write ``cluster.json``.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        write_json(self._rundir.cluster, cluster.to_json())
+
+    def back_to_the_checkpoint(self) -> tuple[int, str | None]:
+        """Take back from the journal what will be written again.
+
+        Returns:
+            The step to begin with, and as :meth:`prepare`.
+        """
+        found, _ = checkpoint.newest(self._rundir.checkpoints)
+        step = found.step if found else 0
+        pending = found is not None and bool(found.meta.get("pending_validation"))
+        passed = cut(self._rundir.journal, step, validated=not pending)
+        files.remove(self._rundir.progress)
+        return step, passed
+
+    def begin(self) -> None:
+        """Let what the tasks do from now on count, and no longer what an earlier command did.
+
+        Raises:
+            OSError: it cannot be done.
+        """
+        before.begin(self._rundir.path)
+
+    def discard(self) -> None:
+        """Nothing was trained: leave the disk as it was before this command.
+
+        Raises:
+            OSError: of a resumed run something cannot be put back; the next command tries again.
+        """
+        if self._resumed:
+            self.put_back(logs=True)
+        else:
+            files.discard(self._rundir.path)
+
+    def put_back(self, logs: bool) -> None:
+        """Put the files of a resumed run back.
+
+        Args:
+            logs: those of the tasks, too.
+
+        Raises:
+            OSError: as of :meth:`discard`.
+        """
+        before.restore(self._rundir.path, logs)
+
+    def write_result(self, found: dict[str, Any]) -> None:
+        """Write ``result.json``.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        try:
+            write_json(self._rundir.result, found)
+        except OSError:  # on a full disk: what was of use to the display makes room
+            files.remove(self._rundir.progress)
+            write_json(self._rundir.result, found)
+
+
+def is_start(event: dict[str, Any]) -> bool:
+    """Say whether an event of the journal is that training begins."""
+    return bool(event["event"] == "start")

@@ -1,0 +1,157 @@
+"""A thread that keeps the connections of a cluster's command alive, and sees which are not."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import socket
+import threading
+import time
+from typing import Any
+
+from dtrain.controller.connection import BEAT, Connection, ready
+from dtrain.controller.messages import Message
+
+#: Part of the patience with a silent peer that may be silence before the peer is a hindrance.
+SHARE = 0.25
+#: Seconds that the last message has to reach the other side.
+LAST = 2.0
+
+
+class Watch(threading.Thread):
+    """Gives and takes signs of life, whatever else this command is doing meanwhile.
+
+    Attributes:
+        news: of each connection: its name with a message, ``{"kind": "gone"}`` (it was closed) or
+            ``{"kind": "lost"}`` (nothing came from it for too long).
+
+    Args:
+        timeout: seconds of silence after which the other side is lost.
+    """
+
+    def __init__(self, timeout: float):
+        super().__init__(name="peers", daemon=True)
+        self._timeout = timeout
+        self._connections: dict[str, Connection] = {}
+        self._lock = threading.Lock()
+        self._wake, self._waker = socket.socketpair()
+        self._wake.setblocking(False)
+        self._last: tuple[str, dict[str, Any]] | None = None
+        self._over = False
+        self._step, self._moved = 0, time.monotonic()
+        self.news: queue.SimpleQueue[tuple[str, Message]] = queue.SimpleQueue()
+
+    def add(self, name: str, connection: Connection) -> None:
+        """Take over a connection."""
+        with self._lock:
+            self._connections[name] = connection
+        self._waker.send(b"+")
+
+    def names(self) -> list[str]:
+        """Return the names of the connections that are open."""
+        with self._lock:
+            return list(self._connections)
+
+    def send(self, kind: str, **fields: Any) -> None:
+        """Send a message to all."""
+        with self._lock:
+            for connection in self._connections.values():
+                connection.send(kind, **fields)
+
+    def take(self) -> list[tuple[str, Message]]:
+        """Return the news that have come."""
+        found = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                found.append(self.news.get_nowait())
+        return found
+
+    def silent(self, seconds: float) -> list[str]:
+        """Return the names of those from which nothing has come for so long."""
+        now = time.monotonic()
+        with self._lock:
+            return [n for n, c in self._connections.items() if now - c.heard >= seconds]
+
+    def move(self, step: int) -> None:
+        """Take note of how far the job is; the other sides are told."""
+        if step != self._step:
+            self._step, self._moved = step, time.monotonic()
+
+    def hindrances(self) -> list[str]:
+        """Return those without whom the job would not stand still: it does, and they are late.
+
+        Where packets are lost, TCP may bring signs of life in time, and what is trained never.
+        """
+        now, found = time.monotonic(), []
+        with self._lock:
+            for name, connection in self._connections.items():
+                stands = now - max(self._moved, connection.moved) >= self._timeout
+                if stands and connection.late(self._timeout) >= SHARE * self._timeout:
+                    found.append(name)
+        return found
+
+    def end(self, kind: str | None = None, **fields: Any) -> None:
+        """Close all connections, after a last message, which has a moment to arrive."""
+        if self._over:
+            return
+        self._over = True
+        self._last = None if kind is None else (kind, fields)
+        if self.ident is None:
+            self._close()
+        else:
+            self._waker.send(b"-")
+            self.join()
+        self._wake.close()
+        self._waker.close()
+
+    def run(self) -> None:
+        """Follow the connections until :meth:`end`."""
+        try:
+            while not self._over:
+                self._turn()
+            if self._last is not None:
+                self._say_last(*self._last)
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        with self._lock:
+            for connection in self._connections.values():
+                connection.close()
+            self._connections.clear()
+
+    def _turn(self) -> None:
+        with self._lock:
+            watched = list(self._connections.values())
+        ready([self._wake, *watched], BEAT / 2)
+        with contextlib.suppress(BlockingIOError):
+            self._wake.recv(64)
+        with self._lock:
+            for name, connection in list(self._connections.items()):
+                connection.flush()
+                connection.beat(self._step)
+                # ORDER: read before it is judged: this process may have been stopped itself.
+                while (message := connection.receive()) is not None:
+                    self.news.put((name, message))
+                if not connection.closed:
+                    if time.monotonic() - connection.heard < self._timeout:
+                        continue
+                    connection.close()
+                    self.news.put((name, {"kind": "lost"}))
+                else:
+                    self.news.put((name, {"kind": "gone"}))
+                del self._connections[name]
+
+    def _say_last(self, kind: str, fields: dict[str, Any]) -> None:
+        with self._lock:
+            left = list(self._connections.values())
+        for connection in left:
+            connection.send(kind, **fields)
+            connection.shut()
+        deadline = time.monotonic() + LAST
+        # ORDER: a connection closed with unread data is reset, and the message lost.
+        while left and (patience := deadline - time.monotonic()) > 0:
+            for connection in ready(left, patience):
+                while connection.receive() is not None:
+                    pass
+            left = [connection for connection in left if not connection.closed]

@@ -1,0 +1,99 @@
+"""Where Python looks for code: the current directory comes after everything that is installed.
+
+``dtrain/__init__.py`` takes it from the front of ``sys.path``, where ``python -m`` has put it;
+:func:`offer` then finds there what nothing installed has, and only for a name that the user trusts,
+or for code that is itself from there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+
+TRUST = "DTRAIN_TRUST"
+#: Of an interpreter that dtrain started: its variables below are dtrain's, and not the user's.
+_STARTED = "DTRAIN_STARTED"
+_SAFE = "PYTHONSAFEPATH"
+#: Where dtrain itself is.
+_ROOT = os.path.dirname(os.path.dirname(__file__))
+#: Holds :data:`_ROOT` where dtrain is found by nothing but the current directory.
+_checkout: list[str] = []
+
+
+def settle(taken: bool = False) -> None:
+    """See to it that dtrain itself is found, after all that is installed.
+
+    Args:
+        taken: the current directory was the first place to look, and is none any more.
+    """
+    if taken and _ROOT not in sys.path:  # a checkout that is not installed
+        sys.path.append(_ROOT)
+        _checkout.append(_ROOT)
+    started = os.environ.pop(_STARTED, None)
+    if started is not None:
+        os.environ.pop(_SAFE, None)
+        if started:
+            sys.path[:] = [*(path for path in sys.path if path != _ROOT), _ROOT]
+            _checkout.append(_ROOT)
+            before = os.environ.pop("PYTHONPATH", "").rpartition(os.pathsep)[0]
+            if before:
+                os.environ["PYTHONPATH"] = before
+
+
+def environment() -> dict[str, str]:
+    """Return variables for an interpreter that this one starts: it looks where this one does."""
+    if os.environ.get(_SAFE):
+        return {}
+    found = {_SAFE: "1", _STARTED: ""}
+    if _checkout:
+        before = os.environ.get("PYTHONPATH")
+        found["PYTHONPATH"] = os.pathsep.join(filter(None, (before, _ROOT)))
+        found[_STARTED] = "checkout"
+    return found
+
+
+def trusted() -> list[str]:
+    """Return the names that the user trusts, whatever is below them included."""
+    return [name for part in os.environ.get(TRUST, "").split(",") if (name := part.strip())]
+
+
+class _Finder:
+    """Finds modules in one folder, after every other finder."""
+
+    def __init__(self, folder: str):
+        self.folder = folder
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find a module at the top, for those who may have it."""
+        # Anybody's `try: import optional` would run what lies here by that name.
+        if path is not None or not (name in _tops() or self._asks()):
+            return None
+        return PathFinder.find_spec(name, [self.folder])
+
+    def _asks(self) -> bool:
+        """Whether the code that imports is from the folder."""
+        frame = sys._getframe(2)
+        while frame.f_back and frame.f_code.co_filename.startswith(("<frozen imp", _IMPORTLIB)):
+            frame = frame.f_back
+        return frame.f_code.co_filename.startswith(self.folder + os.sep)
+
+
+_IMPORTLIB = os.path.dirname(importlib.__file__) + os.sep
+_finder = _Finder("")
+
+
+def _tops() -> set[str]:
+    return {name.split(".")[0] for name in trusted()}
+
+
+def offer() -> None:
+    """Find modules of the current directory too, after everything else."""
+    _finder.folder = os.getcwd()
+    if _finder not in sys.meta_path:
+        sys.meta_path.append(_finder)

@@ -1,0 +1,162 @@
+"""What a configuration may name without being trusted: at each place, things of one kind.
+
+Names are checked first, importing nothing (the controller imports no Keras); what a name stands for
+is checked once it is imported, before it is called.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import sys
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """One kind of function or class.
+
+    Attributes:
+        what: it is, for messages.
+        accepted: names, for messages.
+        names: pattern of the whole name.
+        bases: Keras' classes, of one of which a class of Keras' must be.
+        first: names of the first parameters of a function of Keras'; None: no function is taken.
+        home: module that a function of Keras' is from, or below.
+    """
+
+    what: str
+    accepted: str
+    names: str
+    bases: tuple[str, ...] = ()
+    first: tuple[str, ...] | None = None
+    home: str = ""
+
+
+#: Keras' layers that run code which a file or an argument brings.
+_CODE = r"Lambda|TFSMLayer|TorchModuleWrapper|FlaxLayer|JaxLayer"
+_CLASS = r"[A-Z]\w*"
+
+MODEL = Kind(
+    "model", "dtrain.models.*, keras.applications.*, keras.Model, keras.Sequential",
+    r"dtrain\.models\.(cnn|mlp|resnet|transformer)|keras\.(models\.)?(Model|Sequential)"
+    rf"|keras\.applications\.([a-z]\w*\.)?{_CLASS}",
+    ("Model",), (), "keras.src.applications",
+)  # fmt: skip
+DATASET = Kind(
+    "dataset", "dtrain.datasets.*",
+    r"dtrain\.datasets\.(csv|digits|image_folder|npz|synthetic|text)",
+)  # fmt: skip
+AUGMENT = Kind("augmentation", "dtrain.augment.*", r"dtrain\.augment\.shift_flip")
+STRATEGY = Kind(
+    "strategy", "dtrain.task.strategies.*",
+    r"dtrain\.task\.strategies\.(CentralStorage|Default|LayerPlacement|Mesh|Mirrored|MultiWorker"
+    r"|OneDevice|ParameterServer|TPU)",
+)  # fmt: skip
+LAUNCHER = Kind(
+    "launcher", "dtrain.controller.launchers.*",
+    r"dtrain\.controller\.launchers\.(Env|Inline|Local)",
+)  # fmt: skip
+OPTIMIZER = Kind(
+    "optimizer", "keras.optimizers.*", rf"keras\.optimizers\.{_CLASS}", ("optimizers.Optimizer",)
+)
+SCHEDULE = Kind(
+    "learning-rate schedule", "dtrain.schedules.*, keras.optimizers.schedules.*",
+    rf"dtrain\.schedules\.(cosine|warmup)|keras\.optimizers\.schedules\.{_CLASS}",
+    ("optimizers.schedules.LearningRateSchedule",),
+)  # fmt: skip
+LOSS = Kind(
+    "loss", "keras.losses.*", r"keras\.losses\.[a-zA-Z]\w*", ("losses.Loss",),
+    ("y_true", "y_pred"), "keras.src.losses",
+)  # fmt: skip
+METRIC = Kind("metric", "keras.metrics.*", rf"keras\.metrics\.{_CLASS}", ("metrics.Metric",))
+CALLBACK = Kind(
+    "callback that keeps to the run folder", "those of keras.callbacks that neither send nor run",
+    r"keras\.callbacks\.(EarlyStopping|History|LearningRateScheduler|ProgbarLogger"
+    r"|ReduceLROnPlateau|SwapEMAWeights|TerminateOnNaN|BackupAndRestore|CSVLogger|ModelCheckpoint"
+    r"|TensorBoard)",
+    ("callbacks.Callback",),
+)  # fmt: skip
+LAYER = Kind(
+    "layer", "keras.layers.*", rf"keras\.layers\.(?!({_CODE})$){_CLASS}|keras\.Input",
+    ("layers.Layer",), ("shape",), "keras.src.layers.core.input_layer",
+)  # fmt: skip
+PART = Kind(
+    "part of a layer", "keras.initializers.*, keras.regularizers.*, keras.constraints.*",
+    r"keras\.(initializers|regularizers|constraints)\.[a-zA-Z]\w*"
+    rf"|keras\.dtype_policies\.{_CLASS}|keras\.random\.SeedGenerator",
+    ("initializers.Initializer", "regularizers.Regularizer", "constraints.Constraint",
+     "dtype_policies.DTypePolicy", "random.SeedGenerator"),
+)  # fmt: skip
+ACTIVATION = Kind(
+    "activation", "keras.activations.*", r"keras\.activations\.[a-z]\w*", (), ("x",),
+    "keras.src.activations",
+)  # fmt: skip
+
+#: What is called at each key.
+PLACES = {
+    "model": MODEL, "dataset": DATASET, "dataset.augment": AUGMENT, "strategy": STRATEGY,
+    "launcher": LAUNCHER, "optimizer": OPTIMIZER, "optimizer.schedule": SCHEDULE,
+    "trainer.loss": LOSS, "trainer.metrics": METRIC, "trainer.callbacks": CALLBACK,
+}  # fmt: skip
+#: What may be an argument of what is called.
+ARGUMENTS = (MODEL, LAYER, PART, ACTIVATION, OPTIMIZER, SCHEDULE, LOSS, METRIC)
+_EVERY = (*PLACES.values(), LAYER, PART, ACTIVATION)
+#: Callbacks that write: the argument that says where, and Keras' default of it.
+WRITES = {
+    "BackupAndRestore": ("backup_dir", None),
+    "CSVLogger": ("filename", None),
+    "ModelCheckpoint": ("filepath", None),
+    "TensorBoard": ("log_dir", "logs"),
+}
+
+
+def at(key: str, argument: bool = False) -> tuple[Kind, ...]:
+    """Return the kinds of what may stand at ``key``.
+
+    Args:
+        key: of the node that has ``_target_``.
+        argument: it is an argument of another such node.
+
+    Returns:
+        None at all where nothing is called.
+    """
+    parts = re.sub(r"\[\d+\]", "", key).split(".")
+    if argument and ".".join(parts) not in PLACES:  # `dataset.augment` is both
+        return ARGUMENTS
+    for length in (2, 1):
+        kind = PLACES.get(".".join(parts[:length]))
+        if kind is not None and (length == 2 or len(parts) == 1):
+            return (kind,)
+    return ()
+
+
+def named(target: str, kinds: tuple[Kind, ...]) -> list[Kind]:
+    """Return those of ``kinds`` that a thing called ``target`` may be of."""
+    return [kind for kind in kinds or _EVERY if re.fullmatch(kind.names, target)]
+
+
+def fits(found: Any, target: str, kinds: list[Kind]) -> bool:
+    """Say whether what was found by the name ``target`` is of one of ``kinds``.
+
+    dtrain's own names are written out above, and need no look.
+    """
+    return target.startswith("dtrain.") or any(_is(found, kind) for kind in kinds)
+
+
+def _is(found: Any, kind: Kind) -> bool:
+    if inspect.isclass(found):
+        bases = tuple(_keras(base) for base in kind.bases)
+        return issubclass(found, bases)
+    if kind.first is None or not inspect.isfunction(found):
+        return False
+    first = tuple(inspect.signature(found).parameters)[: len(kind.first)]
+    return first == kind.first and f"{found.__module__}.".startswith(f"{kind.home}.")
+
+
+def _keras(name: str) -> Any:
+    found: Any = sys.modules["keras"]
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found

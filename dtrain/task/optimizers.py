@@ -1,0 +1,114 @@
+"""All optimizers of a model: that of ``compile``, and those that a class of the user's own adds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import keras
+import tensorflow as tf
+
+from dtrain.errors import UsageError
+
+if TYPE_CHECKING:
+    from dtrain.task.strategies import Strategy
+
+
+def named(model: keras.Model) -> dict[str, keras.optimizers.Optimizer]:
+    """Return the optimizers of a model, each once, by paths that are the same in every process.
+
+    ``optimizer`` is that of ``compile``. Any other has the path of attributes, indices and keys
+    that lead to it: ``d_optimizer``, ``optimizers/0``, ``generator/optimizer``. Of those only the
+    ones that have been built have a state.
+    """
+    found: dict[str, keras.optimizers.Optimizer] = {}
+    if model.optimizer is not None:
+        found["optimizer"] = model.optimizer
+    known = {id(optimizer) for optimizer in found.values()}
+    for path, optimizer in _walk(model, "", set()):
+        if id(optimizer) not in known:
+            known.add(id(optimizer))
+            found[path] = optimizer
+    return found
+
+
+def _walk(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, keras.optimizers.Optimizer):
+        yield path, value
+        return
+    if isinstance(value, keras.Layer):
+        # Keras' own lists of layers come last: a layer has the name of its attribute where it can.
+        items: Any = sorted(vars(value).items(), key=lambda item: (item[0][0] == "_", item[0]))
+    elif isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list | tuple):
+        items = enumerate(value)
+    else:
+        return
+    if id(value) not in seen:
+        seen.add(id(value))
+        for name, item in items:
+            yield from _walk(item, f"{path}/{name}" if path else str(name), seen)
+
+
+def build(model: keras.Model, strategy: Strategy, example: tuple[Any, ...]) -> None:
+    """Make the slots of all optimizers, and prepare them all for the strategy's replicas.
+
+    Which variables an optimizer other than that of ``compile`` updates is known only to the
+    model's ``train_step``. It is traced once for that, and nothing of it is run: made by the first
+    step, the slots would be too late for a checkpoint, and replicas may make no variables.
+
+    Args:
+        model: built and compiled.
+        strategy: it runs on; inside its :meth:`~Strategy.optimizer_scope`.
+        example: one, as the input gives it.
+
+    Raises:
+        UsageError: the strategy is not for several optimizers.
+    """
+    everything = named(model)
+    main = everything.pop("optimizer", None)
+    if main is not None:
+        main.build(model.trainable_variables)
+    if everything and type(model).train_step is not keras.Model.train_step:
+        for optimizer, variables in _applied(model, strategy, example):
+            if not optimizer.built:
+                optimizer.build(variables)
+    others = {path: optimizer for path, optimizer in everything.items() if optimizer.built}
+    if others and not strategy.several_optimizers:
+        raise UsageError(
+            "strategy", type(strategy).__name__,
+            f"the model has more than one optimizer ({', '.join(others)}), and only that of "
+            "compile would be right on it",
+            "default, one_device, mirrored or multiworker", "strategy=one_device",
+        )  # fmt: skip
+    for optimizer in (main, *others.values()):
+        if optimizer is not None:
+            strategy.prepare(optimizer)
+
+
+def _applied(
+    model: keras.Model, strategy: Strategy, example: tuple[Any, ...]
+) -> list[tuple[keras.optimizers.Optimizer, list[keras.Variable]]]:
+    """Return the optimizers that ``train_step`` applies, each with the variables that it gets."""
+    optimizers = list(named(model).values())
+    given: list[dict[int, keras.Variable]] = [{} for _ in optimizers]
+
+    def catch(optimizer: keras.optimizers.Optimizer, found: dict[int, keras.Variable]) -> Any:
+        def apply(grads: Any, trainable_variables: Any = None) -> Any:
+            variables = trainable_variables or model.trainable_variables
+            found.update({id(variable): variable for variable in variables})
+            return optimizer.iterations
+
+        return apply
+
+    for optimizer, found in zip(optimizers, given, strict=True):
+        optimizer.apply = catch(optimizer, found)
+    try:
+        step = tf.function(lambda data: strategy.run(model.train_step, data), autograph=False)
+        step.get_concrete_function(tuple(tf.convert_to_tensor(part) for part in example))
+    finally:
+        for optimizer in optimizers:
+            del optimizer.apply
+    pairs = zip(optimizers, given, strict=True)
+    return [(optimizer, list(found.values())) for optimizer, found in pairs if found]

@@ -1,0 +1,52 @@
+"""One pass over the validation examples, in calls of about a second."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from dtrain.task.schedule import Schedule
+from dtrain.task.steps import Steps
+from dtrain.task.strategies import Strategy
+from dtrain.task.sums import Sums
+
+#: The host is back from TensorFlow at least this often, in seconds.
+CALL_SECONDS = 1.0
+
+
+def evaluate(
+    strategy: Strategy,
+    steps: Steps,
+    schedule: Schedule,
+    leads: bool,
+    stopping: Callable[[], bool],
+    report: Callable[[Sums], None],
+) -> Sums | None:
+    """Evaluate every validation example once.
+
+    Args:
+        strategy: agrees with the other tasks, before each call.
+        steps: the compiled functions.
+        schedule: says how many examples there are.
+        leads: whether this task says how many steps a call has.
+        stopping: says whether this task was asked to stop.
+        report: called with what was evaluated so far.
+
+    Returns:
+        The sums; None where any task was asked to stop before the last call.
+    """
+    full, rest = divmod(schedule.validation_examples, steps.evaluation_examples)
+    sums, done, count = Sums(), 0, 1
+    while done < full + bool(rest):
+        agreed, stop = strategy.agree([count if leads else 0, stopping()])
+        if stop:
+            return None
+        now = min(int(agreed), full - done)  # 0: only the rest is left
+        begin = time.perf_counter()
+        sums.add(steps.evaluate(now, 0 if now else rest))
+        seconds = (time.perf_counter() - begin) / max(1, now)
+        done += max(1, now)
+        count = min(max(1, int(CALL_SECONDS / max(seconds, 1e-3))), steps.max_steps)
+        if now:
+            report(sums)
+    return sums

@@ -1,0 +1,112 @@
+"""What a command does while nothing has begun, and once its terminal is gone. Imports no library.
+
+A terminal that is closed, or a pipe that nobody reads, must not end a command that trains: what it
+prints is lost, and no more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from dtrain import errors
+
+#: Signals that ask a command, or a task, to save and end.
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP)
+
+
+def stops() -> list[signal.Signals]:
+    """Return the signals that ask this process to stop: SIGHUP is none under ``nohup``."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [number for number in STOPS if number != signal.SIGHUP or not ignored]
+
+
+def name(number: int) -> str:
+    """Return what a signal is called: those from 32 on have no names of their own."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"SIGRTMIN+{number - signal.SIGRTMIN}"
+
+
+@contextlib.contextmanager
+def interrupting() -> Iterator[None]:
+    """Have every request to stop raise KeyboardInterrupt, as Ctrl-C does."""
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in stops()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def stopped(arguments: list[str]) -> int:
+    """Return the exit code of a command that was asked to stop before it had begun anything.
+
+    Args:
+        arguments: its words.
+    """
+    for word in arguments:
+        key, _, value = word.partition("=")
+        if key == "resume" and (Path(value.strip("'\"")) / "checkpoints" / "latest").is_file():
+            return errors.INTERRUPTED  # there is something to resume from, as before
+    return errors.FAILED
+
+
+class _Lasting:
+    """A text stream; what it cannot write any more is dropped.
+
+    Args:
+        stream: standard output or standard error.
+    """
+
+    def __init__(self, stream: Any):
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write ``text``, or drop it."""
+        try:
+            self._stream.write(text)
+        except OSError:
+            self._give_up()
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush what was written, or drop it."""
+        try:
+            self._stream.flush()
+        except OSError:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        # Whoever writes to the descriptor itself, and Python at its end, are not to fail either.
+        with contextlib.suppress(OSError):
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, self._stream.fileno())
+            os.close(null)
+
+
+@contextlib.contextmanager
+def lasting() -> Iterator[None]:
+    """Let standard output and error outlive what they lead to."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (stream and _Lasting(stream) for stream in before)
+    try:
+        yield
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        sys.stdout, sys.stderr = before

@@ -1,0 +1,122 @@
+"""A resume that is hit at each of its file operations: nothing that was there is lost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dtrain.controller import before
+from tests.hostile import project
+from tests.hostile.project import Home, hashes
+
+server, home = project.server, project.home
+
+KINDS = ("SIGKILL", "SIGTERM", "SIGINT", "error")
+#: Of the default suite: moments, as parts of all of a command.
+SOME = {
+    "SIGKILL": (0.35, 0.6, 0.85),
+    "SIGTERM": (0.5,),
+    "SIGINT": (0.6,),
+    "error": (0.45, 0.7),
+}
+
+
+def lines(journal: Path) -> list[bytes]:
+    return journal.read_bytes().splitlines() if journal.is_file() else []
+
+
+def began(run: Path, kept: Path) -> bool:
+    """Whether a task has reported that it trains."""
+    return any(
+        b'"start"' in line
+        for journal in run.rglob("journal.jsonl")
+        if ".before" not in journal.parts
+        for line in set(lines(journal)) - set(lines(kept / journal.relative_to(run)))
+        - set(lines(journal.parent / ".before" / "journal.jsonl"))
+    )  # fmt: skip
+
+
+def hit(home: Home, folder: str, how: str, kind: str, at: int) -> int:
+    """Resume, and be hit once; return how many operations there were."""
+    run, kept = home.project / folder, home.path / "kept"
+    shutil.rmtree(kept, ignore_errors=True)
+    shutil.copytree(run, kept, symlinks=True)
+    first = hashes(run)
+    key = "sweep.resume" if folder.startswith("sweep") else "resume"
+    more = [] if folder.startswith("sweep") else ["trainer.epochs=5"]
+    try:
+        code, output = home(f"{key}={run}", *more, environment={"QUICK": how}, fault=(at, kind))
+        count = home.server.count
+        trained = began(run, kept)
+        if kind == "error" and code in (1, 2):
+            assert "No space left on device" in output or "mine.small: lost" in output, output
+            assert "error: " in output
+        for name, data in ((n, (kept / n)) for n in first if not n.endswith("/")):
+            if trained or "logs/" in name:
+                continue
+            path = run / name
+            there = [path, path.parent / before.FOLDER / path.name]
+            assert any(p.is_file() and p.read_bytes() == data.read_bytes() for p in there), name
+        # What a killed command has left is put right by the next, whatever becomes of that.
+        refused, output = home(f"{key}={run}", "seed=99")
+        assert refused == 2, output
+        if folder.startswith("sweep"):
+            for job in sorted(run.glob("[0-9]*")):
+                home(f"resume={job}", "seed=99")
+        assert not list(run.rglob(".before")), (kind, at)
+        now = hashes(run)
+        for name, value in first.items():
+            file = run / name
+            if "logs/" in name and file.is_file():
+                assert file.read_bytes().startswith((kept / name).read_bytes())
+            elif not trained:
+                assert now.get(name) == value, (kind, at, name, output)
+            elif "checkpoints" in name:
+                assert now[name] == value
+            elif name.endswith("journal.jsonl"):
+                steps = checkpointed(kept / name)
+                assert steps <= set(lines(file)), (kind, at, name)
+        return count
+    finally:
+        shutil.rmtree(run)
+        shutil.copytree(kept, run, symlinks=True)
+
+
+def checkpointed(journal: Path) -> set[bytes]:
+    """Return the lines that a resume keeps: up to the newest checkpoint."""
+    last = max((int(p.name) for p in (journal.parent / "checkpoints").glob("[0-9]*")), default=0)
+    found = set()
+    for line in lines(journal):
+        event: dict[str, Any] = json.loads(line)
+        if event["event"] in ("start", "metrics") and event.get("step", 0) <= last:
+            found.add(line)
+    return found
+
+
+CASES = [
+    ("interrupted", "refuse"), ("interrupted", ""), ("finished", "refuse"), ("failed", "crash"),
+    ("sweep-interrupted", "refuse"), ("sweep-interrupted", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_some_moments(home: Home, kind: str) -> None:
+    for number, part in enumerate(SOME[kind]):
+        folder, how = CASES[(number + KINDS.index(kind)) % 2 * 4]
+        total = hit(home, folder, how, kind, 10**9)
+        assert total > 30
+        hit(home, folder, how, kind, int(part * total))
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("folder", "how"), CASES)
+def test_each_moment(home: Home, folder: str, how: str, kind: str) -> None:
+    at, total = 1, hit(home, folder, how, kind, 10**9)
+    while at <= total + 3:  # threads do them in another order each time
+        total = max(total, hit(home, folder, how, kind, at))
+        at += 1 if folder in ("interrupted", "finished") else 3

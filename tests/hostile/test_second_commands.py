@@ -1,0 +1,411 @@
+"""Second commands that fail, on runs and sweeps of all kinds: nothing that was there is lost."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dtrain import errors
+from dtrain.rundir import RunDir
+from tests.hostile import project
+from tests.hostile.project import RUNS, SWEEPS, WORDS, Home, hashes
+
+server, home = project.server, project.home
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A second command.
+
+    Attributes:
+        arguments: ``{run}`` stands for the folder.
+        code: of the command.
+        how: the tasks fail (:mod:`tests.hostile.second`).
+        here: it is typed in the project; otherwise in an empty folder.
+        change: done to the project before, and taken back.
+        absent: modules that are not installed.
+        logs: of the run may have grown.
+        says: part of the output.
+    """
+
+    arguments: str
+    code: int | tuple[int, ...] = errors.USAGE
+    how: str = ""
+    here: bool = True
+    change: Callable[[Path], None] | None = None
+    absent: tuple[str, ...] = ()
+    logs: bool = False
+    says: str = "error: "
+
+
+def without_data(project: Path) -> None:
+    (project / "data.csv").unlink()
+
+
+def with_less_data(project: Path) -> None:
+    (project / "data.csv").write_text("a,b\n")
+
+
+def with_other_columns(project: Path) -> None:
+    (project / "data.csv").write_text("a,b,label\nx,y,z\n")
+
+
+RESUMES = {
+    # What only the task finds: the user's module is not there, a function lost an argument, ...
+    "elsewhere": Case("resume={run}", how="refuse", here=False, says="mine.small: lost"),
+    "refused": Case("resume={run}", how="refuse", says="mine.small: lost"),
+    "refused, more epochs": Case("resume={run} trainer.epochs=9", how="refuse"),
+    "refused, no reason": Case("resume={run}", how="exit", says="the task begins"),
+    "refused, restarts": Case("resume={run} launcher.max_restarts=2", how="refuse"),
+    "crash": Case("resume={run}", 1, "crash", logs=True, says="mine.small: lost"),
+    "crash, restarts": Case("resume={run} launcher.max_restarts=2", 1, "crash", logs=True),
+    "torn journal": Case("resume={run}", 1, "torn", logs=True),
+    "killed": Case("resume={run}", 1, "die", logs=True, says="SIGKILL"),
+    "SIGINT": Case("resume={run}", 75, "SIGINT", logs=True, says="KILLED"),
+    "SIGTERM": Case("resume={run}", 75, "SIGTERM", logs=True, says="KILLED"),
+    "launcher refuses": Case("resume={run}", how="start-usage", says="worker-0"),
+    "launcher fails": Case("resume={run}", 1, "start-training", says="no 2 free ports"),
+    "no processes": Case("resume={run}", 1, "start-os", says="temporarily unavailable"),
+    "other names": Case("resume={run} name=other", how="refuse"),
+    # What the command finds.
+    "unknown key": Case("resume={run} trainer.epoch=3"),
+    "unknown key added": Case("resume={run} +trainer.epoch=3"),
+    "unknown group": Case("resume={run} optimizer=best"),
+    "no number": Case("resume={run} trainer.epochs=many"),
+    "out of range": Case("resume={run} trainer.epochs=0"),
+    "bad syntax": Case("resume={run} trainer.epochs=[1"),
+    "other seed": Case("resume={run} seed=1"),
+    "other data": Case("resume={run} dataset=digits"),
+    "other batch": Case("resume={run} trainer.batch_size=8"),
+    "other model": Case("resume={run} model=mlp"),
+    "other loss": Case("resume={run} trainer.loss=mse"),
+    "other optimizer": Case("resume={run} optimizer=sgd"),
+    "no gpu": Case("resume={run} hardware=gpu"),
+    "no tpu": Case("resume={run} strategy=tpu"),
+    "no mesh": Case("resume={run} strategy=model_parallel strategy.mesh.model=77"),
+    "too many workers": Case("resume={run} strategy=multiworker strategy.workers=900"),
+    "no cluster": Case("resume={run} strategy=multiworker launcher=env"),
+    "no target": Case("resume={run} launcher._target_=os.system"),
+    "no preset folder": Case("resume={run} --config-dir /nowhere/at/all"),
+    "fork as well": Case("resume={run} fork={run}"),
+    "no data": Case("resume={run}", change=without_data),
+    "less data": Case("resume={run}", change=with_less_data),
+    "other columns": Case("resume={run}", change=with_other_columns),
+    "dry run": Case("resume={run} dry_run=true", 0, says="nothing was started"),
+    "as a sweep": Case("-m resume={run}"),
+    "as many": Case("-m resume={run} trainer.epochs=4,5"),
+    "as a sweep's": Case("sweep.resume={run}"),
+    "auto of another": Case("resume=auto seed=many"),
+    "help": Case("resume={run} --cfg job", 0, says="trainer"),
+    "a name of a path": Case("fork={run} name=../../x", here=False),
+    "a name of a file": Case("fork={run} name=a/b", here=False),
+    "an empty name": Case("fork={run} name=''", here=False),
+    "a dot as a name": Case("fork={run} name=.", how="refuse", here=False),
+    "a fork that is refused": Case("fork={run} output_dir={run}", how="refuse", here=False),
+    "a fork of no step": Case("fork={run}/checkpoints/77", here=False),
+    "a folder below": Case("resume={run}/logs"),
+    "a file": Case("resume={run}/config.yaml"),
+    "a file in the place of outputs": Case("fork={run} output_dir={run}/config.yaml"),
+    "a sweep inside": Case(
+        "-m fork={run} output_dir={run} trainer.epochs=9,10", how="refuse", says="mine.small: lost"
+    ),
+    "relative": Case("resume=../{name}", how="refuse", says="mine.small: lost", here=True),
+}  # fmt: skip
+
+SWEEP_RESUMES = {
+    "elsewhere": Case("sweep.resume={run}", how="refuse", here=False, says="mine.small: lost"),
+    "refused": Case("sweep.resume={run}", how="refuse", says="mine.small: lost"),
+    "refused, one at a time": Case("sweep.resume={run} sweep.parallel=1", how="refuse"),
+    "refused, at the first": Case("sweep.resume={run} sweep.fail_fast=true", how="refuse"),
+    "refused, no reason": Case("sweep.resume={run}", how="exit"),
+    "launcher refuses": Case("sweep.resume={run}", how="start-usage", says="worker-0"),
+    "crash": Case("sweep.resume={run}", 1, "crash", logs=True, says="mine.small: lost"),
+    "torn journal": Case("sweep.resume={run}", 1, "torn", logs=True, says="failed: chief-0"),
+    "killed": Case("sweep.resume={run}", 1, "die", logs=True, says="SIGKILL"),
+    "SIGINT": Case("sweep.resume={run}", (1, 75), "SIGINT", logs=True, says="sweep folder"),
+    "SIGTERM": Case("sweep.resume={run}", (1, 75), "SIGTERM", logs=True, says="sweep folder"),
+    "launcher fails": Case("sweep.resume={run}", 1, "start-training", says="no 2 free ports"),
+    "no processes": Case("sweep.resume={run}", 1, "start-os", says="temporarily unavailable"),
+    "other jobs": Case("sweep.resume={run} seed=7,8"),
+    "other epochs": Case("sweep.resume={run} trainer.epochs=7"),
+    "unknown key": Case("sweep.resume={run} sweep.parallle=1"),
+    "no number": Case("sweep.resume={run} sweep.parallel=many"),
+    "out of range": Case("sweep.resume={run} sweep.parallel=0"),
+    "no baseline": Case("sweep.resume={run} sweep.baseline=seed=99"),
+    "no data": Case("sweep.resume={run}", change=without_data),
+    "less data": Case("sweep.resume={run}", change=with_less_data),
+    "no preset folder": Case("sweep.resume={run} --config-dir /nowhere/at/all"),
+    "dry run": Case("sweep.resume={run} dry_run=true", 0, says="nothing was started"),
+    "as a run's": Case("resume={run}"),
+    "as a fork": Case("fork={run}"),
+    "resume as well": Case("sweep.resume={run} resume={run}/0"),
+    "a job of it as a sweep's": Case("sweep.resume={run}/0"),
+    "a job of it": Case("resume={run}/0", how="refuse", says="mine.small: lost"),
+    "a job of it, crash": Case("resume={run}/0", 1, "crash", logs=True),
+    "a job of it, elsewhere": Case("resume={run}/0 seed=9", here=False),
+    "a sweep inside": Case(
+        "-m fork={run}/0 output_dir={run} trainer.epochs=9,10", how="refuse"
+    ),
+    "relative": Case("sweep.resume=../{name}", how="refuse"),
+}  # fmt: skip
+
+
+def sample(folders: tuple[str, ...], cases: dict[str, Case]) -> list[Any]:
+    """Give what tasks find, and a third of the rest, with one folder each to the default suite."""
+    found = []
+    for index, name in enumerate(cases):
+        for number, folder in enumerate(folders):
+            chosen = number == index % len(folders) and (cases[name].how or index % 3 == 0)
+            marks = () if chosen else (pytest.mark.faults,)
+            found.append(pytest.param(folder, name, marks=marks, id=f"{folder}-{name}"))
+    return found
+
+
+def check(home: Home, folder: str, case: Case) -> None:
+    run = home.project / folder
+    kept = home.path / "kept"
+    shutil.rmtree(kept, ignore_errors=True)
+    shutil.copytree(home.project, kept, symlinks=True)
+    cwd = home.project if case.here else home.elsewhere
+    if "../{name}" in case.arguments:
+        cwd = home.project / "cd"
+        cwd.mkdir(exist_ok=True)
+    before = hashes(run)
+    if case.change is not None:
+        case.change(home.project)
+    arguments = [part.format(run=run, name=folder) for part in case.arguments.split()]
+    try:
+        code, output = home(
+            *arguments, cwd=cwd, environment={"QUICK": case.how}, absent=case.absent
+        )
+        now = hashes(run)
+        nothing_to_do = folder == "sweep" and code == errors.OK  # all its jobs are done
+        if not nothing_to_do:
+            codes = case.code if isinstance(case.code, tuple) else (case.code,)
+            assert code in codes, output
+            assert case.says in output
+            for name in [name for name in now if case.logs and "logs/" in name]:
+                old, new = kept / folder / name, run / name
+                if new.is_file() and old.is_file():
+                    assert new.read_bytes().startswith(old.read_bytes())
+                    now[name] = before[name]
+            if code == errors.USAGE:
+                assert now == before, output
+            else:  # of a job that had none there is a result now, or a folder
+                assert before.items() <= now.items(), output
+        else:
+            jobs = {k: v for k, v in before.items() if k.split("/")[0].isdigit()}
+            assert jobs.items() <= now.items(), output
+        assert not list(home.elsewhere.iterdir()), "left over"
+        if code == errors.USAGE:
+            assert not list(home.project.glob("outputs/**/config.yaml"))
+    finally:
+        for leftover in home.elsewhere.iterdir():
+            shutil.rmtree(leftover)
+        shutil.rmtree(home.project)
+        shutil.copytree(kept, home.project, symlinks=True)
+
+
+@pytest.mark.parametrize(("folder", "name"), sample(RUNS, RESUMES))
+def test_a_second_command_on_a_run(home: Home, folder: str, name: str) -> None:
+    check(home, folder, RESUMES[name])
+
+
+@pytest.mark.parametrize(("folder", "name"), sample(SWEEPS[1:], SWEEP_RESUMES))
+def test_a_second_command_on_a_sweep(home: Home, folder: str, name: str) -> None:
+    check(home, folder, SWEEP_RESUMES[name])
+
+
+def damage_with(data: bytes | None) -> Callable[[Path], None]:
+    """Return what puts something in the place of a file; None for what is no file at all."""
+
+    def act(path: Path) -> None:
+        path.unlink()
+        if data is not None:
+            path.write_bytes(data)
+
+    return act
+
+
+def link(path: Path) -> None:
+    path.rename(path.parents[1] / "aside")
+    path.symlink_to(path.parents[1] / "aside")
+
+
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def folder_instead(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGES = {
+    "gone": damage_with(None),
+    "empty": damage_with(b""),
+    "half": lambda path: path.write_bytes(path.read_bytes()[:20]),
+    "a list": damage_with(b"[1, 2]\n"),
+    "a number": damage_with(b"7\n"),
+    "binary": damage_with(bytes(range(256))),
+    "deep": damage_with(b"[" * 100_000),
+    "aliases": damage_with(b"a: &a [1]\nb: [*a, *a]\n"),
+    "a link": link,
+    "a pipe": pipe,
+    "a folder": folder_instead,
+}
+PLACES = (
+    ("finished", "config.yaml"), ("finished", "command.json"), ("finished", ".lock"),
+    ("sweep-failed", "sweep.json"),
+)  # fmt: skip
+#: What dtrain makes anew, or does without.
+HARMLESS = {(".lock", each) for each in DAMAGES if each not in ("a link", "a pipe", "a folder")}
+
+
+def damages() -> list[Any]:
+    """Give each kind of damage at one place to the default suite."""
+    return [
+        pytest.param(*place, damage, marks=() if (i + j) % 4 == 0 else (pytest.mark.faults,))
+        for i, place in enumerate(PLACES)
+        for j, damage in enumerate(DAMAGES)
+    ]
+
+
+@pytest.mark.parametrize(("folder", "name", "damage"), damages())
+def test_a_damaged_folder_stays_as_it_is(
+    home: Home, tmp_path: Path, folder: str, name: str, damage: str
+) -> None:
+    run = tmp_path / folder
+    shutil.copytree(home.project / folder, run)
+    DAMAGES[damage](run / name)
+    before = hashes(run)
+    key = "sweep.resume" if folder.startswith("sweep") else "resume"
+    code, output = home(f"{key}={run}", environment={"QUICK": "refuse"})
+    assert code == errors.USAGE, output
+    assert "mine.small: lost" in output or (name, damage) not in HARMLESS
+    assert str(run) in output or "mine.small: lost" in output
+    assert hashes(run) == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["resume={run}", "resume={run} dry_run=true", "sweep.resume={sweep}",
+     "sweep.resume={sweep} dry_run=true", "resume={sweep}/0"],
+)  # fmt: skip
+def test_two_commands_at_once(home: Home, words: str) -> None:
+    """The second one is refused, or only looks; the first one has the folder and is not hurt."""
+    run, sweep = home.project / "interrupted", home.project / "sweep-failed"
+    locks = [RunDir(path).lock() for path in (run, sweep, sweep / "0")]
+    assert None not in locks
+    before = hashes(run), hashes(sweep)
+    code, output = home(*words.format(run=run, sweep=sweep).split())
+    for lock in locks:
+        os.close(lock)  # type: ignore[arg-type]
+    if words == "resume={run} dry_run=true":
+        assert code == errors.OK, output
+    else:
+        assert code == errors.USAGE and f"process {os.getpid()} is at work" in output, output
+    assert (hashes(run), hashes(sweep)) == before
+
+
+def test_auto_passes_over_what_others_have_spoilt(home: Home) -> None:
+    """Of runs beside, of which one is damaged: the one of this command is resumed."""
+    outputs = home.elsewhere / "outputs"
+    words = (*WORDS, f"dataset.path={home.project}/data.csv", "resume=auto")
+    try:
+        code, output = home(*words, cwd=home.elsewhere, environment={"QUICK_LAST": "crash"})
+        assert code == errors.FAILED, output
+        [command] = outputs.glob("*/*/command.json")
+        spoilt = command.parent.with_name("99-99-99_zz")
+        for number, data in enumerate((b"{", b"[]", b"[" * 100_000, b"\xff", b'{"overrides": 1}')):
+            other = spoilt.with_name(f"{spoilt.name}{number}")
+            other.mkdir()
+            (other / "command.json").write_bytes(data)
+        hostile = spoilt.with_name(f"{spoilt.name}-link")
+        shutil.copytree(command.parent, hostile)
+        (hostile / "config.yaml").unlink()
+        (hostile / "config.yaml").symlink_to(home.project / "data.csv")
+        code, output = home(*words, cwd=home.elsewhere)
+        assert code == errors.OK, output
+        assert output.count("resume=auto: passed over ") == 6
+        assert f"resume=auto: {command.parent}" in output
+        assert hostile.joinpath("config.yaml").is_symlink()
+        assert (home.project / "data.csv").read_text().startswith("a,b,label")
+    finally:
+        shutil.rmtree(outputs)
+
+
+def test_a_sweep_without_optuna(home: Home) -> None:
+    before = hashes(home.project / "sweep-failed")
+    code, output = home(
+        f"sweep.resume={home.project}/sweep-failed", "hydra/sweeper=optuna", absent=("optuna",)
+    )
+    assert code == errors.USAGE, output
+    code, output = home(
+        "-m", *WORDS, f"dataset.path={home.project}/data.csv", "hydra/sweeper=optuna",
+        "seed=interval(1,9)", absent=("optuna",),
+    )  # fmt: skip
+    assert code == errors.USAGE and "Optuna is not installed" in output, output
+    assert hashes(home.project / "sweep-failed") == before
+    assert not (home.project / "outputs").exists()
+
+
+def test_a_name_that_is_a_file_s(home: Home) -> None:
+    """The folder is made beside it, and the file is not touched."""
+    words = (*WORDS, f"dataset.path={home.project}/data.csv", "name=taken", "output_dir=out")
+    (home.elsewhere / "out").write_text("mine")
+    code, output = home(*words, cwd=home.elsewhere)
+    assert code == errors.USAGE and "output_dir=" in output, output
+    assert (home.elsewhere / "out").read_text() == "mine"
+    (home.elsewhere / "out").unlink()
+
+
+def test_a_refused_new_run_or_sweep_leaves_nothing(home: Home) -> None:
+    words = (*WORDS, f"dataset.path={home.project}/data.csv")
+    for more in ((), ("-m", "seed=1,2"), ("-m", "seed=1,2", "sweep.fail_fast=true")):
+        given = (*more[:1], *words, *more[1:])
+        code, output = home(*given, cwd=home.elsewhere, environment={"QUICK": "refuse"})
+        assert code == errors.USAGE or "sweep.fail_fast=true" in more, output
+        left = list(home.elsewhere.iterdir())
+        if code == errors.USAGE:
+            assert not left, output
+        for path in left:
+            shutil.rmtree(path)
+
+
+def test_a_folder_of_the_user_s_stays(home: Home) -> None:
+    """What was made before the command is not removed with the run that is in it."""
+    (home.elsewhere / "mine" / "sub").mkdir(parents=True)
+    words = (*WORDS, f"dataset.path={home.project}/data.csv", "output_dir=mine/sub")
+    code, output = home(*words, cwd=home.elsewhere, environment={"QUICK": "refuse"})
+    assert code == errors.USAGE, output
+    assert (home.elsewhere / "mine" / "sub").is_dir()
+    assert not list((home.elsewhere / "mine" / "sub").iterdir())
+    shutil.rmtree(home.elsewhere / "mine")
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", ".", "..", "''", "a\tb", "x" * 300])
+@pytest.mark.parametrize("sweep", [False, pytest.param(True, marks=pytest.mark.faults)])
+def test_a_name_is_a_file_name(home: Home, name: str, sweep: bool) -> None:
+    given = [*WORDS, f"dataset.path={home.project}/data.csv", f"name={name}"]
+    given = ["-m", *given, "seed=1,2"] if sweep else given
+    code, output = home(*given, cwd=home.elsewhere)
+    assert code == errors.USAGE, output
+    assert "name" in output
+    assert not list(home.elsewhere.iterdir()) and not (home.path / "x").exists()
+
+
+def test_a_name_by_interpolation(home: Home) -> None:
+    given = (*WORDS, f"dataset.path={home.project}/data.csv", "name=${dataset.path}")
+    for words in (given, ("-m", *given, "seed=1,2"), ("-m", *given[:-1], "name=a,b/c")):
+        code, output = home(*words, cwd=home.elsewhere)
+        assert code == errors.USAGE, output
+        assert "is not one file name" in output or "is not the name of a folder" in output, output
+        assert not list(home.elsewhere.iterdir())

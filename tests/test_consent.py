@@ -1,0 +1,165 @@
+"""What a configuration may read of the environment, and whose a run folder is."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from dtrain.controller import consent
+from dtrain.errors import UsageError
+
+
+@pytest.fixture(autouse=True)
+def _command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANARY", "the canary")
+    monkeypatch.delenv("DTRAIN_ENV", raising=False)
+    consent.begin([], None)
+
+
+def read(text: str) -> Any:
+    return OmegaConf.to_container(
+        OmegaConf.create({"a": text, "b": "oc", "c": "CANARY"}), resolve=True
+    )["a"]
+
+
+#: Ways to write one variable.
+WRITTEN = [
+    "${oc.env:CANARY}", "${oc.env: 'CANARY' }", '${oc.env:"CANARY"}', "${oc.env:CANARY,x}",
+    "x${oc.env:CANARY}y", "${oc.env:${c}}", "${${b}.env:CANARY}", "${oc.${d}:CANARY}",
+    "${oc.decode:'${oc.env:CANARY}'}", "${oc.select:missing,${oc.env:CANARY}}",
+    "${oc.create:{x:'${oc.env:CANARY}'}}", "${oc.env:CAN${e}}", "${ oc.env : CANARY}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", WRITTEN)
+def test_however_it_is_written(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"a": text, "b": "oc", "c": "CANARY", "d": "env", "e": "ARY"}
+    with pytest.raises(OmegaConfBaseException) as caught:
+        OmegaConf.to_container(OmegaConf.create(config), resolve=True)
+    found = consent.own_error(caught.value)
+    if found is not None:  # else it is no interpolation at all
+        assert "asks for the variable CANARY of your environment" in str(found)
+    assert "the canary" not in str(caught.value)
+    monkeypatch.setenv("DTRAIN_ENV", "OTHER, CANARY")
+    try:
+        assert "the canary" in str(OmegaConf.to_container(OmegaConf.create(config), resolve=True))
+    except OmegaConfBaseException:
+        assert found is None
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "model.x=${oc.env:CANARY}",
+        "model.x='a${oc.env:CANARY,b}'",
+        "model.x='${ oc.env: \"CANARY\"}'",
+    ],
+)
+def test_what_the_user_types_is_read(word: str) -> None:
+    consent.begin([word], None)
+    assert read("${oc.env:CANARY}") == "the canary"
+    assert consent.read == {"CANARY": "the canary"}
+    consent.begin(["model.x=CANARY"], None)
+    assert not consent.allowed("CANARY")
+
+
+def test_files_of_the_users_own(tmp_path: Path) -> None:
+    (tmp_path / "presets" / "model").mkdir(parents=True)
+    (tmp_path / "presets" / "model" / "small.yaml").write_text("x: ${oc.env:CANARY}")
+    (tmp_path / "presets" / "model" / "large.yaml").write_text("${oc.env:HOME}" + " " * 2_000_000)
+    os.mkfifo(tmp_path / "presets" / "pipe.yaml")
+    consent.begin([], str(tmp_path / "presets"))
+    assert consent.allowed("CANARY") and not consent.allowed("HOME")
+
+
+def test_a_variable_of_ours_is_for_configurations() -> None:
+    assert consent.allowed("DTRAIN_SECRET_MODEL_API_KEY")
+
+
+def test_defaults_and_absent_variables() -> None:
+    assert read("${oc.env:ABSENT,x}") == "x"
+    assert read("${oc.env:ABSENT,null}") is None
+    with pytest.raises(OmegaConfBaseException, match="the environment has no variable ABSENT"):
+        read("${oc.env:ABSENT}")
+
+
+def test_a_command_of_ones_own() -> None:
+    words = ["tracking.uri=http://me:${oc.env:CANARY}@host", "seed=1"]
+    command = json.loads(json.dumps(consent.signed(words, None, "http://x")))
+    assert consent.accept("resume", "r", command, ["resume=r"]) == (words, None)
+    assert consent.allowed("CANARY")
+    consent.check_address("http://x")  # of no interest: the words are the user's own
+    assert consent.is_own_address(command, "http://x")
+    assert not consent.is_own_address(command, "http://y")
+    assert consent.is_own_address(command, None) and consent.is_own_address(None, None)
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "another word": {"overrides": ["model.y=${oc.env:CANARY}"]},
+    "a word more": {"overrides": ["model.x=${oc.env:CANARY}", "seed=1"]},
+    "another folder": {"config_dir": "/elsewhere"},
+    "no signature": {"signature": None},
+    "a number": {"signature": 7},
+    "another signature": {"signature": "é"},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_command_from_elsewhere(change: str) -> None:
+    command = {**consent.signed(["model.x=${oc.env:CANARY}"], None, None), **CHANGES[change]}
+    consent.accept("resume", "r", command, ["resume=r"])
+    assert not consent.allowed("CANARY")
+    with pytest.raises(UsageError, match=r"tracking\.uri=http://x: the run folder names it"):
+        consent.check_address("http://x")
+    consent.check_address(None)
+    consent.begin([], None)
+    consent.accept("resume", "r", command, ["resume=r", "tracking=mlflow"])
+    with pytest.raises(UsageError):  # a preset of theirs may name it as well
+        consent.check_address("http://x")
+    # Resumed here they are not the user's own by that.
+    again = consent.signed(command["overrides"], command["config_dir"], "http://x")
+    assert again["signature"] is None and again["uri_signature"] is None
+    consent.begin([], None)
+    consent.accept("resume", "r", command, ["resume=r", "+tracking.uri=http://x"])
+    consent.check_address("http://x")
+    again = consent.signed(command["overrides"], command["config_dir"], "http://x")
+    assert again["signature"] is None and consent.is_own_address(again, "http://x")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        None, [], {}, {"overrides": None}, {"overrides": "seed=1"}, {"overrides": [1]},
+        {"overrides": ["--experimental-rerun=x.pickle"]}, {"overrides": ["seed=1", "-m"]},
+        {"overrides": ["a=\0"]}, {"overrides": [], "config_dir": 3},
+        {"overrides": [], "config_dir": "--experimental-rerun"}, {"overrides": [["seed=1"]]},
+    ],
+)  # fmt: skip
+def test_what_is_no_command(command: Any) -> None:
+    with pytest.raises(UsageError, match=r"resume=r: its command holds .*which is no override"):
+        consent.accept("resume", "r", command, ["resume=r"])
+
+
+def test_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "a" / "b"))
+    signature = consent.signed([], None, None)["signature"]
+    key = tmp_path / "a" / "b" / "dtrain" / "key"
+    assert key.stat().st_mode & 0o777 == 0o600 and len(key.read_bytes()) == 32
+    assert os.listdir(key.parent) == ["key"]
+    assert consent.signed([], None, None)["signature"] == signature
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "c"))
+    assert consent.signed([], None, None)["signature"] != signature
+    key.write_bytes(b"short")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "a" / "b"))
+    assert consent.signed([], None, None)["signature"] is None
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))  # no place for one
+    command = consent.signed(["a=b"], None, None)
+    assert command["signature"] is None
+    assert not consent.is_own(None, None)

@@ -1,0 +1,112 @@
+"""The model that a run leaves: whole or not there, whatever happens while it is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.test_callbacks import tiny
+from tests.test_records import made
+
+
+@pytest.mark.task
+def test_what_is_saved_is_the_model(tmp_path: Path) -> None:
+    import warnings
+
+    import keras
+    import numpy as np
+
+    from dtrain.rundir import RunDir
+    from dtrain.task import final_model
+
+    records, rundir = made(tmp_path / "run"), RunDir(tmp_path / "run")
+    (rundir.path / final_model.SAVING).mkdir()  # a killed task has left it
+    (rundir.path / final_model.SAVING / "model.keras").write_bytes(b"half of")
+    model = tiny()
+    model.fit(np.ones((8, 2)), np.ones((8, 1)), verbose=0)
+    warnings.simplefilter("ignore", DeprecationWarning)  # of what Keras asks of NumPy
+    before = [variable._value for metric in model.metrics for variable in metric.variables]
+    assert any(np.any(value.numpy()) for value in before), "they have counted"
+    final_model.save(model, rundir, records)
+    loaded = keras.models.load_model(rundir.model)
+    for ours, theirs in zip(model.get_weights(), loaded.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    for metric in loaded.metrics:
+        assert not any(np.any(variable.numpy()) for variable in metric.variables)
+    after = [variable._value for metric in model.metrics for variable in metric.variables]
+    assert all(a is b for a, b in zip(before, after, strict=True)), "the model has its own again"
+    assert {path.name for path in rundir.path.iterdir()} == {"journal.jsonl", "model.keras"}
+
+
+@pytest.mark.task
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_model_that_is_half_written_has_no_name(tmp_path: Path, error: BaseException) -> None:
+    from dtrain.rundir import RunDir
+    from dtrain.task import final_model
+
+    records, rundir = made(tmp_path / "run"), RunDir(tmp_path / "run")
+    rundir.model.write_bytes(b"of an earlier start")
+    model = tiny()
+
+    def torn(path: Path) -> None:
+        Path(path).write_bytes(b"half")
+        raise error
+
+    model.save = torn
+    with pytest.raises(type(error)):
+        final_model.save(model, rundir, records)
+    assert rundir.model.read_bytes() == b"of an earlier start"
+
+
+@pytest.mark.task
+def test_a_model_that_keras_cannot_describe_leaves_its_weights(tmp_path: Path) -> None:
+    import warnings
+
+    import keras
+    import numpy as np
+
+    from dtrain import journal
+    from dtrain.rundir import RunDir
+    from dtrain.task import final_model
+
+    class Own(keras.Model):
+        def __init__(self, width: Any):
+            super().__init__()
+            self.layer = keras.layers.Dense(width)
+
+        def call(self, x: Any) -> Any:
+            return self.layer(x)
+
+        def get_config(self) -> Any:
+            raise NotImplementedError("no configuration")
+
+    records, rundir = made(tmp_path / "run"), RunDir(tmp_path / "run")
+    model = Own(2)
+    model(np.ones((1, 3)))
+    warnings.simplefilter("ignore", DeprecationWarning)  # of what Keras asks of NumPy
+    final_model.save(model, rundir, records)
+    names = {path.name for path in rundir.path.iterdir()}
+    assert names == {"journal.jsonl", "model.weights.h5"}
+    [notice] = journal.read(rundir.journal)
+    assert "saved model.weights.h5, not model.keras: no configuration" in notice["message"]
+    again = Own(2)
+    again(np.ones((1, 3)))
+    again.load_weights(rundir.weights)
+
+
+@pytest.mark.task
+def test_a_task_that_keeps_nothing_writes_nothing(tmp_path: Path) -> None:
+    """Nor does it read: with many hosts that would be a copy of the model for each."""
+    import tempfile
+
+    from dtrain.rundir import RunDir
+    from dtrain.task import final_model
+    from dtrain.task.records import Silence
+
+    tempfile.tempdir = str(tmp_path / "absent")
+    model = tiny()
+    model.save = model.save_weights = None
+    final_model.save(model, RunDir(tmp_path), Silence(None))
+    assert list(tmp_path.iterdir()) == []

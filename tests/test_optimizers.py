@@ -1,0 +1,204 @@
+"""Several optimizers in one model: found, saved, restored, and right on replicas, or refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests import warm
+from tests.conftest import Commands
+from tests.test_steps import prepare, settings
+
+GAN = {
+    "model": {"_target_": "tests.test_optimizers.gan"},
+    "trainer": {"loss": "mse", "metrics": []},
+}
+
+
+def gan(input_shape: Any, classes: int, ema: bool = False) -> Any:
+    """Keras' own example of a GAN, in small, with a call."""
+    import keras
+    from keras import layers, ops
+
+    class GAN(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            width = input_shape[0]
+            self.discriminator = keras.Sequential(
+                [keras.Input((width,)), layers.Dense(8, "relu"), layers.Dense(1)]
+            )
+            self.generator = keras.Sequential(
+                [keras.Input((3,)), layers.Dense(8, "relu"), layers.Dense(width)]
+            )
+            self.seeds = keras.random.SeedGenerator(7)
+
+        def compile(self, d_optimizer: Any, g_optimizer: Any, loss_fn: Any) -> None:
+            super().compile()
+            self.d_optimizer = d_optimizer
+            self.parts = {"generator": [g_optimizer]}
+            self.loss_fn = loss_fn
+
+        def call(self, x: Any, training: bool = False) -> Any:
+            return self.discriminator(x, training=training)
+
+        def train_step(self, data: Any) -> Any:
+            import tensorflow as tf
+
+            real = data[0]
+            rows = ops.shape(real)[0]
+            ones, zeros = ops.ones((rows, 1)), ops.zeros((rows, 1))
+            noise = keras.random.normal((rows, 3), seed=self.seeds)
+            made = self.generator(noise)
+            with tf.GradientTape() as tape:
+                d_loss = self.loss_fn(ones, self.discriminator(real))
+                d_loss += self.loss_fn(zeros, self.discriminator(made))
+            weights = self.discriminator.trainable_weights
+            self.d_optimizer.apply_gradients(
+                zip(tape.gradient(d_loss, weights), weights, strict=True)
+            )
+            with tf.GradientTape() as tape:
+                g_loss = self.loss_fn(ones, self.discriminator(self.generator(noise)))
+            weights = self.generator.trainable_weights
+            self.parts["generator"][0].apply(tape.gradient(g_loss, weights), weights)
+            return {"d_loss": d_loss, "g_loss": g_loss, "loss": d_loss + g_loss}
+
+        def test_step(self, data: Any) -> Any:
+            loss = self.loss_fn(ops.ones((ops.shape(data[0])[0], 1)), self.discriminator(data[0]))
+            return {"loss": loss}
+
+    model = GAN()
+    model.compile(
+        keras.optimizers.Adam(0.01, use_ema=ema),
+        keras.optimizers.SGD(0.02, momentum=0.9, clipnorm=0.1),
+        keras.losses.BinaryCrossentropy(from_logits=True),
+    )
+    return model
+
+
+@pytest.mark.task
+def test_all_are_found_each_once() -> None:
+    import keras
+
+    from dtrain.task import optimizers
+
+    made = [keras.optimizers.SGD() for _ in range(5)]
+
+    class Own(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.part = keras.Sequential([keras.layers.Dense(2)])
+            self.part.compile(made[1])
+            self._hidden = made[2]
+            self.many = {"a": [made[3], (made[0], 1)], "b": self}
+            self.again = made[3]
+
+    model = Own()
+    model.compile(made[0])
+    assert optimizers.named(model) == {
+        "optimizer": made[0], "again": made[3], "part/optimizer": made[1], "_hidden": made[2],
+    }  # fmt: skip
+    functional = keras.Sequential([keras.Input((2,)), model.part])
+    functional.compile(optimizer=None)
+    assert list(optimizers.named(functional).values()) == [made[1]]
+
+
+def train(kind: str, devices: int) -> tuple[Any, Any]:
+    """Return the state after 3 steps and after 6."""
+    from dtrain.task import state
+
+    model, strategy, steps, _ = prepare(kind, devices, settings(**GAN))
+    steps.train(3)
+    saved = state.snapshot(model, strategy)
+    steps.train(3)
+    return saved, state.snapshot(model, strategy)
+
+
+def resume(kind: str, devices: int, saved: Any) -> tuple[Any, Any]:
+    """Go on from step 3; return the state that was restored and the last one."""
+    from dtrain.task import state
+
+    model, strategy, steps, _ = prepare(kind, devices, settings(**GAN), start=3)
+    state.restore(model, strategy, saved)
+    restored = state.snapshot(model, strategy)
+    steps.train(3)
+    return restored, state.snapshot(model, strategy)
+
+
+def test_a_gan_goes_on_where_another_process_stopped() -> None:
+    import numpy as np
+
+    saved, expected = warm.call(train, 1, {"kind": "OneDevice", "devices": 1})
+    arguments = {"kind": "OneDevice", "devices": 1, "saved": saved}
+    restored, found = warm.call(resume, 1, arguments)
+    assert restored.keys() == saved.keys() == found.keys() == expected.keys()
+    for name, array in saved.items():
+        np.testing.assert_array_equal(restored[name], array, err_msg=name)
+        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+    slots = [name for name in saved if "momentum" in name or "velocity" in name]
+    assert sum("optimizer/d_optimizer/" in name for name in slots) == 8  # two of each variable
+    assert sum("optimizer/parts/generator/0/" in name for name in slots) == 4
+    changed = [n for n in slots if not np.array_equal(saved[n], expected[n])]
+    assert len([n for n in changed if "rmsprop" not in n]) == 12
+
+    twice = {"kind": "Mirrored", "devices": 2}
+    replicas, _ = warm.call(train, 2, twice)
+    assert replicas.keys() == saved.keys()
+    for name, array in saved.items():
+        np.testing.assert_allclose(replicas[name], array, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.task(devices=2)
+@pytest.mark.parametrize("kind", ["CentralStorage", "LayerPlacement"])
+def test_where_it_would_not_be_right_it_is_refused(kind: str) -> None:
+    from dtrain.errors import UsageError
+    from dtrain.task import strategies
+
+    made = None
+    if kind == "LayerPlacement":
+        made = strategies.LayerPlacement(["CPU:0", "CPU:1"], "auto")
+    with pytest.raises(UsageError, match=f"strategy={kind}: .*d_optimizer, parts/generator/0"):
+        prepare(kind, 2, settings(**GAN), strategy=made)
+
+
+@pytest.mark.task
+def test_a_fork_with_another_second_optimizer() -> None:
+    """What has no array begins as it was made; averages begin with the weights."""
+    import numpy as np
+
+    from dtrain.task import state
+
+    other = {**GAN, "model": {**GAN["model"], "ema": True}}
+    model, strategy, _, _ = prepare("OneDevice", 1, settings(**other))
+    saved = state.snapshot(model, strategy)
+    arrays = {n: a + 1 for n, a in saved.items() if "d_optimizer" not in n}
+    state.restore(model, strategy, arrays, forked=True)
+    found = state.snapshot(model, strategy)
+    averages = [n for n in found if n.endswith("_average")]
+    assert len(averages) == 4 and all("d_optimizer" in name for name in averages)
+    weights = [w.numpy() for w in model.discriminator.trainable_weights]
+    for name, weight in zip(averages, weights, strict=True):
+        np.testing.assert_array_equal(found[name], weight)
+
+
+def test_a_run_of_a_gan(dtrain: Commands, quick: tuple[str, ...], monkeypatch: Any) -> None:
+    from dtrain import checkpoint
+
+    monkeypatch.setenv("DTRAIN_TRUST", "tests")
+    words = [
+        *(word for word in quick if not word.startswith(("model", "trainer.epochs"))),
+        "model=custom", "model._target_=tests.test_optimizers.gan", "trainer.metrics=[]",
+        "trainer.loss=mse", "objective=loss", "strategy=one_device", "checkpoint.keep=9",
+    ]  # fmt: skip
+    whole = dtrain(*words, "trainer.epochs=2")
+    assert whole.code == 0, whole.output + whole.log
+    first = dtrain(*words, "trainer.epochs=1")
+    again = dtrain(f"resume={first.rundir.path}", "trainer.epochs=2")
+    assert again.code == 0, again.output + again.log
+    one, two = (checkpoint.load(run.rundir.checkpoints / "8").arrays for run in (whole, again))
+    assert one.keys() == two.keys() and any("d_optimizer/adam" in name for name in one)
+    for name, array in one.items():
+        assert (array == two[name]).all(), name
+    refused = dtrain(*words, "trainer.epochs=1", "strategy=central_storage")
+    assert refused.code == 2 and "more than one optimizer (d_optimizer, parts" in refused.output
+    assert refused.rundir is None

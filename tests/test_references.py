@@ -1,0 +1,38 @@
+"""References between keys."""
+
+from __future__ import annotations
+
+import pytest
+from omegaconf import OmegaConf
+
+from dtrain.controller import references
+from dtrain.errors import UsageError
+
+
+def test_what_is_sound_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DTRAIN_ENV", "HOME")
+    config = OmegaConf.create(
+        {"a": 1, "b": "${a}", "c": {"d": "x${..b}", "e": [1, "${c.d}"], "f": "${oc.env:HOME}"}}
+    )
+    references.check_sizes(config)
+    references.check(config)
+
+
+@pytest.mark.parametrize("first", ["xx", "", [1, 2]])
+@pytest.mark.parametrize("reference", ["${.a%d}${.a%d}", "${m.a%d}${m.a%d}"])
+def test_doubling_ends(first: object, reference: str) -> None:
+    values = {f"a{i + 1}": reference % (i, i) for i in range(40)}
+    config = OmegaConf.create({"m": {"a0": first, **values}})
+    with pytest.raises(UsageError, match=r"^m\.a1\d=.*stands for more than 100,000"):
+        references.check_sizes(config)
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [("${b}", "'b' not found"), ("${.a}", "Recursive"), ("${nothing:1}", "Unsupported")],
+)
+def test_the_key_is_named(value: str, problem: str) -> None:
+    config = OmegaConf.create({"m": {"list": [{"a": value}]}})
+    references.check_sizes(config)
+    with pytest.raises(UsageError, match=rf"^m\.list\.0\.a=.*{problem}"):
+        references.check(config)

@@ -1,0 +1,59 @@
+"""Versions, whichever distribution a package was installed from."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from dtrain.versions import version
+
+
+def distribution(folder: Path, name: str, number: str, packages: str = "") -> None:
+    info = folder / f"{name.replace('-', '_')}-{number}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {number}\n")
+    (info / "top_level.txt").write_text(packages)
+
+
+def test_of_what_is_imported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    distribution(tmp_path, "madeup", "1.0", "madeup")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert version("madeup") == "1.0"
+    module = types.ModuleType("madeup")
+    monkeypatch.setitem(sys.modules, "madeup", module)
+    assert version("madeup") == "1.0", "it does not say"
+    module.__version__ = "2.0-dev1"  # type: ignore[attr-defined]
+    assert version("madeup") == "2.0-dev1"
+    assert version("madeup-of-nobody") is None
+
+
+@pytest.mark.parametrize("wheel", ["tensorflow-cpu", "tensorflow-tpu", "tf-nightly"])
+def test_of_another_wheel(wheel: str, tmp_path: Path) -> None:
+    """In a process that finds no other distributions, and NumPy and OmegaConf where they are."""
+    distribution(tmp_path, wheel, "2.99.1", "tensorflow\n")
+    distribution(tmp_path, "keras-nightly", "3.98", "keras\n")
+    code = (
+        "import dtrain.identity as i, importlib.metadata as m, sys; "
+        f"found = list(m.distributions(path=[{str(tmp_path)!r}])); "
+        "m.Distribution.discover = classmethod(lambda cls, context=None, **k: "
+        "iter([d for d in found if k.get('name') in (None, d.name)])); "
+        "print(sorted(i.versions().items())); assert 'tensorflow' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "('keras', '3.98')" in done.stdout and "('tensorflow', '2.99.1')" in done.stdout
+
+
+@pytest.mark.task
+def test_in_a_task() -> None:
+    import keras
+    import tensorflow as tf
+
+    from dtrain import identity
+
+    found = identity.versions()
+    assert (found["tensorflow"], found["keras"]) == (tf.__version__, keras.__version__)

@@ -1,0 +1,225 @@
+"""Values that nobody means, through the command line: exit 2, one sentence, nothing left."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dtrain.controller import schema, values
+from dtrain.controller.launchers import Local
+from dtrain.controller.ranges import Range, rule
+from dtrain.errors import UsageError
+from tests.test_schema import composed
+from tests.values.test_every_key import PLACES
+
+DIGITS = "'\"\uff11\uff12\"'"  # which Python takes for 12
+SYNTHETIC = ("dataset=synthetic",)
+MANY = "9" * 30
+#: Words of a command; the sentence names the key of the last.
+CASES: list[tuple[str, ...]] = [
+    *[("checkpoint.every_seconds=" + bad,) for bad in ("nan", "inf", "-1", "true", "[]", "'1'")],
+    *[("trainer.epochs=" + bad,) for bad in (MANY, "0", "1e3", "64.0", "null", DIGITS, "x")],
+    *[("name=" + bad,) for bad in ("null", "../x", "a/b", "''", ".", "..", "~", "-x", "' a'")],
+    ("name=" + "x" * 300,),
+    ("name=${model.units}/x",),
+    ("name=${output_dir}/../x",),
+    ("hardware.devices=1000",),
+    ("hardware.intra_op_threads=100000",),
+    ("hardware.inter_op_threads=100000",),
+    ("hardware.kind=2",),
+    ("hardware.remat=['(']",),
+    ("strategy=multiworker", "trainer.batch_size=1000", "hardware.hosts=1000"),
+    ("strategy=ps", "strategy.workers=1000"),
+    ("strategy=ps", "strategy.servers=1000"),
+    ("strategy=hybrid", "strategy.rules=[{path: '(', split: 0}]"),
+    ("strategy=hybrid", "strategy.rules=[{path: x, split: nan}]"),
+    ("strategy=layer_placement", "strategy.rules=[]"),
+    ("dataset.split_seed=-1",),
+    (*SYNTHETIC, "dataset.shape=[0]"),
+    (*SYNTHETIC, "dataset.shape=[-1,2]"),
+    (*SYNTHETIC, "dataset.shape=[]"),
+    (*SYNTHETIC, "dataset.shape=28"),
+    (*SYNTHETIC, "dataset.shape=[1000000,1000000]"),
+    (*SYNTHETIC, "dataset.shape=[1000,1000,1000]"),
+    (*SYNTHETIC, "dataset.examples=1000000000"),
+    (*SYNTHETIC, "dataset.noise=nan"),
+    ("model.dropout=2",),
+    ("model.dropout=1",),
+    ("model=mlp", "model.units=[0]"),
+    ("model=resnet", "model.filters=[]"),
+    ("optimizer.clipnorm=-1",),
+    ("optimizer.beta_2=1",),
+    ("optimizer.learning_rate=1e-400",),
+    ("optimizer/schedule=warmup", "optimizer.schedule.warmup_epochs=-1"),
+    ("trainer.loss=3",),
+    ("trainer.loss={name: mse}",),
+    ("trainer.metrics=accuracy",),
+    ("trainer.metrics=[null]",),
+    ("trainer.callbacks=[EarlyStopping]",),
+    ("dataset.augment=shift_flip",),
+    ("tracking.profile_steps=[0,1000000]",),
+    ("tracking.profile_steps=[5]",),
+    *[
+        ("tracking.uri=" + bad,)
+        for bad in ("foo://x", "file:///tmp/x", "/tmp/x", "http://", "http://h:99999", "sqlite://",
+                    "''", "postgresql://u@h/d")
+    ],
+    ("tracking.experiment=''",),
+    ("dry_run=7",),
+    ("seed=-1",),
+    ("objective=''",),
+    ("output_dir=''",),
+    ("sweep.parallel=0",),
+    ("~hardware",),
+    ("~model",),
+    ("~optimizer/schedule",),
+    ("~seed",),
+    ("hardware=null",),
+    ("model=3",),
+    ("model={a: 1}",),
+    ("model.input_shape=${nowhere}",),
+    ("model.units=${model.units}",),
+    ("-m", "seed=range(1000000000)"),
+    ("-m", "seed=shuffle(range(1000000000))"),
+    ("-m", "modle=range(1000000000)"),
+    ("-m", "trainer.epochs=1,2,3", "trainer.batch_size=range(64)", "seed=range(1000)"),
+    ("-m", "seed=range(3,3)"),
+    ("-m", "optimizer.learning_rate=range(0,1,1e-30)"),
+    ("-m", "seed=choice()"),
+    ("-m", "hydra/sweeper=random", "model.dropout=interval(0,inf)"),
+    ("-m", "hydra/sweeper=random", "model.dropout=interval(nan,1)"),
+    ("-m", "hydra/sweeper=random", "model.dropout=interval(1,0)"),
+    ("-m", "hydra/sweeper=random", "seed=1,2", "hydra.sweeper.trials=1000000000"),
+    ("-m", "hydra/sweeper=random", "seed=1,2", "hydra.sweeper.seed=-1"),
+    ("-m", "seed=1,2", "sweep.parallel=0"),
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(*_: object) -> None:
+        raise AssertionError("a task was started")
+
+    monkeypatch.setattr(Local, "start", start)
+    monkeypatch.setattr(Local, "prepare", lambda *_: None)
+
+
+def refused(dtrain: Any, *words: str) -> str:
+    """Run a command and return the one sentence that it ends with."""
+    before = sorted(map(str, Path().rglob("*")))
+    run = dtrain(*words)
+    assert run.code == 2, run.output
+    [line] = [line for line in run.output.splitlines() if line.startswith("error: ")]
+    assert "Traceback" not in run.output
+    assert sorted(map(str, Path().rglob("*"))) == before
+    return str(line)
+
+
+@pytest.mark.parametrize("words", CASES, ids=lambda words: words[-1][:60])
+def test_what_nobody_means(words: tuple[str, ...], dtrain: Any) -> None:
+    line = refused(dtrain, *words)
+    assert line.startswith(f"error: {words[-1].lstrip('~').partition('=')[0]}"), line
+
+
+@pytest.mark.parametrize("kind", list(PLACES), ids=lambda kind: str(kind.__name__))
+def test_a_number_of_each_group(kind: type, dtrain: Any) -> None:
+    """A sample of ``test_every_key.py`` through the command line."""
+    prefix, words = PLACES[kind]
+    for field in dataclasses.fields(kind):
+        if isinstance(rule(field), Range):
+            key = f"{prefix}.{field.name}" if prefix else field.name
+            assert refused(dtrain, *words, f"{key}=-{MANY}").startswith(f"error: {key}=")
+            return
+
+
+EMPTY = "is empty"
+#: Contents of a preset, and what the sentence says of it.
+PRESETS = {
+    "": EMPTY,
+    "# nothing\n": EMPTY,
+    "{}": EMPTY,
+    "- a\n- b\n": "line 1: is a list",
+    "\n3\n": "line 2: is a single value",
+    "a:\n\tb: 1\n": "line 2: found character '\\t'",
+    "a: 1\nunits: [1]\na: 2\n": "line 3: the key a is there twice",
+    "a: [1\n": "line 2: ",
+    "a: 1\n---\nb: 2\n": "line 2: ",
+    "1: 2\n": "line 1: 1 is no name of a key",
+    "? [a]\n: 1\n": "line 1: a list or a node is no name of a key",
+    "_target_: !!python/name:os.system\n": "line 1: has the tag",
+    "a: !!binary eA==\n": "line 1: has the tag",
+    "a: &a [*a]\n": "an alias stands inside of what it names",
+    "a: *b\n": "line 1: found undefined alias",
+    "defaults: 3\na: 1\n": "line 1: its defaults are no list",
+    "defaults: [[a]]\na: 1\n": "line 1: a default is no name",
+    "defaults: [mine]\na: 1\n": "lead back to it (model/mine.yaml -> model/mine.yaml)",
+    "defaults: [other]\na: 1\n": "lead back to it (model/mine.yaml -> model/other.yaml -> model/m",
+    "a: " + "[" * 60 + "]" * 60: "is nested more than 32 deep",
+    "a: " + "[" * 5000 + "]" * 5000: "",
+    "a: &a [1,1,1,1,1,1,1,1,1,1]\n"
+    + "".join(f"{b}: &{b} [{','.join([f'*{a}'] * 10)}]\n" for a, b in pairwise("abcdefg")):
+        "stands for more than 100,000 values",
+    "a: " + "x" * 2**21: "has 2,097,",
+    "a: \udcff": "is no UTF-8",
+    "_target_: dtrain.models.mlp\nunits: 8\n": "model.units=8",
+    "_target_: dtrain.models.mlp\nunits: ${nowhere}\n": "model.units=${nowhere}: cannot be",
+    "_target_: dtrain.models.mlp\nl2: .nan\n": "model.l2=nan: is not a number",
+    "_target_: 3\n": "model._target_",
+    "units: [3]\n": "has no _target_",
+    "defaults: [/schema/model/mlp@_here_]\ndropout: .inf\n": "model.dropout=inf: is infinite",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", PRESETS, ids=lambda text: repr(text[:40]))
+def test_presets_that_are_none(text: str, dtrain: Any) -> None:
+    folder = Path("presets/model")
+    folder.mkdir(parents=True)
+    (folder / "mine.yaml").write_bytes(text.encode(errors="surrogateescape"))
+    (folder / "other.yaml").write_text("defaults: [mine]\nb: 1\n")
+    line = refused(dtrain, "--config-dir", "presets", "model=mine")
+    assert PRESETS[text] in line
+
+
+def test_a_preset_that_is_one_is_taken(dtrain: Any) -> None:
+    folder = Path("presets/model")
+    folder.mkdir(parents=True)
+    text = "defaults: [base, _self_]\nunits: [8]\n"
+    (folder / "small.yaml").write_text(text)
+    (folder / "base.yaml").write_text("_target_: dtrain.models.mlp\nl2: 0.0\n")
+    (folder / "broken.yaml").write_text("\t")  # which nobody chooses
+    run = dtrain("--config-dir", "presets", "model=small", "dry_run=true", "tracking=none")
+    assert run.code == 0, run.output
+
+
+def _commands() -> list[list[str]]:
+    """Return the words of the commands that the README shows and that begin a run."""
+    text = (Path(schema.__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    text = text.replace("\\\n", " ")
+    found = []
+    for line in re.findall(r"^(?:\$ )?(?:\S*/)?python -m dtrain (.*)$", text, re.M):
+        words = shlex.split(line, comments=True)
+        other = ("resume=", "fork=", "sweep.resume=", "--config-dir", "-m")
+        if not any(word.startswith(other) for word in words):
+            found.append(words)
+    return found
+
+
+@pytest.mark.parametrize("words", _commands(), ids=" ".join)
+def test_commands_of_the_readme_are_taken(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", "k" * 20)
+    monkeypatch.setenv("DTRAIN_ENV", "MY_KEY,MY_PASSWORD")
+    monkeypatch.setenv("MY_PASSWORD", "p" * 20)
+    config = composed(*words)
+    try:
+        values.check(config)
+        values.check_words(config, words)
+    except UsageError as error:
+        assert "batch_size=63" in str(error)
