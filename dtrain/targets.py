@@ -13,6 +13,7 @@ import functools
 import importlib
 import inspect
 import re
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -120,6 +121,17 @@ def _untrusted(key: str, target: str, package: str) -> UsageError:
     )  # fmt: skip
 
 
+def _imported(key: str, target: str, home: str) -> UsageError:
+    package = home.split(".")[0]
+    if package not in KNOWN:
+        return _untrusted(key, target, package)
+    return UsageError(
+        key, target, f"is {package}'s own ({home}), which {target.split('.')[0]} only imports",
+        f"what is defined in your own module, or the name that {package} gives it",
+        f"{_trust(package)} in front of the command, if you trust what it does",
+    )  # fmt: skip
+
+
 def _trust(name: str) -> str:
     return f"{TRUST}={','.join([*here.trusted(), name])}"
 
@@ -203,10 +215,12 @@ def locate(target: str, key: str, argument: bool = False) -> Callable[..., Any]:
             )
         found = getattr(found, name)
         # A trusted module may hold what is not: `mine.os.system`, `mine.keras.utils.get_file`.
-        if trusted and (callable(found) or inspect.ismodule(found)):
+        # A partial is its own, whatever it calls.
+        bound = isinstance(found, functools.partial)
+        if trusted and not bound and (callable(found) or inspect.ismodule(found)):
             home = _home(found)
             if not _is_home_trusted(home, target):
-                raise _untrusted(key, target, home.split(".")[0])
+                raise _imported(key, target, home)
     if not callable(found):
         raise UsageError(key, target, "cannot be called", "a function or class", f"{key}=...")
     suited = kinds.named(target, wanted)
@@ -221,6 +235,8 @@ def locate(target: str, key: str, argument: bool = False) -> Callable[..., Any]:
 
 def _home(value: Any) -> str:
     """Return the module that ``value`` is from, or that of its type where it says nothing."""
+    if isinstance(value, types.FunctionType):  # not __module__: functools.wraps takes another's
+        return str(value.__globals__.get("__name__"))
     module = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None)
     return str(module or type(value).__module__)
 

@@ -67,3 +67,29 @@ def test_what_is_chosen(
     with pytest.raises(UsageError, match=f"{wrong}, line 1: found character"):
         check(command)
     check(words)  # without the folder nothing of it is read
+
+
+def _chain(folder: Path, length: int, twice: bool) -> None:
+    """Write presets of which each names the next one, or twice."""
+    (folder / "model").mkdir(parents=True)
+    for number in range(length):
+        lines = [f"  - /model@x{number}: b{number + 1}", f"  - /model@y{number}: b{number + 1}"]
+        text = "\n".join(["defaults:", *lines[: 1 + twice], "  - _self_", "a: 1", ""])
+        (folder / "model" / f"b{number}.yaml").write_text(text)
+    (folder / "model" / f"b{length}.yaml").write_text("a: 1\n")
+
+
+@pytest.mark.parametrize(
+    ("length", "twice", "problem"),
+    [(30, True, "lead to more than 1,000 files"), (40, False, "more than 32 presets lead to it")],
+)
+def test_presets_that_multiply(length: int, twice: bool, problem: str, tmp_path: Path) -> None:
+    """Each is small, and Hydra would compose them for hours."""
+    _chain(tmp_path / "presets", length, twice)
+    with pytest.raises(UsageError, match=problem):
+        check(["--config-dir", str(tmp_path / "presets"), "model=b0"])
+
+
+def test_presets_that_name_others(tmp_path: Path) -> None:
+    _chain(tmp_path / "presets", 8, True)
+    check(["--config-dir", str(tmp_path / "presets"), "model=b0"])

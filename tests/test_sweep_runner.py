@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import queue
 import re
 import types
@@ -244,6 +245,21 @@ def test_a_record_that_cannot_be_written(
     assert swept("seed=1", words=("hydra.sweep.dir=here",)) == errors.OK
     assert "here/sweep.json: No space left on device" in capfd.readouterr().err
     assert (read_json(Path("here/0/result.json")) or {})["status"] == "FINISHED"
+
+
+def test_a_comparison_that_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The jobs are done all the same."""
+
+    def full(*_: object) -> list[str]:
+        raise OSError(errno.ENOSPC, "No space left on device", "curves.csv")
+
+    monkeypatch.setattr(module.compare, "write", full)
+    assert swept("seed=1", "seed=2") == errors.OK
+    said = "no comparison was written: curves.csv: No space left on device"
+    assert said in capfd.readouterr().err
+    assert statuses() == ["FINISHED", "FINISHED"]
 
 
 def test_two_sweeps_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,11 +62,14 @@ def test_a_run_whose_project_was_moved(tmp_path: Path, capsys: pytest.CaptureFix
     [experiment] = [e for e in client.search_experiments() if e.name != "Default"]
     [run] = client.search_runs([experiment.experiment_id])
     assert run.data.metrics == {"loss": 0.5}
-    # Moved once more, store and all: its artifacts would be put where they were.
+    # Copied and moved once more, store and all: its artifacts would be put where they were.
+    shutil.copytree(new, tmp_path / "copy")
     new.rename(tmp_path / "newer")
-    assert sync.main([str(tmp_path / "newer" / "outputs" / PLACE)]) == 2
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert f"belong in {new}/outputs/mlartifacts, which is gone" in error and "--uri" in error
+    for name in ("copy", "newer"):
+        assert sync.main([str(tmp_path / name / "outputs" / PLACE)]) == 2
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert f"keeps its files in {new.as_uri()}/outputs/mlartifacts" in error
+        assert "it was moved or copied" in error and "--uri" in error
     assert not new.exists()
 
 

@@ -321,12 +321,32 @@ def test_the_nearest_name_replaces_the_wrong_part_alone() -> None:
 
 @pytest.mark.usefixtures("mine")
 @pytest.mark.parametrize(
-    "target", ["tmine.os.system", "tmine.imported", "tmine.os.path.join", "tmine.targets.locate"]
-)
-def test_a_trusted_module_does_not_lend_its_trust(target: str) -> None:
+    ("target", "problem"),
+    [
+        ("tmine.os.system", "is not trusted"), ("tmine.imported", "is not trusted"),
+        ("tmine.os.path.join", "is not trusted"),
+        ("tmine.targets.locate", "is dtrain's own (dtrain.targets), which tmine only imports"),
+    ],
+)  # fmt: skip
+def test_a_trusted_module_does_not_lend_its_trust(target: str, problem: str) -> None:
     message = refusal(targets.locate, target, "m._target_")
     assert message.startswith("m._target_="), message
-    assert "is not trusted" in message and "type: DTRAIN_TRUST=" in message
+    assert problem in message and "type: DTRAIN_TRUST=" in message
+
+
+def test_what_a_module_makes_of_others_is_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A function that wraps one of dtrain's, and one with arguments bound."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "twraps.py").write_text(
+        "import functools\nfrom dtrain import datasets\n\n"
+        "@functools.wraps(datasets.synthetic)\ndef data(**options):\n    return 'data'\n\n"
+        "bound = functools.partial(dict, a=3)\n"
+    )
+    monkeypatch.setenv("DTRAIN_TRUST", "twraps")
+    assert targets.instantiate({"_target_": "twraps.data"}, "dataset") == "data"
+    assert targets.instantiate({"_target_": "twraps.bound", "b": 4}, "model") == {"a": 3, "b": 4}
 
 
 @pytest.mark.usefixtures("mine")

@@ -105,6 +105,11 @@ def _job(config: DictConfig) -> Outcome:
         config.resume = resume.find(config, command)
         found = config.resume or "no unfinished run of this command: a new one begins"
         print(f"resume=auto: {found}", file=sys.stderr)
+        if config.resume is not None:  # a stop before it begins ends as with that word
+            sys.argv[1:] = [
+                f"resume={config.resume}" if w == f"resume={resume.AUTO}" else w
+                for w in sys.argv[1:]
+            ]
     if config.resume is not None:
         resume.check(config, overrides)
         config.resume = str(Path(config.resume).absolute())

@@ -21,6 +21,8 @@ from dtrain.errors import UsageError
 #: Most bytes of a file, and most values in it, an alias counting as all that it stands for.
 BYTES = 2**20
 VALUES = 100_000
+#: Most files that one preset leads to, each counted as often as it is named: Hydra composes it so.
+FILES = 1000
 DEPTH = 32
 _PLAIN = ("str", "int", "float", "bool", "null", "seq", "map", "merge", "timestamp")
 _TAG = "tag:yaml.org,2002:"
@@ -42,7 +44,7 @@ def check(arguments: list[str]) -> None:
         _check_option(word)
     if known.config_dir is None:
         return
-    folder, sound = Path(known.config_dir), set[Path]()
+    folder, sound = Path(known.config_dir), dict[Path, int]()
     for word in words:
         group, equals, options = word.lstrip("+~").partition("=")
         if equals and not group.startswith("-") and "." not in group:
@@ -83,24 +85,33 @@ def _file(folder: Path, below: str, group: str, option: str) -> Path | None:
     return path if os.path.isfile(path) else None
 
 
-def _check_file(folder: Path, path: Path | None, above: tuple[Path, ...], sound: set[Path]) -> None:
-    """Check a file and those that its defaults name.
+def _check_file(
+    folder: Path, path: Path | None, above: tuple[Path, ...], sound: dict[Path, int]
+) -> int:
+    """Check a file and those that its defaults name, and return how many they all are.
 
     Args:
         folder: of all presets.
         path: the file; None for one of dtrain's own.
         above: the files that led here.
-        sound: those that were looked at.
+        sound: those that were looked at, with that number.
     """
-    if path is None or path in sound:
-        return
+    if path is None:
+        return 1
+    if path in sound:
+        return sound[path]
     if path in above:
         names = " -> ".join(str(each.relative_to(folder)) for each in (*above, path))
         raise _refused(path, f"its defaults lead back to it ({names})", "defaults without a circle")
-    root = _read(path)
+    if len(above) > DEPTH:
+        raise _refused(path, f"more than {DEPTH} presets lead to it", "fewer")
+    root, found = _read(path), 1
     for file in _defaults(folder, path, root):
-        _check_file(folder, file, (*above, path), sound)
-    sound.add(path)
+        found += _check_file(folder, file, (*above, path), sound)
+    if found > FILES:
+        raise _refused(path, f"its defaults lead to more than {FILES:,} files", "fewer")
+    sound[path] = found
+    return found
 
 
 def _read(path: Path) -> yaml.MappingNode:

@@ -18,6 +18,7 @@ import re
 import select
 import shutil
 import socket
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -225,6 +226,12 @@ class Place:
                 text = path.read_text()
                 if str(template.root) in text:
                     path.write_text(text.replace(str(template.root), str(self.root)))
+        with contextlib.closing(sqlite3.connect(self.outputs / "mlflow.db")) as store, store:
+            for table, column in (("experiments", "artifact_location"), ("runs", "artifact_uri")):
+                store.execute(
+                    f"UPDATE {table} SET {column} = replace({column}, ?, ?)",
+                    (template.root.as_uri(), self.root.as_uri()),
+                )
 
     def environment(self) -> dict[str, str]:
         """Return that of the commands."""

@@ -71,6 +71,13 @@ def test_the_same_command_again_goes_on(
     found = f"resume=auto: {stopped.rundir.path}\n"
     planned = dtrain(*RUN, "dry_run=true")
     assert planned.code == 0 and found in planned.output
+    with monkeypatch.context() as early:  # a stop before it begins: there is a state to resume
+
+        def stop(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        early.setattr("dtrain.controller.cli.run", stop)
+        assert dtrain(*RUN).code == 75
     lock = stopped.rundir.lock()  # as another command that is at work there
     assert lock is not None
     for words in (RUN, [f"resume={stopped.rundir.path}"]):

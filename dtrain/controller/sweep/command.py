@@ -167,6 +167,8 @@ def _finish(record: Record, parent: Parent, ui: str | None, shown: Table, interr
         table = compare.write(record.folder) if record.jobs else []
     except UsageError as error:  # of a search nobody knew the jobs, and none has what was asked for
         table = [str(error)]
+    except OSError as error:  # the jobs are done, and python -m dtrain.compare can be called later
+        table = [f"no comparison was written: {error.filename or record.folder}: {error.strerror}"]
     shipped = parent.close(status, time.time())
     for line in [*table, *summary(record, ui, shipped)]:
         shown.message(line)

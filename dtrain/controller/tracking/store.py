@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from omegaconf import DictConfig
 
@@ -134,6 +134,8 @@ class Store:
             if past is None or past["uri"] != self.shown:
                 past = None
             if past is not None and "run_id" in past:
+                if self._is_embedded:
+                    self._check_place(str(self.call("get_run", past["run_id"]).info.artifact_uri))
                 return past["run_id"], True
             experiment = self._experiment_id()
             token = uuid.uuid4().hex if past is None else past["token"]
@@ -171,10 +173,41 @@ class Store:
                     if self.call("get_experiment_by_name", name) is None:
                         raise
                 found = self.call("get_experiment_by_name", name)  # perhaps another's
-            if self._config.tracking.uri is None:  # a store of the user's may have it anywhere
-                _check_moved(name, location, str(found.artifact_location))
+            if self._is_embedded:
+                self._check_place(str(found.artifact_location))
             self._experiment = str(found.experiment_id)
         return self._experiment
+
+    @property
+    def _is_embedded(self) -> bool:
+        """Whether it is that of ``output_dir``; one that the user names has files anywhere."""
+        return self._config.tracking.uri is None
+
+    def _check_place(self, found: str) -> None:
+        """Refuse the embedded store where it would write files anywhere but beside itself.
+
+        The outputs were moved or copied, and their store has the path of before; or they came from
+        elsewhere, and the store names any path of this machine.
+
+        Args:
+            found: where the store puts the files of an experiment or a run, an address.
+
+        Raises:
+            UsageError: that is not below ``mlartifacts``.
+        """
+        store = sqlite_file(self._address)
+        assert store is not None, "is embedded"
+        wanted = (store.parent / "mlartifacts").as_uri()
+        parts = found.removeprefix(wanted).split("/")
+        if found.startswith(wanted) and parts[0] == "" and ".." not in map(unquote, parts):
+            return
+        raise UsageError(
+            "tracking.experiment", self._config.tracking.experiment,
+            f"{store} keeps its files in {found}, and not beside itself: it was moved or copied, "
+            "or another user made it",
+            "an experiment that is not there yet, or another store",
+            "tracking.experiment=NAME of a new one; to sync, --uri sqlite:////PATH/OF/new.db",
+        )  # fmt: skip
 
     def points(self, run_id: str, points: list[tuple[str, float, int, int]]) -> None:
         """Write up to :data:`BATCH` points: key, value, milliseconds since the epoch, step."""
@@ -192,27 +225,3 @@ class Store:
         entries = [entity(*item) for item in values.items()]
         for first in range(0, len(entries), _PARAMETERS):
             self.call("log_batch", run_id, params=entries[first : first + _PARAMETERS])
-
-
-def _check_moved(name: str, wanted: str | None, found: str) -> None:
-    """Refuse an experiment of the embedded store whose artifacts would go to where it once was.
-
-    Args:
-        name: of the experiment.
-        wanted: where its artifacts belong; None where that is not known.
-        found: where MLflow puts them, an absolute address.
-
-    Raises:
-        UsageError: that folder is gone: MLflow would make it again.
-    """
-    if wanted is None or found == wanted or not found.startswith("file:"):
-        return
-    there = Path(unquote(urlsplit(found).path))
-    if not there.is_dir():
-        store = Path(unquote(urlsplit(wanted).path)).parent / "mlflow.db"
-        raise UsageError(
-            "tracking.experiment", name,
-            f"{store} was moved: the artifacts of this experiment belong in {there}, which is gone",
-            "an experiment that is not there yet, or another store",
-            "tracking.experiment=NAME of a new one; to sync, --uri sqlite:////PATH/OF/new.db",
-        )  # fmt: skip
