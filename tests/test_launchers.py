@@ -297,7 +297,7 @@ def says(pipe: Any) -> None:
     from dtrain.task.words import Words
 
     words = Words(pipe)
-    count = 200
+    count = 200  # so few that the pipe has room for all
 
     def handler(*_: Any) -> None:
         words("handler")
@@ -312,8 +312,9 @@ def says(pipe: Any) -> None:
         done.set()
 
     threading.Thread(target=talk).start()
-    while not done.is_set():
+    for _ in range(count):
         words("main")
+    done.wait()
     words("end")
     os._exit(0)
 
@@ -329,7 +330,7 @@ def test_words_of_threads_and_handlers_are_whole() -> None:
     until(ended, lambda: heard, 60)
     process.join()
     assert set(heard) == {"thread", "handler", "main", "end"}
-    assert heard.count("thread") == 200
+    assert heard.count("thread") == heard.count("main") == 200
 
 
 def test_addresses(cluster: Cluster, several: Cluster, launcher: Local) -> None:

@@ -707,6 +707,7 @@ def test_silence(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
         assert host.silent(0.3) == ["worker-1"]
         host._watch._timeout = 0.4
         assert news(host) == [("worker-1", {"kind": "lost"})]
+        assert host.silent(LONG) == ["worker-1"], "and is named beside others that are lost"
         assert (mute.message() or {})["kind"] == "place"
         assert meeting.guests["worker-0"].ended() is None
 

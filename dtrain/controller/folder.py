@@ -130,7 +130,9 @@ def lock(rundir: RunDir, key: str) -> int:
 
 def unwritable(key: str, value: object, problem: str, error: OSError) -> UsageError:
     """Return the error of a folder in which a file cannot be written, with the file and why."""
-    place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+    # Of an operation on a descriptor it is a number, which says nothing.
+    known = isinstance(error.filename, str | bytes)
+    place = f"{os.fsdecode(error.filename)}: " if known else ""
     return UsageError(
         key, value, f"{problem} ({place}{error.strerror or error})",
         "a folder that can be written, on a disk with room", f"{key}=FOLDER",

@@ -112,7 +112,7 @@ class Host:
         self._watch.move(step)
 
     def silent(self, seconds: float) -> list[str]:
-        """Return the tasks of which nothing was heard for so long, and that are not lost yet."""
+        """Return the tasks of which nothing was heard for so long, those that are lost included."""
         return self._watch.silent(seconds)
 
     def end(self, code: int) -> None:

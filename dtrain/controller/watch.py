@@ -38,6 +38,7 @@ class Watch(threading.Thread):
         self._wake.setblocking(False)
         self._last: tuple[str, dict[str, Any]] | None = None
         self._over = False
+        self._lost: list[str] = []
         self._step, self._moved = 0, time.monotonic()
         self.news: queue.SimpleQueue[tuple[str, Message]] = queue.SimpleQueue()
 
@@ -67,10 +68,11 @@ class Watch(threading.Thread):
         return found
 
     def silent(self, seconds: float) -> list[str]:
-        """Return the names of those from which nothing has come for so long."""
+        """Return the names of those from which nothing has come for so long, the lost included."""
         now = time.monotonic()
         with self._lock:
-            return [n for n, c in self._connections.items() if now - c.heard >= seconds]
+            waiting = [n for n, c in self._connections.items() if now - c.heard >= seconds]
+            return [*self._lost, *waiting]
 
     def move(self, step: int) -> None:
         """Take note of how far the job is; the other sides are told."""
@@ -137,6 +139,7 @@ class Watch(threading.Thread):
                     if time.monotonic() - connection.heard < self._timeout:
                         continue
                     connection.close()
+                    self._lost.append(name)
                     self.news.put((name, {"kind": "lost"}))
                 else:
                     self.news.put((name, {"kind": "gone"}))

@@ -117,14 +117,14 @@ class Env(Local):
             if message["kind"] == "stop":
                 news.append((name, "stop"))
             elif name not in self._losses:
-                self._losses[name] = how = self._how(message)
+                self._losses[name] = how = self._how(name, message)
                 if how and self._replaceable(name, message["kind"]):
                     _print(f"{name} {how}: the others go on without it")
                 elif how:
                     news.append((name, "lost"))
         return news
 
-    def _how(self, message: Message) -> str:
+    def _how(self, name: str, message: Message) -> str:
         """Return how another host's task was lost; empty if it ended as it should."""
         if message["kind"] == "left":
             if message["code"] in (errors.OK, errors.INTERRUPTED):
@@ -137,7 +137,7 @@ class Env(Local):
                 f"is hardly reached: the job made no step for {self.peer_timeout:g} s "
                 "(launcher.peer_timeout)"
             )
-        others = self._host.silent(3 * BEAT) if self._host is not None else []
+        others = [other for other in self.silent() if other != name]
         also = f", nor from {', '.join(others)}" if others else ""
         return f"is lost: nothing came from it for {self.peer_timeout:g} s{also} " + (
             "(launcher.peer_timeout)"
