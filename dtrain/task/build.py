@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import keras
@@ -87,8 +88,10 @@ def model(
                 "model._target_", config.model._target_, f"returned {type(built).__name__}",
                 "a function or class that makes a keras.Model", "model=cnn",
             )  # fmt: skip
-        with callables.blame("model", plain(config.model), config.model._target_):
-            predicted = built(x, training=False)
+        predicted = None
+        if _has_call(built):  # a class with a train_step of its own may do without
+            with callables.blame("model", plain(config.model), config.model._target_):
+                predicted = built(x, training=False)
     rematerialize(built, config.hardware.remat)
     if not built.compiled:  # else it has a loss of its own
         _check_classes(predicted, config, splits)
@@ -107,12 +110,27 @@ def model(
                 metrics=[_named(m, f"trainer.metrics[{i}]") for i, m in enumerate(trainer.metrics)],
                 jit_compile=False,  # ours to do: steps.py compiles the whole step
             )
-        _build_metrics(built, x, y, predicted, weight)
+        if predicted is not None:
+            _build_metrics(built, x, y, predicted, weight)
     _check_optimizer(built, strategy)
     strategy.place(built)  # ORDER: before its slots, which lie where their variable does
     with strategy.optimizer_scope():
         optimizers.build(built, strategy, example)
     return built
+
+
+def _has_call(built: keras.Model) -> bool:
+    return type(built).call is not keras.layers.Layer.call or not has_own_step(built)
+
+
+def evaluates(built: keras.Model) -> bool:
+    """Whether there is anything to evaluate by: a ``test_step`` of its own, or a loss."""
+    kind = type(built)
+    own = (
+        kind.test_step is not keras.Model.test_step
+        or kind.compute_loss is not keras.Model.compute_loss
+    )
+    return own or built.loss is not None or bool(built.losses)
 
 
 def has_own_step(built: keras.Model) -> bool:
@@ -198,7 +216,10 @@ def _is_function(node: Any) -> bool:
 def _build_metrics(built: keras.Model, x: Any, y: Any, predicted: Any, weight: Any) -> None:
     try:
         # The metrics of a loss are known only once it was computed, hence the order.
-        built.compute_loss(x=x, y=y, y_pred=predicted, sample_weight=weight, training=False)
+        mode = {"training": False}  # which keras.io's older examples do not take
+        if not {"training", "kwargs"} & inspect.signature(built.compute_loss).parameters.keys():
+            mode = {}
+        built.compute_loss(x=x, y=y, y_pred=predicted, sample_weight=weight, **mode)
         built.compute_metrics(x=x, y=y, y_pred=predicted, sample_weight=weight)
     except (ValueError, TypeError, KeyError, IndexError, tf.errors.OpError) as error:
         if not has_own_step(built):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import faulthandler
 import multiprocessing
 import os
@@ -33,6 +34,8 @@ from dtrain.task.summaries import Summaries
 
 #: Keys of the strategy group that are for the plan; the others are for the strategy's class.
 PLANNED = ("name", "replicas", "compilable", "topology", "workers", "servers", "mesh")
+#: Said where there is nothing to evaluate by. Keras' fit is then given no validation data.
+NO_VALIDATION = "validation is left out: the model has neither a test_step nor a loss"
 
 
 def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda word: None) -> int:
@@ -141,6 +144,11 @@ def train(
     splits, augment = build.dataset(config)
     schedule = make_schedule(config, len(splits.train), len(splits.validation or ()))
     model = build.model(config, splits, strategy, schedule.total_steps, schedule.steps_per_epoch)
+    if splits.validation is not None and not build.evaluates(model):
+        splits = dataclasses.replace(splits, validation=None)
+        schedule = dataclasses.replace(schedule, validation_examples=0)
+        if journal is not None:
+            journal.write("notice", message=f"{NO_VALIDATION} ({type(model).__name__})")
     _check_objective(config, model, schedule)
     if past is not None:
         origin.restore(past, model, strategy, rundir, schedule)

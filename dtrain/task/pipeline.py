@@ -207,7 +207,8 @@ def evaluation(
         turn, replica = element // local_replicas % turns, first_replica + element % local_replicas
         return evaluation_part(inputs, source, turn * replicas + replica, 0, 1)
 
-    return _mapped(tf.data.Dataset.range(tf.int64.max), load)
+    threads = 1 if _alone(source) else tf.data.AUTOTUNE
+    return _endless(_mapped(tf.data.Dataset.range(tf.int64.max), load, threads))
 
 
 def evaluation_in_parts(

@@ -165,7 +165,7 @@ class Steps:
         rows = self._global_batch // replicas
         part = randomness.part(context.replica_id_in_sync_group, replicas, rows)
         with part, gradients.averaged(replicas, rows):
-            return self._model.train_step(data)
+            return self._model.train_step(unwrapped(data))
 
     def _part(self, data: Any) -> dict[str, tf.Tensor]:
         """Evaluate the real rows only; a replica that has none does nothing.
@@ -188,7 +188,7 @@ class Steps:
         return tf.cond(count > 0, some, lambda: {name: tf.constant(0.0) for name in names})
 
     def _counted(self, batch: Any, count: tf.Tensor) -> dict[str, tf.Tensor]:
-        logs = self._logs(self._model.test_step(batch))
+        logs = self._logs(self._model.test_step(unwrapped(batch)))
         return {name: value * tf.cast(count, tf.float32) for name, value in logs.items()}
 
     def _real(self, batch: Any, count: tf.Tensor) -> Any:
@@ -289,6 +289,14 @@ def has_own_steps(model: keras.Model) -> bool:
     return (
         kind.train_step is not keras.Model.train_step or kind.test_step is not keras.Model.test_step
     )
+
+
+def unwrapped(data: Any) -> Any:
+    """Return a batch as Keras gives it to a step: inputs alone are no tuple.
+
+    As ``keras.utils.pack_x_y_sample_weight`` does.
+    """
+    return data[0] if isinstance(data, tuple) and len(data) == 1 else data
 
 
 def scalars(logs: Any) -> dict[str, tf.Tensor]:

@@ -16,7 +16,7 @@ from dtrain.errors import UsageError
 from dtrain.task import pipeline
 from dtrain.task.coordinated.feed import Feed
 from dtrain.task.pipeline import Inputs
-from dtrain.task.steps import Steps, scalars
+from dtrain.task.steps import Steps, scalars, unwrapped
 from dtrain.task.sums import Sums
 
 if TYPE_CHECKING:
@@ -114,11 +114,11 @@ class CoordinatedSteps(Steps):
             if training:
                 optimizer.apply = catch
                 try:
-                    logs = model.train_step(data)
+                    logs = model.train_step(unwrapped(data))
                 finally:
                     del optimizer.apply
             else:
-                logs = model.test_step(data)
+                logs = model.test_step(unwrapped(data))
         logs = scalars(logs) if self._own else {}
         self._names[training] = list(logs)
         states = [scope.get_current_value(v) for v in self._variables]

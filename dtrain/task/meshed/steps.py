@@ -15,7 +15,7 @@ from dtrain.errors import UsageError
 from dtrain.task import pipeline
 from dtrain.task.meshed.substitutes import substituted
 from dtrain.task.pipeline import Inputs
-from dtrain.task.steps import Steps
+from dtrain.task.steps import Steps, unwrapped
 from dtrain.task.sums import Sums
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class MeshSteps(Steps):
             variables = [*self._model.variables, *self._variables]
             values = [(v, tf.constant(v.numpy(), v.value.dtype)) for v in variables]
             with keras.StatelessScope(state_mapping=values):
-                expected = (self._model.test_step(batch) or {}).get("loss")
+                expected = (self._model.test_step(unwrapped(batch)) or {}).get("loss")
         if found is None or expected is None or not math.isfinite(float(expected)):
             return
         if not math.isclose(found, float(expected), rel_tol=TOLERANCE, abs_tol=1e-6):

@@ -1,0 +1,14 @@
+"""The optimizer: Lion."""
+
+from __future__ import annotations
+
+import keras
+
+from tests.zoo.parts import mlp
+
+
+def model(input_shape, classes):
+    built = mlp(input_shape, classes)
+    optimizer = keras.optimizers.Lion(0.003)
+    built.compile(optimizer, "sparse_categorical_crossentropy", ["accuracy"])
+    return built

@@ -1,0 +1,13 @@
+"""A loss of Keras with reduction='sum'."""
+
+from __future__ import annotations
+
+import keras
+
+from tests.zoo.parts import mlp, sgd
+
+
+def model(input_shape, classes):
+    built = mlp(input_shape, classes)
+    built.compile(sgd(0.005), keras.losses.SparseCategoricalCrossentropy(reduction="sum"))
+    return built
