@@ -130,7 +130,7 @@ def without_optimizer(input_shape: Any, classes: int, own: bool = True) -> Any:
 @pytest.mark.task(devices=2)
 def test_a_model_without_an_optimizer() -> None:
     from dtrain.errors import UsageError
-    from dtrain.task import state
+    from dtrain.task import state, strategies
 
     node = {"_target_": "tests.test_build.without_optimizer"}
     loss = {"loss": "mse", "metrics": []}
@@ -140,9 +140,11 @@ def test_a_model_without_an_optimizer() -> None:
     steps.train(2)
     after = state.snapshot(model, strategy)
     assert all((after[name] == before[name] / 4).all() for name in before)
-    for kind, own in (("Default", False), ("CentralStorage", True)):
+    placed = strategies.LayerPlacement(["CPU:0", "CPU:1"], "auto")
+    for made, own in ((None, False), (placed, True)):
         with pytest.raises(UsageError, match="compiled without an optimizer"):
-            prepare(kind, 2, settings(model={**node, "own": own}, trainer=loss))
+            chosen = settings(model={**node, "own": own}, trainer=loss)
+            prepare("Default", 2, chosen, strategy=made)
 
 
 @pytest.mark.task

@@ -120,17 +120,7 @@ def model(
 
 
 def _has_call(built: keras.Model) -> bool:
-    return type(built).call is not keras.layers.Layer.call or not has_own_step(built)
-
-
-def evaluates(built: keras.Model) -> bool:
-    """Whether there is anything to evaluate by: a ``test_step`` of its own, or a loss."""
-    kind = type(built)
-    own = (
-        kind.test_step is not keras.Model.test_step
-        or kind.compute_loss is not keras.Model.compute_loss
-    )
-    return own or built.loss is not None or bool(built.losses)
+    return type(built).call is not keras.Model.call or not has_own_step(built)
 
 
 def has_own_step(built: keras.Model) -> bool:
@@ -146,8 +136,8 @@ def _check_optimizer(built: keras.Model, strategy: Strategy) -> None:
     if built.optimizer is None and not (has_own_step(built) and strategy.several_optimizers):
         raise UsageError(
             "model", type(built).__name__, "was compiled without an optimizer",
-            "a model with one, or with a train_step of its own on default, one_device, mirrored "
-            "or multiworker", "optimizer=adam with a model that is not compiled",
+            "a model with one, or with a train_step of its own on default, one_device, mirrored, "
+            "central_storage or multiworker", "optimizer=adam with a model that is not compiled",
         )  # fmt: skip
 
 

@@ -38,10 +38,13 @@ class Step:
     Attributes:
         replicas: how many share the global batch.
         rows: examples that each of them has.
+        given: the gradients that tapes have given, where the replicas cannot meet: each is in a
+            process of its own, and its gradients are averaged elsewhere. None where they can.
     """
 
     replicas: int
     rows: int
+    given: list[Any] | None = None
 
 
 @contextlib.contextmanager
@@ -58,6 +61,27 @@ def averaged(replicas: int, rows: int) -> Iterator[None]:
     _current.step = Step(replicas, rows) if replicas > 1 else None
     try:
         yield
+    finally:
+        _current.step = before
+
+
+@contextlib.contextmanager
+def apart(replicas: int, rows: int) -> Iterator[list[Any]]:
+    """Let what is traced inside get gradients whose mean over the replicas is taken elsewhere.
+
+    Args:
+        replicas, rows: as of :func:`averaged`.
+
+    Yields:
+        The gradients that tapes give, filled in as they do. Only of these, as they are, is the
+        mean that of the global batch.
+    """
+    given: list[Any] = []
+    install()
+    before = current()
+    _current.step = Step(replicas, rows, given) if replicas > 1 else None
+    try:
+        yield given
     finally:
         _current.step = before
 
@@ -92,7 +116,15 @@ def mean(values: list[Any], op: tf.distribute.ReduceOp = tf.distribute.ReduceOp.
         UsageError: the replicas cannot meet here: inside a branch, loop or ``tf.function`` that a
             replica has for itself.
     """
-    context = tf.distribute.get_replica_context()
+    step, context = current(), tf.distribute.get_replica_context()
+    if step is not None and step.given is not None:
+        raise UsageError(
+            "strategy", "ps",
+            "the model's loss is divided by a number of all examples, such as that of the tokens "
+            "that are not masked, and each worker knows its own alone",
+            "a loss that is a mean over the examples, or a strategy whose replicas meet in a step",
+            "strategy=multiworker",
+        )  # fmt: skip
     assert context is not None
     try:
         reduced: list[Any] = list(context.all_reduce(op, values))
@@ -120,7 +152,7 @@ def install() -> None:
     def gradient(self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
         found = original(self, target, sources, *args, **kwargs)
         step = current()
-        if step is None or not tf.distribute.has_strategy():
+        if step is None or not (step.given is not None or tf.distribute.has_strategy()):
             return found
         return _of_the_global_batch(found, target, sources, step)
 
@@ -143,6 +175,12 @@ def _of_the_global_batch(found: Any, target: Any, sources: Any, step: Step) -> A
         t.shape.rank and t.shape[0] in (step.rows, None)
         for t in map(tf.convert_to_tensor, tf.nest.flatten(target))
     )
+    if step.given is not None:
+        for i in chosen:
+            if per_example:
+                gradients[i] = gradients[i] * tf.cast(step.replicas, gradients[i].dtype)
+            step.given.append(gradients[i])
+        return tf.nest.pack_sequence_as(found, gradients)
     op = tf.distribute.ReduceOp.SUM if per_example else tf.distribute.ReduceOp.MEAN
     for i, reduced in zip(chosen, mean([gradients[i] for i in chosen], op), strict=True):
         gradients[i] = reduced

@@ -35,6 +35,11 @@ def _unknown(what: str) -> TrainingError:
     )
 
 
+def layers(model: keras.Model) -> list[keras.Layer]:
+    """Return a model and all layers in it; Keras' public list has the outermost alone."""
+    return list(model._flatten_layers())
+
+
 def take_gradients_as_they_are(optimizer: keras.optimizers.Optimizer) -> None:
     """Let ``optimizer`` reduce no gradients over the replicas: they are reduced already.
 

@@ -23,11 +23,12 @@ from dtrain.journal import Journal
 from dtrain.rundir import RunDir, read_json
 from dtrain.task import build, final_model, hardware, lifeline, origin, pipeline, sockets
 from dtrain.task.callbacks import Callbacks, made
+from dtrain.task.logs import evaluates, named
 from dtrain.task.loop import Loop
 from dtrain.task.records import Records, Silence
 from dtrain.task.schedule import Schedule, make_schedule
 from dtrain.task.signals import Stop
-from dtrain.task.steps import Steps, named
+from dtrain.task.steps import Steps
 from dtrain.task.strategies import Strategy
 from dtrain.task.strategies.base import check_replicas
 from dtrain.task.summaries import Summaries
@@ -144,7 +145,7 @@ def train(
     splits, augment = build.dataset(config)
     schedule = make_schedule(config, len(splits.train), len(splits.validation or ()))
     model = build.model(config, splits, strategy, schedule.total_steps, schedule.steps_per_epoch)
-    if splits.validation is not None and not build.evaluates(model):
+    if splits.validation is not None and not evaluates(model):
         splits = dataclasses.replace(splits, validation=None)
         schedule = dataclasses.replace(schedule, validation_examples=0)
         if journal is not None:

@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from dtrain.errors import UsageError
+from dtrain.task.logs import unwrapped
 
 if TYPE_CHECKING:
     from dtrain.task.strategies import Strategy
@@ -80,7 +81,7 @@ def build(model: keras.Model, strategy: Strategy, example: tuple[Any, ...]) -> N
             "strategy", type(strategy).__name__,
             f"the model has more than one optimizer ({', '.join(others)}), and only that of "
             "compile would be right on it",
-            "default, one_device, mirrored or multiworker", "strategy=one_device",
+            "default, one_device, mirrored, central_storage or multiworker", "strategy=mirrored",
         )  # fmt: skip
     for optimizer in (main, *others.values()):
         if optimizer is not None:
@@ -106,7 +107,8 @@ def _applied(
         optimizer.apply = catch(optimizer, found)
     try:
         step = tf.function(lambda data: strategy.run(model.train_step, data), autograph=False)
-        step.get_concrete_function(tuple(tf.convert_to_tensor(part) for part in example))
+        data = unwrapped(tuple(tf.convert_to_tensor(part) for part in example))
+        step.get_concrete_function(data)
     finally:
         for optimizer in optimizers:
             del optimizer.apply

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from dtrain.task import gradients, randomness
+from dtrain.task import gradients, randomness, seeds
+from dtrain.task.logs import Returned, has_own_steps, named, unwrapped
 from dtrain.task.sums import Sums
 from dtrain.task.tensors import fresh
 
@@ -56,6 +56,9 @@ class Steps:
         self._names: dict[bool, list[str]] = {True: [], False: []}
         self._width = sum(math.prod(variable.shape) for variable in self._variables)
         self._own = has_own_steps(model)
+        self._evaluate: Any = None
+        self._returned = Returned(model.metrics if self._own else [])
+        self._draws = seeds.Draws()
         self._train_step = (
             tf.function(self._train_part, autograph=False, jit_compile=True)
             if jit_compile
@@ -112,8 +115,29 @@ class Steps:
 
     def evaluate(self, steps: int, rest: int) -> Sums:
         """Run ``steps`` full evaluation steps, and one more of ``rest`` examples if any."""
+        if self._evaluate is None:
+            self._evaluate = self._traced_evaluation()
         outcome = self._evaluate(fresh(np.int64(steps + bool(rest))))
-        return self._sums(outcome.numpy(), steps * self.evaluation_examples + rest, training=False)
+        examples = steps * self.evaluation_examples + rest
+        self._draws.advance(-(-examples // self._global_batch))
+        return self._sums(outcome.numpy(), examples, training=False)
+
+    def _traced_evaluation(self) -> Any:
+        """Return the function of many evaluation steps.
+
+        On several replicas it is traced once more where a ``test_step`` draws: how often it does
+        decides which seeds the second replica takes.
+        """
+
+        def function() -> Any:
+            return tf.function(self._evaluate_steps, autograph=False)
+
+        found = function()
+        if self._strategy.replicas > 1:
+            found.get_concrete_function(tf.TensorSpec([], tf.int64))
+            if self._draws.counts:
+                found = function()
+        return found
 
     def results(self, sums: Sums) -> dict[str, float]:
         """Turn sums into values by name.
@@ -133,8 +157,11 @@ class Steps:
         for metric, result in zip(self._model.metrics, self._results(tensors), strict=True):
             states = sums.states[position : position + len(metric.variables)]
             position += len(metric.variables)
-            if not self._own or any(np.any(state != 0) for state in states):
-                values.update({name: float(value) for name, value in result.items()})
+            updated = not self._own or any(np.any(state != 0) for state in states)
+            for name, value in result.items():
+                for told in self._returned.names.get(name, {name} if updated else ()):
+                    if updated or told not in values:
+                        values[told] = float(value)
         return values
 
     def _sums(self, rows: np.ndarray, examples: int, training: bool) -> Sums:
@@ -152,12 +179,25 @@ class Steps:
     @tf.function(autograph=False)
     def _train(self, steps: tf.Tensor) -> Any:
         rows = self._global_batch / self._strategy.replicas
-        return self._repeat(steps, self._train_step, self._train_iterator, rows, training=True)
+        return self._repeat(
+            steps, lambda data, _: self._train_step(data), self._train_iterator, rows, training=True
+        )
 
-    @tf.function(autograph=False)
-    def _evaluate(self, steps: tf.Tensor) -> Any:
+    def _evaluate_steps(self, steps: tf.Tensor) -> Any:
         # Full steps and the rest by one function: tracing is the most of a short evaluation.
-        return self._repeat(steps, self._part, self._evaluation_iterator, rows=1, training=False)
+        return self._repeat(
+            steps, self._drawn_part, self._evaluation_iterator, rows=1, training=False
+        )
+
+    def _drawn_part(self, data: Any, turn: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Evaluate a replica's batch of turn ``turn``, with the random draws of that batch."""
+        replicas = self._strategy.replicas
+        if replicas == 1:
+            return self._part(data)
+        context = tf.distribute.get_replica_context()
+        batch = turn * replicas + tf.cast(context.replica_id_in_sync_group, tf.int64)
+        with seeds.evaluating(batch, self._draws):
+            return self._part(data)
 
     def _train_part(self, data: Any) -> Any:
         """Run Keras' step on one replica, with the random draws of its rows of the batch."""
@@ -202,14 +242,15 @@ class Steps:
 
         Args:
             steps: how many.
-            step: what a replica does with its part of an element of ``iterator``.
+            step: what a replica does with its part of an element of ``iterator``, and with the
+                number of the step among these.
             iterator: of the input.
             rows: as of :meth:`_row`.
             training: likewise.
         """
 
         def body(i: tf.Tensor, found: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
-            row = self._one(step, next(iterator), rows, training)
+            row = self._one(lambda part: step(part, i), next(iterator), rows, training)
             return i + 1, found.write(tf.cast(i, tf.int32), row)
 
         found = tf.TensorArray(tf.float64, tf.cast(steps, tf.int32), infer_shape=False)
@@ -225,7 +266,7 @@ class Steps:
 
     def _logs(self, logs: Any) -> dict[str, tf.Tensor]:
         # Keras' own steps return the results of the metrics, which are read from their states.
-        return scalars(logs) if self._own else {}
+        return self._returned.values(logs) if self._own else {}
 
     def _row(self, logs: dict[str, Any], rows: float, training: bool) -> tf.Tensor:
         """Read and reset what one step has added, over this task's replicas: float64 ``[m]``.
@@ -272,44 +313,3 @@ def flat(vectors: list[tf.Tensor]) -> tf.Tensor:
     """Join vectors of any types into one float64 ``[m]``."""
     parts = [tf.cast(vector, tf.float64) for vector in vectors]
     return tf.concat([*parts, tf.zeros([0], tf.float64)], 0) if len(parts) != 1 else parts[0]
-
-
-def named(name: str, result: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the names and values of a metric's result: of a dict its own, at any depth."""
-    if isinstance(result, dict):
-        for key, value in result.items():
-            yield from named(key, value)
-    else:
-        yield name, result
-
-
-def has_own_steps(model: keras.Model) -> bool:
-    """Whether a person's class says itself what a step is, and so what its results are."""
-    kind = type(model)
-    return (
-        kind.train_step is not keras.Model.train_step or kind.test_step is not keras.Model.test_step
-    )
-
-
-def unwrapped(data: Any) -> Any:
-    """Return a batch as Keras gives it to a step: inputs alone are no tuple.
-
-    As ``keras.utils.pack_x_y_sample_weight`` does.
-    """
-    return data[0] if isinstance(data, tuple) and len(data) == 1 else data
-
-
-def scalars(logs: Any) -> dict[str, tf.Tensor]:
-    """Keep what a step returned that is one number, as float32; a dict in it gives its own names.
-
-    As Keras' ``fit`` does with what a ``train_step`` returns.
-    """
-    found: dict[str, tf.Tensor] = {}
-    for name, value in (logs or {}).items():
-        if isinstance(value, dict):
-            found.update(scalars(value))
-        elif value is not None:
-            number = tf.convert_to_tensor(value)
-            if number.shape.rank == 0 and (number.dtype.is_floating or number.dtype.is_integer):
-                found[name] = tf.cast(number, tf.float32)
-    return found

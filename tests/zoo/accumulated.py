@@ -7,6 +7,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 TRAINER = {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"]}
+REFUSED = {"ps": "reads weights after"}
 
 
 class Accumulated(keras.Model):

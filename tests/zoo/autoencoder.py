@@ -9,18 +9,19 @@ from keras import layers
 from tests.zoo.parts import sgd
 
 DATA = "alone"
+FIT = False  # it gives 0.0, of a tracker of its own that has the name of the loss
 
 
 class Autoencoder(keras.Model):
     def train_step(self, x):
         with tf.GradientTape() as tape:
-            loss = keras.ops.mean(keras.losses.mse(x, self(x, training=True)))
+            loss = keras.ops.mean(keras.losses.mean_squared_error(x, self(x, training=True)))
         grads = tape.gradient(loss, self.trainable_variables)
         self.optimizer.apply(grads, self.trainable_variables)
         return {"loss": loss}
 
     def test_step(self, x):
-        return {"loss": keras.ops.mean(keras.losses.mse(x, self(x, training=False)))}
+        return {"loss": keras.ops.mean(keras.losses.mean_squared_error(x, self(x, training=False)))}
 
 
 def model(input_shape, classes=None):

@@ -6,6 +6,7 @@ import keras
 from keras import layers
 
 TRAINER = {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"]}
+REFUSED = {"ps": "is synchronized=True"}
 
 
 def model(input_shape, classes):

@@ -8,6 +8,7 @@ from keras import layers
 from tests.zoo.parts import sgd
 
 DATA = "halves"
+REFUSED = {"hybrid": "cannot compute this model"}
 
 
 def model(input_shape, classes):
@@ -16,7 +17,7 @@ def model(input_shape, classes):
     built.compile(
         sgd(),
         "binary_crossentropy",
-        [
+        metrics=[
             keras.metrics.BinaryAccuracy(),
             keras.metrics.AUC(num_thresholds=20),
             keras.metrics.F1Score(threshold=0.5),

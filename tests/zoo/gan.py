@@ -1,4 +1,4 @@
-"""keras.io's GAN: two optimizers, a compile of its own, neither a call nor a loss nor a test_step."""
+"""keras.io's GAN: two optimizers, a compile of its own; no call, no loss, no test_step."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 DATA = "alone"
+REFUSED = {"ps": "more than one optimizer", "hybrid": "more than one optimizer"}
 
 
 class GAN(keras.Model):

@@ -22,6 +22,6 @@ def model(input_shape, classes):
     built.compile(
         sgd(),
         keras.losses.CategoricalFocalCrossentropy(label_smoothing=0.1),
-        ["categorical_accuracy"],
+        metrics=["categorical_accuracy"],
     )
     return built

@@ -17,5 +17,5 @@ class Signed(keras.optimizers.Optimizer):
 
 def model(input_shape, classes):
     built = mlp(input_shape, classes)
-    built.compile(Signed(0.01), "sparse_categorical_crossentropy", ["accuracy"])
+    built.compile(Signed(0.01), "sparse_categorical_crossentropy", metrics=["accuracy"])
     return built

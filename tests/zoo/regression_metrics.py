@@ -16,7 +16,7 @@ def model(input_shape, classes=None):
     built.compile(
         sgd(0.01),
         "mse",
-        [
+        metrics=[
             keras.metrics.RootMeanSquaredError(),
             keras.metrics.R2Score(),
             keras.metrics.CosineSimilarity(),

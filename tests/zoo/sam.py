@@ -7,6 +7,7 @@ import tensorflow as tf
 from keras import layers
 
 TRAINER = {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"]}
+REFUSED = {"ps": "assigns weights itself"}
 
 
 class SAM(keras.Model):

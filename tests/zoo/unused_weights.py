@@ -7,6 +7,7 @@ import tensorflow as tf
 from keras import layers
 
 TRAINER = {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"]}
+FIT = False  # it wants a result of the metric that the step leaves out
 
 
 class Unused(keras.Model):

@@ -8,6 +8,7 @@ from keras import layers, ops
 from tests.zoo.parts import sgd
 
 TRAINER = {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"]}
+REFUSED = {"ps": "divided by a number of all examples"}
 
 
 class Weighted(keras.Model):

@@ -97,7 +97,7 @@ class AsynchronousSteps(CoordinatedSteps):
             with tf.control_dependencies([*computed, vector]):
                 after = tf.identity(iterations.value)
             with tf.control_dependencies([after]):
-                model.optimizer.apply(gradients, model.trainable_variables)
+                self._update(gradients)
                 for variable, value in zip(model.non_trainable_variables, others, strict=True):
                     if value is not None:
                         variable.assign(value)

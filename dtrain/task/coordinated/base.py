@@ -13,11 +13,13 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.errors import UsageError
-from dtrain.task import pipeline
+from dtrain.task import gradients, pipeline, seeds
 from dtrain.task.coordinated.feed import Feed
+from dtrain.task.logs import unwrapped
 from dtrain.task.pipeline import Inputs
-from dtrain.task.steps import Steps, scalars, unwrapped
+from dtrain.task.steps import Steps
 from dtrain.task.sums import Sums
+from dtrain.task.tensors import fresh
 
 if TYPE_CHECKING:
     from dtrain.task.strategies.parameter_server import ParameterServer
@@ -54,6 +56,7 @@ class CoordinatedSteps(Steps):
                 inputs.validation, inputs.global_batch
             )
         self._evaluation_step = 0
+        self._validation, self._counted_draws = inputs.validation, False
         # One thread for each step in flight waits for its result: TensorFlow has no "any of".
         self._waiting = ThreadPoolExecutor(2 * self._workers, "result")
         self._results_queue: queue.SimpleQueue[tuple[tuple[Any, ...], Any]] = queue.SimpleQueue()
@@ -90,8 +93,16 @@ class CoordinatedSteps(Steps):
             raise value
         return key, value
 
-    def _pure(self, data: Any, training: bool) -> tuple[list[Any], list[Any], tf.Tensor]:
+    def _pure(
+        self, data: Any, training: bool, replicas: int = 1, batch: Any = 0
+    ) -> tuple[list[Any], list[Any], tf.Tensor]:
         """Run Keras' step without side effects.
+
+        Args:
+            data: a batch, or the part of a replica.
+            training: which step.
+            replicas: how many share the global batch; the mean of their gradients is applied.
+            batch: of an evaluation: which of it this is.
 
         Returns:
             The gradient of each trainable variable (or None), the new value of each other
@@ -103,23 +114,39 @@ class CoordinatedSteps(Steps):
 
         def catch(grads: Any, trainable_variables: Any = None) -> Any:
             caught.append((list(grads), list(trainable_variables or model.trainable_variables)))
+            scope.old = set(weights)
             return optimizer.iterations
 
         # Regularizers ask the scope for weights. It must return the variables themselves, for the
         # gradient tape knows no others; its constructor would read them.
         weights = {id(v): v.value for v in model.trainable_variables}
-        scope = keras.StatelessScope(zeros)
+        scope = _Scope(zeros, collect_losses=True)
         scope.state_mapping.update(weights)
+
+        def moved() -> list[keras.Variable]:
+            return [
+                v
+                for v in model.trainable_variables
+                if scope.state_mapping.get(id(v)) is not weights[id(v)]
+            ]
+
         with scope:
             if training:
                 optimizer.apply = catch
+                rows = self._global_batch // replicas
                 try:
-                    logs = model.train_step(unwrapped(data))
+                    with gradients.apart(replicas, rows) as given:
+                        logs = model.train_step(unwrapped(data))
+                except AttributeError:  # of the tape: what was assigned is no variable here
+                    _check_pure(moved(), scope)
+                    raise
                 finally:
                     del optimizer.apply
+                _check_pure(moved(), scope)
             else:
-                logs = model.test_step(unwrapped(data))
-        logs = scalars(logs) if self._own else {}
+                with seeds.evaluating(batch, self._draws):
+                    logs = model.test_step(unwrapped(data))
+            logs = self._logs(logs)
         self._names[training] = list(logs)
         states = [scope.get_current_value(v) for v in self._variables]
         numbers = [tf.reshape(tf.cast(s, tf.float64), [-1]) for s in (*states, *logs.values())]
@@ -132,9 +159,17 @@ class CoordinatedSteps(Steps):
                 "a train_step that calls self.optimizer.apply or apply_gradients once",
                 "strategy=mirrored",
             )  # fmt: skip
-        gradients = {id(variable): gradient for gradient, variable in zip(*caught[0], strict=True)}
+        if replicas > 1:
+            _check_whole(caught[0][0], given)
+        found = {id(variable): gradient for gradient, variable in zip(*caught[0], strict=True)}
         others = [scope.get_current_value(v) for v in model.non_trainable_variables]
-        return [gradients.get(id(v)) for v in model.trainable_variables], others, vector
+        return [found.get(id(v)) for v in model.trainable_variables], others, vector
+
+    def _update(self, gradients: list[Any]) -> None:
+        """Let the optimizer update the weights that have a gradient."""
+        pairs = zip(gradients, self._model.trainable_variables, strict=True)
+        found = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
+        self._model.optimizer.apply_gradients(found)
 
     def _account(self, vector: np.ndarray, rows: int, training: bool, steps: int = 0) -> Sums:
         """Turn what a step returned into sums over its ``rows`` examples."""
@@ -153,13 +188,15 @@ class CoordinatedSteps(Steps):
         """Run full evaluation steps, and one of ``rest`` examples if any, over all workers."""
         assert self._evaluation_feed is not None
         sums, begun, ended, total = Sums(), 0, 0, steps + bool(rest)
+        self._count_draws()
         while ended < total:
             while begun < total and begun - ended < 2 * self._workers:
                 whole = begun < steps
                 [arguments] = self._evaluation_feed.arguments(self._evaluation_step)
                 function = self._evaluate_whole if whole else self._evaluate_rest
                 rows = self._global_batch if whole else rest
-                self._begin((_EVALUATION, rows), function, arguments)
+                batch = fresh(np.int64(begun))
+                self._begin((_EVALUATION, rows), function, (batch, *arguments))
                 self._evaluation_step = (self._evaluation_step + 1) % self._evaluation_steps
                 begun += 1
             key, vector = self._next()
@@ -168,24 +205,37 @@ class CoordinatedSteps(Steps):
                 continue
             sums.append(self._account(vector, key[1], training=False))
             ended += 1
+        self._draws.advance(total)
         return sums
+
+    def _count_draws(self) -> None:
+        """Learn how often a ``test_step`` draws: steps run side by side, each with its seeds."""
+        if self._counted_draws:
+            return
+        self._counted_draws = True
+        assert self._validation is not None
+        with tf.device("CPU:0"):
+            parts = pipeline.take(self._validation, tf.zeros([1], tf.int64))
+        specs = tuple(tf.TensorSpec([None, *part.shape[1:]], part.dtype) for part in parts)
+        step = tf.function(lambda data: self._pure(data, training=False)[-1], autograph=False)
+        step.get_concrete_function(specs)
 
     def _came_late(self) -> None:
         """Take note of a training step that ended during an evaluation."""
         raise AssertionError("every step has ended before an evaluation begins")
 
     @tf.function(autograph=False)
-    def _evaluate_whole(self, *arguments: Any) -> tf.Tensor:
+    def _evaluate_whole(self, batch: tf.Tensor, *arguments: Any) -> tf.Tensor:
         assert self._evaluation_feed is not None
         data, _ = self._evaluation_feed.load(*arguments)
-        return self._engine.run(lambda: self._pure(data, training=False)[-1])
+        return self._engine.run(lambda: self._pure(data, training=False, batch=batch)[-1])
 
     @tf.function(autograph=False)
-    def _evaluate_rest(self, *arguments: Any) -> tf.Tensor:
+    def _evaluate_rest(self, batch: tf.Tensor, *arguments: Any) -> tf.Tensor:
         assert self._evaluation_feed is not None
         data, count = self._evaluation_feed.load(*arguments)
         real = tuple(part[:count] for part in data)
-        return self._engine.run(lambda: self._pure(real, training=False)[-1])
+        return self._engine.run(lambda: self._pure(real, training=False, batch=batch)[-1])
 
     def summary(self) -> dict[str, Any]:
         """Return how many steps, or parts of steps, each worker has done."""
@@ -195,3 +245,63 @@ class CoordinatedSteps(Steps):
         """Go on counting from a summary."""
         for name, steps in summary.get("worker_steps", {}).items():
             self._worker_steps[int(name.removeprefix("worker-"))] = steps
+
+
+class _Scope(keras.StatelessScope):
+    """Values of variables; it takes note of weights that are read once they are old."""
+
+    def __init__(self, *arguments: Any, **named: Any):
+        super().__init__(*arguments, **named)
+        #: Weights that were given to the optimizer: they change when the step is over.
+        self.old: set[int] = set()
+        self.read: list[keras.Variable] = []
+
+    def get_current_value(self, variable: keras.Variable) -> Any:
+        """Return a value, as the scope has it."""
+        if id(variable) in self.old:
+            self.read.append(variable)
+        return super().get_current_value(variable)
+
+
+def _check_pure(moved: list[keras.Variable], scope: _Scope) -> None:
+    """Refuse a ``train_step`` that does what a worker cannot: the servers have the weights.
+
+    Args:
+        moved: the weights that it has assigned itself.
+        scope: says which it has read after they were given to the optimizer.
+
+    Raises:
+        UsageError: there is one.
+    """
+    if moved:
+        raise _refused(f"assigns weights itself ({moved[0].path})")
+    if scope.read:
+        raise _refused(
+            f"reads weights after it has applied their gradients ({scope.read[0].path}), which are "
+            "then what they were before"
+        )
+
+
+def _check_whole(applied: list[Any], given: list[Any]) -> None:
+    """Refuse a ``train_step`` that needs the gradient of the whole batch, which a worker has not.
+
+    Args:
+        applied: the gradients that it gives to the optimizer.
+        given: those that tapes gave to it.
+
+    Raises:
+        UsageError: it does more than to hand one over as the other.
+    """
+    if any(g is not None and all(g is not each for each in given) for g in applied):
+        raise _refused(
+            "changes gradients between the tape and the optimizer, and a worker has those of its "
+            "part of the batch"
+        )
+
+
+def _refused(does: str) -> UsageError:
+    return UsageError(
+        "strategy", "ps", f"the model's step {does}",
+        "a train_step that applies what the tape gives, as Keras' own does (global_clipnorm of the "
+        "optimizer clips), or a strategy whose replicas meet in a step", "strategy=multiworker",
+    )  # fmt: skip

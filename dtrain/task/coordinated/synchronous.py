@@ -87,7 +87,7 @@ class SynchronousSteps(CoordinatedSteps):
 
         def replica() -> Any:
             with randomness.part(arguments[1], self._workers, self._rows):
-                gradients, others, vector = self._pure(data, training=True)
+                gradients, others, vector = self._pure(data, True, self._workers)
             self._split = _Split(self._model, gradients, others)
             account = tf.cast(worker_index(), tf.float64)[None]
             floats, whole = self._split.join(gradients, others)
@@ -102,7 +102,7 @@ class SynchronousSteps(CoordinatedSteps):
         with self._engine.scope():
             # The optimizer is only ever called inside a replica.
             with tf.distribute.ReplicaContext(self._engine, 0):
-                model.optimizer.apply(gradients, model.trainable_variables)
+                self._update(gradients)
             for variable, value in zip(model.non_trainable_variables, others, strict=True):
                 if value is not None:
                     variable.assign(value)

@@ -13,9 +13,10 @@ import tensorflow as tf
 
 from dtrain.errors import UsageError
 from dtrain.task import pipeline
+from dtrain.task.logs import evaluates, unwrapped
 from dtrain.task.meshed.substitutes import substituted
 from dtrain.task.pipeline import Inputs
-from dtrain.task.steps import Steps, unwrapped
+from dtrain.task.steps import Steps
 from dtrain.task.sums import Sums
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ class MeshSteps(Steps):
         held = None if inputs.validation is None else whole(pipeline.evaluation)
         super().__init__(model, strategy, inputs.global_batch, whole(pipeline.training), held)
         self._mesh = strategy
-        self._check(next(whole(pipeline.training)))
+        if evaluates(model):
+            self._check(next(whole(pipeline.training)))
 
     def train(self, steps: int, ahead: int = 0) -> Sums:
         """Run ``steps`` training steps, one a call; DTensor works on while the next is prepared."""
@@ -83,7 +85,7 @@ class MeshSteps(Steps):
     def _step(self, data: Any, training: bool) -> tf.Tensor:
         step = self._model.train_step if training else self._model.test_step
         with substituted(self._mesh.mesh):
-            logs = self._logs(step(data))
+            logs = self._logs(step(unwrapped(data)))
         # The values that a step returns are means over the whole batch.
         return self._row(logs, tf.nest.flatten(data)[0].shape[0], training)
 
@@ -93,13 +95,27 @@ class MeshSteps(Steps):
         (A slice of an axis before the one that is split gives other elements.) The loss of one
         batch is computed on the mesh and, from the whole variables, on the host.
         """
-        sums = self._sums(_numbers([self._run(batch)]), self._global_batch, training=False)
-        found = self.results(sums).get("loss")
         with tf.device("CPU:0"):
             variables = [*self._model.variables, *self._variables]
             values = [(v, tf.constant(v.numpy(), v.value.dtype)) for v in variables]
-            with keras.StatelessScope(state_mapping=values):
-                expected = (self._model.test_step(unwrapped(batch)) or {}).get("loss")
+
+        def on_the_host() -> Any:
+            with (
+                tf.device("CPU:0"),
+                keras.StatelessScope(state_mapping=values, collect_losses=True),
+            ):
+                return (self._model.test_step(unwrapped(batch)) or {}).get("loss")
+
+        try:
+            sums = self._sums(_numbers([self._run(batch)]), self._global_batch, training=False)
+        except tf.errors.OpError as error:
+            on_the_host()  # raises what is wrong with the model itself
+            reason = str(error).split("\n")[0]
+            raise self._refused(f"DTensor cannot compute this model ({reason})") from None
+        for variable, value in values:  # seeds, which the run does not go on from
+            if not variable.trainable and variable.dtype in ("int64", "uint32", "int32"):
+                variable.assign(value)
+        found, expected = self.results(sums).get("loss"), on_the_host()
         if found is None or expected is None or not math.isfinite(float(expected)):
             return
         if not math.isclose(found, float(expected), rel_tol=TOLERANCE, abs_tol=1e-6):

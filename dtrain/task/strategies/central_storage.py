@@ -20,6 +20,8 @@ class CentralStorage(Strategy):
     def __init__(self, devices: list[str]):
         super().__init__(tf.distribute.experimental.CentralStorageStrategy(devices))
 
+    several_optimizers = True
+
     def optimizer_scope(self) -> contextlib.AbstractContextManager[Any]:
         """As for the model: a central variable has one value, which replicas must agree on."""
         return self.scope()

@@ -12,6 +12,7 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from dtrain.cluster import Cluster
+from dtrain.errors import UsageError
 from dtrain.task import layouts
 from dtrain.task.layouts import Placement
 from dtrain.task.meshed import MeshSteps, MeshVariable
@@ -67,6 +68,14 @@ class Mesh(Strategy):
         Raises:
             UsageError: ``strategy.rules`` do not fit the model.
         """
+        if model.optimizer is not None and model.optimizer.built:
+            raise UsageError(
+                "model", type(model).__name__,
+                "its optimizer was built already, as that of a model from a file, and the mesh has "
+                "other variables",
+                "keras.saving.load_model(..., compile=False), or another strategy",
+                "strategy=mirrored",
+            )  # fmt: skip
         shapes = [(v.path, tuple(v.shape)) for v in model.variables]
         placements = layouts.place(self._rules, shapes, self._sizes[1])
         self._placed = [(*each, p) for each, p in zip(shapes, placements, strict=True)]

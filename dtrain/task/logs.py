@@ -1,0 +1,116 @@
+"""What a step of Keras' takes and returns: batches, logs, the results of metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+
+def has_own_steps(model: keras.Model) -> bool:
+    """Whether a person's class says itself what a step is, and so what its results are."""
+    kind = type(model)
+    return (
+        kind.train_step is not keras.Model.train_step or kind.test_step is not keras.Model.test_step
+    )
+
+
+def evaluates(model: keras.Model) -> bool:
+    """Whether there is anything to evaluate by: a ``test_step`` of its own, or a loss."""
+    kind = type(model)
+    own = (
+        kind.test_step is not keras.Model.test_step
+        or kind.compute_loss is not keras.Model.compute_loss
+    )
+    return own or model.loss is not None or bool(model.losses)
+
+
+def unwrapped(data: Any) -> Any:
+    """Return a batch as Keras gives it to a step: inputs alone are no tuple.
+
+    As ``keras.utils.pack_x_y_sample_weight`` does.
+    """
+    return data[0] if isinstance(data, tuple) and len(data) == 1 else data
+
+
+def flattened(logs: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the names and values that a step returned; a dict in it gives its own names."""
+    for name, value in (logs or {}).items():
+        if isinstance(value, dict):
+            yield from flattened(value)
+        else:
+            yield name, value
+
+
+def scalars(logs: Any) -> dict[str, tf.Tensor]:
+    """Keep what a step returned that is one number, as float32; a dict in it gives its own names.
+
+    As Keras' ``fit`` does with what a ``train_step`` returns.
+    """
+    found: dict[str, tf.Tensor] = {}
+    for name, value in flattened(logs):
+        if value is not None:
+            number = tf.convert_to_tensor(value)
+            if number.shape.rank == 0 and (number.dtype.is_floating or number.dtype.is_integer):
+                found[name] = tf.cast(number, tf.float32)
+    return found
+
+
+def named(name: str, result: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the names and values of a metric's result: of a dict its own, at any depth.
+
+    Of several numbers, such as an F1 score for each class, each has its index in its name.
+    """
+    if isinstance(result, dict):
+        for key, value in result.items():
+            yield from named(key, value)
+    elif len(getattr(result, "shape", ())) > 0:
+        numbers = tf.reshape(result, [-1])
+        [count] = numbers.shape
+        for index in range(count):
+            yield f"{name}_{index}" if count > 1 else name, numbers[index]
+    else:
+        yield name, result
+
+
+class Returned:
+    """What a step of a class's own returns: numbers, and results of metrics under any name.
+
+    A metric's result is read from its state, whatever the step calls it: the mean of its results
+    over steps is not its result over their examples.
+
+    Args:
+        metrics: of the model.
+
+    Attributes:
+        names: under which the result of a metric is returned, by the metric's name.
+    """
+
+    def __init__(self, metrics: list[keras.metrics.Metric]):
+        self.names: dict[str, set[str]] = {}
+        self._results: dict[int, tuple[str, Any]] = {}
+        for metric in metrics:
+            self._watch(metric)
+
+    def _watch(self, metric: keras.metrics.Metric) -> None:
+        original = metric.result
+
+        def result() -> Any:
+            value = original()
+            self._results[id(value)] = metric.name, value  # kept, for its id to be its own
+            return value
+
+        metric.result = result
+
+    def values(self, logs: Any) -> dict[str, tf.Tensor]:
+        """Return the numbers that are no results of metrics; called where the step was."""
+        found = scalars(logs)
+        for name, value in flattened(logs):
+            metric, _ = self._results.get(id(value), (None, None))
+            if metric is not None:
+                self.names.setdefault(metric, set()).add(name)
+                found.pop(name, None)
+        self._results.clear()
+        return found

@@ -1,0 +1,88 @@
+"""Seeds of an evaluation: what a ``test_step`` draws does not depend on the number of replicas."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+# MirroredStrategy traces each replica in a thread of its own, and they take turns.
+_current = threading.local()
+
+
+@dataclasses.dataclass
+class Draws:
+    """How often a ``test_step`` draws, by the state of the generator; known once it was traced."""
+
+    counts: dict[int, tuple[keras.random.SeedGenerator, int]] = dataclasses.field(
+        default_factory=dict
+    )
+
+    def of(self, generator: keras.random.SeedGenerator) -> int:
+        """Return how many seeds it gives out in one step."""
+        return self.counts.get(id(generator), (generator, 0))[1]
+
+    def advance(self, steps: int) -> None:
+        """Let the generators be where they are after ``steps`` steps, one after the other."""
+        for generator, count in self.counts.values():
+            state = generator.state
+            state.assign(state.value + np.asarray([0, steps * count], state.dtype))
+
+
+@contextlib.contextmanager
+def evaluating(batch: Any, draws: Draws) -> Iterator[None]:
+    """Let what is traced inside draw what one device draws for batch number ``batch``.
+
+    Replicas evaluate batches side by side. So the generators stay as they are, and each batch
+    takes the seeds that it would get if all were evaluated one after the other;
+    :meth:`Draws.advance` is for afterwards.
+
+    Args:
+        batch: counted from 0 since the generators were where they are, an integer scalar.
+        draws: filled in; tracing twice is for the second to know the numbers.
+    """
+    _take_seeds()
+    before = getattr(_current, "evaluation", None)
+    _current.evaluation = _Evaluation(batch, draws, {})
+    try:
+        yield
+    finally:
+        for generator, count in _current.evaluation.seen.values():
+            draws.counts[id(generator)] = (generator, count)
+        _current.evaluation = before
+
+
+@dataclasses.dataclass
+class _Evaluation:
+    batch: Any
+    draws: Draws
+    seen: dict[int, tuple[keras.random.SeedGenerator, int]]
+
+
+def _take_seeds() -> None:
+    """Have every generator ask :func:`evaluating`, once in a process."""
+    kind: Any = keras.random.SeedGenerator
+    original = kind.next
+    if getattr(original, "by_dtrain", False):
+        return
+
+    @functools.wraps(original)
+    def following(self: Any, ordered: bool = True) -> Any:
+        now: _Evaluation | None = getattr(_current, "evaluation", None)
+        if now is None or not ordered:
+            return original(self, ordered)
+        count = now.seen.get(id(self), (self, 0))[1]
+        now.seen[id(self)] = (self, count + 1)
+        state = tf.convert_to_tensor(self.state.value)
+        step = tf.cast(now.batch, state.dtype) * now.draws.of(self) + count
+        return state + tf.stack([tf.zeros([], state.dtype), tf.cast(step, state.dtype)])
+
+    following.by_dtrain = True  # type: ignore[attr-defined]
+    kind.next = following
