@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from dtrain import errors, targets
 from dtrain.cluster import Cluster, Task
-from dtrain.controller import member
+from dtrain.controller import member, result
 from dtrain.controller.rendezvous import Place
 from dtrain.errors import TrainingError, UsageError
 from dtrain.rundir import RunDir, read_json, write_json
@@ -291,6 +291,19 @@ def test_a_chief_that_is_silent(
     assert run(told, tmp_path) == errors.FAILED
     said = "worker-0: my last words; nothing came lately from the chief at a.example:1"
     assert said in capsys.readouterr().err
+
+
+def test_a_chief_that_answers_too_late(
+    story: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is heard now and then, and TensorFlow names a call alone."""
+    said = "Deadline Exceeded RPC: /tensorflow.CoordinationService/Heartbeat"
+    monkeypatch.setattr(result, "last_words", lambda log: said)
+    told = story("worker-0")
+    told.looks = [told.end_with(errors.FAILED)]
+    assert run(told, tmp_path) == errors.FAILED
+    wanted = f"worker-0: {said}; the chief at a.example:1 did not answer in time"
+    assert wanted in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["ps-0", "worker-0"])

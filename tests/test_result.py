@@ -50,6 +50,13 @@ def test_the_last_error_counts() -> None:
     assert error([]) is None
 
 
+def test_tasks_have_the_names_of_the_plan(rundir: RunDir) -> None:
+    log = rundir.log("worker-1")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("unhealthy: /job:worker/replica:0/task:0 and /job:ps/task:3/device:CPU:0\n")
+    assert last_words(log) == "unhealthy: worker-0 and ps-3/device:CPU:0"
+
+
 def test_last_words(rundir: RunDir) -> None:
     log = rundir.log("worker-0")
     assert last_words(log) == "it left no log"

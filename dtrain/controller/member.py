@@ -25,6 +25,8 @@ from dtrain.rundir import RunDir, read_json, write_json, write_text
 _DECISIVE = ("seed", "trainer", "dataset", "model", "optimizer", "strategy")
 #: Seconds that a task has, after the job has failed elsewhere, to write why to its log.
 _LAST_WORDS = 5.0
+#: What TensorFlow calls its own sign of life to the chief, in errors of one that came too late.
+HEARTBEAT = "CoordinationService/Heartbeat"
 
 
 def run(config: DictConfig, cluster: Cluster, launcher: Env) -> int:
@@ -60,7 +62,10 @@ def run(config: DictConfig, cluster: Cluster, launcher: Env) -> int:
     code = own if own >= 0 and not task.serves else errors.FAILED if ended is None else ended
     if code == errors.FAILED:
         why = why or guest.reason or secrets.mask(result.last_words(rundir.log(task.name)))
-        why = f"{why}; nothing came lately from {chief}" if silent and ended is None else why
+        if silent and ended is None:
+            why = f"{why}; nothing came lately from {chief}"
+        elif HEARTBEAT in why:  # the service is the chief's
+            why = f"{why}; {chief} did not answer in time"
         _say(f"{task.name}: {why}")
     guest.close(code, why or "")
     if code == errors.USAGE:

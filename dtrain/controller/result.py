@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from dtrain.rundir import RunDir
 
 #: Bytes at the end of a log that are looked at, and characters of a line of it.
 _LOG_BYTES, _LINE = 1 << 16, 1000
+#: What TensorFlow calls a task.
+_TASK = re.compile(r"/job:(\w+)(?:/replica:\d+)?/task:(\d+)")
 #: Events that are asked for when a job has ended: a few of each start.
 KEPT = ("start", "error", "end")
 #: Of the ``end`` event: what only some strategies have to tell.
@@ -44,7 +47,10 @@ def last_words(log: Path) -> str:
         file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_BYTES))
         text = file.read(_LOG_BYTES).decode(errors="replace")
     lines = without_chatter(text)[-5:]
-    return "\n".join(line if len(line) <= _LINE else f"{line[: _LINE - 1]}…" for line in lines)
+    return _TASK.sub(
+        r"\1-\2",
+        "\n".join(line if len(line) <= _LINE else f"{line[: _LINE - 1]}…" for line in lines),
+    )
 
 
 def problem(
@@ -53,7 +59,7 @@ def problem(
     """Name the task that failed, what it said last, and where the rest is."""
     log = rundir.log(failure.task)
     own = error(events) if failure.task == cluster.chief.name else None
-    said = failure.reason or own or last_words(log)
+    said = failure.reason or (_TASK.sub(r"\1-\2", own) if own else last_words(log))
     lost = f"; nothing came lately from {', '.join(failure.silent)}" if failure.silent else ""
     return f"{failure.task}: {secrets.mask(said)}{lost} (log: {report.short(log)})"
 
