@@ -21,7 +21,7 @@ from dtrain.cluster import Cluster, Task
 from dtrain.errors import DtrainError, UsageError, nearest
 from dtrain.journal import Journal
 from dtrain.rundir import RunDir, read_json
-from dtrain.task import build, final_model, hardware, lifeline, origin, pipeline, sockets
+from dtrain.task import build, final_model, hardware, lifeline, origin, pipeline, probe, sockets
 from dtrain.task.callbacks import Callbacks, made
 from dtrain.task.logs import evaluates, named
 from dtrain.task.loop import Loop
@@ -150,6 +150,7 @@ def train(
         schedule = dataclasses.replace(schedule, validation_examples=0)
         if journal is not None:
             journal.write("notice", message=f"{NO_VALIDATION} ({type(model).__name__})")
+    probe.check_metrics(model, splits.train)
     _check_objective(config, model, schedule)
     if past is not None:
         origin.restore(past, model, strategy, rundir, schedule)
