@@ -150,8 +150,14 @@ def install() -> None:
 
     @functools.wraps(original)
     def gradient(self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
-        found = original(self, target, sources, *args, **kwargs)
-        step = current()
+        # What asks for gradients while gradients are computed (a layer that is computed twice, a
+        # custom gradient) gives a factor of them, which is averaged with the rest.
+        inside, _current.inside = getattr(_current, "inside", False), True
+        try:
+            found = original(self, target, sources, *args, **kwargs)
+        finally:
+            _current.inside = inside
+        step = None if inside else current()
         if step is None or not (step.given is not None or tf.distribute.has_strategy()):
             return found
         return _of_the_global_batch(found, target, sources, step)

@@ -99,14 +99,14 @@ class Traced(layers.Layer):
         return x
 
 
-def build(input_shape, classes):
+def build(input_shape, classes, synchronized=True):
     """Everything that has a state: dropout, batch normalisation."""
     at("model")
     return keras.Sequential([
         keras.Input(input_shape),
         Traced(),
         layers.Conv2D(4, 3),
-        layers.BatchNormalization(momentum=0.9, synchronized=True),
+        layers.BatchNormalization(momentum=0.9, synchronized=synchronized),
         layers.ReLU(),
         layers.Flatten(),
         layers.Dropout(0.3),
