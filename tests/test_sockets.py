@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import socket
 import threading
 
@@ -44,23 +43,15 @@ def test_connections_of_tasks() -> None:
 @pytest.mark.parametrize("seconds", [5, 45.5])
 def test_connections_that_come_later(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sockets, "_LOOK", 0.01)
-    ended = threading.Event()
-    fds = os.listdir
-
-    def until_the_end(path: str) -> list[str]:
-        if ended.is_set():
-            raise SystemExit  # of the thread
-        return fds(path)
-
-    monkeypatch.setattr(os, "listdir", until_the_end)
     server, client, accepted = pair()
     tasks = (Task("chief", 0, 1), Task("worker", 0, 1, address="b:1"))
     address = f"127.0.0.1:{server.getsockname()[1]}"
     chief = dataclasses.replace(tasks[0], address=address)
-    sockets.give_up_after(seconds, Cluster((chief, tasks[1]), "cpu", 2, {}), tasks[1])
+    over = sockets.give_up_after(seconds, Cluster((chief, tasks[1]), "cpu", 2, {}), tasks[1])
     until(lambda: client.getsockopt(*TIMEOUT) == int(seconds * 1000), lambda: "no bound", 20)
     with socket.create_connection(server.getsockname()) as later:
         until(lambda: later.getsockopt(*TIMEOUT) != 0, lambda: "no bound", 20)
-    ended.set()
+    over.set()
+    until(lambda: "sockets" not in {t.name for t in threading.enumerate()}, lambda: "it ends", 20)
     for each in (server, client, accepted):
         each.close()

@@ -12,7 +12,6 @@ import socket
 import stat
 import sys
 import threading
-import time
 
 from dtrain.cluster import Cluster, Task
 
@@ -20,27 +19,31 @@ from dtrain.cluster import Cluster, Task
 _LOOK = 2.0
 
 
-def give_up_after(seconds: float, cluster: Cluster, task: Task) -> None:
+def give_up_after(seconds: float, cluster: Cluster, task: Task) -> threading.Event:
     """Have the kernel end connections between the tasks on which nothing is answered for so long.
 
     Args:
         seconds: that the other end may be silent.
         cluster: all tasks, with their addresses.
         task: the one that this process is.
+
+    Returns:
+        What ends the looking for new connections, when it is set.
     """
+    over = threading.Event()
     ports = {_port(each.address) for each in cluster.tasks if each != task and each.address}
     own = _port(task.address or ":0")
     done: set[tuple[int, int]] = set()
 
     def watch() -> None:
-        while True:
+        while not over.wait(_LOOK):
             for name in os.listdir("/proc/self/fd"):
                 with contextlib.suppress(OSError):
                     _limit(int(name), seconds, own, ports, done)
-            time.sleep(_LOOK)
 
     if sys.platform == "linux":
         threading.Thread(target=watch, name="sockets", daemon=True).start()
+    return over
 
 
 def _port(address: str) -> int:
