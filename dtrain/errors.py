@@ -24,6 +24,7 @@ USAGE = 2
 PORT_TAKEN = 74  # of a task, to its launcher: somebody else has its port
 INTERRUPTED = 75  # EX_TEMPFAIL of sysexits.h: try the same command again
 _LONGEST = 500  # characters of a value that a message shows whole
+_LINE, _LINES = 4000, 200  # characters of a line of a message, and lines of it
 
 
 class DtrainError(Exception):
@@ -116,6 +117,15 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
 def shortened(text: str) -> str:
     """Return ``text``, or its beginning and its length where a message cannot show all of it."""
     return text if len(text) <= _LONGEST else f"{text[:100]}... ({len(text)} characters)"
+
+
+def readable(text: str) -> str:
+    """Return ``text`` without what no terminal shows in a useful way: the rest of endless lines."""
+    lines = text.split("\n")
+    return "\n".join(
+        line if len(line) <= _LINE else f"{line[:_LINE]}... ({len(line)} characters)"
+        for line in lines[:_LINES]
+    )
 
 
 def of_a_name(error: OSError) -> str | None:

@@ -142,7 +142,7 @@ def parse_json(data: bytes, path: Path, field: str | None = None) -> dict[str, A
         DamagedFile: it is none, not UTF-8, or nested deeper than :data:`DEPTH`.
     """
     try:
-        value = json.loads(data)
+        value = json.loads(data.decode("utf-8"))  # of bytes it would take UTF-16, too
         if not isinstance(value, dict):
             raise DamagedFile(path, "is not a JSON object", field)
         check_value(value)

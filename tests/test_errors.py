@@ -66,3 +66,11 @@ def test_a_long_value_is_shortened() -> None:
 def test_a_path_that_is_typed_and_too_long(module: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert importlib.import_module(module).main(["x" * 5000]) == errors.USAGE
     assert "cannot be a path: File name too long" in capsys.readouterr().err
+
+
+def test_endless_lines_are_cut() -> None:
+    assert errors.readable("a\nb") == "a\nb"
+    cut = errors.readable("x" * 200_000 + "\n" + "\n".join("y" for _ in range(9999)))
+    first, *others = cut.splitlines()
+    assert first.endswith("... (200000 characters)") and len(first) < 5000
+    assert len(others) < 200

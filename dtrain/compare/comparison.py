@@ -205,7 +205,7 @@ def _choose(found: Comparison, word: str) -> dict[str, Run]:
         UsageError: it names none, or several of which none is like another run else.
     """
     key, equals, value = word.partition("=")
-    sources = (word, str(Path(word).resolve()))
+    sources = (word, str(Path(word).resolve()) if "\0" not in word else word)
     matches = [run for run in found.runs if run.name == word or run.source in sources]
     if equals and not matches:
         matches = [run for run in found.runs if _equal(run.value(key), value)]

@@ -73,6 +73,13 @@ def main() -> int:
             explained.add_note(note)
         _print(explained)
         return errors.USAGE
+    except RecursionError:
+        print("error: a value of the command is nested too deep", file=sys.stderr)
+        return errors.USAGE
+    except MemoryError as error:
+        text = str(error) or "it ended while the data was looked at"
+        print(f"error: this machine has not the memory for it: {text}", file=sys.stderr)
+        return errors.USAGE
     except OSError as error:  # which some of Hydra's are, too
         if (wrong := errors.of_a_name(error)) is None:
             raise
@@ -125,6 +132,6 @@ def _job(config: DictConfig) -> Outcome:
 
 
 def _print(error: Exception) -> None:
-    print(f"error: {secrets.mask(str(error))}", file=sys.stderr)
+    print(f"error: {errors.readable(secrets.mask(str(error)))}", file=sys.stderr)
     for note in getattr(error, "__notes__", ()):
-        print(secrets.mask(note), file=sys.stderr)
+        print(errors.readable(secrets.mask(note)), file=sys.stderr)

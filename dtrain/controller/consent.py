@@ -28,6 +28,7 @@ ENV = "DTRAIN_ENV"
 #: Variables that hold what was typed: this, and the key. They exist for configurations alone.
 PREFIX = "DTRAIN_SECRET_"
 _REFERENCE = re.compile(r"\$\{\s*oc\.env\s*:\s*['\"]?(\w+)")
+MOST = 1000  # overrides of a command that a folder holds
 _LARGEST = 1_000_000  # bytes of a file that variables are looked for in
 _NO_DEFAULT = object()
 
@@ -79,10 +80,15 @@ def accept(key: str, folder: str, command: Any, given: Iterable[str]) -> tuple[l
     found = command if isinstance(command, Mapping) else {}
     overrides: Any = found.get("overrides")
     config_dir: Any = found.get("config_dir")
+    if isinstance(overrides, list) and len(overrides) > MOST:
+        raise UsageError(
+            key, folder, f"its command holds {len(overrides):,} overrides",
+            f"up to {MOST:,}, as dtrain wrote them", f"{key}=outputs/DATE/TIME_NAME",
+        )  # fmt: skip
     wrong = [
         word
         for word in (overrides if isinstance(overrides, list) else [None])
-        if not isinstance(word, str) or word.startswith("-") or "\0" in word
+        if not isinstance(word, str) or not _is_override(word)
     ]
     if not isinstance(config_dir, str | None) or (config_dir or "").startswith("-"):
         wrong.append(config_dir)
@@ -95,6 +101,13 @@ def accept(key: str, folder: str, command: Any, given: Iterable[str]) -> tuple[l
         words = (word.partition("=")[0].lstrip("+~").replace("/", ".") for word in given)
         _typed = (_typed or set()) | set(words)
     return list(overrides), config_dir
+
+
+def _is_override(word: str) -> bool:
+    """Say whether it has a key, and is no option of the command line, nor longer than one can be."""
+    key = word.lstrip("+~").partition("=")[0]
+    sound = bool(key.strip()) and not word.startswith("-") and "\0" not in word
+    return sound and len(word) < 2**17
 
 
 def grant_own(command: Any) -> bool:

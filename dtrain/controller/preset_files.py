@@ -57,6 +57,10 @@ def _check_option(word: str) -> None:
     """Refuse ``GROUP=null`` and the like, over which Hydra raises a ValueError."""
     group, equals, option = word.partition("=")
     group = group.lstrip("+~")
+    if equals and not group.strip():
+        raise UsageError(
+            "override", word, "has no key", "KEY=VALUE", "trainer.epochs=5, for example"
+        )
     if word.startswith("~") or option == "null":
         schema.refuse_removed({**schema.GROUPS, group: None})
     known = group in ("experiment", "hydra/sweeper", "hydra/launcher", *schema.GROUPS)

@@ -205,7 +205,7 @@ def _forged() -> Iterable[Case]:
         codes = (0, 1, 2) if what in _TAKEN else (2,)
         # Another fork or another run, where one was typed: the typed one counts.
         exits = {
-            "a fork of elsewhere": {"fork": (0, 2)},
+            "a fork of elsewhere": {"fork": (0, 2), "resume": (0, 2), "resume dry": (0, 2)},
             "another run": {"resume": (0, 2), "resume dry": (0, 2), "fork": (0, 2)},
         }.get(what, {})
         yield Case(f"the command holds {what}", build,

@@ -134,21 +134,24 @@ class Store:
             if past is None or past["uri"] != self.shown:
                 past = None
             if past is not None and "run_id" in past:
-                if self._is_embedded:
-                    self._check_place(str(self.call("get_run", past["run_id"]).info.artifact_uri))
-                return past["run_id"], True
+                known = self.call("get_run", past["run_id"])
+                if known.data.tags.get(TOKEN) == past["token"]:
+                    if self._is_embedded:
+                        self._check_place(str(known.info.artifact_uri))
+                    return past["run_id"], True
+                past = None  # that of another folder
             experiment = self._experiment_id()
             token = uuid.uuid4().hex if past is None else past["token"]
-            known = {"uri": self.shown, "experiment_id": experiment, "token": token}
+            about = {"uri": self.shown, "experiment_id": experiment, "token": token}
             found = []
             if past is None:
-                write_json(file, known)
+                write_json(file, about)
             else:
                 found = self.call("search_runs", [experiment], f"tags.`{TOKEN}` = '{token}'")
             run_id = found[0].info.run_id if found else self._create(
                 experiment, name, started, {**tags(), TOKEN: token}
             )  # fmt: skip
-            write_json(file, {**known, "run_id": run_id})
+            write_json(file, {**about, "run_id": run_id})
             return run_id, bool(found)
 
     def _create(self, experiment: str, name: str, started: float, tags: dict[str, str]) -> str:
