@@ -114,7 +114,12 @@ def _contents(checkpoint: Checkpoint) -> None:
         print(f"  {_line(name):<16}  {_line(value)}")
     head = ["name", "dtype", "shape", "bytes"]
     rows = [
-        [name, a.dtype.name, "x".join(map(str, a.shape)) or "scalar", f"{a.nbytes:,}"]
+        [
+            errors.shortened(printable(name)),
+            a.dtype.name,
+            "x".join(map(str, a.shape)) or "scalar",
+            f"{a.nbytes:,}",
+        ]
         for name, a in sorted(checkpoint.arrays.items())
     ]
     print()

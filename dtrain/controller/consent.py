@@ -104,7 +104,7 @@ def accept(key: str, folder: str, command: Any, given: Iterable[str]) -> tuple[l
 
 
 def _is_override(word: str) -> bool:
-    """Say whether it has a key, and is no option of the command line, nor longer than one can be."""
+    """Say whether it has a key, is no option of the command line, and no longer than one can be."""
     key = word.lstrip("+~").partition("=")[0]
     sound = bool(key.strip()) and not word.startswith("-") and "\0" not in word
     return sound and len(word) < 2**17
