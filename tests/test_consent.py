@@ -163,3 +163,20 @@ def test_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = consent.signed(["a=b"], None, None)
     assert command["signature"] is None
     assert not consent.is_own(None, None)
+
+
+def test_a_fork_of_anothers_goes_where_the_user_says() -> None:
+    words = ["output_dir=/elsewhere", "seed=3"]
+    forged = {"overrides": words, "config_dir": None}
+    assert consent.accept("fork", "r", forged, ["fork=r"]) == (["seed=3"], None)
+    consent.begin([], None)
+    own = consent.signed(words, None, None)
+    assert consent.accept("fork", "r", own, ["fork=r"]) == (words, None)
+
+
+@pytest.mark.parametrize(
+    "words", [["seed=1"] * 1001, ["=3"], ["+="], ["name=" + "x" * 2**17], ["a\0=3"]], ids=len
+)
+def test_words_that_no_command_has(words: list[str]) -> None:
+    with pytest.raises(UsageError, match="its command holds"):
+        consent.accept("resume", "r", {"overrides": words, "config_dir": None}, ["resume=r"])

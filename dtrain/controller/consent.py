@@ -100,13 +100,18 @@ def accept(key: str, folder: str, command: Any, given: Iterable[str]) -> tuple[l
     if not grant_own(found):
         words = (word.partition("=")[0].lstrip("+~").replace("/", ".") for word in given)
         _typed = (_typed or set()) | set(words)
+        if key == "fork":  # where its own new folder goes is the user's to say
+            overrides = [word for word in overrides if _key_of(word) != "output_dir"]
     return list(overrides), config_dir
+
+
+def _key_of(word: str) -> str:
+    return word.lstrip("+~").partition("=")[0].strip()
 
 
 def _is_override(word: str) -> bool:
     """Say whether it has a key, is no option of the command line, and no longer than one can be."""
-    key = word.lstrip("+~").partition("=")[0]
-    sound = bool(key.strip()) and not word.startswith("-") and "\0" not in word
+    sound = bool(_key_of(word)) and not word.startswith("-") and "\0" not in word
     return sound and len(word) < 2**17
 
 
