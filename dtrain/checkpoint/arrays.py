@@ -134,6 +134,8 @@ def decode(
     for name, about in sorted(header.items(), key=lambda each: each[1]["data_offsets"]):
         dtype = np.dtype(_DTYPES[about["dtype"]]).newbyteorder("<")
         begin, last = about["data_offsets"]
+        if not all(type(length) is int and length >= 0 for length in about["shape"]):
+            raise ValueError(f"{name} has a shape that is none")
         size = math.prod(about["shape"]) * dtype.itemsize
         if begin != end or last - begin != size or last > most:  # ORDER: before memory is taken
             raise ValueError(f"{name} is not where its shape says")
