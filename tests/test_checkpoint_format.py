@@ -141,7 +141,7 @@ def test_a_file_that_is_none_of_safetensors(tmp_path: Path, header: bytes, data:
         (path / "state.safetensors").write_bytes(state)
         about = {"bytes": len(state), "sha256": hashlib.sha256(state).hexdigest()}
         rewrite(path, files={"state.safetensors": about})
-        with pytest.raises(CheckpointError, match="1 is of another version"):
+        with pytest.raises(CheckpointError, match="of another version"):
             checkpoint.load(path)
 
 

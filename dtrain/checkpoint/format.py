@@ -225,10 +225,9 @@ def _read(path: Path, expected: dict[str, Any], dtypes: dict[str, str]) -> dict[
             arrays = decode(fill, dtypes, size)
         except Exception as error:  # of a damaged file; the checksum decides
             problem = error
-        if left and problem is None:
-            problem = ValueError(f"{left} bytes after the last array")
-        while left:
-            fill(memoryview(bytearray(min(left, PIECE))))
+    if left:  # WHY: the rest is not read for its checksum: it may be as large as a disk
+        why = problem or f"{left} bytes after the last array"
+        raise CheckpointError(f"{path} is damaged, or of another version: {why}") from problem
     if found.hexdigest() != expected["sha256"]:
         raise CheckpointError(f"{path} does not match its checksum")
     if problem is not None:
