@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gzip
 import importlib.util
+import io
+import itertools
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO, Any, Literal
 
 import numpy as np
 
-from dtrain import draws
+from dtrain import draws, memory
 from dtrain.archive import Archive
 from dtrain.errors import UsageError, nearest
 from dtrain.sources import Arrays, ImageFiles, Source, Splits
@@ -41,6 +44,8 @@ __all__ = [
 
 #: Examples of synthetic data that get their patterns at once.
 _ROWS = 1024
+#: Bytes that a line of a table may have.
+_LINE = 64 << 20
 
 
 def digits(validation_split: float = 0.2, split_seed: int = 0) -> Splits:
@@ -180,10 +185,17 @@ def csv(
         split_seed: of the shuffle before the split.
     """
     import pandas as pd
+    from pandas.io.common import get_handle
 
+    file = existing_file(path)
     try:
-        table = pd.read_csv(existing_file(path), sep=separator)
-    except (ValueError, UnicodeDecodeError) as error:
+        with get_handle(file, "rb", compression="infer", is_text=False) as opened:
+            lines = io.BufferedReader(_Lines(opened.handle))
+            engine: Literal["c", "python"] = "c" if len(separator) == 1 else "python"
+            # ORDER: of whole columns: in chunks a label "07" is 7 until the first word is met.
+            whole = {"low_memory": False} if engine == "c" else {}
+            table = pd.read_csv(lines, sep=separator, engine=engine, **whole)
+    except Exception as error:  # of pandas, and of each of its unpackers another
         raise UsageError(
             "dataset.path", path, f"cannot be read as CSV ({str(error).strip()})",
             "a text table with a header line", "dataset.path=FILE.csv",
@@ -202,7 +214,8 @@ def csv(
             "dataset.label", label, f"{path} has no such column",
             ", ".join(names), f"dataset.label={near}",
         )  # fmt: skip
-    for name in names:
+    sound = (table.dtypes.map(lambda kind: kind.kind in "iufb") & table.notna().all()).to_numpy()
+    for name in itertools.compress(names, ~sound):
         column = table[name]
         empty = column.isna().to_numpy()
         words = pd.to_numeric(column, errors="coerce").isna().to_numpy() & ~empty
@@ -220,6 +233,39 @@ def csv(
     if target.dtype.kind not in "iufb":
         y = np.unique(y.astype(str), return_inverse=True)[1]
     return split(x, as_targets(y, "dataset.label", label), validation_split, split_seed)
+
+
+class _Lines(io.RawIOBase):
+    """Bytes of a table that end, in a sentence, before the memory does.
+
+    A small file that is unpacked has no size that could be asked for before.
+
+    Raises:
+        ValueError: a line has no end, or the table leaves too little memory.
+    """
+
+    def __init__(self, file: IO[bytes] | Any):
+        super().__init__()
+        self._file = file
+        self._line = self._since = 0
+        self._free = memory.available()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        piece = self._file.read(len(buffer))
+        buffer[: len(piece)] = piece
+        end = piece.rfind(b"\n")
+        self._line = self._line + len(piece) if end < 0 else len(piece) - end
+        if self._line > _LINE:
+            raise ValueError(f"a line has more than {_LINE >> 20} MB")
+        self._since += len(piece)
+        if self._since > _LINE:
+            self._since, left = 0, memory.available()
+            if left is not None and self._free is not None and left < self._free / 4:
+                raise ValueError(f"it needs more memory than is free ({memory.text(self._free)})")
+        return len(piece)
 
 
 def image_folder(

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import gc
+import gzip
+import importlib
 import subprocess
 import sys
 import warnings
@@ -11,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dtrain import datasets
+from dtrain import datasets, memory
 from dtrain.errors import UsageError
 
 
@@ -199,6 +201,41 @@ def test_csv_takes_the_last_column_as_the_label() -> None:
     text("a,b,c\n1,2,0\n3,4,1\n")()
     train = datasets.csv("a.csv", validation_split=0).train
     assert train.x.tolist() == [[1, 2], [3, 4]] and train.y.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("module", ["gzip", "bz2", "lzma"])
+def test_a_compressed_csv(module: str) -> None:
+    opener, name = importlib.import_module(module).open, {"lzma": "xz", "gzip": "gz"}
+    path = f"a.csv.{name.get(module, module)}"
+    with opener(path, "wb") as file:
+        file.write(b"a::b::c\n1::2::0\n3::4::1\n")
+    train = datasets.csv(path, separator="::", validation_split=0).train
+    assert train.x.tolist() == [[1, 2], [3, 4]] and train.y.tolist() == [0, 1]
+    Path(path).write_bytes(b"a,b\n1,2\n")
+    assert refusal("csv", {"path": path}).startswith(f"dataset.path={path}: cannot be read as CSV")
+
+
+def test_a_label_of_csv_is_a_word_from_its_first_line_on() -> None:
+    rows = ["x,label", *("1,07", "1,7") * 300_000, "1,ant"]
+    Path("a.csv").write_text("\n".join(rows))
+    train = datasets.csv("a.csv", validation_split=0).train
+    assert np.unique(train.y, return_counts=True)[1].tolist() == [300_000, 300_000, 1]
+
+
+def test_a_line_without_an_end_is_refused_before_it_takes_the_memory() -> None:
+    with open("a.csv", "wb") as file:
+        file.truncate(1 << 40)
+    found = refusal("csv", {"path": "a.csv"})
+    assert "(a line has more than 64 MB)" in found
+
+
+def test_a_table_larger_than_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with gzip.open("a.csv.gz", "wb", compresslevel=1) as file:
+        file.write(b"a,b\n" + b"1,0\n" * (20 << 20))
+    free = iter([40 << 30, 9 << 30])
+    monkeypatch.setattr(memory, "available", lambda: next(free))
+    found = refusal("csv", {"path": "a.csv.gz"})
+    assert "(it needs more memory than is free (40.0 GiB))" in found
 
 
 def test_image_folder() -> None:
