@@ -21,6 +21,7 @@ from dtrain.columns import aligned
 from dtrain.errors import CheckpointError, DamagedFile, UsageError, printable
 
 _SHOWN = 200  # characters of a value
+_DAMAGED = 100  # rows of damaged checkpoints
 
 
 @dataclasses.dataclass
@@ -145,7 +146,12 @@ def _run(folder: Path, config: Path) -> int:
     rows, newest, problems = _look(folder, _mode(config))
     if rows:
         head = ["step", "saved", "bytes", "objective", "marks", "state"]
-        print(*aligned([head, *(row.cells() for row in rows)], {0, 2, 3}), sep="\n")
+        damaged = [row.step for row in rows if row.problem]
+        left_out = set(damaged[_DAMAGED:])
+        listed = [row.cells() for row in rows if not (row.problem and row.step in left_out)]
+        print(*aligned([head, *listed], {0, 2, 3}), sep="\n")
+        if left_out:
+            print(f"and {len(damaged) - _DAMAGED:,} more that are damaged")
     for problem in problems:
         print(printable(f"damaged: {problem}"))
     print()

@@ -48,7 +48,7 @@ def _key(name: str) -> str:
 
 def attack(
     name: str, made: Callable[[Place], Node], *only: str, codes: tuple[int, ...] = (2,),
-    says: str | None = None, slow: bool = False,
+    says: str | None = None, slow: bool = False, forks: tuple[int, ...] = (),
 ) -> Case:  # fmt: skip
     """Return the case of a configuration.
 
@@ -57,6 +57,7 @@ def attack(
         made: returns what it adds to the configuration.
         only: the commands, where not all.
         codes, says, slow: as of :class:`Case`.
+        forks: further codes of a fork, which has the place that is typed for what it makes.
     """
 
     def build(place: Place) -> None:
@@ -68,7 +69,8 @@ def attack(
         place.words = tuple(words(node))
         forge.forge_words(place, *place.words)
 
-    return Case(name, build, only or (*_by_file(made), *BY_WORDS), codes, says, _SHOWN, slow=slow)
+    exits = _SHOWN | dict.fromkeys(("fork", "fork dry"), codes + forks)
+    return Case(name, build, only or (*_by_file(made), *BY_WORDS), codes, says, exits, slow=slow)
 
 
 def _by_file(made: Callable[[Place], Node]) -> tuple[str, ...]:
@@ -316,7 +318,7 @@ REFERENCES = [
     attack("a reference to itself", lambda place: {"name": "${name}"}),
     attack("references in a circle",
            lambda place: {"name": "${objective}", "objective": "${output_dir}",
-                          "output_dir": "${name}"}),
+                          "output_dir": "${name}"}, forks=(0,)),
     attack("a reference to a whole that holds it",
            lambda place: {"model": {**forge.MODEL, "x": "${model}"}}),
     attack("a list that refers to itself",

@@ -49,6 +49,8 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 #: What a command says that ends with 1; the head of a list of checkpoints, each with its state.
 _FAILED = re.compile(r"(?m)error: |damaged|FAILED|failed|no sound|^ *step  ")
 _LARGE = 16 << 20
+#: Characters that a line may have: more than a value that was typed, which `--cfg job` shows whole.
+_LINE = 16_384
 #: Folders of other packages, below the root.
 _OTHERS = ("matplotlib", "keras")
 
@@ -358,7 +360,7 @@ def _sentence(ended: Ended, says: str | None) -> Iterator[str]:
     ):
         yield "no sentence says what failed"
     long = ended.code != 0 and len(text) > 40_000
-    if long or any(len(line) > 10_000 for line in lines):
+    if long or any(len(line) > _LINE for line in lines):
         yield f"{len(text)} characters, the longest line {max(map(len, lines))}"
     if says is not None and ended.code != 0 and not re.search(says, text):
         yield f"does not say {says!r}"
