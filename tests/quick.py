@@ -84,7 +84,7 @@ class Quick(Launcher):
         with rundir.log("chief-0").open("ab") as log:
             log.write(f"gpus {self.gpus}\n".encode())
             self._process = subprocess.Popen(
-                [sys.executable, "-S", "-E", "-c", TASK, str(rundir.path), str(config.seed),
+                [sys.executable, "-S", "-E", "-P", "-c", TASK, str(rundir.path), str(config.seed),
                  str(config.trainer.epochs), last],
                 stdout=log, stderr=log,
             )  # fmt: skip

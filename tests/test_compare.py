@@ -391,6 +391,8 @@ def test_another_metric(sweep: Path) -> None:
     [
         (["nowhere"], "error: PATH=nowhere: is not there; accepted: a folder with runs in it, or "
          "the id of a run in MLflow; type: python -m dtrain.compare outputs"),
+        (["s", ""], "error: PATH_OR_RUN_ID=: is empty; accepted: a folder or a run's id; "
+         ". for the current folder; type: python -m dtrain.compare outputs"),
         (["."], "error: PATH=.: holds no run folder; "),
         (["file"], "error: PATH=file: is no folder; "),
         (["s", "--baseline", "7"], "error: --baseline=7: no run matches; accepted: one of 0, 1, 2, "

@@ -83,11 +83,35 @@ CHATTER = (
 def test_a_log_is_shown_without_tensorflows_chatter(tmp_path: Path) -> None:
     path = tmp_path / "chief-0.log"
     tail = Tail(path)
-    assert tail.new() == [], "it does not exist yet"
+    assert [*tail.new()] == [], "it does not exist yet"
     lines = ["mine: 3", "", "Every Word", "E. coli: 7", "2026-11-21 is a day", "W 5"]
     path.write_text("".join(f"{line}\n{CHATTER}" for line in lines))
-    assert tail.new() == lines
-    assert tail.new() == []
+    assert [*tail.new()] == lines
+    assert [*tail.new()] == []
+
+
+def test_a_log_of_megabytes_is_read_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "PIECE", 8)
+    path = tmp_path / "chief-0.log"
+    path.write_text("one\ntwo\nthree\n0123456789\nlast\n")
+    tail = Tail(path)
+    assert [*tail.new()] == ["one", "two", "three", "01234567", "89", "last"]
+    assert [*tail.new()] == []
+
+
+def test_what_is_there_already_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "chief-0.log"
+    tail = Tail(path)
+    tail.skip()
+    assert [*tail.new()] == [], "it does not exist yet"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    tail.skip()
+    with path.open("ab") as file:
+        file.write(b"news\n")
+    assert [*tail.new()] == ["news"]
 
 
 def test_a_torn_last_line_is_shown_once_it_is_whole(tmp_path: Path) -> None:
@@ -98,10 +122,10 @@ def test_a_torn_last_line_is_shown_once_it_is_whole(tmp_path: Path) -> None:
     with path.open("ab", buffering=0) as file:
         for position in range(len(text)):  # also between the two bytes of a letter
             file.write(text[position : position + 1])
-            found.append(tail.new())
+            found.append([*tail.new()])
     assert [line for lines in found for line in lines] == ["first", "Zürich", "last \ufffd"]
     assert found[text.index(b"\n")] == ["first"]
     assert found[-1] == ["last \ufffd"]
     with path.open("a") as file:
         file.write("no end")
-    assert tail.new() == []
+    assert [*tail.new()] == []

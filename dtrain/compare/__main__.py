@@ -13,7 +13,7 @@ from dtrain import errors
 from dtrain.compare import tracked, write_all
 from dtrain.compare.comparison import Comparison, compare
 from dtrain.compare.runs import of_folders
-from dtrain.errors import DtrainError
+from dtrain.errors import DtrainError, UsageError
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -46,6 +46,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _found(given: argparse.Namespace) -> Comparison:
+    if "" in given.words:  # a variable of the shell that is not set; it would be read as .
+        raise UsageError(
+            "PATH_OR_RUN_ID", "", "is empty", "a folder or a run's id; . for the current folder",
+            "python -m dtrain.compare outputs",
+        )  # fmt: skip
     ids = [word for word in given.words if tracked.is_id(word)]
     folders = [Path(word) for word in given.words if word not in ids]
     runs, sweep = of_folders(folders) if folders else ([], None)

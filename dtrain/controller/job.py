@@ -186,7 +186,7 @@ class Job:
     def _prepare(self) -> None:
         self._report(self._files.prepare(self._command, self._cluster))
         self._follower.skip()  # what an earlier start wrote is not news
-        self._console.new()
+        self._console.skip()
         if self._config.tracking.mlflow:
             shipper = Shipper(self._config, self._rundir, self._cluster)
             self._tracker = Tracker(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +21,8 @@ _CHATTER = re.compile(
 )
 #: Seconds between two lines where the output is no terminal.
 LINE_SECONDS = 10.0
+#: Bytes of a log that are read at a time.
+PIECE = 1 << 20
 
 
 class View(Protocol):
@@ -132,17 +136,25 @@ class Tail:
         self._path = path
         self._offset = 0
 
-    def new(self) -> list[str]:
-        """Return the lines completed since the last call."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                data = file.read()
-        except FileNotFoundError:
-            return []
-        whole = data[: data.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        return without_chatter(whole.decode(errors="replace"))
+    def skip(self) -> None:
+        """Go to the end: what is there already is not news."""
+        with contextlib.suppress(FileNotFoundError):
+            self._offset = self._path.stat().st_size
+
+    def new(self) -> Iterator[str]:
+        """Yield the lines completed since the last call; one of megabytes comes in pieces."""
+        while True:
+            try:
+                with self._path.open("rb") as file:
+                    file.seek(self._offset)
+                    data = file.read(PIECE)
+            except FileNotFoundError:
+                return
+            end = data.rfind(b"\n") + 1 or (PIECE if len(data) == PIECE else 0)
+            self._offset += end
+            yield from without_chatter(data[:end].decode(errors="replace"))
+            if len(data) < PIECE:
+                return
 
 
 def without_chatter(text: str) -> list[str]:
