@@ -202,14 +202,16 @@ def by_hand(weights: Any, table: Any, x: Any, y: Any) -> dict[str, Any]:
     }
 
 
-def on_replicas(replicas: int, function: Any) -> dict[str, Any]:
+def on_replicas(
+    replicas: int, function: Any, kind: str = "Mirrored", summed: bool = False
+) -> dict[str, Any]:
     """Call ``function(weights, table, x, y)`` in each replica, on its part of one batch."""
     import numpy as np
     import tensorflow as tf
 
     from dtrain.task import gradients, strategies
 
-    kind = "Mirrored" if replicas > 1 else "OneDevice"
+    kind = kind if replicas > 1 else "OneDevice"
     strategy = getattr(strategies, kind)([f"CPU:{i}" for i in range(replicas)])
     draw = np.random.default_rng(0).standard_normal
     x, y = draw((ROWS, WIDTH)).astype(np.float32), draw((ROWS, 1)).astype(np.float32)
@@ -221,7 +223,7 @@ def on_replicas(replicas: int, function: Any) -> dict[str, Any]:
     def replica() -> Any:
         index = tf.distribute.get_replica_context().replica_id_in_sync_group
         own = slice(index * rows, (index + 1) * rows)
-        with gradients.averaged(replicas, rows):
+        with gradients.averaged(replicas, rows, summed):
             return function(*variables, tf.constant(x)[own], tf.constant(y)[own])
 
     found = tf.function(lambda: strategy.engine.run(replica), autograph=False)()

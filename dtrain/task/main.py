@@ -150,6 +150,7 @@ def train(
         schedule = dataclasses.replace(schedule, validation_examples=0)
         if journal is not None:
             journal.write("notice", message=f"{NO_VALIDATION} ({type(model).__name__})")
+    strategy.gradient_reduction = config.trainer.gradient_reduction
     probe.check_metrics(model, splits.train)
     _check_objective(config, model, schedule)
     if past is not None:
