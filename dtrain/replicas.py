@@ -59,6 +59,8 @@ def gather(x: Any) -> Any:
     if x.shape.rank == 0 or x.dtype not in _SENT_AS:
         what = "a scalar, which has no rows" if x.dtype in _SENT_AS else x.dtype.name
         raise _refused(f"is given {what}", "a tensor [examples, ...] of real numbers or booleans")
+    if step.meeting is not None:
+        return step.meeting.gather(x)
     if step.given is not None:
         raise UsageError(
             "strategy", "ps",

@@ -196,7 +196,7 @@ def test_where_replicas_cannot_meet_is_refused_by_name(function: Any) -> None:
     from dtrain.errors import UsageError, behind
 
     on_replicas(1, function)
-    with pytest.raises(Exception, match="calls dtrain.replicas.gather inside") as caught:
+    with pytest.raises(Exception, match=r"calls dtrain\.replicas\.gather inside") as caught:
         on_replicas(2, function)
     found = behind(caught.value)
     assert isinstance(found, UsageError)

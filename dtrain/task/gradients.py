@@ -18,8 +18,8 @@ import contextlib
 import dataclasses
 import functools
 import threading
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
 
 import keras
 import tensorflow as tf
@@ -48,6 +48,17 @@ class Step:
     rows: int
     given: list[Any] | None = None
     summed: bool = False
+    meeting: Meeting | None = None
+
+
+class Meeting(Protocol):
+    """Takes the part of the other replicas, where these are tried one after the other."""
+
+    def mean(self, values: list[Any], op: tf.distribute.ReduceOp) -> list[Any]:
+        """As :func:`mean`."""
+
+    def gather(self, x: tf.Tensor) -> tf.Tensor:
+        """As :func:`dtrain.replicas.gather`."""
 
 
 @contextlib.contextmanager
@@ -90,6 +101,23 @@ def apart(replicas: int, rows: int, summed: bool = False) -> Iterator[list[Any]]
         _current.step = before
 
 
+@contextlib.contextmanager
+def tried(step: Step | None, targets: list[Any]) -> Iterator[None]:
+    """Let tapes inside give zeros for variables, and take note of what gradients are wanted of.
+
+    Args:
+        step: of a part of a batch; None for the whole of it.
+        targets: filled in; each as a list of tensors, in the order of the tapes.
+    """
+    install()
+    before = current(), getattr(_current, "targets", None)
+    _current.step, _current.targets = step, targets
+    try:
+        yield
+    finally:
+        _current.step, _current.targets = before
+
+
 def current() -> Step | None:
     """Return the step that is traced in this thread, None outside of one."""
     return getattr(_current, "step", None)
@@ -127,6 +155,8 @@ def mean(values: list[Any], op: tf.distribute.ReduceOp = tf.distribute.ReduceOp.
             replica has for itself.
     """
     step, context = current(), tf.distribute.get_replica_context()
+    if step is not None and step.meeting is not None:
+        return step.meeting.mean(values, op)
     if step is not None and step.given is not None:
         raise UsageError(
             "strategy", "ps",
@@ -183,7 +213,11 @@ def install() -> None:
         # What asks for gradients while gradients are computed (a layer that is computed twice, a
         # custom gradient) gives a factor of them, which is averaged with the rest.
         inside, _current.inside = getattr(_current, "inside", False), True
+        targets = None if inside else getattr(_current, "targets", None)
         try:
+            if targets is not None and any(map(_is_variable, tf.nest.flatten(sources))):
+                targets.append([tf.convert_to_tensor(each) for each in tf.nest.flatten(target)])
+                return tf.nest.map_structure(lambda v: tf.zeros(v.shape, v.dtype), sources)
             found = original(self, target, sources, *args, **kwargs)
         finally:
             _current.inside = inside
@@ -205,12 +239,8 @@ def _of_the_global_batch(found: Any, target: Any, sources: Any, step: Step) -> A
     ]
     if not chosen:
         return found  # of inputs, such as a gradient penalty's: each replica has its own
-    # The gradient of a vector is that of its sum: with a value for each example the global batch
-    # has `replicas` times as many, and a mean over the replicas would lose that factor.
-    summed = step.summed or any(
-        t.shape.rank and t.shape[0] in (step.rows, None)
-        for t in map(tf.convert_to_tensor, tf.nest.flatten(target))
-    )
+    targets = map(tf.convert_to_tensor, tf.nest.flatten(target))
+    summed = step.summed or has_values_of_examples(targets, step.rows)
     if step.given is not None:
         for i in chosen:
             if summed:
@@ -221,6 +251,15 @@ def _of_the_global_batch(found: Any, target: Any, sources: Any, step: Step) -> A
     for i, reduced in zip(chosen, mean([gradients[i] for i in chosen], op), strict=True):
         gradients[i] = reduced
     return tf.nest.pack_sequence_as(found, gradients)
+
+
+def has_values_of_examples(targets: Iterable[tf.Tensor], rows: int) -> bool:
+    """Whether a gradient of ``targets`` is summed over the replicas, and not averaged.
+
+    The gradient of a vector is that of its sum: with a value for each example the global batch has
+    more of them than a part of ``rows`` examples, and a mean over the parts would lose that factor.
+    """
+    return any(t.shape.rank and t.shape[0] in (rows, None) for t in targets)
 
 
 def _average_as_declared() -> None:

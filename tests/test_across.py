@@ -1,0 +1,235 @@
+"""Losses that are others on replicas than on one device are told of before training."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+
+from dtrain.cluster import Cluster, Task
+from tests.sampled import sampled
+from tests.test_coordinated import servers, strategy_of
+from tests.test_steps import BATCH, settings
+from tests.test_strategies import together
+from tests.test_zoo import FEW, NAMES, configured
+
+
+def made(kind: str, devices: int, config: Any, strategy: Any = None) -> tuple[Any, ...]:
+    """Build a model; return what :func:`across.notice` takes."""
+    import os
+
+    import keras
+
+    from dtrain.task import build, strategies
+
+    os.environ["DTRAIN_TRUST"] = "tests"
+    keras.utils.clear_session()
+    if strategy is None:
+        strategy = getattr(strategies, kind)([f"CPU:{i}" for i in range(devices)])
+    strategy.gradient_reduction = config.trainer.get("gradient_reduction", "mean")
+    splits, _ = build.dataset(config)
+    return build.model(config, splits, strategy, 16, 4), strategy, splits.train, BATCH
+
+
+def told(kind: str, devices: int, config: Any) -> str | None:
+    from dtrain.task import across
+
+    return across.notice(*made(kind, devices, config))
+
+
+PARTS = {"few": [*FEW, "batch_hard", "weighted_mean"], **{str(p): NAMES[p::4] for p in range(4)}}
+
+
+@pytest.mark.task(devices=4)
+@pytest.mark.parametrize("part", sampled(PARTS, "few"))
+def test_models_that_are_exact_are_tried_and_not_told_of(part: str) -> None:
+    from dtrain.task import across, state
+
+    for kind, devices in (("Mirrored", 4), ("CentralStorage", 2)):
+        for name in PARTS[part]:
+            arguments = made(kind, devices, configured(name))
+            before = state.snapshot(*arguments[:2])
+            tried = across.tried_on(*arguments)
+            assert tried is not None and tried.whole, name
+            after = state.snapshot(*arguments[:2])
+            assert all((after[key] == before[key]).all() for key in before), "nothing changed"
+            assert across.notice(*arguments) is None, name
+
+
+@pytest.mark.task(devices=4)
+@pytest.mark.parametrize("name", ["batch_dice", "batch_hard", "simclr"])
+def test_what_looks_across_the_examples_is_told_of(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configured(name)
+    of = importlib.import_module(f"tests.zoo.{name}")
+    monkeypatch.setattr(of, "gather", lambda x: x)
+    for kind, devices in (("Mirrored", 4), ("CentralStorage", 2)):
+        said = told(kind, devices, config)
+        assert said is not None and said.startswith(f"on {devices} replicas the loss is not that")
+        assert said.endswith("where it looks across the examples, dtrain.replicas.gather makes it "
+                             "exact")  # fmt: skip
+    for kind in ("OneDevice", "Default"):
+        assert told(kind, 1, config) is None
+
+
+@pytest.mark.task(devices=4)
+def test_what_gathers_a_part_of_it_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = importlib.import_module("tests.zoo.batch_hard")
+    gather = of.gather
+    counted: list[Any] = []
+
+    def some(x: Any) -> Any:
+        counted.append(x)
+        return gather(x) if len(counted) % 2 else gather(x)[::-1][: x.shape[0]]
+
+    monkeypatch.setattr(of, "gather", gather)
+    assert told("Mirrored", 2, configured("batch_hard")) is None
+    from keras import ops
+
+    monkeypatch.setattr(
+        of.BatchHard,
+        "call",
+        lambda self, y, p: ops.mean(gather(p)) + ops.mean(ops.square(p - ops.mean(p, axis=0))),
+    )
+    said = told("Mirrored", 2, configured("batch_hard"))
+    assert said is not None
+    assert said.endswith("all that it compares has to come from dtrain.replicas.gather")
+
+
+def stepping(input_shape: Any, classes: int, loss: str = "mean") -> Any:
+    """A model with a ``train_step`` of its own, which returns nothing, and another loss."""
+    import keras
+    import tensorflow as tf
+    from keras import layers, ops
+
+    # What a module that imported it early has.
+    held = getattr(tf.nn.compute_average_loss, "__wrapped__", tf.nn.compute_average_loss)
+
+    class Stepping(keras.Model):
+        def __init__(self, *args: Any, **kwargs: Any):
+            super().__init__(*args, **kwargs)
+            self.seen = tf.Variable(0, dtype=tf.int32)
+            self.noise = layers.GaussianNoise(1.0, seed=1)
+
+        def losses_of(self, x: Any, y: Any) -> Any:
+            p = self(x, training=True)
+            each = keras.losses.sparse_categorical_crossentropy(y, p)
+            mean = ops.mean(each)
+            context = tf.distribute.get_replica_context()
+            return {
+                "mean": lambda: mean,
+                "each": lambda: each,
+                "divided": lambda: ops.sum(each) / BATCH,
+                "by tensorflow": lambda: tf.nn.compute_average_loss(each, global_batch_size=BATCH),
+                "by replicas": lambda: tf.nn.compute_average_loss(each),
+                "held": lambda: held(each, global_batch_size=BATCH),
+                "held by replicas": lambda: held(each),
+                "over replicas": lambda: mean / tf.distribute.get_strategy().num_replicas_in_sync,
+                "spread": lambda: ops.std(each),
+                "noisy": lambda: mean + ops.mean(self.noise(x, training=True)),
+                "drawn": lambda: mean * tf.reduce_mean(tf.random.normal([3])),
+                "met": lambda: context.all_reduce("MEAN", ops.std(each)),
+                "counted": lambda: ops.std(each) + tf.cast(self.seen.assign_add(1), tf.float32),
+                "python": lambda: tf.py_function(lambda v: v, [ops.std(each)], tf.float32),
+                "failing": lambda: ops.reshape(ops.std(each), [7]),
+                "not finite": lambda: ops.log(ops.std(each) - 1e9),
+                "nothing": lambda: ops.std(each),
+            }[loss]()
+
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                value = self.losses_of(x, y)
+            if loss != "nothing":
+                weights = self.trainable_variables
+                self.optimizer.apply(tape.gradient(value, weights), weights)
+            return {}
+
+    inputs = keras.Input(input_shape)
+    return Stepping(inputs, layers.Dense(classes, activation="softmax")(inputs))
+
+
+def stepping_with(loss: str, reduction: str = "mean") -> Any:
+    return settings(
+        model={"_target_": "tests.test_across.stepping", "loss": loss},
+        trainer={"loss": None, "metrics": [], "gradient_reduction": reduction},
+    )
+
+
+@pytest.mark.task(devices=4)
+def test_what_a_step_of_its_own_wants_gradients_of() -> None:
+    same = ("mean", "each", "by tensorflow", "by replicas", "noisy")
+    unknown = ("drawn", "met", "counted", "python", "failing", "not finite", "nothing")
+    by_hand = "it is divided by all examples (trainer.gradient_reduction=sum)"
+    endings = {
+        **dict.fromkeys((*same, *unknown)),
+        **dict.fromkeys(("divided", "over replicas", "held", "held by replicas"), by_hand),
+        "spread": "where it looks across the examples, dtrain.replicas.gather makes it exact",
+    }
+    for loss, ending in endings.items():
+        said = told("Mirrored", 4, stepping_with(loss))
+        assert said is None if ending is None else (said or "").endswith(ending), (loss, said)
+
+    same = ("each", "divided", "by tensorflow", "by replicas", "over replicas", "held",
+            "held by replicas")  # fmt: skip
+    mean = "it is a mean over its examples (trainer.gradient_reduction=mean)"
+    endings = {**dict.fromkeys((*same, *unknown)), "mean": mean}
+    for loss, ending in endings.items():
+        said = told("Mirrored", 4, stepping_with(loss, "sum"))
+        assert said is None if ending is None else (said or "").endswith(ending), (loss, said)
+
+
+def normalised(input_shape: Any, classes: int, how: str) -> Any:
+    import keras
+    from keras import layers, ops
+
+    class Own(layers.Layer):
+        def call(self, x: Any, training: bool = False) -> Any:
+            return (x - ops.mean(x, axis=0)) if training else x
+
+    layer = layers.BatchNormalization(synchronized=how == "synchronized")
+    inputs = keras.Input(input_shape)
+    x = layers.Dense(8, activation="relu")(inputs)
+    x = Own()(x) if how == "own" else layer(layers.Dropout(0.5)(x))
+    return keras.Model(inputs, layers.Dense(classes, activation="softmax")(x))
+
+
+@pytest.mark.task(devices=2)
+def test_batch_normalisation_is_no_loss_that_looks_across() -> None:
+    for how in ("plain", "synchronized", "own"):
+        node = {"_target_": "tests.test_across.normalised", "how": how}
+        said = told("Mirrored", 2, settings(model=node))
+        assert (said is not None) == (how == "own"), said
+
+
+def on_servers(cluster: Cluster, task: Task, devices: list[str]) -> Any:
+    from dtrain.task import across
+
+    strategy = strategy_of(cluster, task, "sync")
+    found = {}
+    for loss in ("mean", "spread", "divided", "by replicas"):
+        found[loss] = across.notice(*made("ps", 1, stepping_with(loss), strategy))
+    for name in ("batch_hard", "masked_tokens", "regularized"):
+        found[name] = across.notice(*made("ps", 1, configured(name), strategy))
+    return found
+
+
+def test_workers_that_compute_alone() -> None:
+    [found] = together(on_servers, servers(2, 1), 2)
+    assert found.pop("spread").endswith(
+        "dtrain.replicas.gather makes it exact under a strategy whose replicas meet in a step "
+        "(strategy=multiworker)"
+    )
+    assert found.pop("divided").endswith("(trainer.gradient_reduction=sum)")
+    # Some of these are refused by name, by their steps.
+    assert found == dict.fromkeys(found)
+
+
+def test_a_run_says_it_once(dtrain: Any) -> None:
+    from tests.conftest import QUICK
+
+    run = dtrain(*QUICK, "strategy=mirrored", "hardware.devices=2")
+    assert run.code == 0, run.output
+    assert not run.events("notice")
