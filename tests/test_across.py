@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dtrain.cluster import Cluster, Task
+from tests.conftest import QUICK
 from tests.sampled import sampled
 from tests.test_coordinated import servers, strategy_of
 from tests.test_steps import BATCH, settings
@@ -44,13 +45,13 @@ PARTS = {"few": [*FEW, "batch_hard", "weighted_mean"], **{str(p): NAMES[p::4] fo
 @pytest.mark.task(devices=4)
 @pytest.mark.parametrize("part", sampled(PARTS, "few"))
 def test_models_that_are_exact_are_tried_and_not_told_of(part: str) -> None:
-    from dtrain.task import across, state
+    from dtrain.task import across, state, trial
 
     for kind, devices in (("Mirrored", 4), ("CentralStorage", 2)):
         for name in PARTS[part]:
             arguments = made(kind, devices, configured(name))
             before = state.snapshot(*arguments[:2])
-            tried = across.tried_on(*arguments)
+            tried = trial.tried_on(*arguments)
             assert tried is not None and tried.whole, name
             after = state.snapshot(*arguments[:2])
             assert all((after[key] == before[key]).all() for key in before), "nothing changed"
@@ -204,6 +205,45 @@ def test_batch_normalisation_is_no_loss_that_looks_across() -> None:
         assert (said is not None) == (how == "own"), said
 
 
+@pytest.mark.task(devices=2)
+def test_what_is_known_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    import keras
+    from keras import layers, ops
+
+    from dtrain.task import across
+
+    def compiled(built: Any, loss: Any = "mse") -> Any:
+        built.compile("sgd", loss=loss)
+        return built
+
+    def functional(function: Any = lambda x: x) -> Any:
+        inputs = keras.Input([4])
+        return keras.Model(inputs, layers.Dense(3)(function(inputs)))
+
+    nested = keras.Sequential([keras.Input([4]), functional(lambda x: x - ops.mean(x, axis=0))])
+    for loss in ("mse", keras.losses.Huber(), keras.losses.poisson, ["mse"], {"a": "mae"}):
+        assert across._known(compiled(functional(), loss)), loss
+    for loss in (
+        "dice", "Circle", keras.losses.Dice(), keras.losses.Tversky(), keras.losses.circle,
+        lambda y, p: p, ["mse", keras.losses.Dice(axis=1)],
+    ):  # fmt: skip
+        assert not across._known(compiled(functional(), loss)), loss
+    for built in (functional(ops.tanh), functional(layers.Lambda(ops.tanh)), nested):
+        assert not across._known(compiled(built))
+    for name in ("subclassed", "guide_basic", "scalar_function", "siamese", "own_optimizer"):
+        model, *_ = made("OneDevice", 1, configured(name))
+        assert across._known(model) == (name == "own_optimizer"), name
+
+    monkeypatch.setattr(across, "tried_on", None)  # is not called
+    assert told("Mirrored", 2, settings()) is None
+    monkeypatch.undo()
+    node = {"loss": {"_target_": "keras.losses.Dice"}, "metrics": []}
+    parts = {"dataset": "tests.zoo.data.halves", "model": "tests.test_steps.logistic"}
+    of = {key: {"_target_": name} for key, name in parts.items()}
+    said = told("Mirrored", 2, settings(trainer=node, **of))
+    assert said is not None and "it looks across the examples" in said, said
+
+
 def on_servers(cluster: Cluster, task: Task, devices: list[str]) -> Any:
     from dtrain.task import across
 
@@ -227,9 +267,43 @@ def test_workers_that_compute_alone() -> None:
     assert found == dict.fromkeys(found)
 
 
-def test_a_run_says_it_once(dtrain: Any) -> None:
-    from tests.conftest import QUICK
+OWN = """
+from keras import ops
 
-    run = dtrain(*QUICK, "strategy=mirrored", "hardware.devices=2")
+def spread(y_true, y_pred):
+    return ops.std(y_pred) + ops.mean(y_pred)
+
+def divided(y_true, y_pred):
+    return ops.sum(ops.square(y_pred)) / 32
+"""
+
+
+def notices(run: Any) -> list[str]:
+    """Return what is said of losses; that such a model is not saved whole is another thing."""
+    messages = [event["message"] for event in run.events("notice")]
+    return [message for message in messages if "replicas" in message]
+
+
+def test_a_run_says_it_once(dtrain: Any, user_code: Any) -> None:
+    user_code(OWN)
+    words = [*QUICK, "trainer.epochs=1", "trainer.loss={_target_:mine.spread}"]
+    run = dtrain(*words, "strategy=mirrored", "hardware.devices=2")
     assert run.code == 0, run.output
-    assert not run.events("notice")
+    [message] = notices(run)
+    assert "dtrain.replicas.gather makes it exact" in message
+    assert run.output.count(message) == 1
+    assert not notices(dtrain(*words, "strategy=one_device"))
+
+
+def test_losses_that_are_parts_of_a_sum(dtrain: Any, user_code: Any) -> None:
+    user_code(OWN)
+    words = [*QUICK, "trainer.epochs=1", "trainer.loss={_target_:mine.divided}"]
+    one = dtrain(*words, "strategy=one_device")
+    several = [*words, "strategy=mirrored", "hardware.devices=2"]
+    [message] = notices(dtrain(*several))
+    assert message.endswith("(trainer.gradient_reduction=sum)")
+    summed = dtrain(*several, "trainer.gradient_reduction=sum")
+    assert summed.code == 0, summed.output
+    assert not notices(summed)
+    for name in ("loss", "val_loss", "accuracy"):
+        assert summed.points(name) == pytest.approx(one.points(name), rel=1e-5)

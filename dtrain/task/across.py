@@ -1,39 +1,23 @@
-"""Is the loss of a batch that of its parts? Tried before training on several replicas.
-
-The training step is computed on a few examples, once for all of them as on one device, and once for
-each part as a replica has it; what the replicas would tell each other is passed on between them.
-Compared is what the step asks a tape the gradients of. Nothing of the model changes: it runs in a
-``keras.StatelessScope``, on the CPU, with no gradients and no updates.
-"""
+"""Losses that replicas compute otherwise than one device, which is said before training."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import functools
 import math
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import keras
-import numpy as np
-import tensorflow as tf
 
 from dtrain.sources import Source
-from dtrain.task import gradients, keras_internals, optimizers, pipeline, randomness
-from dtrain.task.logs import unwrapped
+from dtrain.task import keras_internals
+from dtrain.task.trial import Tried, computes_apart, tried_on
 
 if TYPE_CHECKING:
     from dtrain.task.strategies import Strategy
 
-#: Examples of all parts together, about; each part has two of them where a replica has so many.
-EXAMPLES = 8
 #: Two losses differ if they do by so much of their size; and where it is computed in 16 bits.
 TOLERANCE, TOLERANCE_16 = 1e-4, 2e-2
-#: At most so many meetings of the replicas in a step are tried.
-MEETINGS = 8
-#: Operations that leave something behind, or may: a step that has one is not run.
-LASTING = ("Assign", "ResourceApply", "ResourceScatter", "PyFunc")
+#: Losses of Keras' that look across the examples, as they may, and one of any function.
+ACROSS = ("circle", "dice", "tversky", "lossfunctionwrapper")
 
 
 def notice(model: keras.Model, strategy: Strategy, source: Source, global_batch: int) -> str | None:
@@ -48,7 +32,7 @@ def notice(model: keras.Model, strategy: Strategy, source: Source, global_batch:
     Returns:
         One sentence; None where both are the same, or where that cannot be found out.
     """
-    if strategy.batches == 1:
+    if strategy.batches == 1 or _known(model):
         return None
     try:
         tried = tried_on(model, strategy, source, global_batch)
@@ -57,229 +41,37 @@ def notice(model: keras.Model, strategy: Strategy, source: Source, global_batch:
     return None if tried is None else _said(tried, strategy)
 
 
-@dataclasses.dataclass(frozen=True)
-class Tried:
-    """What a training step wants gradients of.
+def _known(model: keras.Model) -> bool:
+    """Whether all of it is Keras' or dtrain's, and looks at each example alone.
 
-    Attributes:
-        whole: each target of its tapes, of all examples.
-        parts: of each target, that of each part.
-        added: of each target, whether its gradients are added up over the replicas.
-        examples: how many in all.
-        gathers: whether the replicas gather something.
+    It is not tried then, which would take half a second or more.
     """
-
-    whole: list[float]
-    parts: list[list[float]]
-    added: list[bool]
-    examples: int
-    gathers: bool
-
-
-def tried_on(
-    model: keras.Model, strategy: Strategy, source: Source, global_batch: int
-) -> Tried | None:
-    """Compute the training step of a few examples, and of their parts; as :func:`notice`.
-
-    Returns:
-        None where the two cannot be compared: there are too few examples, no gradients, or draws
-        that are not Keras'.
-
-    Raises:
-        Exception: whatever the model does when it is tried.
-    """
-    parts = strategy.batches
-    rows = min(global_batch // parts, max(2, EXAMPLES // parts))
-    if len(source) < rows * parts:
-        return None
-    with tf.device("CPU:0"), _at_rest(model):
-        data = pipeline.take(source, tf.range(rows * parts, dtype=tf.int64))
-        trial = _Trial(model, strategy, rows)
-        whole, again = trial.whole(data)
-        of_parts = trial.parts([[p[r * rows : (r + 1) * rows] for p in data] for r in range(parts)])
-    if not whole or len(whole) != len(of_parts) or not np.allclose(whole, again, rtol=1e-6):
-        return None
-    return Tried(whole, of_parts, trial.added, rows * parts, trial.gathers)
+    kind = type(model)
+    own = (
+        kind.train_step is not keras.Model.train_step
+        or kind.compute_loss is not keras.Model.compute_loss
+    )
+    if own or any(_name(loss) is None for loss in keras.tree.flatten(model.loss)):
+        return False
+    # A functional model may have operations that are no layers, along any axis.
+    layers = keras_internals.layers(model)
+    inside = [each for layer in layers for each in getattr(layer, "operations", ())]
+    return all(
+        isinstance(each, keras.Layer)
+        and not isinstance(each, keras.layers.Lambda)
+        and type(each).__module__.startswith(("keras.", "dtrain."))
+        for each in (*layers, *inside)
+    )
 
 
-class _Asked(BaseException):
-    """A part has come to where it meets the others; not to be caught by a model."""
-
-    def __init__(self, kind: Any, values: list[tf.Tensor]):
-        super().__init__()
-        self.kind, self.values = kind, values
-
-
-class _Meeting:
-    """Answers what was asked before, and ends the computation at the first new question.
-
-    Args:
-        known: for each meeting so far, what all parts were told.
-    """
-
-    def __init__(self, known: list[list[tf.Tensor]]):
-        self._known = iter(known)
-
-    def mean(self, values: list[Any], op: tf.distribute.ReduceOp) -> list[Any]:
-        """See :class:`gradients.Meeting`."""
-        return self._meet(op, [tf.convert_to_tensor(value) for value in values])
-
-    def gather(self, x: tf.Tensor) -> tf.Tensor:
-        """See :class:`gradients.Meeting`."""
-        return self._meet(None, [x])[0]
-
-    def _meet(self, kind: Any, values: list[tf.Tensor]) -> list[tf.Tensor]:
-        found = next(self._known, None)
-        if found is None:
-            raise _Asked(kind, values)
-        return found
-
-
-def _together(kind: Any, values: list[np.ndarray]) -> np.ndarray:
-    """Return what all parts are told of a value of each; ``kind`` None is to gather."""
-    if kind is None:
-        return np.concatenate(values)
-    total = np.sum(np.stack(values), axis=0)
-    return total if kind is tf.distribute.ReduceOp.SUM else total / len(values)
-
-
-class _Trial:
-    """Computes the training step of a model, up to what it wants the gradients of.
-
-    Attributes:
-        gathers: as of :class:`Tried`.
-        added: likewise.
-    """
-
-    def __init__(self, model: keras.Model, strategy: Strategy, rows: int):
-        self._model = model
-        self._strategy = strategy
-        self._rows = rows
-        self.gathers = False
-        self.added: list[bool] = []
-
-    def whole(self, data: Any) -> list[list[float]]:
-        """Return the targets for all examples as on one device, twice."""
-        function = tf.function(lambda data: self._targets(data, None), autograph=False)
-        return [[float(value) for value in _run(function, data)] for _ in range(2)]
-
-    def parts(self, examples: list[Any]) -> list[list[float]]:
-        """Return each target for each of the parts."""
-        known: list[list[tf.Tensor]] = []
-        for _ in range(MEETINGS):
-            kinds: list[Any] = []
-            function = self._of_a_part(len(examples), kinds)
-            found = [
-                [np.asarray(value) for value in _run(function, part, tf.constant(index), known)]
-                for index, part in enumerate(examples)
-            ]
-            if not kinds:
-                return [[float(value) for value in each] for each in zip(*found, strict=True)]
-            self.gathers |= kinds[0] is None
-            answers = [_together(kinds[0], list(each)) for each in zip(*found, strict=True)]
-            known.append([tf.constant(answer) for answer in answers])
-        raise NotImplementedError(f"the replicas meet more than {MEETINGS} times in a step")
-
-    def _of_a_part(self, parts: int, kinds: list[Any]) -> Any:
-        """Return a function of a part, its index, and what the parts have told each other so far.
-
-        It returns the targets; or what the part would tell the others next, and adds how they would
-        put it together to ``kinds``.
-        """
-        engine, summed = self._strategy.engine, self._strategy.gradient_reduction == "sum"
-        apart = _apart(self._strategy)
-
-        def function(data: Any, index: tf.Tensor, known: Any) -> Any:
-            step = gradients.Step(
-                parts,
-                self._rows,
-                given=[] if apart else None,
-                summed=summed,
-                meeting=None if apart else _Meeting(known),
-            )
-            draws = randomness.part(index, parts, self._rows)
-            try:
-                with engine.scope(), _Replica(engine, 0), draws:
-                    return self._targets(data, step)
-            except _Asked as asked:
-                kinds.append(asked.kind)
-                return asked.values
-
-        return tf.function(function, autograph=False)
-
-    def _targets(self, data: Any, step: gradients.Step | None) -> list[tf.Tensor]:
-        targets: list[list[tf.Tensor]] = []
-        states = [v for metric in self._model.metrics for v in metric.variables]
-        values = [(v, tf.zeros(v.shape, v.dtype)) for v in states]
-        # Regularizers ask the scope for weights.
-        values += [(v, v.value) for v in self._model.trainable_variables if v.regularizer]
-        with (
-            tf.device("CPU:0"),
-            keras.StatelessScope(state_mapping=values, collect_losses=True),
-            gradients.tried(step, targets),
-        ):
-            self._model.train_step(unwrapped(tuple(data)))
-            if step is not None:
-                self.added = [
-                    step.summed or gradients.has_values_of_examples(some, step.rows)
-                    for some in targets
-                ]
-            return [
-                tf.add_n([tf.reduce_sum(tf.cast(t, tf.float32)) for t in some]) for some in targets
-            ]
-
-
-def _apart(strategy: Strategy) -> bool:
-    """Whether the replicas are workers that compute alone."""
-    return hasattr(strategy, "coordinator")
-
-
-class _Replica(tf.distribute.ReplicaContext):
-    """A replica that meets no other; TensorFlow's own would wait for them, or take it for all."""
-
-    def merge_call(self, merge_fn: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Refuse: it is known how replicas meet by way of dtrain alone."""
-        raise NotImplementedError("replicas do not meet while a step is tried")
-
-
-def _run(function: Any, *arguments: Any) -> Any:
-    """Call a traced function, unless it would leave something behind."""
-    graph = function.get_concrete_function(*arguments).graph.as_graph_def()
-    nodes = [*graph.node, *(node for each in graph.library.function for node in each.node_def)]
-    if any(word in node.op for node in nodes for word in LASTING):
-        raise NotImplementedError("the step changes more than Keras' variables")
-    return function(*arguments)
-
-
-@contextlib.contextmanager
-def _at_rest(model: keras.Model) -> Iterator[None]:
-    """Let no optimizer update, and batch normalisation use its moving statistics.
-
-    Those of a batch are of a replica's part by design, which says nothing of the loss.
-    """
-    held: list[tuple[Any, str, Any]] = []
-
-    def replace(owner: Any, name: str, value: Any) -> None:
-        held.append((owner, name, vars(owner).get(name)))
-        setattr(owner, name, value)
-
-    for optimizer in optimizers.named(model).values():
-        replace(optimizer, "apply", lambda *args, _of=optimizer, **kwargs: _of.iterations)
-    for layer in keras_internals.layers(model):
-        if isinstance(layer, keras.layers.BatchNormalization):
-            replace(layer, "call", functools.partial(_by_moving_statistics, layer.call))
-    try:
-        yield
-    finally:
-        for owner, name, before in held:
-            if before is None:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, before)
-
-
-def _by_moving_statistics(call: Any, inputs: Any, training: Any = None, **kwargs: Any) -> Any:
-    return call(inputs, training=False, **kwargs)
+def _name(loss: Any) -> str | None:
+    """Return the name of a loss of Keras' that is a mean over examples; None of any other."""
+    if loss is None or isinstance(loss, str):
+        name = str(loss)
+    else:
+        named = loss if hasattr(loss, "__name__") else type(loss)
+        name = named.__name__ if named.__module__.startswith("keras.") else "LossFunctionWrapper"
+    return None if name.lower() in ACROSS else name
 
 
 def _said(tried: Tried, strategy: Strategy) -> str | None:
@@ -301,7 +93,7 @@ def _said(tried: Tried, strategy: Strategy) -> str | None:
             if summed:
                 return f"{text}it is a mean over its examples (trainer.gradient_reduction=mean)"
             return f"{text}it is divided by all examples (trainer.gradient_reduction=sum)"
-        if _apart(strategy):
+        if computes_apart(strategy):
             return (
                 f"{text}where it looks across the examples, dtrain.replicas.gather makes it exact "
                 "under a strategy whose replicas meet in a step (strategy=multiworker)"
