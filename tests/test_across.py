@@ -76,27 +76,31 @@ def test_what_looks_across_the_examples_is_told_of(
 
 
 @pytest.mark.task(devices=4)
-def test_what_gathers_a_part_of_it_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    of = importlib.import_module("tests.zoo.batch_hard")
-    gather = of.gather
-    counted: list[Any] = []
-
-    def some(x: Any) -> Any:
-        counted.append(x)
-        return gather(x) if len(counted) % 2 else gather(x)[::-1][: x.shape[0]]
-
-    monkeypatch.setattr(of, "gather", gather)
-    assert told("Mirrored", 2, configured("batch_hard")) is None
+def test_what_gathers_wrongly_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     from keras import ops
 
-    monkeypatch.setattr(
-        of.BatchHard,
-        "call",
-        lambda self, y, p: ops.mean(gather(p)) + ops.mean(ops.square(p - ops.mean(p, axis=0))),
-    )
-    said = told("Mirrored", 2, configured("batch_hard"))
-    assert said is not None
+    of = importlib.import_module("tests.zoo.batch_hard")
+    config = configured("batch_hard")
+    assert told("Mirrored", 2, config) is None
+
+    def some(self: Any, y: Any, p: Any) -> Any:
+        return ops.mean(of.gather(p)) + ops.mean(ops.square(p - ops.mean(p, axis=0)))
+
+    monkeypatch.setattr(of.BatchHard, "call", some)
+    said = told("Mirrored", 2, config) or ""
     assert said.endswith("all that it compares has to come from dtrain.replicas.gather")
+
+    def reduced(self: Any, y: Any, p: Any) -> Any:  # a value for each example of all replicas
+        self.reduction = "sum"
+        return ops.sum(ops.square(of.gather(p) - 0.1), axis=1)
+
+    monkeypatch.setattr(of.BatchHard, "call", reduced)
+    said = told("Mirrored", 2, config) or ""
+    assert said.endswith("it adds up what was gathered, once on each replica (reduction=mean)")
+    config.trainer.gradient_reduction = "sum"
+    monkeypatch.undo()
+    said = told("Mirrored", 2, config) or ""
+    assert said.endswith("it is a mean over its examples (trainer.gradient_reduction=mean)")
 
 
 def stepping(input_shape: Any, classes: int, loss: str = "mean") -> Any:

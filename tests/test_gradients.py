@@ -203,7 +203,7 @@ def by_hand(weights: Any, table: Any, x: Any, y: Any) -> dict[str, Any]:
 
 
 def on_replicas(
-    replicas: int, function: Any, kind: str = "Mirrored", summed: bool = False
+    replicas: int, function: Any, kind: str = "Mirrored", summed: bool = False, strategy: Any = None
 ) -> dict[str, Any]:
     """Call ``function(weights, table, x, y)`` in each replica, on its part of one batch."""
     import numpy as np
@@ -212,7 +212,8 @@ def on_replicas(
     from dtrain.task import gradients, strategies
 
     kind = kind if replicas > 1 else "OneDevice"
-    strategy = getattr(strategies, kind)([f"CPU:{i}" for i in range(replicas)])
+    if strategy is None:
+        strategy = getattr(strategies, kind)([f"CPU:{i}" for i in range(replicas)])
     draw = np.random.default_rng(0).standard_normal
     x, y = draw((ROWS, WIDTH)).astype(np.float32), draw((ROWS, 1)).astype(np.float32)
     initial = draw((WIDTH, 1)).astype(np.float32), draw((5, WIDTH)).astype(np.float32)

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from dtrain.cluster import Cluster, Task
 from tests.test_gradients import ROWS, on_replicas
 from tests.test_steps import prepare, settings
+from tests.test_strategies import together
 
 
 def close(found: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -138,6 +140,26 @@ def test_gradients_are_those_of_the_global_batch(replicas: int) -> None:
     for name in [name for name in one if name.startswith("half")]:  # 11 bits
         np.testing.assert_allclose(found.pop(name), one.pop(name), rtol=2e-3, atol=2e-3)
     close(found, one)
+
+
+def _host(cluster: Cluster, task: Task, devices: list[str]) -> Any:
+    """Gather on two hosts of two replicas each; return what one replica gets, and one alone."""
+    from dtrain.task.strategies import MultiWorker
+
+    strategy = MultiWorker(devices, cluster, task, "auto")
+    functions = (values, losses)
+    one = [on_replicas(1, function) for function in functions]
+    several = [on_replicas(4, function, strategy=strategy) for function in functions]
+    for half in [name for name in one[1] if name.startswith("half")]:
+        del one[1][half], several[1][half]
+    return several, one
+
+
+def test_hosts_gather_too() -> None:
+    tasks = [Task("chief", 0, 2), Task("worker", 0, 2)]
+    for several, one in together(_host, tasks, 4):
+        for found, expected in zip(several, one, strict=True):
+            close(found, expected)
 
 
 def around(x: Any, **given: Any) -> Any:

@@ -98,6 +98,8 @@ def _said(tried: Tried, strategy: Strategy) -> str | None:
                 f"{text}where it looks across the examples, dtrain.replicas.gather makes it exact "
                 "under a strategy whose replicas meet in a step (strategy=multiworker)"
             )
+        if tried.gathers and abs(one - mean / len(parts)) <= off:
+            return f"{text}it adds up what was gathered, once on each replica (reduction=mean)"
         if tried.gathers:
             return f"{text}all that it compares has to come from dtrain.replicas.gather"
         return f"{text}where it looks across the examples, dtrain.replicas.gather makes it exact"
