@@ -52,7 +52,7 @@ def test_models_that_are_exact_are_tried_and_not_told_of(part: str) -> None:
             arguments = made(kind, devices, configured(name))
             before = state.snapshot(*arguments[:2])
             tried = trial.tried_on(*arguments)
-            assert tried is not None and tried.whole, name
+            assert tried is not None and tried.values, name
             after = state.snapshot(*arguments[:2])
             assert all((after[key] == before[key]).all() for key in before), "nothing changed"
             assert across.notice(*arguments) is None, name
@@ -184,6 +184,67 @@ def test_what_a_step_of_its_own_wants_gradients_of() -> None:
     for loss, ending in endings.items():
         said = told("Mirrored", 4, stepping_with(loss, "sum"))
         assert said is None if ending is None else (said or "").endswith(ending), (loss, said)
+
+
+def tracking(input_shape: Any, classes: int, named: str, given: str) -> Any:
+    """A model whose loss is divided by hand; what it tells of it, and under which name."""
+    import keras
+    import tensorflow as tf
+    from keras import layers, ops
+
+    class Tracking(keras.Model):
+        def __init__(self, *args: Any, **kwargs: Any):
+            super().__init__(*args, **kwargs)
+            self.tracker = keras.metrics.Mean(name=named)
+
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                each = keras.losses.sparse_categorical_crossentropy(y, self(x, training=True))
+                loss = ops.sum(each) / BATCH
+            weights = self.trainable_variables
+            self.optimizer.apply(tape.gradient(loss, weights), weights)
+            what, where = given.split()
+            value = {"part": loss, "mean": ops.mean(each), "each": each}[what]
+            if where == "returned":
+                return {named: value}
+            self.tracker.update_state(value)
+            return {"other": self.tracker.result()}
+
+    inputs = keras.Input(input_shape)
+    return Tracking(inputs, layers.Dense(classes, activation="softmax")(inputs))
+
+
+@pytest.mark.task(devices=2)
+def test_numbers_under_other_names_than_losses_are_told_of() -> None:
+    right = {("a_loss", "part"), ("kl", "mean"), ("kl", "each"), ("a_loss", "each")}
+    for named in ("a_loss", "kl"):
+        for given in ("part returned", "mean returned", "part tracked", "mean tracked",
+                      "each tracked"):  # fmt: skip
+            node = {"_target_": "tests.test_across.tracking", "named": named, "given": given}
+            trainer = {"loss": None, "metrics": [], "gradient_reduction": "sum"}
+            said = told("Mirrored", 2, settings(model=node, trainer=trainer))
+            if (named, given.split()[0]) in right:
+                assert said is None, (named, given, said)
+            else:
+                assert (said or "").startswith(f"on 2 replicas {named} is not that of one device")
+                assert (said or "").endswith("only what is named a loss is added up")
+
+
+@pytest.mark.task(devices=2)
+@pytest.mark.parametrize("name", ["average_loss", "vae", "batch_hard"])
+def test_a_model_that_was_tried_trains_as_ever(name: str) -> None:
+    from dtrain.task import across, pipeline
+
+    found = []
+    for tries in (False, True):
+        model, strategy, source, _ = made("CentralStorage", 2, configured(name))
+        if tries:
+            assert across.notice(model, strategy, source, BATCH) is None
+        steps = strategy.steps(model, pipeline.Inputs(source, source, BATCH, 0), False)
+        found.append([steps.results(steps.train(2)), steps.results(steps.evaluate(1, 0))])
+        found[-1].append(steps.results(steps.train(1)))
+    assert found[0] == found[1]
 
 
 def normalised(input_shape: Any, classes: int, how: str) -> Any:

@@ -78,17 +78,21 @@ def _said(tried: Tried, strategy: Strategy) -> str | None:
     mixed = keras.config.dtype_policy().compute_dtype != "float32"
     tolerance = TOLERANCE_16 if mixed else TOLERANCE
     summed = strategy.gradient_reduction == "sum"
-    for one, parts, added in zip(tried.whole, tried.parts, tried.added, strict=True):
+    for value in tried.values:
+        one, parts, added = value.whole, value.parts, value.added
         total, mean = math.fsum(parts), math.fsum(parts) / len(parts)
         found, other = (total, mean) if added else (mean, total)
         off = tolerance * max(map(abs, (one, *parts))) + 1e-7
         if not math.isfinite(one - total) or abs(one - found) <= off:
             continue
+        name = "the loss" if value.name is None else value.name
         text = (
-            f"on {len(parts)} replicas the loss is not that of one device: of {tried.examples} "
+            f"on {len(parts)} replicas {name} is not that of one device: of {tried.examples} "
             f"examples it is {one:.6g}, and the {'sum' if added else 'mean'} of those of their "
             f"parts is {found:.6g}; "
         )
+        if value.name is not None:
+            return f"{text}by trainer.gradient_reduction=sum only what is named a loss is added up"
         if abs(one - other) <= off and summed == added:
             if summed:
                 return f"{text}it is a mean over its examples (trainer.gradient_reduction=mean)"

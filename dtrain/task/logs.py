@@ -81,6 +81,12 @@ def is_loss(name: str) -> bool:
     return "loss" in name.lower()
 
 
+def is_mean(metric: keras.metrics.Metric) -> bool:
+    """Whether it is the mean of numbers that it is given, and not of a function of predictions."""
+    wrapper = keras.metrics.MeanMetricWrapper
+    return isinstance(metric, keras.metrics.Mean) and not isinstance(metric, wrapper)
+
+
 def add_up_losses(metrics: list[keras.metrics.Metric], replicas: Callable[[], int]) -> None:
     """Let trackers of losses have the sum over the replicas, where a loss is a part of one.
 
@@ -92,10 +98,7 @@ def add_up_losses(metrics: list[keras.metrics.Metric], replicas: Callable[[], in
         replicas: returns how many parts the losses of the step that is traced now are, 1 if none.
     """
     for metric in metrics:
-        kind = keras.metrics.Mean
-        if isinstance(metric, keras.metrics.MeanMetricWrapper) or not isinstance(metric, kind):
-            continue
-        if is_loss(metric.name):
+        if is_mean(metric) and is_loss(metric.name):
             metric.update_state = _multiplied(metric.update_state, replicas)
 
 

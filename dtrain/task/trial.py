@@ -2,8 +2,9 @@
 
 It is computed once for all of them as on one device, and once for each part as a replica has it;
 what the replicas would tell each other is passed on between them. Wanted is what the step asks a
-tape the gradients of. Nothing of the model changes: it runs in a ``keras.StatelessScope``, on the
-CPU, with no gradients and no updates.
+tape the gradients of; where losses are parts of a sum, also the numbers that it returns and tracks,
+for it is told by their names which of them are losses. Nothing of the model changes: it runs in a
+``keras.StatelessScope``, on the CPU, with no gradients and no updates.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import tensorflow as tf
 
 from dtrain.sources import Source
 from dtrain.task import gradients, keras_internals, optimizers, pipeline, randomness
-from dtrain.task.logs import unwrapped
+from dtrain.task.logs import Returned, add_up_losses, is_loss, is_mean, unwrapped
 
 if TYPE_CHECKING:
     from dtrain.task.strategies import Strategy
@@ -34,20 +35,33 @@ LASTING = ("Assign", "ResourceApply", "ResourceScatter", "PyFunc")
 
 
 @dataclasses.dataclass(frozen=True)
-class Tried:
-    """What a training step wants gradients of.
+class Value:
+    """A number of a training step.
 
     Attributes:
-        whole: each target of its tapes, of all examples.
-        parts: of each target, that of each part.
-        added: of each target, whether its gradients are added up over the replicas.
+        name: under which the step returns or tracks it; None of what a tape gives gradients of.
+        whole: of all examples.
+        parts: of each part.
+        added: whether that of the replicas is their sum, and not their mean.
+    """
+
+    name: str | None
+    whole: float
+    parts: list[float]
+    added: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Tried:
+    """What came out.
+
+    Attributes:
+        values: what a tape gives gradients of, and other numbers.
         examples: how many in all.
         gathers: whether the replicas gather something.
     """
 
-    whole: list[float]
-    parts: list[list[float]]
-    added: list[bool]
+    values: list[Value]
     examples: int
     gathers: bool
 
@@ -71,11 +85,16 @@ def tried_on(
     with tf.device("CPU:0"), _at_rest(model):
         data = pipeline.take(source, tf.range(rows * parts, dtype=tf.int64))
         trial = _Trial(model, strategy, rows)
-        whole, again = trial.whole(data)
+        (whole, again), names = trial.whole(data), trial.kinds
         of_parts = trial.parts([[p[r * rows : (r + 1) * rows] for p in data] for r in range(parts)])
-    if not whole or len(whole) != len(of_parts) or not np.allclose(whole, again, rtol=1e-6):
+    same = [name for name, _ in names] == [name for name, _ in trial.kinds]
+    if not whole or not same or not np.allclose(whole, again, rtol=1e-6):
         return None
-    return Tried(whole, of_parts, trial.added, rows * parts, trial.gathers)
+    values = [
+        Value(name, one, each, added)
+        for (name, added), one, each in zip(trial.kinds, whole, of_parts, strict=True)
+    ]
+    return Tried(values, rows * parts, trial.gathers)
 
 
 class _Asked(BaseException):
@@ -124,23 +143,27 @@ class _Trial:
 
     Attributes:
         gathers: as of :class:`Tried`.
-        added: likewise.
+        kinds: ``name`` and ``added`` of each :class:`Value`, of what was traced last.
     """
 
     def __init__(self, model: keras.Model, strategy: Strategy, rows: int):
         self._model = model
         self._strategy = strategy
         self._rows = rows
+        self._summed = strategy.gradient_reduction == "sum"
+        self._returned = Returned(model.metrics if self._summed else [])
+        if self._summed:
+            add_up_losses(model.metrics, gradients.parts)
         self.gathers = False
-        self.added: list[bool] = []
+        self.kinds: list[tuple[str | None, bool]] = []
 
     def whole(self, data: Any) -> list[list[float]]:
-        """Return the targets for all examples as on one device, twice."""
-        function = tf.function(lambda data: self._targets(data, None), autograph=False)
+        """Return the values of all examples as on one device, twice."""
+        function = tf.function(lambda data: self._values(data, None), autograph=False)
         return [[float(value) for value in _run(function, data)] for _ in range(2)]
 
     def parts(self, examples: list[Any]) -> list[list[float]]:
-        """Return each target for each of the parts."""
+        """Return each value of each of the parts."""
         known: list[list[tf.Tensor]] = []
         for _ in range(MEETINGS):
             kinds: list[Any] = []
@@ -159,33 +182,33 @@ class _Trial:
     def _of_a_part(self, parts: int, kinds: list[Any]) -> Any:
         """Return a function of a part, its index, and what the parts have told each other so far.
 
-        It returns the targets; or what the part would tell the others next, and adds how they would
+        It returns the values; or what the part would tell the others next, and adds how they would
         put it together to ``kinds``.
         """
-        engine, summed = self._strategy.engine, self._strategy.gradient_reduction == "sum"
-        apart = computes_apart(self._strategy)
+        engine, apart = self._strategy.engine, computes_apart(self._strategy)
 
         def function(data: Any, index: tf.Tensor, known: Any) -> Any:
             step = gradients.Step(
                 parts,
                 self._rows,
                 given=[] if apart else None,
-                summed=summed,
+                summed=self._summed,
                 meeting=None if apart else _Meeting(known),
             )
             draws = randomness.part(index, parts, self._rows)
             try:
                 with engine.scope(), _Replica(engine, 0), draws:
-                    return self._targets(data, step)
+                    return self._values(data, step)
             except _Asked as asked:
                 kinds.append(asked.kind)
                 return asked.values
 
         return tf.function(function, autograph=False)
 
-    def _targets(self, data: Any, step: gradients.Step | None) -> list[tf.Tensor]:
+    def _values(self, data: Any, step: gradients.Step | None) -> list[tf.Tensor]:
         targets: list[list[tf.Tensor]] = []
-        states = [v for metric in self._model.metrics for v in metric.variables]
+        metrics = self._model.metrics
+        states = [v for metric in metrics for v in metric.variables]
         values = [(v, tf.zeros(v.shape, v.dtype)) for v in states]
         # Regularizers ask the scope for weights.
         values += [(v, v.value) for v in self._model.trainable_variables if v.regularizer]
@@ -194,15 +217,18 @@ class _Trial:
             keras.StatelessScope(state_mapping=values, collect_losses=True),
             gradients.tried(step, targets),
         ):
-            self._model.train_step(unwrapped(tuple(data)))
-            if step is not None:
-                self.added = [
-                    step.summed or gradients.has_values_of_examples(some, step.rows)
-                    for some in targets
-                ]
-            return [
-                tf.add_n([tf.reduce_sum(tf.cast(t, tf.float32)) for t in some]) for some in targets
-            ]
+            logs = self._model.train_step(unwrapped(tuple(data)))
+            numbers = self._returned.values(logs) if self._summed else {}
+            means = [metric for metric in metrics if self._summed and is_mean(metric)]
+            found = [metric.result() for metric in means]
+        rows = data[0].shape[0]
+        self.kinds = [
+            *((None, self._summed or gradients.has_values_of_examples(t, rows)) for t in targets),
+            *((name, is_loss(name)) for name in numbers),
+            *((metric.name, False) for metric in means),
+        ]
+        sums = [tf.add_n([tf.reduce_sum(tf.cast(t, tf.float32)) for t in of]) for of in targets]
+        return [*sums, *numbers.values(), *found]
 
 
 def computes_apart(strategy: Strategy) -> bool:
@@ -241,6 +267,9 @@ def _at_rest(model: keras.Model) -> Iterator[None]:
 
     for optimizer in optimizers.named(model).values():
         replace(optimizer, "apply", lambda *args, _of=optimizer, **kwargs: _of.iterations)
+    for metric in model.metrics:
+        for name in ("result", "update_state"):  # of which note is taken
+            replace(metric, name, getattr(metric, name))
     for layer in keras_internals.layers(model):
         if isinstance(layer, keras.layers.BatchNormalization):
             replace(layer, "call", functools.partial(_by_moving_statistics, layer.call))
