@@ -20,10 +20,13 @@ FIXED = (
     "optimizer",
     "seed",
     "trainer.loss",
+    "trainer.gradient_reduction",
     "trainer.metrics",
     "trainer.callbacks",
     "hardware.precision",
 )
+#: What runs had that say nothing of a key: they began before there was such a one.
+BEFORE = {"trainer.gradient_reduction": "mean"}
 #: What may be otherwise about two jobs that are the same one.
 OUTSIDE = (
     "name",
@@ -43,7 +46,7 @@ def value(config: DictConfig, key: str) -> Any:
 
     Secrets are hidden: another password makes no other run.
     """
-    found = secrets.hide(targets.plain(OmegaConf.select(config, key)), key)
+    found = secrets.hide(targets.plain(OmegaConf.select(config, key, default=BEFORE.get(key))), key)
     return getattr(found, "name", found)
 
 
@@ -54,6 +57,17 @@ def fingerprints(config: DictConfig) -> dict[str, str]:
     """
     found = {key: _hash(value(config, key)) for key in FIXED}
     return found | {"dataset": _hash([draws.VERSION, found["dataset"]])}
+
+
+def changed(fingerprints: dict[str, str], saved: dict[str, str]) -> set[str]:
+    """Return those of :data:`FIXED` of which a checkpoint is of others than a run.
+
+    Args:
+        fingerprints: of the run.
+        saved: those in the checkpoint; empty in one of the first rules.
+    """
+    before = {key: _hash(value) for key, value in BEFORE.items()} if saved else {}
+    return {key for key in FIXED if {**before, **saved}.get(key) != fingerprints[key]}
 
 
 def drawn_otherwise(config: DictConfig, saved: dict[str, str]) -> bool:

@@ -202,15 +202,18 @@ def by_hand(weights: Any, table: Any, x: Any, y: Any) -> dict[str, Any]:
     }
 
 
-def on_replicas(replicas: int, function: Any) -> dict[str, Any]:
+def on_replicas(
+    replicas: int, function: Any, kind: str = "Mirrored", summed: bool = False, strategy: Any = None
+) -> dict[str, Any]:
     """Call ``function(weights, table, x, y)`` in each replica, on its part of one batch."""
     import numpy as np
     import tensorflow as tf
 
     from dtrain.task import gradients, strategies
 
-    kind = "Mirrored" if replicas > 1 else "OneDevice"
-    strategy = getattr(strategies, kind)([f"CPU:{i}" for i in range(replicas)])
+    kind = kind if replicas > 1 else "OneDevice"
+    if strategy is None:
+        strategy = getattr(strategies, kind)([f"CPU:{i}" for i in range(replicas)])
     draw = np.random.default_rng(0).standard_normal
     x, y = draw((ROWS, WIDTH)).astype(np.float32), draw((ROWS, 1)).astype(np.float32)
     initial = draw((WIDTH, 1)).astype(np.float32), draw((5, WIDTH)).astype(np.float32)
@@ -221,7 +224,7 @@ def on_replicas(replicas: int, function: Any) -> dict[str, Any]:
     def replica() -> Any:
         index = tf.distribute.get_replica_context().replica_id_in_sync_group
         own = slice(index * rows, (index + 1) * rows)
-        with gradients.averaged(replicas, rows):
+        with gradients.averaged(replicas, rows, summed):
             return function(*variables, tf.constant(x)[own], tf.constant(y)[own])
 
     found = tf.function(lambda: strategy.engine.run(replica), autograph=False)()
@@ -240,6 +243,75 @@ def test_every_tape_gives_the_gradient_of_the_global_batch(replicas: int) -> Non
     for name, gradient in expected.items():
         assert np.abs(gradient).max() > 1e-3, name
         np.testing.assert_allclose(found[name], gradient, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def divided_by_hand(weights: Any, table: Any, x: Any, y: Any) -> dict[str, Any]:
+    """Gradients of losses that are parts of a sum, as TensorFlow's guide has them."""
+    import keras
+    import tensorflow as tf
+
+    def each() -> Any:
+        return tf.square(tf.tanh(x @ weights) - y)[:, 0]
+
+    loss = keras.losses.MeanSquaredError()
+    losses = {
+        "given": lambda: tf.nn.compute_average_loss(each(), global_batch_size=ROWS),
+        "found": lambda: tf.nn.compute_average_loss(each()),
+        "weighted": lambda: tf.nn.compute_average_loss(each(), sample_weight=tf.abs(x[:, 0])),
+        "penalty": lambda: tf.nn.scale_regularization_loss(tf.nn.l2_loss(table)),
+        "keras": lambda: loss(y, x @ weights),
+        "by hand": lambda: tf.reduce_sum(each()) / ROWS,
+    }
+    found = {}
+    for name, of in losses.items():
+        with tf.GradientTape() as tape:
+            value = of()
+        source = table if name == "penalty" else weights
+        found[name] = tape.gradient(value, source)
+    return found
+
+
+@pytest.mark.task(devices=4)
+@pytest.mark.parametrize("replicas", [2, 4])
+@pytest.mark.parametrize("kind", ["Mirrored", "CentralStorage"])
+def test_losses_that_are_parts_of_a_sum_are_added_up(replicas: int, kind: str) -> None:
+    import numpy as np
+
+    expected = on_replicas(1, divided_by_hand)
+    found = on_replicas(replicas, divided_by_hand, kind, summed=True)
+    for name, gradient in expected.items():
+        assert np.abs(gradient).max() > 1e-3, name
+        np.testing.assert_allclose(found[name], gradient, rtol=1e-5, atol=1e-6, err_msg=name)
+    # What TensorFlow itself divides is known without a word: the rest is not.
+    found = on_replicas(replicas, divided_by_hand, kind)
+    np.testing.assert_allclose(found.pop("by hand"), expected["by hand"] / replicas, rtol=1e-5)
+    for name, gradient in found.items():
+        np.testing.assert_allclose(gradient, expected[name], rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.task(devices=2)
+def test_what_tensorflow_divides_is_whole_outside_of_a_step() -> None:
+    import numpy as np
+    import tensorflow as tf
+
+    from dtrain.task import gradients
+
+    gradients.install()
+    gradients.install()  # once is enough
+    each = tf.constant([1.0, 2.0, 6.0])
+
+    def losses() -> Any:
+        return (
+            tf.nn.compute_average_loss(each),
+            tf.nn.compute_average_loss(each, global_batch_size=6),
+            tf.nn.compute_average_loss(each, [1.0, 0.0, 1.0]),
+            tf.nn.scale_regularization_loss(each),
+            tf.nn.compute_average_loss(tf.cast(each, tf.float64)),
+        )
+
+    engine = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    for found in (losses(), [engine.experimental_local_results(v)[0] for v in engine.run(losses)]):
+        np.testing.assert_allclose([float(v) for v in found], [3.0, 1.5, 7 / 3, 9.0, 3.0], 1e-6)
 
 
 def in_a_branch(weights: Any, table: Any, x: Any, y: Any) -> dict[str, Any]:

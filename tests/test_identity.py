@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from dtrain import identity
+from dtrain import identity, targets
 from tests.test_schema import EXPERIMENTS, composed
 
 RUN = ("model=mlp", "dataset=synthetic", "trainer.callbacks=[{_target_:keras.callbacks.History}]")
@@ -47,6 +47,7 @@ def changed(*overrides: str) -> set[str]:
         ("optimizer/schedule=cosine", "optimizer"),
         ("seed=1", "seed"),
         ("trainer.loss=mse", "trainer.loss"),
+        ("trainer.gradient_reduction=sum", "trainer.gradient_reduction"),
         ("trainer.metrics=[mae]", "trainer.metrics"),
         ("trainer.callbacks=[]", "trainer.callbacks"),
         ("hardware.precision=mixed_float16", "hardware.precision"),
@@ -54,6 +55,18 @@ def changed(*overrides: str) -> set[str]:
 )
 def test_each_part_has_a_hash_of_its_own(override: str, key: str) -> None:
     assert changed(override) == {key}
+
+
+def test_a_run_from_before_a_key_had_what_was_done_then() -> None:
+    plain = targets.plain(composed(*RUN))
+    now = identity.fingerprints(OmegaConf.create(plain))
+    del plain["trainer"]["gradient_reduction"]
+    assert identity.fingerprints(OmegaConf.create(plain)) == now
+    saved = {key: value for key, value in now.items() if key != "trainer.gradient_reduction"}
+    assert identity.changed(now, saved) == set()
+    assert identity.changed(now, {}) == set(identity.FIXED)
+    other, _ = identified("trainer.gradient_reduction=sum")
+    assert identity.changed(other, saved) == {"trainer.gradient_reduction"}
 
 
 def test_what_does_not_change_the_numbers_is_not_in_it() -> None:
@@ -102,7 +115,8 @@ def test_what_a_hash_is_of() -> None:
     assert model(a=1) == model(a=1) != model(a=True)
     nothing = identity.fingerprints(OmegaConf.create({}))  # as in the file of an older run
     assert set(nothing) == set(identity.FIXED)
-    assert len({h for key, h in nothing.items() if key != "dataset"}) == 1
+    special = {"dataset", *identity.BEFORE}
+    assert len({h for key, h in nothing.items() if key not in special}) == 1
 
 
 def test_a_value_is_plain() -> None:

@@ -43,7 +43,7 @@ SHARED = [
     "checkpoint",
 ]
 #: Modules of one half each: what a task's strategy, model or data may name, and the controller's.
-OF_A_TASK = ["augment", "models", "schedules"]
+OF_A_TASK = ["augment", "models", "replicas", "schedules"]
 OF_THE_CONTROLLER = ["__main__", "sync", "compare", "ui"]
 #: Modules of ``dtrain.compare``, lowest first; each may import those before it.
 COMPARE = [
@@ -140,7 +140,7 @@ def test_the_controller_imports_no_tensorflow(path: Path) -> None:
         assert name.split(".")[0] not in ("tensorflow", "keras", "tensorboard")
         # A launcher enters the task's half inside the function that starts it.
         assert not name.startswith("dtrain.task") or (not top and "launchers" in str(path))
-        assert not name.startswith(("dtrain.models", "dtrain.augment", "dtrain.schedules"))
+        assert not name.startswith(tuple(f"dtrain.{each}" for each in OF_A_TASK))
 
 
 @pytest.mark.parametrize("path", modules("task"), ids=lambda p: p.name)

@@ -38,6 +38,32 @@ def test_results_of_metrics_under_other_names() -> None:
     assert returned.names == {"total": {"loss", "total"}}
 
 
+@pytest.mark.task
+def test_trackers_of_losses_have_the_sum_of_the_parts() -> None:
+    import keras
+    import tensorflow as tf
+
+    from dtrain.task import logs
+
+    loss, other = keras.metrics.Mean(name="My_Loss"), keras.metrics.Mean(name="size")
+    error = keras.metrics.MeanSquaredError(name="loss_of_squares")  # a mean over examples
+    replicas = 4
+    logs.add_up_losses([loss, other, error], lambda: replicas)
+    loss.update_state(tf.constant(2.0), sample_weight=3)
+    loss.update_state(1, 1)
+    assert float(loss.result()) == (4 * 2 * 3 + 4 * 1) / 4
+    loss.reset_state()
+    loss.update_state(tf.constant([2.0, 4.0]))  # of each example
+    other.update_state(5.0)
+    error.update_state([1.0], [3.0])
+    assert [float(m.result()) for m in (loss, other, error)] == [3, 5, 4]
+    replicas = 1
+    other.update_state(5.0)
+    loss.reset_state()
+    loss.update_state(7.0)
+    assert [float(m.result()) for m in (loss, other)] == [7, 5]
+
+
 def _compiled(kind: str) -> Any:
     import keras
 

@@ -47,6 +47,7 @@ def prepare(
     config = settings() if config is None else config
     if strategy is None:
         strategy = getattr(strategies, kind)([f"CPU:{i}" for i in range(devices)])
+    strategy.gradient_reduction = config.trainer.get("gradient_reduction", "mean")
     splits, augment = build.dataset(config)
     model = build.model(config, splits, strategy, 16, 4)
     inputs = pipeline.Inputs(splits.train, splits.validation, BATCH, config.seed, start, augment)

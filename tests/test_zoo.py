@@ -27,20 +27,21 @@ STEPS = 40
 CLOSE = 1e-5
 
 
-def configured(name: str) -> Any:
+def configured(name: str, **trainer: Any) -> Any:
     from tests.test_steps import settings
 
     of = importlib.import_module(f"tests.zoo.{name}")
+    given = getattr(of, "TRAINER", {"loss": "mse", "metrics": []})
     return settings(
         model={"_target_": f"tests.zoo.{name}.model"},
         dataset={"_target_": f"tests.zoo.data.{getattr(of, 'DATA', 'points')}"},
         optimizer={"_target_": "keras.optimizers.SGD", "learning_rate": 0.05, "momentum": 0.9},
-        trainer=getattr(of, "TRAINER", {"loss": "mse", "metrics": []}),
+        trainer={**given, **trainer},
     )
 
 
 def trained(
-    name: str, kind: str, devices: int, strategy: Any = None
+    name: str, kind: str, devices: int, strategy: Any = None, **trainer: Any
 ) -> tuple[list[dict[str, float]], dict[str, float]]:
     """Return the numbers of each step, and those of a validation after them."""
     import keras
@@ -49,7 +50,8 @@ def trained(
     from tests.test_steps import prepare
 
     keras.utils.clear_session()
-    model, _, steps, splits = prepare(kind, devices, configured(name), strategy=strategy)
+    config = configured(name, **trainer)
+    model, _, steps, splits = prepare(kind, devices, config, strategy=strategy)
     found = [steps.results(steps.train(1)) for _ in range(STEPS)]
     if not evaluates(model):
         return found, {}
@@ -109,6 +111,24 @@ def test_replicas_agree(name: str) -> None:
     for what, (kind, devices) in SEVERAL.items():
         differ += outcome(name, what, one, kind, devices, None)
     assert not differ, "\n".join(map(str, differ))
+
+
+#: Whose losses Keras reduces, as means, as sums, or not at all: it knows how to divide them.
+REDUCED = [
+    "added_loss", "guide_basic", "guide_trackers", "loss_scaled", "masked_sequence",
+    "masked_tokens", "nested_logs", "reduction_none", "reduction_sum", "regularized",
+    "weighted_mean",
+]  # fmt: skip
+
+
+@pytest.mark.task(devices=4)
+@pytest.mark.parametrize("name", sampled(REDUCED, "masked_tokens", "regularized"))
+def test_losses_of_keras_agree_where_they_are_added_up(name: str) -> None:
+    one = trained(name, "OneDevice", 1)
+    for kind, devices in SEVERAL.values():
+        found = trained(name, kind, devices, gradient_reduction="sum")
+        differ = differences(name, kind, one, found)
+        assert not differ, "\n".join(map(str, differ))
 
 
 @pytest.mark.task(devices=4)
@@ -189,7 +209,8 @@ def test_one_device_is_as_fit(name: str) -> None:
     of = importlib.import_module(f"tests.zoo.{name}")
     other = of.model(input_shape=tuple(parts[0].shape[1:]), classes=splits.classes)
     if not other.compiled:
-        other.compile(keras.optimizers.SGD(0.05, momentum=0.9), **of.TRAINER)
+        given = {key: of.TRAINER[key] for key in ("loss", "metrics")}
+        other.compile(keras.optimizers.SGD(0.05, momentum=0.9), **given)
     seen = Seen(epochs)
     data, validation = (
         tf.data.Dataset.from_tensor_slices(some if len(some) > 1 else some[0]).batch(BATCH)

@@ -94,16 +94,12 @@ class Topology(enum.Enum):
     parameter_servers = 3
 
 
-class Communication(enum.Enum):
-    """How tensors are reduced over the tasks; ``auto`` is TensorFlow's own choice."""
-
-    auto = 1
-    ring = 2
-    nccl = 3
-
-
+#: How tensors are reduced over the tasks; ``auto`` is TensorFlow's own choice.
+Communication = enum.Enum("Communication", ["auto", "ring", "nccl"])
 #: When a gradient is applied: as soon as it is there, or averaged with those of a global batch.
 Update = enum.Enum("Update", ["async", "sync"])  # `async` is a keyword, hence the call
+#: What the losses of replicas are: means over their examples, or parts of one sum.
+Reduction = enum.Enum("Reduction", ["mean", "sum"])
 
 
 @dataclasses.dataclass
@@ -160,6 +156,7 @@ class Trainer:
     steps_per_epoch: int | None = within(None, 1, MANY)
     validation_freq: int = within(1, 1, MANY)
     loss: Any = formed("sparse_categorical_crossentropy", LOSS)
+    gradient_reduction: Reduction = Reduction.mean
     metrics: list[Any] = formed([], METRICS)
     callbacks: list[Any] = formed([], CALLBACKS)
     terminate_on_nan: bool = True

@@ -18,8 +18,8 @@ import contextlib
 import dataclasses
 import functools
 import threading
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
 
 import keras
 import tensorflow as tf
@@ -40,25 +40,40 @@ class Step:
         rows: examples that each of them has.
         given: the gradients that tapes have given, where the replicas cannot meet: each is in a
             process of its own, and its gradients are averaged elsewhere. None where they can.
+        summed: the losses are parts of that of the global batch, and not losses of parts: their
+            gradients are added up (``trainer.gradient_reduction=sum``).
     """
 
     replicas: int
     rows: int
     given: list[Any] | None = None
+    summed: bool = False
+    meeting: Meeting | None = None
+
+
+class Meeting(Protocol):
+    """Takes the part of the other replicas, where these are tried one after the other."""
+
+    def mean(self, values: list[Any], op: tf.distribute.ReduceOp) -> list[Any]:
+        """As :func:`mean`."""
+
+    def gather(self, x: tf.Tensor) -> tf.Tensor:
+        """As :func:`dtrain.replicas.gather`."""
 
 
 @contextlib.contextmanager
-def averaged(replicas: int, rows: int) -> Iterator[None]:
+def averaged(replicas: int, rows: int, summed: bool = False) -> Iterator[None]:
     """Let what is traced inside, in a replica, get gradients of the global batch.
 
     Args:
         replicas: how many share the global batch; with 1 nothing changes.
         rows: examples that each of them has.
+        summed: as of :class:`Step`.
     """
     if replicas > 1:
         install()
     before = current()
-    _current.step = Step(replicas, rows) if replicas > 1 else None
+    _current.step = Step(replicas, rows, summed=summed) if replicas > 1 else None
     try:
         yield
     finally:
@@ -66,11 +81,11 @@ def averaged(replicas: int, rows: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def apart(replicas: int, rows: int) -> Iterator[list[Any]]:
+def apart(replicas: int, rows: int, summed: bool = False) -> Iterator[list[Any]]:
     """Let what is traced inside get gradients whose mean over the replicas is taken elsewhere.
 
     Args:
-        replicas, rows: as of :func:`averaged`.
+        replicas, rows, summed: as of :func:`averaged`.
 
     Yields:
         The gradients that tapes give, filled in as they do. Only of these, as they are, is the
@@ -79,16 +94,39 @@ def apart(replicas: int, rows: int) -> Iterator[list[Any]]:
     given: list[Any] = []
     install()
     before = current()
-    _current.step = Step(replicas, rows, given) if replicas > 1 else None
+    _current.step = Step(replicas, rows, given, summed) if replicas > 1 else None
     try:
         yield given
     finally:
         _current.step = before
 
 
+@contextlib.contextmanager
+def tried(step: Step | None, targets: list[Any]) -> Iterator[None]:
+    """Let tapes inside give zeros for variables, and take note of what gradients are wanted of.
+
+    Args:
+        step: of a part of a batch; None for the whole of it.
+        targets: filled in; each as a list of tensors, in the order of the tapes.
+    """
+    install()
+    before = current(), getattr(_current, "targets", None)
+    _current.step, _current.targets = step, targets
+    try:
+        yield
+    finally:
+        _current.step, _current.targets = before
+
+
 def current() -> Step | None:
     """Return the step that is traced in this thread, None outside of one."""
     return getattr(_current, "step", None)
+
+
+def parts() -> int:
+    """Return of how many parts a loss is the sum, in the step that is traced in this thread."""
+    step = current()
+    return step.replicas if step is not None and step.summed else 1
 
 
 def prepare(optimizer: keras.optimizers.Optimizer) -> None:
@@ -117,6 +155,8 @@ def mean(values: list[Any], op: tf.distribute.ReduceOp = tf.distribute.ReduceOp.
             replica has for itself.
     """
     step, context = current(), tf.distribute.get_replica_context()
+    if step is not None and step.meeting is not None:
+        return step.meeting.mean(values, op)
     if step is not None and step.given is not None:
         raise UsageError(
             "strategy", "ps",
@@ -126,24 +166,44 @@ def mean(values: list[Any], op: tf.distribute.ReduceOp = tf.distribute.ReduceOp.
             "strategy=multiworker",
         )  # fmt: skip
     assert context is not None
+    with meeting(
+        "takes a gradient", "to average it", "a train_step that calls tape.gradient outside of them"
+    ):
+        return list(context.all_reduce(op, values))
+
+
+@contextlib.contextmanager
+def meeting(does: str, why: str, accepted: str) -> Iterator[None]:
+    """Refuse by name what is done inside, where the replicas cannot meet.
+
+    Args:
+        does: what the model's step does here, in words.
+        why: what the replicas would meet for.
+        accepted: what it may do.
+
+    Raises:
+        UsageError: it is inside a branch, loop or ``tf.function`` that a replica has for itself.
+    """
     try:
-        reduced: list[Any] = list(context.all_reduce(op, values))
+        yield
     except RuntimeError as error:
         if "merge_call" not in str(error):
             raise
         raise UsageError(
             "model", "train_step",
-            "takes a gradient inside tf.cond, a loop or a tf.function of its own, where the "
-            "replicas cannot meet to average it",
-            "a train_step that calls tape.gradient outside of them, or one replica",
-            "strategy=one_device",
+            f"{does} inside tf.cond, a loop or a tf.function of its own, where the replicas cannot "
+            f"meet {why}", f"{accepted}, or one replica", "strategy=one_device",
         ) from None  # fmt: skip
-    return reduced
 
 
 def install() -> None:
-    """Have every tape, and Keras' losses, ask :func:`current`; once in a process."""
+    """Have every tape, and losses of Keras and TensorFlow, ask :func:`current`; once in a process.
+
+    The functions of TensorFlow are ``tf.nn.compute_average_loss`` and
+    ``tf.nn.scale_regularization_loss``.
+    """
     keras_internals.see_batches_of_their_own(current, mean)
+    _average_as_declared()
     original = tf.GradientTape.gradient
     if getattr(original, "by_dtrain", False):
         return
@@ -153,7 +213,11 @@ def install() -> None:
         # What asks for gradients while gradients are computed (a layer that is computed twice, a
         # custom gradient) gives a factor of them, which is averaged with the rest.
         inside, _current.inside = getattr(_current, "inside", False), True
+        targets = None if inside else getattr(_current, "targets", None)
         try:
+            if targets is not None and any(map(_is_variable, tf.nest.flatten(sources))):
+                targets.append([tf.convert_to_tensor(each) for each in tf.nest.flatten(target)])
+                return tf.nest.map_structure(lambda v: tf.zeros(v.shape, v.dtype), sources)
             found = original(self, target, sources, *args, **kwargs)
         finally:
             _current.inside = inside
@@ -175,22 +239,64 @@ def _of_the_global_batch(found: Any, target: Any, sources: Any, step: Step) -> A
     ]
     if not chosen:
         return found  # of inputs, such as a gradient penalty's: each replica has its own
-    # The gradient of a vector is that of its sum: with a value for each example the global batch
-    # has `replicas` times as many, and a mean over the replicas would lose that factor.
-    per_example = any(
-        t.shape.rank and t.shape[0] in (step.rows, None)
-        for t in map(tf.convert_to_tensor, tf.nest.flatten(target))
-    )
+    targets = map(tf.convert_to_tensor, tf.nest.flatten(target))
+    summed = step.summed or has_values_of_examples(targets, step.rows)
     if step.given is not None:
         for i in chosen:
-            if per_example:
+            if summed:
                 gradients[i] = gradients[i] * tf.cast(step.replicas, gradients[i].dtype)
             step.given.append(gradients[i])
         return tf.nest.pack_sequence_as(found, gradients)
-    op = tf.distribute.ReduceOp.SUM if per_example else tf.distribute.ReduceOp.MEAN
+    op = tf.distribute.ReduceOp.SUM if summed else tf.distribute.ReduceOp.MEAN
     for i, reduced in zip(chosen, mean([gradients[i] for i in chosen], op), strict=True):
         gradients[i] = reduced
     return tf.nest.pack_sequence_as(found, gradients)
+
+
+def has_values_of_examples(targets: Iterable[tf.Tensor], rows: int) -> bool:
+    """Whether a gradient of ``targets`` is summed over the replicas, and not averaged.
+
+    The gradient of a vector is that of its sum: with a value for each example the global batch has
+    more of them than a part of ``rows`` examples, and a mean over the parts would lose that factor.
+    """
+    return any(t.shape.rank and t.shape[0] in (rows, None) for t in targets)
+
+
+def _average_as_declared() -> None:
+    """Let the functions that TensorFlow has for losses to be summed give those that are wanted.
+
+    They divide by a global batch, or by TensorFlow's number of replicas: in an evaluation, where a
+    batch is whole, and on workers of parameter servers, of which TensorFlow does not know, that is
+    another number. Outside of a strategy they are as ever.
+    """
+    average, scale = tf.nn.compute_average_loss, tf.nn.scale_regularization_loss
+    if getattr(average, "by_dtrain", False):
+        return
+
+    def of_the_part(value: Any) -> Any:
+        """Return what was divided by TensorFlow's number of replicas as what is wanted."""
+        now, known = current(), tf.distribute.get_strategy().num_replicas_in_sync
+        parts = now.replicas if now is not None and now.summed else 1
+        return value if known == parts else value * tf.cast(known / parts, value.dtype)
+
+    @functools.wraps(average)
+    def compute_average_loss(
+        per_example_loss: Any, sample_weight: Any = None, global_batch_size: Any = None
+    ) -> Any:
+        value, now = average(per_example_loss, sample_weight, global_batch_size), current()
+        if global_batch_size is None:
+            return of_the_part(value)
+        if now is None or now.summed:
+            return value
+        return value * tf.cast(now.replicas, value.dtype)
+
+    @functools.wraps(scale)
+    def scale_regularization_loss(regularization_loss: Any) -> Any:
+        return of_the_part(scale(regularization_loss))
+
+    compute_average_loss.by_dtrain = True  # type: ignore[attr-defined]
+    tf.nn.compute_average_loss = compute_average_loss
+    tf.nn.scale_regularization_loss = scale_regularization_loss
 
 
 def _is_variable(source: Any) -> bool:

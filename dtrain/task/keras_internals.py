@@ -90,10 +90,10 @@ def see_batches_of_their_own(
 ) -> None:
     """Let Keras' losses take the part of a replica for a batch, with denominators of the whole.
 
-    Keras divides a loss by the number of replicas; here nothing does. Where it divides by a number
-    that depends on the examples (those not masked, the sum of their weights), that number is the
-    mean over the replicas, as the replicas' losses are averaged. What it sums is a sum over the
-    global batch.
+    Keras divides a loss by the number of replicas; here nothing does, unless the step says that
+    losses are summed over the replicas (``summed``). Where Keras divides by a number that depends
+    on the examples (those not masked, the sum of their weights), that number is the mean over the
+    replicas, as the replicas' losses are averaged. What it sums is a sum over the global batch.
 
     Args:
         step: returns the training step of one of several replicas that is traced now, or None.
@@ -124,7 +124,7 @@ def see_batches_of_their_own(
         if now is None or tuple(values.shape) in ((), (0,)):
             return loss
         if reduction == "sum":
-            return loss * tf.cast(now.replicas, loss.dtype)
+            return loss if now.summed else loss * tf.cast(now.replicas, loss.dtype)
         if reduction == "mean_with_sample_weight" and sample_weight is not None:
             return over_the_whole(loss, tf.reduce_sum(tf.cast(sample_weight, tf.float32)))
         return loss
@@ -135,6 +135,13 @@ def see_batches_of_their_own(
             return weight
         return over_the_whole(weight, tf.reduce_sum(tf.cast(mask, tf.float32)))
 
-    module.scale_loss_for_distribution = module.unscale_loss_for_distribution = lambda value: value
+    def scaled(value: Any) -> Any:
+        now = step()
+        if now is None or not now.summed:
+            return value
+        return tf.math.divide(value, tf.cast(now.replicas, value.dtype))
+
+    module.scale_loss_for_distribution = scaled
+    module.unscale_loss_for_distribution = lambda value: value
     module.reduce_values, module.apply_mask = reduced, masked
     module.by_dtrain = True

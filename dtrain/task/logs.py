@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -73,6 +74,43 @@ def named(name: str, result: Any) -> Iterator[tuple[str, Any]]:
             yield f"{name}_{index}" if count > 1 else name, numbers[index]
     else:
         yield name, result
+
+
+def is_loss(name: str) -> bool:
+    """Whether a number of this name is summed over the replicas where losses are."""
+    return "loss" in name.lower()
+
+
+def is_mean(metric: keras.metrics.Metric) -> bool:
+    """Whether it is the mean of numbers that it is given, and not of a function of predictions."""
+    wrapper = keras.metrics.MeanMetricWrapper
+    return isinstance(metric, keras.metrics.Mean) and not isinstance(metric, wrapper)
+
+
+def add_up_losses(metrics: list[keras.metrics.Metric], replicas: Callable[[], int]) -> None:
+    """Let trackers of losses have the sum over the replicas, where a loss is a part of one.
+
+    A tracker is a ``keras.metrics.Mean`` under a name with ``loss`` in it that is given a scalar. A
+    tensor with a loss for each example is averaged over them as ever.
+
+    Args:
+        metrics: of the model.
+        replicas: returns how many parts the losses of the step that is traced now are, 1 if none.
+    """
+    for metric in metrics:
+        if is_mean(metric) and is_loss(metric.name):
+            metric.update_state = _multiplied(metric.update_state, replicas)
+
+
+def _multiplied(update: Callable[..., Any], replicas: Callable[[], int]) -> Callable[..., Any]:
+    @functools.wraps(update)
+    def update_state(values: Any, sample_weight: Any = None) -> Any:
+        values = tf.convert_to_tensor(values)
+        if values.shape.rank == 0 and replicas() > 1:
+            values = values * tf.cast(replicas(), values.dtype)
+        return update(values, sample_weight)
+
+    return update_state
 
 
 class Returned:

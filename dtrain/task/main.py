@@ -21,7 +21,17 @@ from dtrain.cluster import Cluster, Task
 from dtrain.errors import DtrainError, UsageError, nearest
 from dtrain.journal import Journal
 from dtrain.rundir import RunDir, read_json
-from dtrain.task import build, final_model, hardware, lifeline, origin, pipeline, probe, sockets
+from dtrain.task import (
+    across,
+    build,
+    final_model,
+    hardware,
+    lifeline,
+    origin,
+    pipeline,
+    probe,
+    sockets,
+)
 from dtrain.task.callbacks import Callbacks, made
 from dtrain.task.logs import evaluates, named
 from dtrain.task.loop import Loop
@@ -150,7 +160,11 @@ def train(
         schedule = dataclasses.replace(schedule, validation_examples=0)
         if journal is not None:
             journal.write("notice", message=f"{NO_VALIDATION} ({type(model).__name__})")
+    strategy.gradient_reduction = config.trainer.gradient_reduction
     probe.check_metrics(model, splits.train)
+    told = across.notice(model, strategy, splits.train, config.trainer.batch_size)
+    if told is not None and journal is not None:
+        journal.write("notice", message=told)
     _check_objective(config, model, schedule)
     if past is not None:
         origin.restore(past, model, strategy, rundir, schedule)

@@ -105,7 +105,7 @@ def adopt(past: Checkpoint, fingerprints: dict[str, str]) -> tuple[Checkpoint, s
         The checkpoint to begin with, and a sentence that says what it is.
     """
     theirs = past.meta.get("config", {})
-    changed = {key for key in identity.FIXED if theirs.get(key) != fingerprints[key]}
+    changed = identity.changed(fingerprints, theirs)
     origin = f"forked from step {past.step} of {past.path.parent.parent}"
     meta: dict[str, Any] = dict(past.meta)
     if changed & set(identity.DATA):

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.task import gradients, randomness, seeds
-from dtrain.task.logs import Returned, has_own_steps, named, unwrapped
+from dtrain.task.logs import Returned, add_up_losses, has_own_steps, is_loss, named, unwrapped
 from dtrain.task.sums import Sums
 from dtrain.task.tensors import fresh
 
@@ -59,6 +59,9 @@ class Steps:
         self._evaluate: Any = None
         self._returned = Returned(model.metrics if self._own else [])
         self._draws = seeds.Draws()
+        self._summed = strategy.batches > 1 and strategy.gradient_reduction == "sum"
+        if self._summed:
+            add_up_losses(model.metrics, gradients.parts)
         self._train_step = (
             tf.function(self._train_part, autograph=False, jit_compile=True)
             if jit_compile
@@ -204,7 +207,7 @@ class Steps:
         context, replicas = tf.distribute.get_replica_context(), self._strategy.replicas
         rows = self._global_batch // replicas
         part = randomness.part(context.replica_id_in_sync_group, replicas, rows)
-        with part, gradients.averaged(replicas, rows):
+        with part, gradients.averaged(replicas, rows, self._summed):
             return self._model.train_step(unwrapped(data))
 
     def _part(self, data: Any) -> dict[str, tf.Tensor]:
@@ -285,12 +288,16 @@ class Steps:
         self._names[training] = list(logs)
         # ORDER: all reads before the first reset.
         found = [read(variable.value) for variable in self._variables]
-        found += [read(value) * rows for value in logs.values()]
+        found += [read(value) * rows * self._parts(name, training) for name, value in logs.items()]
         vectors = joined(found)
         with tf.control_dependencies(vectors):
             for metric in self._model.metrics:
                 metric.reset_state()
         return vectors
+
+    def _parts(self, name: str, training: bool) -> int:
+        """Return of how many parts a number that a step returned is the sum, and not the mean."""
+        return self._strategy.batches if self._summed and training and is_loss(name) else 1
 
     @tf.function(autograph=False)
     def _results(self, states: list[tf.Tensor]) -> list[dict[str, tf.Tensor]]:

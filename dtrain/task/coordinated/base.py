@@ -135,7 +135,7 @@ class CoordinatedSteps(Steps):
                 optimizer.apply = catch
                 rows = self._global_batch // replicas
                 try:
-                    with gradients.apart(replicas, rows) as given:
+                    with gradients.apart(replicas, rows, self._summed) as given:
                         logs = model.train_step(unwrapped(data))
                 except AttributeError:  # of the tape: what was assigned is no variable here
                     _check_pure(moved(), scope)
@@ -174,7 +174,8 @@ class CoordinatedSteps(Steps):
     def _account(self, vector: np.ndarray, rows: int, training: bool, steps: int = 0) -> Sums:
         """Turn what a step returned into sums over its ``rows`` examples."""
         weights = np.ones(len(vector))
-        weights[len(vector) - len(self._names[training]) :] = rows
+        names = self._names[training]
+        weights[len(vector) - len(names) :] = [rows * self._parts(n, training) for n in names]
         sums = self._sums((vector * weights)[None], rows, training)
         sums.steps = steps
         return sums

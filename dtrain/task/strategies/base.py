@@ -55,6 +55,8 @@ class Strategy:
 
     #: Whether optimizers beside that of ``compile`` get the right gradients, and state, on it.
     several_optimizers = False
+    #: ``mean``, or ``sum`` where the losses of replicas are parts of that of the global batch.
+    gradient_reduction = "mean"
 
     def __init__(self, engine: tf.distribute.Strategy):
         self.engine = engine
@@ -70,6 +72,11 @@ class Strategy:
     def replicas(self) -> int:
         """How many replicas share each global batch."""
         return int(self.engine.num_replicas_in_sync)
+
+    @property
+    def batches(self) -> int:
+        """How many batches of their own a global batch is divided into."""
+        return self.replicas
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:

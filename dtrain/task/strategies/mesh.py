@@ -52,6 +52,11 @@ class Mesh(Strategy):
         return self._sizes[0]
 
     @property
+    def batches(self) -> int:
+        """One: DTensor divides the batch, and the step has the whole of it."""
+        return 1
+
+    @property
     def sizes(self) -> str:
         """The mesh in words."""
         return f"{self._sizes[0]} x {self._sizes[1]}"

@@ -1,0 +1,374 @@
+"""Losses that are others on replicas than on one device are told of before training."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+
+from dtrain.cluster import Cluster, Task
+from tests.conftest import QUICK
+from tests.sampled import sampled
+from tests.test_coordinated import servers, strategy_of
+from tests.test_steps import BATCH, settings
+from tests.test_strategies import together
+from tests.test_zoo import FEW, NAMES, configured
+
+
+def made(kind: str, devices: int, config: Any, strategy: Any = None) -> tuple[Any, ...]:
+    """Build a model; return what :func:`across.notice` takes."""
+    import os
+
+    import keras
+
+    from dtrain.task import build, strategies
+
+    os.environ["DTRAIN_TRUST"] = "tests"
+    keras.utils.clear_session()
+    if strategy is None:
+        strategy = getattr(strategies, kind)([f"CPU:{i}" for i in range(devices)])
+    strategy.gradient_reduction = config.trainer.get("gradient_reduction", "mean")
+    splits, _ = build.dataset(config)
+    return build.model(config, splits, strategy, 16, 4), strategy, splits.train, BATCH
+
+
+def told(kind: str, devices: int, config: Any) -> str | None:
+    from dtrain.task import across
+
+    return across.notice(*made(kind, devices, config))
+
+
+PARTS = {"few": [*FEW, "batch_hard", "weighted_mean"], **{str(p): NAMES[p::4] for p in range(4)}}
+
+
+@pytest.mark.task(devices=4)
+@pytest.mark.parametrize("part", sampled(PARTS, "few"))
+def test_models_that_are_exact_are_tried_and_not_told_of(part: str) -> None:
+    from dtrain.task import across, state, trial
+
+    for kind, devices in (("Mirrored", 4), ("CentralStorage", 2)):
+        for name in PARTS[part]:
+            arguments = made(kind, devices, configured(name))
+            before = state.snapshot(*arguments[:2])
+            tried = trial.tried_on(*arguments)
+            assert tried is not None and tried.values, name
+            after = state.snapshot(*arguments[:2])
+            assert all((after[key] == before[key]).all() for key in before), "nothing changed"
+            assert across.notice(*arguments) is None, name
+
+
+@pytest.mark.task(devices=4)
+@pytest.mark.parametrize("name", ["batch_dice", "batch_hard", "simclr"])
+def test_what_looks_across_the_examples_is_told_of(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configured(name)
+    of = importlib.import_module(f"tests.zoo.{name}")
+    monkeypatch.setattr(of, "gather", lambda x: x)
+    for kind, devices in (("Mirrored", 4), ("CentralStorage", 2)):
+        said = told(kind, devices, config)
+        assert said is not None and said.startswith(f"on {devices} replicas the loss is not that")
+        assert said.endswith("where it looks across the examples, dtrain.replicas.gather makes it "
+                             "exact")  # fmt: skip
+    for kind in ("OneDevice", "Default"):
+        assert told(kind, 1, config) is None
+
+
+@pytest.mark.task(devices=4)
+def test_what_gathers_wrongly_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    from keras import ops
+
+    of = importlib.import_module("tests.zoo.batch_hard")
+    config = configured("batch_hard")
+    assert told("Mirrored", 2, config) is None
+
+    def some(self: Any, y: Any, p: Any) -> Any:
+        return ops.mean(of.gather(p)) + ops.mean(ops.square(p - ops.mean(p, axis=0)))
+
+    monkeypatch.setattr(of.BatchHard, "call", some)
+    said = told("Mirrored", 2, config) or ""
+    assert said.endswith("all that it compares has to come from dtrain.replicas.gather")
+
+    def reduced(self: Any, y: Any, p: Any) -> Any:  # a value for each example of all replicas
+        self.reduction = "sum"
+        return ops.sum(ops.square(of.gather(p) - 0.1), axis=1)
+
+    monkeypatch.setattr(of.BatchHard, "call", reduced)
+    said = told("Mirrored", 2, config) or ""
+    assert said.endswith("it adds up what was gathered, once on each replica (reduction=mean)")
+    config.trainer.gradient_reduction = "sum"
+    monkeypatch.undo()
+    said = told("Mirrored", 2, config) or ""
+    assert said.endswith("it is a mean over its examples (trainer.gradient_reduction=mean)")
+
+
+def stepping(input_shape: Any, classes: int, loss: str = "mean") -> Any:
+    """A model with a ``train_step`` of its own, which returns nothing, and another loss."""
+    import keras
+    import tensorflow as tf
+    from keras import layers, ops
+
+    # What a module that imported it early has.
+    held = getattr(tf.nn.compute_average_loss, "__wrapped__", tf.nn.compute_average_loss)
+
+    class Stepping(keras.Model):
+        def __init__(self, *args: Any, **kwargs: Any):
+            super().__init__(*args, **kwargs)
+            self.seen = tf.Variable(0, dtype=tf.int32)
+            self.noise = layers.GaussianNoise(1.0, seed=1)
+
+        def losses_of(self, x: Any, y: Any) -> Any:
+            p = self(x, training=True)
+            each = keras.losses.sparse_categorical_crossentropy(y, p)
+            mean = ops.mean(each)
+            context = tf.distribute.get_replica_context()
+            return {
+                "mean": lambda: mean,
+                "each": lambda: each,
+                "divided": lambda: ops.sum(each) / BATCH,
+                "by tensorflow": lambda: tf.nn.compute_average_loss(each, global_batch_size=BATCH),
+                "by replicas": lambda: tf.nn.compute_average_loss(each),
+                "held": lambda: held(each, global_batch_size=BATCH),
+                "held by replicas": lambda: held(each),
+                "over replicas": lambda: mean / tf.distribute.get_strategy().num_replicas_in_sync,
+                "spread": lambda: ops.std(each),
+                "noisy": lambda: mean + ops.mean(self.noise(x, training=True)),
+                "drawn": lambda: mean * tf.reduce_mean(tf.random.normal([3])),
+                "met": lambda: context.all_reduce("MEAN", ops.std(each)),
+                "counted": lambda: ops.std(each) + tf.cast(self.seen.assign_add(1), tf.float32),
+                "python": lambda: tf.py_function(lambda v: v, [ops.std(each)], tf.float32),
+                "failing": lambda: ops.reshape(ops.std(each), [7]),
+                "not finite": lambda: ops.log(ops.std(each) - 1e9),
+                "nothing": lambda: ops.std(each),
+            }[loss]()
+
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                value = self.losses_of(x, y)
+            if loss != "nothing":
+                weights = self.trainable_variables
+                self.optimizer.apply(tape.gradient(value, weights), weights)
+            return {}
+
+    inputs = keras.Input(input_shape)
+    return Stepping(inputs, layers.Dense(classes, activation="softmax")(inputs))
+
+
+def stepping_with(loss: str, reduction: str = "mean") -> Any:
+    return settings(
+        model={"_target_": "tests.test_across.stepping", "loss": loss},
+        trainer={"loss": None, "metrics": [], "gradient_reduction": reduction},
+    )
+
+
+@pytest.mark.task(devices=4)
+def test_what_a_step_of_its_own_wants_gradients_of() -> None:
+    same = ("mean", "each", "by tensorflow", "by replicas", "noisy")
+    unknown = ("drawn", "met", "counted", "python", "failing", "not finite", "nothing")
+    by_hand = "it is divided by all examples (trainer.gradient_reduction=sum)"
+    endings = {
+        **dict.fromkeys((*same, *unknown)),
+        **dict.fromkeys(("divided", "over replicas", "held", "held by replicas"), by_hand),
+        "spread": "where it looks across the examples, dtrain.replicas.gather makes it exact",
+    }
+    for loss, ending in endings.items():
+        said = told("Mirrored", 4, stepping_with(loss))
+        assert said is None if ending is None else (said or "").endswith(ending), (loss, said)
+
+    same = ("each", "divided", "by tensorflow", "by replicas", "over replicas", "held",
+            "held by replicas")  # fmt: skip
+    mean = "it is a mean over its examples (trainer.gradient_reduction=mean)"
+    endings = {**dict.fromkeys((*same, *unknown)), "mean": mean}
+    for loss, ending in endings.items():
+        said = told("Mirrored", 4, stepping_with(loss, "sum"))
+        assert said is None if ending is None else (said or "").endswith(ending), (loss, said)
+
+
+def tracking(input_shape: Any, classes: int, named: str, given: str) -> Any:
+    """A model whose loss is divided by hand; what it tells of it, and under which name."""
+    import keras
+    import tensorflow as tf
+    from keras import layers, ops
+
+    class Tracking(keras.Model):
+        def __init__(self, *args: Any, **kwargs: Any):
+            super().__init__(*args, **kwargs)
+            self.tracker = keras.metrics.Mean(name=named)
+
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                each = keras.losses.sparse_categorical_crossentropy(y, self(x, training=True))
+                loss = ops.sum(each) / BATCH
+            weights = self.trainable_variables
+            self.optimizer.apply(tape.gradient(loss, weights), weights)
+            what, where = given.split()
+            value = {"part": loss, "mean": ops.mean(each), "each": each}[what]
+            if where == "returned":
+                return {named: value}
+            self.tracker.update_state(value)
+            return {"other": self.tracker.result()}
+
+    inputs = keras.Input(input_shape)
+    return Tracking(inputs, layers.Dense(classes, activation="softmax")(inputs))
+
+
+@pytest.mark.task(devices=2)
+def test_numbers_under_other_names_than_losses_are_told_of() -> None:
+    right = {("a_loss", "part"), ("kl", "mean"), ("kl", "each"), ("a_loss", "each")}
+    for named in ("a_loss", "kl"):
+        for given in ("part returned", "mean returned", "part tracked", "mean tracked",
+                      "each tracked"):  # fmt: skip
+            node = {"_target_": "tests.test_across.tracking", "named": named, "given": given}
+            trainer = {"loss": None, "metrics": [], "gradient_reduction": "sum"}
+            said = told("Mirrored", 2, settings(model=node, trainer=trainer))
+            if (named, given.split()[0]) in right:
+                assert said is None, (named, given, said)
+            else:
+                assert (said or "").startswith(f"on 2 replicas {named} is not that of one device")
+                assert (said or "").endswith("only what is named a loss is added up")
+
+
+@pytest.mark.task(devices=2)
+@pytest.mark.parametrize("name", ["average_loss", "vae", "batch_hard"])
+def test_a_model_that_was_tried_trains_as_ever(name: str) -> None:
+    from dtrain.task import across, pipeline
+
+    found = []
+    for tries in (False, True):
+        model, strategy, source, _ = made("CentralStorage", 2, configured(name))
+        if tries:
+            assert across.notice(model, strategy, source, BATCH) is None
+        steps = strategy.steps(model, pipeline.Inputs(source, source, BATCH, 0), False)
+        found.append([steps.results(steps.train(2)), steps.results(steps.evaluate(1, 0))])
+        found[-1].append(steps.results(steps.train(1)))
+    assert found[0] == found[1]
+
+
+def normalised(input_shape: Any, classes: int, how: str) -> Any:
+    import keras
+    from keras import layers, ops
+
+    class Own(layers.Layer):
+        def call(self, x: Any, training: bool = False) -> Any:
+            return (x - ops.mean(x, axis=0)) if training else x
+
+    layer = layers.BatchNormalization(synchronized=how == "synchronized")
+    inputs = keras.Input(input_shape)
+    x = layers.Dense(8, activation="relu")(inputs)
+    x = Own()(x) if how == "own" else layer(layers.Dropout(0.5)(x))
+    return keras.Model(inputs, layers.Dense(classes, activation="softmax")(x))
+
+
+@pytest.mark.task(devices=2)
+def test_batch_normalisation_is_no_loss_that_looks_across() -> None:
+    for how in ("plain", "synchronized", "own"):
+        node = {"_target_": "tests.test_across.normalised", "how": how}
+        said = told("Mirrored", 2, settings(model=node))
+        assert (said is not None) == (how == "own"), said
+
+
+@pytest.mark.task(devices=2)
+def test_what_is_known_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    import keras
+    from keras import layers, ops
+
+    from dtrain.task import across
+
+    def compiled(built: Any, loss: Any = "mse") -> Any:
+        built.compile("sgd", loss=loss)
+        return built
+
+    def functional(function: Any = lambda x: x) -> Any:
+        inputs = keras.Input([4])
+        return keras.Model(inputs, layers.Dense(3)(function(inputs)))
+
+    nested = keras.Sequential([keras.Input([4]), functional(lambda x: x - ops.mean(x, axis=0))])
+    for loss in ("mse", keras.losses.Huber(), keras.losses.poisson, ["mse"], {"a": "mae"}):
+        assert across._known(compiled(functional(), loss)), loss
+    for loss in (
+        "dice", "Circle", keras.losses.Dice(), keras.losses.Tversky(), keras.losses.circle,
+        lambda y, p: p, ["mse", keras.losses.Dice(axis=1)],
+    ):  # fmt: skip
+        assert not across._known(compiled(functional(), loss)), loss
+    for built in (functional(ops.tanh), functional(layers.Lambda(ops.tanh)), nested):
+        assert not across._known(compiled(built))
+    for name in ("subclassed", "guide_basic", "scalar_function", "siamese", "own_optimizer"):
+        model, *_ = made("OneDevice", 1, configured(name))
+        assert across._known(model) == (name == "own_optimizer"), name
+
+    monkeypatch.setattr(across, "tried_on", None)  # is not called
+    assert told("Mirrored", 2, settings()) is None
+    monkeypatch.undo()
+    node = {"loss": {"_target_": "keras.losses.Dice"}, "metrics": []}
+    parts = {"dataset": "tests.zoo.data.halves", "model": "tests.test_steps.logistic"}
+    of = {key: {"_target_": name} for key, name in parts.items()}
+    said = told("Mirrored", 2, settings(trainer=node, **of))
+    assert said is not None and "it looks across the examples" in said, said
+
+
+def on_servers(cluster: Cluster, task: Task, devices: list[str]) -> Any:
+    from dtrain.task import across
+
+    strategy = strategy_of(cluster, task, "sync")
+    found = {}
+    for loss in ("mean", "spread", "divided", "by replicas"):
+        found[loss] = across.notice(*made("ps", 1, stepping_with(loss), strategy))
+    for name in ("batch_hard", "masked_tokens", "regularized"):
+        found[name] = across.notice(*made("ps", 1, configured(name), strategy))
+    return found
+
+
+def test_workers_that_compute_alone() -> None:
+    [found] = together(on_servers, servers(2, 1), 2)
+    assert found.pop("spread").endswith(
+        "dtrain.replicas.gather makes it exact under a strategy whose replicas meet in a step "
+        "(strategy=multiworker)"
+    )
+    assert found.pop("divided").endswith("(trainer.gradient_reduction=sum)")
+    # Some of these are refused by name, by their steps.
+    assert found == dict.fromkeys(found)
+
+
+OWN = """
+from keras import ops
+
+def spread(y_true, y_pred):
+    return ops.std(y_pred) + ops.mean(y_pred)
+
+def divided(y_true, y_pred):
+    return ops.sum(ops.square(y_pred)) / 32
+"""
+
+
+def notices(run: Any) -> list[str]:
+    """Return what is said of losses; that such a model is not saved whole is another thing."""
+    messages = [event["message"] for event in run.events("notice")]
+    return [message for message in messages if "replicas" in message]
+
+
+def test_a_run_says_it_once(dtrain: Any, user_code: Any) -> None:
+    user_code(OWN)
+    words = [*QUICK, "trainer.epochs=1", "trainer.loss={_target_:mine.spread}"]
+    run = dtrain(*words, "strategy=mirrored", "hardware.devices=2")
+    assert run.code == 0, run.output
+    [message] = notices(run)
+    assert "dtrain.replicas.gather makes it exact" in message
+    assert run.output.count(message) == 1
+    assert not notices(dtrain(*words, "strategy=one_device"))
+
+
+def test_losses_that_are_parts_of_a_sum(dtrain: Any, user_code: Any) -> None:
+    user_code(OWN)
+    words = [*QUICK, "trainer.epochs=1", "trainer.loss={_target_:mine.divided}"]
+    one = dtrain(*words, "strategy=one_device")
+    several = [*words, "strategy=mirrored", "hardware.devices=2"]
+    [message] = notices(dtrain(*several))
+    assert message.endswith("(trainer.gradient_reduction=sum)")
+    summed = dtrain(*several, "trainer.gradient_reduction=sum")
+    assert summed.code == 0, summed.output
+    assert not notices(summed)
+    for name in ("loss", "val_loss", "accuracy"):
+        assert summed.points(name) == pytest.approx(one.points(name), rel=1e-5)
