@@ -20,7 +20,7 @@ from dtrain.controller.check import settle
 from dtrain.controller.explain import explain
 from dtrain.controller.job import Outcome, run
 from dtrain.controller.sweep.record import arguments
-from dtrain.errors import DtrainError, UsageError
+from dtrain.errors import DtrainError, UsageError, printable
 
 
 class Command:
@@ -81,10 +81,14 @@ def main() -> int:
         print(f"error: this machine has not the memory for it: {text}", file=sys.stderr)
         return errors.USAGE
     except OSError as error:  # which some of Hydra's are, too
-        if (wrong := errors.of_a_name(error)) is None:
+        if (wrong := errors.of_a_name(error)) is not None:
+            print(f"error: {wrong}", file=sys.stderr)
+            return errors.USAGE
+        if error.filename is None:
             raise
-        print(f"error: {wrong}", file=sys.stderr)
-        return errors.USAGE
+        # A file that is there and cannot be used: of a full disk, a network's, another user's.
+        print(printable(f"error: {error.filename}: {error.strerror}"), file=sys.stderr)
+        return errors.FAILED
     return command.exit_code
 
 
