@@ -92,6 +92,8 @@ def model(
         if _has_call(built):  # a class with a train_step of its own may do without
             with callables.blame("model", plain(config.model), config.model._target_):
                 predicted = built(x, training=False)
+        else:
+            built.built = True  # as a call would say: its weights are counted, and saved at the end
     rematerialize(built, config.hardware.remat)
     if not built.compiled:  # else it has a loss of its own
         _check_classes(predicted, config, splits)
