@@ -43,14 +43,16 @@ def layers(model: keras.Model) -> list[keras.Layer]:
 def take_gradients_as_they_are(optimizer: keras.optimizers.Optimizer) -> None:
     """Let ``optimizer`` reduce no gradients over the replicas: they are reduced already.
 
-    Its ``tf.cond`` (accumulation, EMA) becomes one in whose branches the replicas may meet.
+    Nor any other of this process: one of a user's own may hold others, wherever it likes. Its ``tf.cond`` (accumulation, EMA) becomes one in whose branches the replicas may meet.
 
     Raises:
         TrainingError: this version of Keras reduces in another way, and would do so once more.
     """
     if not hasattr(optimizer, "_all_reduce_sum_gradients"):
         raise _unknown("sums gradients")
-    optimizer._all_reduce_sum_gradients = list
+    for kind in type(optimizer).__mro__:
+        if "_all_reduce_sum_gradients" in vars(kind):
+            kind._all_reduce_sum_gradients = lambda _, pairs: list(pairs)
     for name in OPTIMIZERS:
         module: Any = importlib.import_module(f"keras.src.optimizers.{name}")
         if not isinstance(module.ops, _Operations):

@@ -33,6 +33,18 @@ def named(model: keras.Model) -> dict[str, keras.optimizers.Optimizer]:
     return found
 
 
+def held(optimizer: keras.optimizers.Optimizer) -> dict[str, keras.optimizers.Optimizer]:
+    """Return the optimizers inside of one, by paths as of :func:`named`.
+
+    A loss scale optimizer has one; one of a user's own may have several.
+    """
+    return {
+        path: inner
+        for name, value in sorted(vars(optimizer).items())
+        for path, inner in _walk(value, name, set())
+    }
+
+
 def _walk(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
     if isinstance(value, keras.optimizers.Optimizer):
         yield path, value

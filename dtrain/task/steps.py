@@ -288,8 +288,7 @@ class Steps:
         found += [read(value) * rows for value in logs.values()]
         vectors = joined(found)
         with tf.control_dependencies(vectors):
-            for metric in self._model.metrics:
-                metric.reset_state()
+            self._strategy.reset(self._model.metrics)
         return vectors
 
     @tf.function(autograph=False)

@@ -133,6 +133,11 @@ class Strategy:
         parts = self.engine.experimental_local_results(value)
         return tf.add_n([tf.convert_to_tensor(part) for part in parts])
 
+    def reset(self, metrics: list[keras.metrics.Metric]) -> None:
+        """Let metrics begin again, on every replica of this task."""
+        for metric in metrics:
+            metric.reset_state()
+
     def total(self, vector: tf.Tensor) -> tf.Tensor:
         """Add a vector up over the tasks; each of them must call it at the same point."""
         return vector

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 
+import keras
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
@@ -49,6 +50,14 @@ class MultiWorker(Strategy):
         super().__init__(engine)
         self._leads = task == cluster.chief
         self._agree = tf.function(self.total, autograph=False)
+
+    def reset(self, metrics: list[keras.metrics.Metric]) -> None:
+        """Let metrics begin again, on every replica of this task, each by itself.
+
+        From outside of the replicas TensorFlow reads each variable once it is assigned, which is a
+        sum over all tasks: a collective for every variable of a metric in every step.
+        """
+        self.engine.run(lambda: super(MultiWorker, self).reset(metrics))
 
     def total(self, vector: tf.Tensor) -> tf.Tensor:
         """Add a vector up over the tasks by one collective; each replica takes part in it."""
