@@ -38,11 +38,12 @@ def held(optimizer: keras.optimizers.Optimizer) -> dict[str, keras.optimizers.Op
 
     A loss scale optimizer has one; one of a user's own may have several.
     """
-    return {
-        path: inner
-        for name, value in sorted(vars(optimizer).items())
-        for path, inner in _walk(value, name, set())
-    }
+    found: dict[int, tuple[str, keras.optimizers.Optimizer]] = {}
+    # TensorFlow's own lists of what an object has come last, as of `_walk`.
+    for name, value in sorted(vars(optimizer).items(), key=lambda i: (i[0][0] == "_", i[0])):
+        for path, inner in _walk(value, name, set()):
+            found.setdefault(id(inner), (path, inner))
+    return dict(found.values())
 
 
 def _walk(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
