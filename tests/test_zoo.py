@@ -122,6 +122,47 @@ def outcome(name: str, what: str, one: Any, kind: str, devices: int, strategy: A
     return differences(name, what, one, found)
 
 
+def test_the_table_has_the_zoo() -> None:
+    """``python -m tests.zoo`` writes it; here is said that nothing has changed since."""
+    from tests import zoo_table
+
+    rows = zoo_table.rows()
+    assert sorted(rows) == NAMES, "python -m tests.zoo"
+    wrong = [each for name in NAMES for each in zoo_table.problems(name, rows[name])]
+    assert not wrong, "\n".join(wrong)
+    text = zoo_table.TABLE.read_text()
+    assert all(f"| {stands_for(name)} |" in text for name in NAMES)
+
+
+@pytest.mark.parametrize(
+    ("cells", "wrong"),
+    [
+        ({"fit": "1e-06", "mirrored 4": "0", "hybrid": "refused: more than one optimizer"}, []),
+        ({"mirrored 4": "1e-04"}, ["mirrored 4"]),
+        ({"mirrored 4": "FAILED: ValueError: of 1e-9"}, ["mirrored 4"]),
+        ({"mirrored 4": "refused: more than one optimizer"}, ["mirrored 4"]),
+        ({"hybrid": "1e-07", "ps": "refused: something else"}, ["hybrid", "ps"]),
+        ({"fit": "no referee"}, ["fit"]),
+    ],
+)
+def test_a_row_of_the_table_is_held_to_its_file(cells: dict[str, str], wrong: list[str]) -> None:
+    from tests import zoo_table
+
+    found = zoo_table.problems("gan", cells)
+    assert [each.partition(",")[2].partition(":")[0].strip() for each in found] == wrong
+
+
+@pytest.mark.parametrize(
+    ("difference", "text"),
+    [(0.0, "0"), (1e-7, "1e-07"), (1.1e-7, "1e-06"), (0.5, "1e+00"), (3.0, "1e+01")],
+)
+def test_differences_are_rounded_up(difference: float, text: str) -> None:
+    from tests import zoo_table
+
+    assert zoo_table.rounded(difference) == text
+    assert float(text) >= difference
+
+
 @pytest.mark.task(devices=4)
 @pytest.mark.parametrize("name", sampled(NAMES, *FEW))
 def test_replicas_agree(name: str) -> None:

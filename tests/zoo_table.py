@@ -26,7 +26,7 @@ COLUMNS = {
     "Keras' `fit`": "fit",
     "`mirrored`, 4 replicas": "mirrored 4",
     "`central_storage`, 2 replicas": "central 2",
-    "`multiworker`, 2 tasks of 2 replicas": "multiworker",
+    "`multiworker`, 2 tasks": "multiworker",
     "`ps`, `update=sync`, 2 workers": "ps",
     "`hybrid`, 2 x 2": "hybrid",
 }
@@ -163,9 +163,10 @@ def problems(name: str, cells: dict[str, str]) -> list[str]:
     """Return what is wrong with a row: a difference that is too large, another refusal."""
     refused, wrong = declared(name, "REFUSED", {}), []
     for what, text in cells.items():
-        if what == "fit" and (text == NO_REFEREE) == (name in ALONE) and name in ALONE:
-            continue
-        if what in refused:
+        if what == "fit" and name in ALONE:
+            if text != NO_REFEREE:
+                wrong.append(f"{name}, fit: {text}; its file says FIT = False")
+        elif what in refused:
             if not (text.startswith("refused: ") and refused[what] in text):
                 wrong.append(f"{name}, {what}: {text}; its file says {refused[what]!r}")
         elif not text.replace("e-", "").isdigit() or float(text) > CLOSE:

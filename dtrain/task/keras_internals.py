@@ -78,8 +78,8 @@ class _Losses(threading.local):
 def take_gradients_as_they_are(optimizer: keras.optimizers.Optimizer) -> None:
     """Let ``optimizer`` reduce no gradients over the replicas: they are reduced already.
 
-    Nor does any other of this process: one of a user's own may hold others, wherever it likes. Their
-    ``tf.cond`` (accumulation, EMA) becomes one in whose branches the replicas may meet.
+    Nor does any other of this process: one of a user's own may hold others, wherever it likes.
+    Their ``tf.cond`` (accumulation, EMA) becomes one in whose branches the replicas may meet.
 
     Raises:
         TrainingError: this version of Keras reduces in another way, and would do so once more.

@@ -21,8 +21,8 @@ def variables(model: keras.Model) -> dict[str, keras.Variable]:
 
     Weights, normalisation statistics, seed generators, optimizer slots and iterations, loss scale
     and moving averages: of ``compile``'s optimizer under ``optimizer/``, of any other under
-    ``optimizer/PATH/`` (:func:`dtrain.task.optimizers.named`), and so of those inside of one. Metric
-    variables are not among them: :class:`Sums` holds their state.
+    ``optimizer/PATH/`` (:func:`dtrain.task.optimizers.named`), and so of those inside of one.
+    Metric variables are not among them: :class:`Sums` holds their state.
     """
     named: dict[str, keras.Variable] = {}
     groups = [("model", model.variables)]
