@@ -1,7 +1,8 @@
 """Models of the zoo are killed while they train, and end with the bits of an undisturbed run.
 
 What each adds to a plain model must be in the checkpoint: a second optimizer's slots, seeds that a
-step draws from, trackers, weights that are not trained. ``make test-faults`` runs all fifteen.
+step draws from, trackers, weights that are not trained. ``make test-faults`` runs all of them, and
+each model of the zoo once by the command.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dtrain import checkpoint
 from tests.conftest import Run
 from tests.integration.test_kill import STRATEGIES
 from tests.sampled import sampled
+from tests.test_zoo import NAMES, declared
 
 USER = '''
 import json
@@ -90,6 +92,10 @@ MODELS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "unet": ("masks", (), ("^optimizer/.*momentum", "^model/.*conv2d_transpose")),
     # The teacher, which has no slots, and the student, which has.
     "distiller": ("points", CLASSES, ("^model/dense.*kernel", "^optimizer/.*momentum")),
+    # An optimizer that holds two.
+    "grouped_optimizers": (
+        "points", (), ("^optimizer/groups/0/1/.*momentum", "^optimizer/groups/1/1/.*iteration")
+    ),
 }  # fmt: skip
 FEW = [("gan", "multiworker"), ("sam", "mirrored")]
 
@@ -153,3 +159,31 @@ def test_a_killed_model_ends_with_the_same_bits(
     assert [name for name, bits in expected[0].items() if found[0][name] != bits] == []
     assert found[1:] == expected[1:]
     assert resumed.result["epoch_examples"] == [PER_EPOCH * 12] * (STEPS // PER_EPOCH)
+
+
+def typed(value: Any) -> str:
+    """Return a value as an override has it."""
+    if isinstance(value, dict):
+        items = ",".join(f"{key}:{typed(item)}" for key, item in value.items())
+        return f"{{{items}}}"
+    if isinstance(value, list):
+        return f"[{','.join(map(typed, value))}]"
+    return str(value)
+
+
+@pytest.mark.parametrize("model", sampled(NAMES, "wgan_gp"))
+def test_every_model_trains_by_the_command(model: str, dtrain, monkeypatch) -> None:
+    monkeypatch.setenv("DTRAIN_TRUST", "tests")
+    trainer = declared(model, "TRAINER", {})
+    run = dtrain(
+        *(each for each in BASE if not each.startswith(("trainer.callbacks", "trainer.epochs"))),
+        *(f"trainer.{key}={typed(value)}" for key, value in trainer.items()),
+        *STRATEGIES["mirrored"],
+        "trainer.epochs=2",
+        "objective=loss",
+        f"model._target_=tests.zoo.{model}.model",
+        f"dataset._target_=tests.zoo.data.{declared(model, 'DATA', 'points')}",
+    )
+    assert run.code == 0, run.output
+    assert run.result["step"] == 2 * PER_EPOCH
+    assert run.rundir.model.exists() or run.rundir.weights.exists()
