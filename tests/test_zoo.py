@@ -61,8 +61,12 @@ def configured(name: str) -> Any:
 def trained(
     name: str, kind: str, devices: int, strategy: Any = None
 ) -> tuple[list[dict[str, float]], dict[str, float]]:
-    """Return the numbers of each step, and those of a validation after them."""
+    """Return the numbers of each step, and those of a validation after them, with the weights'.
+
+    Of a weight its mean size: a step may return nothing that tells of it.
+    """
     import keras
+    import tensorflow as tf
 
     from dtrain.task.logs import evaluates
     from tests.test_steps import prepare
@@ -70,11 +74,15 @@ def trained(
     keras.utils.clear_session()
     model, _, steps, splits = prepare(kind, devices, configured(name), strategy=strategy)
     found = [steps.results(steps.train(1)) for _ in range(STEPS)]
+    sizes = {
+        f"size of {v.path} ({index})": float(np.mean(np.abs(tf.convert_to_tensor(v.value))))
+        for index, v in enumerate(model.trainable_variables)
+    }
     if not evaluates(model):
-        return found, {}
+        return found, sizes
     full, rest = divmod(len(splits.validation), steps.evaluation_examples)
     sums = steps.evaluate(full, rest)
-    return found, steps.results(sums)
+    return found, {**sizes, **steps.results(sums)}
 
 
 def worst(found: dict[str, float], expected: dict[str, float]) -> tuple[float, str]:

@@ -36,7 +36,8 @@ TEXT = f"""# The zoo
 Models as Keras users have them, one a file of `tests/zoo/`, each trained for {STEPS} steps and a
 validation under every strategy, beside the same on `one_device`; and on `one_device` beside Keras'
 own `fit`. A number is the worst difference of a loss, a metric or any value that a step returns, in
-any step or in the validation, relative to its size or to 1, rounded up to a power of ten; beside
+any step or in the validation, or of the mean size of a weight after them, relative to its size or
+to 1, rounded up to a power of ten; beside
 `fit` it is that of an epoch. A sentence is the one by which dtrain refuses the model there, before
 it trains. Why `fit` is no referee of a model is said in its file. Made by `python -m tests.zoo`;
 `tests/test_zoo.py` holds each model to {CLOSE:.0e}, and this table to the folder.
