@@ -309,3 +309,35 @@ def test_what_does_not_fit_is_refused_with_its_key() -> None:
         with pytest.raises(UsageError) as caught:
             build_model(**changed)
         assert caught.value.key == key, str(caught.value)
+
+
+def counting(input_shape: Any, classes: int) -> Any:
+    """A model that draws, and counts, in each of its calls."""
+    import keras
+    from keras import layers
+
+    class Counting(layers.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seeds = keras.random.SeedGenerator(3)
+            self.calls = self.add_weight(dtype="int32", initializer="zeros", trainable=False)
+
+        def call(self, x: Any) -> Any:
+            self.calls.assign_add(1)
+            return x + keras.random.normal((x.shape[-1],), seed=self.seeds)
+
+    inputs = keras.Input(input_shape)
+    return keras.Model(inputs, layers.Dense(classes, "softmax")(Counting()(inputs)))
+
+
+@pytest.mark.task
+def test_seeds_and_counters_begin_as_under_fit() -> None:
+    from tests.test_steps import prepare, settings
+
+    model, _, steps, _ = prepare(
+        "OneDevice", 1, settings(model={"_target_": "tests.test_build.counting"})
+    )
+    layer = next(layer for layer in model.layers if hasattr(layer, "calls"))
+    assert (int(layer.calls), layer.seeds.state.numpy().tolist()) == (0, [3, 0])
+    steps.train(2)
+    assert (int(layer.calls), layer.seeds.state.numpy().tolist()) == (2, [3, 2])

@@ -306,3 +306,40 @@ def test_a_checkpoint_does_not_say_where_a_callback_writes(tmp_path: Path) -> No
     assert callback.filepath == str(tmp_path / "callbacks" / "best.keras")
     assert (callback.best, callback.verbose) == (0.5, 1)
     assert callable(callback.on_epoch_end)
+
+
+@pytest.mark.task
+def test_a_callback_may_not_change_what_is_trained() -> None:
+    import keras
+
+    from dtrain.errors import UsageError
+
+    class Unfreezing(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            if epoch == 1:
+                self.model.layers[0].trainable = True
+
+    class Compiling(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.model.compile("adam", "mse")
+
+    class ThereAndBack(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            self.model.trainable = False
+            self.model.trainable = True
+
+    model = tiny()
+    model.layers[0].trainable = False
+    callbacks = wrap(Unfreezing(), model)
+    callbacks.hooks.on_epoch_begin(0)
+    callbacks.hooks.on_epoch_end(0)
+    with pytest.raises(UsageError, match="Unfreezing: one of them changes what is trainable"):
+        callbacks.hooks.on_epoch_end(1)
+    with pytest.raises(UsageError, match="Compiling: one of them compiles the model anew"):
+        wrap(Compiling(), tiny()).hooks.on_train_batch_end(0)
+    callbacks = wrap(ThereAndBack(), model)
+    callbacks.hooks.on_epoch_begin(0)
+
+    # What a step does while it is traced, between two hooks, is no callback's doing.
+    model.layers[0].trainable = False
+    callbacks.hooks.on_epoch_end(0)

@@ -110,3 +110,31 @@ def test_a_task_that_keeps_nothing_writes_nothing(tmp_path: Path) -> None:
     model.save = model.save_weights = None
     final_model.save(model, RunDir(tmp_path), Silence(None))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.task
+def test_the_weights_of_a_model_that_is_never_called(tmp_path: Path) -> None:
+    import warnings
+
+    import numpy as np
+
+    from dtrain.rundir import RunDir
+    from dtrain.task import final_model
+    from tests.test_steps import prepare
+    from tests.test_zoo import configured
+    from tests.zoo import gan
+
+    model, _, steps, _ = prepare("OneDevice", 1, configured("gan"))
+    assert model.count_params() == sum(np.size(weight) for weight in model.get_weights()) > 0
+    steps.train(2)
+    warnings.simplefilter("ignore", DeprecationWarning)  # of what Keras asks of NumPy
+    records, rundir = made(tmp_path / "run"), RunDir(tmp_path / "run")
+    final_model.save(model, rundir, records)
+    other = gan.model(input_shape=(8,))
+    other.built = True
+    other.optimizer.build(other.trainable_variables)
+    other.d_optimizer.build(other.discriminator.trainable_variables)
+    other.g_optimizer.build(other.generator.trainable_variables)
+    other.load_weights(rundir.weights)
+    for ours, theirs in zip(model.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)

@@ -377,3 +377,46 @@ def test_another_keras_is_refused() -> None:
 
     with pytest.raises(TrainingError, match=r"Keras 3\S+ sums gradients in a way .*one replica"):
         gradients.prepare(SimpleNamespace())
+
+
+@pytest.mark.task
+def test_a_keras_that_keeps_losses_elsewhere_is_refused() -> None:
+    import keras
+
+    from dtrain.errors import TrainingError
+    from dtrain.task import keras_internals
+
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    keras_internals.keep_losses_apart(model)
+    keras_internals.keep_losses_apart(model)  # of a second session: it is done already
+    model.layers[0]._losses = {}
+    with pytest.raises(TrainingError, match=r"keeps the losses of layers in a way .*one replica"):
+        keras_internals.keep_losses_apart(model)
+
+
+@pytest.mark.task
+def test_each_thread_has_the_losses_that_it_has_added() -> None:
+    import threading
+
+    import keras
+    import tensorflow as tf
+
+    from dtrain.task import keras_internals
+
+    layer = keras.layers.Dense(1, activity_regularizer="l2")
+    model = keras.Sequential([keras.Input((2,)), layer])
+    keras_internals.keep_losses_apart(model)
+    model(tf.ones((3, 2)))
+    mine = [float(loss) for loss in model.losses]
+    other: list[Any] = []
+
+    def elsewhere() -> None:
+        assert model.losses == []
+        model(tf.zeros((3, 2)))
+        other.extend(float(loss) for loss in model.losses)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert other == [0.0]
+    assert [float(loss) for loss in model.losses] == mine != other

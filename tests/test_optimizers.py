@@ -199,3 +199,62 @@ def test_a_run_of_a_gan(dtrain: Commands, quick: tuple[str, ...], monkeypatch: A
     refused = dtrain(*words, "trainer.epochs=1", "strategy=layer_placement")
     assert refused.code == 2 and "more than one optimizer (d_optimizer, parts" in refused.output
     assert refused.rundir is None
+
+
+@pytest.mark.task
+def test_optimizers_inside_another_are_saved_and_restored() -> None:
+    import keras
+    import numpy as np
+
+    from dtrain.task import optimizers, state
+    from tests.test_zoo import configured
+
+    keras.utils.clear_session()
+    config = configured("grouped_optimizers")
+    model, strategy, steps, _ = prepare("OneDevice", 1, config)
+    assert list(optimizers.held(model.optimizer)) == ["groups/0/1", "groups/1/1"]
+    steps.train(3)
+    arrays = state.snapshot(model, strategy)
+    for place in ("groups/0/1", "groups/1/1"):
+        own = {k: v for k, v in arrays.items() if k.startswith(f"optimizer/{place}/")}
+        assert sum("momentum" in name for name in own) == 2, sorted(arrays)
+        assert all(np.any(array) for array in own.values()), own
+    steps.train(2)
+    expected = state.snapshot(model, strategy)
+    keras.utils.clear_session()  # in another process Keras gives the same names
+    other, strategy, steps, _ = prepare("OneDevice", 1, config, start=3)
+    state.restore(other, strategy, arrays)
+    steps.train(2)
+    found = state.snapshot(other, strategy)
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, name)
+
+
+@pytest.mark.task
+def test_a_loss_scale_optimizer_is_saved_once() -> None:
+    from dtrain.task import optimizers, state
+    from tests.test_zoo import configured
+
+    model, _, _, _ = prepare("OneDevice", 1, configured("loss_scaled"))
+    assert list(optimizers.held(model.optimizer)) == ["inner_optimizer"]
+    found = [id(variable) for variable in state.variables(model).values()]
+    assert len(found) == len({*found})
+    assert {id(v) for v in model.optimizer.inner_optimizer.variables} <= {*found}
+
+
+@pytest.mark.task
+def test_workers_that_do_not_wait_may_share_no_optimizers_inside_another() -> None:
+    import keras
+
+    from dtrain.errors import UsageError
+    from dtrain.task.strategies import ParameterServer
+    from tests.zoo.grouped_optimizers import Grouped
+
+    strategy = ParameterServer.__new__(ParameterServer)
+    optimizer = Grouped([("", keras.optimizers.SGD())])
+    strategy._update = "async"
+    with pytest.raises(UsageError, match=r"has others inside \(groups/0/1\).*update=sync"):
+        strategy.prepare(optimizer)
+    strategy._update = "sync"
+    strategy.prepare(optimizer)

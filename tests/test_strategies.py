@@ -427,3 +427,92 @@ def test_a_task_that_left_first_does_no_harm() -> None:
     Alone(tf.errors.UnavailableError(None, None, "Socket closed")).leave()
     with pytest.raises(ValueError, match="a fault"):
         Alone(ValueError("a fault")).leave()
+
+
+def noisy(input_shape: Any, classes: int, noise: float = 0.01) -> Any:
+    """A model that adds noise to its gradients, which has their shapes."""
+    import keras
+    import tensorflow as tf
+
+    class Noisy(keras.Model):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.seeds = keras.random.SeedGenerator(3)
+
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(x, y, self(x, training=True))
+            weights = self.trainable_variables
+            grads = [
+                grad + noise * keras.random.normal(grad.shape, seed=self.seeds)
+                for grad in tape.gradient(loss, weights)
+            ]
+            self.optimizer.apply(grads, weights)
+            return {"loss": loss}
+
+    inputs = keras.Input(input_shape)
+    return Noisy(inputs, keras.layers.Dense(classes, "softmax")(inputs))
+
+
+REFUSED = r"Noisy: its step changes dense/kernel otherwise on each replica.*strategy=one_device"
+
+
+def _told_apart(strategy: Any, noise: float) -> str | None:
+    from dtrain.errors import UsageError
+    from tests.test_steps import settings
+
+    config = settings(model={"_target_": "tests.test_strategies.noisy", "noise": noise})
+    model, _, steps, _ = prepare("", 0, config, strategy=strategy)
+    strategy.check_copies(model)  # as they were made
+    steps.train(1)
+    try:
+        strategy.check_copies(model)
+    except UsageError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.task(devices=2)
+@pytest.mark.parametrize("kind", ["Mirrored", "OneDevice", "CentralStorage"])
+def test_copies_that_differ_are_refused(kind: str) -> None:
+    import re
+
+    import keras
+
+    strategy = make(kind)
+    assert _told_apart(strategy, 0.0) is None
+    keras.utils.clear_session()
+    found = _told_apart(strategy, 0.01)
+    assert (found is not None) == (kind == "Mirrored")
+    assert kind != "Mirrored" or re.search(REFUSED, str(found))
+
+
+@pytest.mark.task(devices=2)
+def test_weights_that_are_not_finite_are_not_told_apart() -> None:
+    import numpy as np
+
+    model, strategy, _, _ = prepare("Mirrored", 2)
+    model.trainable_variables[0].assign(np.full((4, 5), np.nan))
+    model.trainable_variables[1].assign(np.full(5, np.inf))
+    strategy.check_copies(model)
+
+
+def _hosts_told_apart(cluster: Any, task: Any, devices: list[str]) -> Any:
+    import keras
+
+    from dtrain.task.strategies import MultiWorker
+
+    strategy = MultiWorker(devices, cluster, task, "auto")
+    alike = _told_apart(strategy, 0.0)
+    keras.utils.clear_session()
+    return alike, _told_apart(strategy, 0.01)
+
+
+def test_copies_of_hosts_that_differ_are_refused() -> None:
+    import re
+
+    tasks = [Task("chief", 0, 1), Task("worker", 0, 1)]
+    for alike, noise in together(_hosts_told_apart, tasks, 2):
+        assert alike is None
+        assert re.search(REFUSED, noise)

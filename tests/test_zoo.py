@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dtrain.cluster import Task
@@ -14,9 +16,26 @@ from tests.test_coordinated import servers
 from tests.test_strategies import together
 
 ZOO = Path(__file__).parent / "zoo"
-NAMES = sorted({path.stem for path in ZOO.glob("*.py")} - {"__init__", "data", "parts"})
-#: Those of which Keras' fit is no referee. Read as text: to import them is for other processes.
-ALONE = [name for name in NAMES if "\nFIT = False" in (ZOO / f"{name}.py").read_text()]
+NAMES = sorted({path.stem for path in ZOO.glob("*.py")} - {"__init__", "__main__", "data", "parts"})
+
+
+def declared(name: str, what: str, otherwise: Any) -> Any:
+    """Return a constant of a model's file. Read as text: to import it is for other processes."""
+    for node in ast.parse((ZOO / f"{name}.py").read_text()).body:
+        if isinstance(node, ast.Assign) and [ast.unparse(t) for t in node.targets] == [what]:
+            return ast.literal_eval(node.value)
+    return otherwise
+
+
+def stands_for(name: str) -> str:
+    """Return the line on what a model stands for."""
+    text = ast.get_docstring(ast.parse((ZOO / f"{name}.py").read_text()))
+    assert text and "\n" not in text and "|" not in text, name
+    return text
+
+
+#: Those of which Keras' fit is no referee.
+ALONE = [name for name in NAMES if not declared(name, "FIT", True)]
 #: Of different kinds: means of its own and noise, two optimizers, weights that are moved, tokens
 #: that are masked, metrics with curves. `make test-faults` trains all.
 FEW = ["binary_metrics", "gan", "masked_tokens", "sam", "vae"]
@@ -43,8 +62,12 @@ def configured(name: str, **trainer: Any) -> Any:
 def trained(
     name: str, kind: str, devices: int, strategy: Any = None, **trainer: Any
 ) -> tuple[list[dict[str, float]], dict[str, float]]:
-    """Return the numbers of each step, and those of a validation after them."""
+    """Return the numbers of each step, and those of a validation after them, with the weights'.
+
+    Of a weight its mean size: a step may return nothing that tells of it.
+    """
     import keras
+    import tensorflow as tf
 
     from dtrain.task.logs import evaluates
     from tests.test_steps import prepare
@@ -53,15 +76,21 @@ def trained(
     config = configured(name, **trainer)
     model, _, steps, splits = prepare(kind, devices, config, strategy=strategy)
     found = [steps.results(steps.train(1)) for _ in range(STEPS)]
+    sizes = {
+        f"size of {v.path} ({index})": float(np.mean(np.abs(tf.convert_to_tensor(v.value))))
+        for index, v in enumerate(model.trainable_variables)
+    }
     if not evaluates(model):
-        return found, {}
+        return found, sizes
     full, rest = divmod(len(splits.validation), steps.evaluation_examples)
     sums = steps.evaluate(full, rest)
-    return found, steps.results(sums)
+    return found, {**sizes, **steps.results(sums)}
 
 
 def worst(found: dict[str, float], expected: dict[str, float]) -> tuple[float, str]:
     assert found.keys() == expected.keys()
+    # Not so where a loss has become NaN: of that no difference is larger than another.
+    assert np.isfinite([*found.values(), *expected.values()]).all(), (found, expected)
     return max(
         ((abs(found[k] - v) / max(1.0, abs(v)), k) for k, v in expected.items()),
         default=(0.0, ""),
@@ -101,6 +130,47 @@ def outcome(name: str, what: str, one: Any, kind: str, devices: int, strategy: A
     if expected is not None:
         return [(name, what, "was not refused", *differences(name, what, one, found))]
     return differences(name, what, one, found)
+
+
+def test_the_table_has_the_zoo() -> None:
+    """``python -m tests.zoo`` writes it; here is said that nothing has changed since."""
+    from tests import zoo_table
+
+    rows = zoo_table.rows()
+    assert sorted(rows) == NAMES, "python -m tests.zoo"
+    wrong = [each for name in NAMES for each in zoo_table.problems(name, rows[name])]
+    assert not wrong, "\n".join(wrong)
+    text = zoo_table.TABLE.read_text()
+    assert all(f"| {stands_for(name)} |" in text for name in NAMES)
+
+
+@pytest.mark.parametrize(
+    ("cells", "wrong"),
+    [
+        ({"fit": "1e-06", "mirrored 4": "0", "hybrid": "refused: more than one optimizer"}, []),
+        ({"mirrored 4": "1e-04"}, ["mirrored 4"]),
+        ({"mirrored 4": "FAILED: ValueError: of 1e-9"}, ["mirrored 4"]),
+        ({"mirrored 4": "refused: more than one optimizer"}, ["mirrored 4"]),
+        ({"hybrid": "1e-07", "ps": "refused: something else"}, ["hybrid", "ps"]),
+        ({"fit": "no referee"}, ["fit"]),
+    ],
+)
+def test_a_row_of_the_table_is_held_to_its_file(cells: dict[str, str], wrong: list[str]) -> None:
+    from tests import zoo_table
+
+    found = zoo_table.problems("gan", cells)
+    assert [each.partition(",")[2].partition(":")[0].strip() for each in found] == wrong
+
+
+@pytest.mark.parametrize(
+    ("difference", "text"),
+    [(0.0, "0"), (1e-7, "1e-07"), (1.1e-7, "1e-06"), (0.5, "1e+00"), (3.0, "1e+01")],
+)
+def test_differences_are_rounded_up(difference: float, text: str) -> None:
+    from tests import zoo_table
+
+    assert zoo_table.rounded(difference) == text
+    assert float(text) >= difference
 
 
 @pytest.mark.task(devices=4)
@@ -179,8 +249,13 @@ def test_parameter_servers_agree(part: str) -> None:
 @pytest.mark.parametrize("name", sampled([n for n in NAMES if n not in ALONE], *FEW))
 def test_one_device_is_as_fit(name: str) -> None:
     """The same batches in the same order, four epochs of them; the referee is Keras alone."""
+    far = {key: of for key, of in differences_from_fit(name).items() if not of[0] <= CLOSE}
+    assert not far, far
+
+
+def differences_from_fit(name: str) -> dict[str, tuple[Any, ...]]:
+    """Return by name how far the values of its epochs are from fit's, and both."""
     import keras
-    import numpy as np
     import tensorflow as tf
 
     from dtrain.task.logs import evaluates
@@ -230,9 +305,8 @@ def test_one_device_is_as_fit(name: str) -> None:
             np.max(np.abs(values - each) / np.maximum(1.0, np.abs(each)))
             for each in (expected, seen.means(key))
         ]
-        if not min(far) <= CLOSE:
-            differ[key] = (far, values, expected, seen.means(key))
-    assert not differ, differ
+        differ[key] = (float(min(far)), values, expected, seen.means(key))
+    return differ
 
 
 class Seen:
@@ -258,8 +332,6 @@ class Seen:
                 self.test[self.epoch].append(dict(logs or {}))
 
             def means(self, key: str) -> Any:
-                import numpy as np
-
                 from tests.test_steps import BATCH
                 from tests.zoo.data import HELD
 

@@ -91,7 +91,9 @@ def model(
         predicted = None
         if _has_call(built):  # a class with a train_step of its own may do without
             with callables.blame("model", plain(config.model), config.model._target_):
-                predicted = built(x, training=False)
+                predicted = _called(built, x)
+        else:
+            built.built = True  # as a call would say: its weights are counted, and saved at the end
     rematerialize(built, config.hardware.remat)
     if not built.compiled:  # else it has a loss of its own
         _check_classes(predicted, config, splits)
@@ -117,6 +119,22 @@ def model(
     with strategy.optimizer_scope():
         optimizers.build(built, strategy, example)
     return built
+
+
+def _called(built: keras.Model, x: Any) -> Any:
+    """Return what the model makes of ``x``; seeds and counters are left where they were.
+
+    Keras' fit makes no such call: what is drawn, and counted, afterwards is what it would be there.
+    """
+    before = [
+        (variable, np.asarray(tf.convert_to_tensor(variable.value)))
+        for variable in built.non_trainable_variables
+        if not tf.as_dtype(variable.dtype).is_floating
+    ]
+    predicted = built(x, training=False)
+    for variable, value in before:
+        variable.assign(value)
+    return predicted
 
 
 def _has_call(built: keras.Model) -> bool:

@@ -77,8 +77,13 @@ class Callbacks:
         steps_per_epoch: int,
     ):
         self._callbacks = callbacks
+        guard = [_Unchanged(callbacks)] if callbacks else []
         self.hooks = keras.callbacks.CallbackList(
-            callbacks, model=model, epochs=epochs, steps=steps_per_epoch, verbose=0
+            [*guard, *callbacks, *guard],
+            model=model,
+            epochs=epochs,
+            steps=steps_per_epoch,
+            verbose=0,
         )
 
     @property
@@ -127,6 +132,37 @@ class Callbacks:
                 best.append(arrays[f"callbacks/{index}/{len(best)}"])
             if best:
                 callback.best_weights = best
+
+
+class _Unchanged(keras.callbacks.Callback):
+    """Stands before and behind the others: what is trained is not theirs to change.
+
+    The step is traced once. With another optimizer, or other weights that are trainable, it would
+    go on as before and say nothing, as under Keras' fit, and checkpoints would have what is not
+    trained by.
+
+    Raises:
+        UsageError: a callback has changed it.
+    """
+
+    def __init__(self, callbacks: list[keras.callbacks.Callback]):
+        super().__init__()
+        self._names = [type(callback).__name__ for callback in callbacks]
+        self._before: list[int] | None = None
+        for hook in (*_BATCH_HOOKS[:2], "on_epoch_begin", "on_epoch_end", "on_test_end"):
+            setattr(self, hook, lambda *_, **__: self._look())
+
+    def _look(self) -> None:
+        now = [id(self.model.optimizer), *(id(v) for v in self.model.trainable_variables)]
+        before, self._before = self._before, now if self._before is None else None
+        if before is not None and before != now:
+            does = "compiles the model anew" if before[0] != now[0] else "changes what is trainable"
+            raise UsageError(
+                "trainer.callbacks", ", ".join(self._names),
+                f"one of them {does} in the middle of a training, whose step is traced already",
+                "a run for each phase, the second with the weights of the first",
+                "fork=RUN_DIR with a model whose layers are trainable",
+            )  # fmt: skip
 
 
 def _state(callback: keras.callbacks.Callback, values: dict[str, Any]) -> dict[str, Any]:

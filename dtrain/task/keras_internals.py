@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -40,17 +41,55 @@ def layers(model: keras.Model) -> list[keras.Layer]:
     return list(model._flatten_layers())
 
 
+def keep_losses_apart(model: keras.Model) -> None:
+    """Let each replica of this process have the losses that layers add for itself.
+
+    A layer keeps what ``add_loss`` and activity regularizers give it in a list. MirroredStrategy
+    traces the replicas in threads that take turns wherever they meet: in the middle of a forward
+    pass one would clear, and read, what another has added.
+
+    Raises:
+        TrainingError: this version of Keras keeps them in another way.
+    """
+    for layer in layers(model):
+        if isinstance(losses := getattr(layer, "_losses", None), _Losses):
+            continue
+        if losses is None or not isinstance(losses, list):
+            raise _unknown("keeps the losses of layers")
+        layer._losses = _Losses()
+
+
+class _Losses(threading.local):
+    """What Keras does with a list of losses, with a list for each thread."""
+
+    def __init__(self) -> None:
+        self._own: list[Any] = []
+
+    def extend(self, losses: Any) -> None:
+        self._own.extend(losses)
+
+    def clear(self) -> None:
+        self._own.clear()
+
+    def __getitem__(self, key: slice) -> list[Any]:
+        return self._own[key]
+
+
 def take_gradients_as_they_are(optimizer: keras.optimizers.Optimizer) -> None:
     """Let ``optimizer`` reduce no gradients over the replicas: they are reduced already.
 
-    Its ``tf.cond`` (accumulation, EMA) becomes one in whose branches the replicas may meet.
+    Nor does any other of this process: one of a user's own may hold others, wherever it likes.
+    Their ``tf.cond`` (accumulation, EMA) becomes one in whose branches the replicas may meet.
 
     Raises:
         TrainingError: this version of Keras reduces in another way, and would do so once more.
     """
     if not hasattr(optimizer, "_all_reduce_sum_gradients"):
         raise _unknown("sums gradients")
-    optimizer._all_reduce_sum_gradients = list
+    kind: Any
+    for kind in type(optimizer).__mro__:
+        if "_all_reduce_sum_gradients" in vars(kind):
+            kind._all_reduce_sum_gradients = lambda _, pairs: list(pairs)
     for name in OPTIMIZERS:
         module: Any = importlib.import_module(f"keras.src.optimizers.{name}")
         if not isinstance(module.ops, _Operations):

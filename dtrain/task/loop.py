@@ -191,6 +191,8 @@ class Loop:
         seconds = time.perf_counter() - begin
         self._calls += 1
         if self._calls == 1:
+            if self._strategy.replicas > 1:
+                self._strategy.check_copies(self._model)
             self._begun()
         self._step_seconds = seconds / sums.steps
         if self._calls > 1:

@@ -33,6 +33,19 @@ def named(model: keras.Model) -> dict[str, keras.optimizers.Optimizer]:
     return found
 
 
+def held(optimizer: keras.optimizers.Optimizer) -> dict[str, keras.optimizers.Optimizer]:
+    """Return the optimizers inside of one, by paths as of :func:`named`.
+
+    A loss scale optimizer has one; one of a user's own may have several.
+    """
+    found: dict[int, tuple[str, keras.optimizers.Optimizer]] = {}
+    # TensorFlow's own lists of what an object has come last, as of `_walk`.
+    for name, value in sorted(vars(optimizer).items(), key=lambda i: (i[0][0] == "_", i[0])):
+        for path, inner in _walk(value, name, set()):
+            found.setdefault(id(inner), (path, inner))
+    return dict(found.values())
+
+
 def _walk(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
     if isinstance(value, keras.optimizers.Optimizer):
         yield path, value

@@ -21,16 +21,21 @@ def variables(model: keras.Model) -> dict[str, keras.Variable]:
 
     Weights, normalisation statistics, seed generators, optimizer slots and iterations, loss scale
     and moving averages: of ``compile``'s optimizer under ``optimizer/``, of any other under
-    ``optimizer/PATH/`` (:func:`dtrain.task.optimizers.named`). Metric variables are not among them:
-    :class:`Sums` holds their state.
+    ``optimizer/PATH/`` (:func:`dtrain.task.optimizers.named`), and so of those inside of one.
+    Metric variables are not among them: :class:`Sums` holds their state.
     """
     named: dict[str, keras.Variable] = {}
     groups = [("model", model.variables)]
     for path, optimizer in optimizers.named(model).items():
-        if path == "optimizer":
-            groups.append((path, optimizer.variables))
-        elif optimizer.built:
-            groups.append((f"optimizer/{path}", optimizer.variables))
+        prefix = path if path == "optimizer" else f"optimizer/{path}"
+        if path == "optimizer" or optimizer.built:
+            groups.append((prefix, optimizer.variables))
+        known = {id(variable) for variable in optimizer.variables}
+        for place, inner in optimizers.held(optimizer).items():
+            # Of a loss scale optimizer they are its own as well.
+            rest = [variable for variable in inner.variables if id(variable) not in known]
+            known |= {id(variable) for variable in rest}
+            groups.append((f"{prefix}/{place}", rest if inner.built else []))
     for prefix, found in groups:
         for variable in found:
             name, count = f"{prefix}/{variable.path}", 1

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from dtrain.task import gradients, randomness, seeds
+from dtrain.task import gradients, keras_internals, randomness, seeds
 from dtrain.task.logs import Returned, add_up_losses, has_own_steps, is_loss, named, unwrapped
 from dtrain.task.sums import Sums
 from dtrain.task.tensors import fresh
@@ -46,6 +46,7 @@ class Steps:
     ):
         if strategy.replicas > 1:
             gradients.install()  # ORDER: before anything is traced, an evaluation too
+            keras_internals.keep_losses_apart(model)
         self._model = model
         self._strategy = strategy
         self._global_batch = global_batch
@@ -291,8 +292,7 @@ class Steps:
         found += [read(value) * rows * self._parts(name, training) for name, value in logs.items()]
         vectors = joined(found)
         with tf.control_dependencies(vectors):
-            for metric in self._model.metrics:
-                metric.reset_state()
+            self._strategy.reset(self._model.metrics)
         return vectors
 
     def _parts(self, name: str, training: bool) -> int:

@@ -100,3 +100,19 @@ def photos() -> Splits:
     x = (_rows(8, 8, 3) * 40 + 128).clip(0, 255).astype(np.uint8)
     y = (x.mean((1, 2, 3)) > 128).astype(np.int64) + (x[:, 0, 0, 0] > 128)
     return _splits(x, y, classes=3)
+
+
+def boxes() -> Splits:
+    """Pictures, and whether there is something on each, with the four edges of its box."""
+    x = _rows(8, 8, 1)
+    there = (x.mean((1, 2, 3)) > 0).astype(np.float32)
+    edges = np.stack([x[:, i, i, 0] for i in range(4)], 1)
+    return _splits(x, np.concatenate([there[:, None], edges], 1), classes=5)
+
+
+def spoken() -> Splits:
+    """Five tokens of a source, then a start and four of the target behind each; the target."""
+    source = np.abs(_rows(5) * 5).astype(np.int64) % 9 + 1
+    target = source[:, ::-1]
+    start = np.full((len(source), 1), 10)
+    return _splits(np.concatenate([source, start, target[:, :-1]], 1), target, classes=11)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from omegaconf import DictConfig
 
@@ -17,6 +18,9 @@ from dtrain.task import gradients, pipeline
 from dtrain.task.pipeline import Inputs
 from dtrain.task.steps import Steps
 
+#: Copies of a weight are alike where they differ by so much of its largest element: devices of
+#: several kinds may round otherwise.
+COPIES = 1e-6
 NONE = tf.VariableAggregation.NONE
 
 
@@ -41,6 +45,30 @@ def check_replicas(strategy: Strategy, config: DictConfig, planned: int) -> None
         "one or per_device, as the strategy's class has it",
         hint if kind not in hint else f"hardware.devices={strategy.replicas}",
     )  # fmt: skip
+
+
+def check_alike(
+    model: keras.Model, variable: keras.Variable, own: np.ndarray, other: np.ndarray
+) -> None:
+    """Refuse a model of which two replicas have other values of a weight.
+
+    Raises:
+        UsageError: naming the weight.
+    """
+    with np.errstate(invalid="ignore"):  # of what is not finite other checks tell
+        differ = np.any(np.abs(other - own) > COPIES * np.max(np.abs(own), initial=0.0))
+    if differ:
+        raise UsageError(
+            "model", type(model).__name__,
+            f"its step changes {variable.path} otherwise on each replica, as noise does that is "
+            "drawn for weights or gradients: replicas draw what is for examples",
+            "a step that changes weights by what tapes give and what is the same on all replicas, "
+            "or one replica", "strategy=one_device",
+        )  # fmt: skip
+
+
+def _array(value: Any) -> np.ndarray:
+    return np.asarray(tf.cast(value, tf.float32))
 
 
 class Strategy:
@@ -139,6 +167,25 @@ class Strategy:
         """Add a value of each replica up over the replicas of this task, in or out of a graph."""
         parts = self.engine.experimental_local_results(value)
         return tf.add_n([tf.convert_to_tensor(part) for part in parts])
+
+    def check_copies(self, model: keras.Model) -> None:
+        """Refuse a model whose step has left the replicas with weights of their own.
+
+        Each replica updates its copy, by gradients that are the same on all. What else a step does
+        to weights must be so too: of copies that differ one would be saved, and each trained.
+
+        Raises:
+            UsageError: naming the weight.
+        """
+        for variable in model.trainable_variables:
+            own, *others = self.engine.experimental_local_results(variable.value)
+            for other in others:
+                check_alike(model, variable, _array(own), _array(other))
+
+    def reset(self, metrics: list[keras.metrics.Metric]) -> None:
+        """Let metrics begin again, on every replica of this task."""
+        for metric in metrics:
+            metric.reset_state()
 
     def total(self, vector: tf.Tensor) -> tf.Tensor:
         """Add a vector up over the tasks; each of them must call it at the same point."""

@@ -7,13 +7,14 @@ import json
 import os
 from collections.abc import Callable, Iterator
 
+import keras
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
 
 from dtrain.checkpoint import Checkpoint, pack, unpack
 from dtrain.cluster import Cluster, Task
-from dtrain.task.strategies.base import Strategy
+from dtrain.task.strategies.base import Strategy, check_alike
 
 #: Bytes of a checkpoint that one collective sends: all of them at once may be more than it can.
 BLOCK = 4 << 20
@@ -47,8 +48,35 @@ class MultiWorker(Strategy):
                 )
             )
         super().__init__(engine)
+        self._tasks = len(cluster.tasks)
         self._leads = task == cluster.chief
         self._agree = tf.function(self.total, autograph=False)
+
+    def check_copies(self, model: keras.Model) -> None:
+        """Refuse a model whose step has left the replicas with weights of their own.
+
+        Those of the tasks are compared with their mean, by one sum of all.
+
+        Raises:
+            UsageError: naming the weight.
+        """
+        super().check_copies(model)
+        own = []
+        for variable in model.trainable_variables:
+            first, *_ = self.engine.experimental_local_results(variable.value)
+            own.append(np.asarray(tf.cast(first, tf.float32)).reshape(-1))
+        total = self._agree(tf.constant(np.concatenate([*own, np.zeros(1, np.float32)]))).numpy()
+        for variable, copy in zip(model.trainable_variables, own, strict=True):
+            mean, total = total[: len(copy)] / np.float32(self._tasks), total[len(copy) :]
+            check_alike(model, variable, copy, mean)
+
+    def reset(self, metrics: list[keras.metrics.Metric]) -> None:
+        """Let metrics begin again, on every replica of this task, each by itself.
+
+        From outside of the replicas TensorFlow reads each variable once it is assigned, which is a
+        sum over all tasks: a collective for every variable of a metric in every step.
+        """
+        self.engine.run(lambda: super(MultiWorker, self).reset(metrics))
 
     def total(self, vector: tf.Tensor) -> tf.Tensor:
         """Add a vector up over the tasks by one collective; each replica takes part in it."""

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from dtrain.cluster import Cluster, Task
 from dtrain.errors import UsageError
-from dtrain.task import gradients, keras_internals
+from dtrain.task import gradients, keras_internals, optimizers
 from dtrain.task.coordinated import AsynchronousSteps, CoordinatedSteps, SynchronousSteps
 from dtrain.task.pipeline import Inputs
 from dtrain.task.strategies.base import Strategy
@@ -109,8 +109,17 @@ class ParameterServer(Strategy):
         """Let ``optimizer`` have gradients that are sums already.
 
         Raises:
-            UsageError: it would accumulate those of workers that do not wait for each other.
+            UsageError: it would accumulate those of workers that do not wait for each other, or
+                has optimizers inside, whose counts several workers would change at once.
         """
+        inside = optimizers.held(gradients.updating(optimizer))
+        if self._update == "async" and inside:
+            raise UsageError(
+                "strategy.update", "async",
+                f"the model's optimizer has others inside ({', '.join(inside)}), and workers that "
+                "do not wait for each other would lose some of their counts",
+                "sync, or an optimizer without others inside", "strategy.update=sync",
+            )  # fmt: skip
         accumulates = gradients.updating(optimizer).gradient_accumulation_steps
         if self._update == "async" and accumulates:
             raise UsageError(
