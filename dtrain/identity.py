@@ -20,6 +20,8 @@ FIXED = (
     "optimizer",
     "seed",
     "trainer.loss",
+    "trainer.class_weight",
+    "trainer.validation_steps",
     "trainer.metrics",
     "trainer.callbacks",
     "hardware.precision",
@@ -54,6 +56,16 @@ def fingerprints(config: DictConfig) -> dict[str, str]:
     """
     found = {key: _hash(value(config, key)) for key in FIXED}
     return found | {"dataset": _hash([draws.VERSION, found["dataset"]])}
+
+
+def changed(saved: dict[str, str], now: dict[str, str]) -> set[str]:
+    """Return the keys of :data:`FIXED` whose fingerprints differ.
+
+    Args:
+        saved: those in a checkpoint; a key that its dtrain did not have was null.
+        now: of a configuration.
+    """
+    return {key for key in FIXED if saved.get(key, _hash(None)) != now[key]}
 
 
 def drawn_otherwise(config: DictConfig, saved: dict[str, str]) -> bool:

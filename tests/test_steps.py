@@ -49,7 +49,10 @@ def prepare(
         strategy = getattr(strategies, kind)([f"CPU:{i}" for i in range(devices)])
     splits, augment = build.dataset(config)
     model = build.model(config, splits, strategy, 16, 4)
-    inputs = pipeline.Inputs(splits.train, splits.validation, BATCH, config.seed, start, augment)
+    held = [config.trainer.get(f"validation_{key}") for key in ("batch_size", "steps")]
+    inputs = pipeline.Inputs(
+        splits.train, splits.validation, BATCH, config.seed, start, augment, *held
+    )
     return model, strategy, strategy.steps(model, inputs, jit_compile), splits
 
 

@@ -157,8 +157,9 @@ def train(
         origin.release(past)
     start = past.step if past else 0
     inputs = pipeline.Inputs(
-        splits.train, splits.validation, config.trainer.batch_size, config.seed, start, augment
-    )
+        splits.train, splits.validation, config.trainer.batch_size, config.seed, start, augment,
+        config.trainer.validation_batch_size, config.trainer.validation_steps,
+    )  # fmt: skip
     steps = strategy.steps(model, inputs, config.hardware.jit_compile)
     callbacks = Callbacks(
         made(config.trainer.callbacks, rundir.path),

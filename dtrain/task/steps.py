@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from dtrain.task import gradients, randomness, seeds
 from dtrain.task.logs import Returned, has_own_steps, named, unwrapped
+from dtrain.task.pipeline import Inputs
 from dtrain.task.sums import Sums
 from dtrain.task.tensors import fresh
 
@@ -29,9 +30,9 @@ class Steps:
     Args:
         model: compiled and built in the strategy's scope.
         strategy: runs the steps.
+        inputs: says how many examples a batch has.
         train_iterator: of :meth:`Strategy.iterate`; gives batches.
         evaluation_iterator: likewise; gives (batch, count), or None.
-        global_batch: examples a step, over all replicas.
         jit_compile: compile each step by XLA.
     """
 
@@ -39,7 +40,7 @@ class Steps:
         self,
         model: keras.Model,
         strategy: Strategy,
-        global_batch: int,
+        inputs: Inputs,
         train_iterator: Any,
         evaluation_iterator: Any | None,
         jit_compile: bool = False,
@@ -48,7 +49,8 @@ class Steps:
             gradients.install()  # ORDER: before anything is traced, an evaluation too
         self._model = model
         self._strategy = strategy
-        self._global_batch = global_batch
+        self._global_batch = inputs.global_batch
+        self._evaluation_batch = inputs.evaluation_batch
         self._train_iterator = train_iterator
         self._evaluation_iterator: Any = evaluation_iterator
         self._variables: list[keras.Variable] = [v for m in model.metrics for v in m.variables]
@@ -111,7 +113,7 @@ class Steps:
     @property
     def evaluation_examples(self) -> int:
         """How many examples one evaluation step takes: a batch on each replica."""
-        return self._global_batch * self._strategy.replicas
+        return self._evaluation_batch * self._strategy.replicas
 
     def evaluate(self, steps: int, rest: int) -> Sums:
         """Run ``steps`` full evaluation steps, and one more of ``rest`` examples if any."""
@@ -119,7 +121,7 @@ class Steps:
             self._evaluate = self._traced_evaluation()
         outcome = self._evaluate(fresh(np.int64(steps + bool(rest))))
         examples = steps * self.evaluation_examples + rest
-        self._draws.advance(-(-examples // self._global_batch))
+        self._draws.advance(-(-examples // self._evaluation_batch))
         return self._sums(outcome.numpy(), examples, training=False)
 
     def _traced_evaluation(self) -> Any:

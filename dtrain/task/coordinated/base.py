@@ -42,19 +42,16 @@ class CoordinatedSteps(Steps):
     """
 
     def __init__(self, model: keras.Model, strategy: ParameterServer, inputs: Inputs):
-        super().__init__(model, strategy, inputs.global_batch, None, None)
+        super().__init__(model, strategy, inputs, None, None)
         self._engine = strategy.engine
         self._coordinator = strategy.coordinator
         self._workers = strategy.workers
         self._step = inputs.start_step
         self._feed = Feed(strategy, inputs.train, inputs, strategy.replicas, training=True)
         self._evaluation_feed = None
-        self._evaluation_steps = 0
+        self._evaluation_steps = inputs.evaluation_steps
         if inputs.validation is not None:
             self._evaluation_feed = Feed(strategy, inputs.validation, inputs, 1, training=False)
-            self._evaluation_steps = pipeline.evaluation_steps(
-                inputs.validation, inputs.global_batch
-            )
         self._evaluation_step = 0
         self._validation, self._counted_draws = inputs.validation, False
         # One thread for each step in flight waits for its result: TensorFlow has no "any of".
@@ -182,7 +179,7 @@ class CoordinatedSteps(Steps):
     @property
     def evaluation_examples(self) -> int:
         """How many examples one evaluation step takes: a batch."""
-        return self._global_batch
+        return self._evaluation_batch
 
     def evaluate(self, steps: int, rest: int) -> Sums:
         """Run full evaluation steps, and one of ``rest`` examples if any, over all workers."""
@@ -194,7 +191,7 @@ class CoordinatedSteps(Steps):
                 whole = begun < steps
                 [arguments] = self._evaluation_feed.arguments(self._evaluation_step)
                 function = self._evaluate_whole if whole else self._evaluate_rest
-                rows = self._global_batch if whole else rest
+                rows = self._evaluation_batch if whole else rest
                 batch = fresh(np.int64(begun))
                 self._begin((_EVALUATION, rows), function, (batch, *arguments))
                 self._evaluation_step = (self._evaluation_step + 1) % self._evaluation_steps

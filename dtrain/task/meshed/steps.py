@@ -45,7 +45,7 @@ class MeshSteps(Steps):
             return iter(make(inputs, replicas=1, first_replica=0, local_replicas=1))
 
         held = None if inputs.validation is None else whole(pipeline.evaluation)
-        super().__init__(model, strategy, inputs.global_batch, whole(pipeline.training), held)
+        super().__init__(model, strategy, inputs, whole(pipeline.training), held)
         self._mesh = strategy
         if evaluates(model):
             self._check(next(whole(pipeline.training)))
@@ -58,17 +58,18 @@ class MeshSteps(Steps):
     @property
     def evaluation_examples(self) -> int:
         """How many examples one evaluation step takes: a batch."""
-        return self._global_batch
+        return self._evaluation_batch
 
     def evaluate(self, steps: int, rest: int) -> Sums:
         """Run ``steps`` full evaluation steps, and one more of ``rest`` examples if any.
 
-        The rest, which may not divide by the mesh, is computed by every row of it.
+        What does not divide by the mesh, such as the rest, is computed by every row of it.
         """
-        sums = Sums()
+        sums, even = Sums(), self._evaluation_batch % self._mesh.replicas == 0
         if steps:
-            rows = [self._run(next(self._evaluation_iterator)[0]) for _ in range(steps)]
-            examples = steps * self._global_batch
+            batches = (next(self._evaluation_iterator)[0] for _ in range(steps))
+            rows = [self._run(batch, divided=even) for batch in batches]
+            examples = steps * self._evaluation_batch
             sums.append(self._sums(_numbers(rows), examples, training=False))
         if rest:
             batch, _ = next(self._evaluation_iterator)

@@ -154,7 +154,7 @@ class Strategy:
         return Steps(
             model,
             self,
-            inputs.global_batch,
+            inputs,
             self.lay_out(pipeline.training, inputs),
             None if inputs.validation is None else self.lay_out(pipeline.evaluation, inputs),
             jit_compile,
