@@ -41,7 +41,7 @@ def prepare(
     """Make (model, strategy, steps, splits), as a task does; ``strategy`` if it is there."""
     import os
 
-    from dtrain.task import build, pipeline, strategies
+    from dtrain.task import build, pipeline, probe, strategies
 
     os.environ["DTRAIN_TRUST"] = "tests"
     config = settings() if config is None else config
@@ -53,7 +53,8 @@ def prepare(
     inputs = pipeline.Inputs(
         splits.train, splits.validation, BATCH, config.seed, start, augment, *held
     )
-    return model, strategy, strategy.steps(model, inputs, jit_compile), splits
+    replay = probe.replayed(model, splits, strategy)
+    return model, strategy, strategy.steps(model, inputs, jit_compile, replay), splits
 
 
 def in_order(source: Any, steps: int) -> tuple[Any, ...]:

@@ -40,6 +40,16 @@ def layers(model: keras.Model) -> list[keras.Layer]:
     return list(model._flatten_layers())
 
 
+def mask(tensor: Any) -> Any:
+    """Return the mask that a layer has put on a tensor, None where there is none."""
+    return getattr(tensor, "_keras_mask", None)
+
+
+def set_mask(tensor: Any, mask: Any) -> None:
+    """Put a mask on a tensor, as a layer does; losses and metrics look for it there."""
+    tensor._keras_mask = mask
+
+
 def take_gradients_as_they_are(optimizer: keras.optimizers.Optimizer) -> None:
     """Let ``optimizer`` reduce no gradients over the replicas: they are reduced already.
 

@@ -150,7 +150,7 @@ def train(
         schedule = dataclasses.replace(schedule, validation_examples=0)
         if journal is not None:
             journal.write("notice", message=f"{NO_VALIDATION} ({type(model).__name__})")
-    probe.check_metrics(model, splits.train)
+    replay = probe.replayed(model, splits, strategy)
     _check_objective(config, model, schedule)
     if past is not None:
         origin.restore(past, model, strategy, rundir, schedule)
@@ -160,7 +160,10 @@ def train(
         splits.train, splits.validation, config.trainer.batch_size, config.seed, start, augment,
         config.trainer.validation_batch_size, config.trainer.validation_steps,
     )  # fmt: skip
-    steps = strategy.steps(model, inputs, config.hardware.jit_compile)
+    steps = strategy.steps(model, inputs, config.hardware.jit_compile, replay)
+    if replay is not None and journal is not None:
+        for message in replay.notices:
+            journal.write("notice", message=message)
     callbacks = Callbacks(
         made(config.trainer.callbacks, rundir.path),
         model,

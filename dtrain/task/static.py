@@ -87,7 +87,7 @@ class StaticSteps(Steps):
         row = self._one(part, next(iterator), 1, training=False)
         return self._strategy.total(row[None])
 
-    def _part(self, data: Any) -> dict[str, tf.Tensor]:
+    def _part(self, data: Any) -> Any:
         return self._counted(*data)  # all rows are real
 
     def _real(self, batch: Any, count: tf.Tensor) -> Any:
@@ -95,7 +95,8 @@ class StaticSteps(Steps):
 
     def _one(self, step: Any, data: Any, rows: float, training: bool) -> tf.Tensor:
         def replica(part: Any) -> list[tf.Tensor]:
-            return self._vectors(self._logs(step(part)), rows, training, tf.convert_to_tensor)
+            logs, _ = step(part)
+            return self._vectors(self._logs(logs), rows, training, tf.convert_to_tensor)
 
         vectors = self._strategy.run(replica, data)
         with tf.device("CPU:0"):

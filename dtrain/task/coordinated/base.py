@@ -15,8 +15,8 @@ import tensorflow as tf
 from dtrain.errors import UsageError
 from dtrain.task import gradients, pipeline, seeds
 from dtrain.task.coordinated.feed import Feed
-from dtrain.task.logs import unwrapped
 from dtrain.task.pipeline import Inputs
+from dtrain.task.replay import Replay
 from dtrain.task.steps import Steps
 from dtrain.task.sums import Sums
 from dtrain.task.tensors import fresh
@@ -39,10 +39,17 @@ class CoordinatedSteps(Steps):
         model: built in the strategy's scope.
         strategy: has the coordinator.
         inputs: the data.
+        replay: the metrics whose states do not add up, if there are any.
     """
 
-    def __init__(self, model: keras.Model, strategy: ParameterServer, inputs: Inputs):
-        super().__init__(model, strategy, inputs, None, None)
+    def __init__(
+        self,
+        model: keras.Model,
+        strategy: ParameterServer,
+        inputs: Inputs,
+        replay: Replay | None = None,
+    ):
+        super().__init__(model, strategy, inputs, None, None, replay=replay)
         self._engine = strategy.engine
         self._coordinator = strategy.coordinator
         self._workers = strategy.workers
@@ -103,9 +110,11 @@ class CoordinatedSteps(Steps):
 
         Returns:
             The gradient of each trainable variable (or None), the new value of each other
-            variable (or None), and the metric states and returned values as float64 ``[m]``.
+            variable (or None), and the metric states, returned values and what was recorded as
+            float64 ``[m]``.
         """
         model, caught = self._model, []
+        share = tf.shape(tf.nest.flatten(data)[0])[0]
         zeros = [(v, tf.zeros(v.shape, v.dtype)) for v in self._variables]
         optimizer = model.optimizer
 
@@ -133,7 +142,7 @@ class CoordinatedSteps(Steps):
                 rows = self._global_batch // replicas
                 try:
                     with gradients.apart(replicas, rows) as given:
-                        logs = model.train_step(unwrapped(data))
+                        returned, recorded = self._recorded(model.train_step, data, share, True)
                 except AttributeError:  # of the tape: what was assigned is no variable here
                     _check_pure(moved(), scope)
                     raise
@@ -142,12 +151,13 @@ class CoordinatedSteps(Steps):
                 _check_pure(moved(), scope)
             else:
                 with seeds.evaluating(batch, self._draws):
-                    logs = model.test_step(unwrapped(data))
-            logs = self._logs(logs)
+                    returned, recorded = self._recorded(model.test_step, data, share, False)
+            logs = self._logs(returned)
         self._names[training] = list(logs)
-        states = [scope.get_current_value(v) for v in self._variables]
+        pairs = zip(self._variables, self._sizes, strict=True)
+        states = [scope.get_current_value(v) for v, size in pairs if size]
         numbers = [tf.reshape(tf.cast(s, tf.float64), [-1]) for s in (*states, *logs.values())]
-        vector = tf.concat([*numbers, tf.zeros([0], tf.float64)], 0)
+        vector = tf.concat([*numbers, tf.zeros([0], tf.float64), *recorded], 0)
         if not training:
             return [], [], vector
         if len(caught) != 1:
@@ -168,11 +178,27 @@ class CoordinatedSteps(Steps):
         found = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
         self._model.optimizer.apply_gradients(found)
 
-    def _account(self, vector: np.ndarray, rows: int, training: bool, steps: int = 0) -> Sums:
-        """Turn what a step returned into sums over its ``rows`` examples."""
-        weights = np.ones(len(vector))
-        weights[len(vector) - len(self._names[training]) :] = rows
-        sums = self._sums((vector * weights)[None], rows, training)
+    def _traced(self, data: Any, training: bool) -> None:
+        self._pure(data, training, self._update_parts)
+
+    def _account(
+        self, vectors: list[np.ndarray], rows: int, training: bool, steps: int = 0
+    ) -> Sums:
+        """Turn what the parts of a step returned into sums.
+
+        Args:
+            vectors: of :meth:`_pure`, in the order of the parts.
+            rows: examples of each.
+            training, steps: which step, and how many these are together.
+        """
+        end = self._width + len(self._names[training])
+        weights = np.ones(end)
+        weights[self._width :] = rows
+        row = np.zeros(end)
+        for vector in vectors:
+            row = row + vector[:end] * weights
+        whole = np.concatenate([row, *(vector[end:] for vector in vectors)])
+        sums = self._sums(whole[None], rows * len(vectors), training)
         sums.steps = steps
         return sums
 
@@ -185,6 +211,7 @@ class CoordinatedSteps(Steps):
         """Run full evaluation steps, and one of ``rest`` examples if any, over all workers."""
         assert self._evaluation_feed is not None
         sums, begun, ended, total = Sums(), 0, 0, steps + bool(rest)
+        arrived: dict[int, Sums] = {}
         self._count_draws()
         while ended < total:
             while begun < total and begun - ended < 2 * self._workers:
@@ -193,15 +220,17 @@ class CoordinatedSteps(Steps):
                 function = self._evaluate_whole if whole else self._evaluate_rest
                 rows = self._evaluation_batch if whole else rest
                 batch = fresh(np.int64(begun))
-                self._begin((_EVALUATION, rows), function, (batch, *arguments))
+                self._begin((_EVALUATION, begun, rows), function, (batch, *arguments))
                 self._evaluation_step = (self._evaluation_step + 1) % self._evaluation_steps
                 begun += 1
             key, vector = self._next()
             if key[0] is not _EVALUATION:
                 self._came_late()
                 continue
-            sums.append(self._account(vector, key[1], training=False))
-            ended += 1
+            arrived[key[1]] = self._account([np.asarray(vector)], key[2], training=False)
+            while ended in arrived:  # in the order of the batches, whichever came first
+                sums.append(arrived.pop(ended))
+                ended += 1
         self._draws.advance(total)
         return sums
 

@@ -16,6 +16,7 @@ from dtrain.task import pipeline
 from dtrain.task.logs import evaluates, unwrapped
 from dtrain.task.meshed.substitutes import substituted
 from dtrain.task.pipeline import Inputs
+from dtrain.task.replay import Replay
 from dtrain.task.steps import Steps
 from dtrain.task.sums import Sums
 
@@ -35,18 +36,23 @@ class MeshSteps(Steps):
         model: compiled and built, its variables on the mesh.
         strategy: the mesh.
         inputs: what to read.
+        replay: the metrics whose states do not add up, if there are any.
 
     Raises:
-        UsageError: DTensor cannot compute this model, or gets another loss than the host.
+        UsageError: DTensor cannot compute this model, or gets another loss than the host; or what
+            one of those metrics is given cannot be recorded.
     """
 
-    def __init__(self, model: keras.Model, strategy: Mesh, inputs: Inputs):
+    def __init__(
+        self, model: keras.Model, strategy: Mesh, inputs: Inputs, replay: Replay | None = None
+    ):
         def whole(make: Any) -> Any:
             return iter(make(inputs, replicas=1, first_replica=0, local_replicas=1))
 
         held = None if inputs.validation is None else whole(pipeline.evaluation)
-        super().__init__(model, strategy, inputs, whole(pipeline.training), held)
+        super().__init__(model, strategy, inputs, whole(pipeline.training), held, replay=replay)
         self._mesh = strategy
+        self.learn()
         if evaluates(model):
             self._check(next(whole(pipeline.training)))
 
@@ -85,10 +91,21 @@ class MeshSteps(Steps):
     @tf.function(autograph=False)
     def _step(self, data: Any, training: bool) -> tf.Tensor:
         step = self._model.train_step if training else self._model.test_step
+        rows = tf.nest.flatten(data)[0].shape[0]
         with substituted(self._mesh.mesh):
-            logs = self._logs(step(unwrapped(data)))
+            returned, given = self._recorded(step, data, rows, training)
         # The values that a step returns are means over the whole batch.
-        return self._row(logs, tf.nest.flatten(data)[0].shape[0], training)
+        row = self._row(self._logs(returned), rows, training)
+        return tf.concat([row, *map(self._mesh.gathered, given)], 0) if given else row
+
+    @property
+    def _update_parts(self) -> int:
+        return 1  # DTensor divides it
+
+    def _traced(self, data: Any, training: bool) -> None:
+        step = self._model.train_step if training else self._model.test_step
+        with substituted(self._mesh.mesh):
+            self._recorded(step, data, tf.nest.flatten(data)[0].shape[0], training)
 
     def _check(self, batch: Any) -> None:
         """Refuse a model of which DTensor gets an operation wrong, as it does without a word.
