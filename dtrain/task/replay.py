@@ -166,13 +166,20 @@ class Replay:
         """Return how many numbers :meth:`given` has."""
         return sum(leaf.size for call in self._calls.get(training, ()) for leaf in call.tensors)
 
-    def given(self, training: bool, calls: _Calls, rows: Any) -> list[tf.Tensor]:
+    def given(
+        self,
+        training: bool,
+        calls: _Calls,
+        rows: Any,
+        whole: Callable[[tf.Tensor], tf.Tensor] = lambda tensor: tensor,
+    ) -> list[tf.Tensor]:
         """Return what the metrics were given in a step, as a vector in a list.
 
         Args:
             training: which step.
             calls: of :meth:`recording`.
             rows: examples that the step had, of those that it has at most.
+            whole: puts a tensor together that lies in parts.
 
         Returns:
             ``[float64 [w]]``; the rows that are not there are zeros. Nothing before :meth:`learn`.
@@ -190,7 +197,8 @@ class Replay:
                 raise self.refused("is given other things by the number of examples", index)
             for leaf, value in zip(call.leaves, leaves, strict=True):
                 if isinstance(leaf, _Leaf):
-                    numbers.append(leaf.encoded(value, rows))
+                    tensor = tf.cast(tf.convert_to_tensor(value), leaf.dtype)
+                    numbers.append(leaf.encoded(whole(tensor), rows))
         return [tf.concat(numbers, 0)]
 
     def slots(self, vectors: list[tf.Tensor], replica: Any, replicas: int) -> list[tf.Tensor]:
@@ -211,7 +219,7 @@ class Replay:
             batch: the most that a replica has.
         """
         width = self.width(training)
-        parts = rows.shape[1] // width if width else 1
+        parts = rows.shape[1] // width if width else 0
         vectors = rows.reshape(len(rows), parts, width)
         if training:
             counts = np.full([len(rows), 1], batch)
@@ -225,11 +233,12 @@ class Replay:
         fresh: bool,
     ) -> None:  # fmt: skip
         if not training:
-            vectors, counts = vectors.reshape(-1, 1, vectors.shape[2]), counts.reshape(-1, 1)
+            vectors = vectors.reshape(counts.size, 1, vectors.shape[2])
+            counts = counts.reshape(-1, 1)
         vectors, counts = vectors[counts[:, 0] > 0], counts[counts[:, 0] > 0, 0]
         begin = self.initial if fresh else [states[i] for i in self.positions]
         found: list[Any] = begin
-        if self._calls[training] and len(counts):
+        if self._calls.get(training) and len(counts):
             with tf.device("CPU:0"):
                 values = [
                     tf.constant(value, v.dtype)
@@ -332,9 +341,8 @@ class _Leaf:
         """How many numbers it takes."""
         return math.prod(self.shape) * (2 if self._halves else 1)
 
-    def encoded(self, value: Any, rows: Any) -> tf.Tensor:
+    def encoded(self, value: tf.Tensor, rows: Any) -> tf.Tensor:
         """Return it as float64 ``[size]``, of ``rows`` examples, the others being zeros."""
-        value = tf.cast(tf.convert_to_tensor(value), self.dtype)
         if self.factor:
             missing = (self.rows - tf.cast(rows, tf.int32)) * self.factor
             ends = [[0, missing], *([0, 0] for _ in self.shape[1:])]

@@ -290,7 +290,11 @@ class Steps:
             return step(unwrapped(data)), []
         with self._replay.recording() as calls:
             logs = step(unwrapped(data))
-        return logs, self._replay.given(training, calls, rows)
+        return logs, self._replay.given(training, calls, rows, self._whole)
+
+    def _whole(self, tensor: tf.Tensor) -> tf.Tensor:
+        """Return a tensor of a replica in one piece."""
+        return tensor
 
     def _part(self, data: Any) -> Any:
         """Evaluate the real rows only; a replica that has none does nothing.

@@ -83,20 +83,28 @@ class MeshSteps(Steps):
             sums.append(self._sums(_numbers([row]), rest, training=False))
         return sums
 
-    def _run(self, batch: Any, training: bool = False, divided: bool = True) -> tf.Tensor:
+    def _run(
+        self, batch: Any, training: bool = False, divided: bool = True, recorded: bool = True
+    ) -> tf.Tensor:
         """Begin one step on ``batch``, on the host; return the row that it will have."""
         data = tf.nest.map_structure(lambda part: self._mesh.pack(part, divided), batch)
-        return self._translated(lambda: self._step(data, training))
+        return self._translated(lambda: self._step(data, training, recorded))
 
     @tf.function(autograph=False)
-    def _step(self, data: Any, training: bool) -> tf.Tensor:
+    def _step(self, data: Any, training: bool, recorded: bool) -> tf.Tensor:
         step = self._model.train_step if training else self._model.test_step
         rows = tf.nest.flatten(data)[0].shape[0]
         with substituted(self._mesh.mesh):
-            returned, given = self._recorded(step, data, rows, training)
+            if recorded:
+                returned, given = self._recorded(step, data, rows, training)
+            else:
+                returned, given = step(unwrapped(data)), []
         # The values that a step returns are means over the whole batch.
         row = self._row(self._logs(returned), rows, training)
-        return tf.concat([row, *map(self._mesh.gathered, given)], 0) if given else row
+        return tf.concat([row, *given], 0) if given else row
+
+    def _whole(self, tensor: tf.Tensor) -> tf.Tensor:
+        return self._mesh.gathered(tensor)
 
     @property
     def _update_parts(self) -> int:
@@ -125,7 +133,9 @@ class MeshSteps(Steps):
                 return (self._model.test_step(unwrapped(batch)) or {}).get("loss")
 
         try:
-            sums = self._sums(_numbers([self._run(batch)]), self._global_batch, training=False)
+            # A batch of training, which may be larger than one of a validation.
+            row = _numbers([self._run(batch, recorded=False)])
+            sums = self._sums(row, self._global_batch, training=False)
         except tf.errors.OpError as error:
             on_the_host()  # raises what is wrong with the model itself
             reason = str(error).split("\n")[0]
