@@ -21,6 +21,8 @@ FIXED = (
     "seed",
     "trainer.loss",
     "trainer.gradient_reduction",
+    "trainer.class_weight",
+    "trainer.validation_steps",
     "trainer.metrics",
     "trainer.callbacks",
     "hardware.precision",
@@ -59,15 +61,16 @@ def fingerprints(config: DictConfig) -> dict[str, str]:
     return found | {"dataset": _hash([draws.VERSION, found["dataset"]])}
 
 
-def changed(fingerprints: dict[str, str], saved: dict[str, str]) -> set[str]:
-    """Return those of :data:`FIXED` of which a checkpoint is of others than a run.
+def changed(saved: dict[str, str], now: dict[str, str]) -> set[str]:
+    """Return the keys of :data:`FIXED` whose fingerprints differ.
 
     Args:
-        fingerprints: of the run.
-        saved: those in the checkpoint; empty in one of the first rules.
+        saved: those in a checkpoint, of a dtrain that perhaps did not have all keys; empty in one
+            of the first rules.
+        now: of a configuration.
     """
-    before = {key: _hash(value) for key, value in BEFORE.items()} if saved else {}
-    return {key for key in FIXED if {**before, **saved}.get(key) != fingerprints[key]}
+    before = {key: _hash(BEFORE.get(key)) for key in FIXED} if saved else {}
+    return {key for key in FIXED if {**before, **saved}.get(key) != now[key]}
 
 
 def drawn_otherwise(config: DictConfig, saved: dict[str, str]) -> bool:

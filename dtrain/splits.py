@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +32,29 @@ def check_fraction(fraction: float) -> None:
             "dataset.validation_split", fraction, "is no fraction to hold out",
             "0 (none) up to but not 1", "dataset.validation_split=0.2",
         )  # fmt: skip
+
+
+def evaluated(trainer: Any, examples: int) -> int:
+    """Return how many of the validation examples are evaluated: all, or those of the first batches.
+
+    Args:
+        trainer: the ``trainer`` group, of which ``validation_batch_size`` and ``validation_steps``
+            are read.
+        examples: of the validation.
+
+    Raises:
+        UsageError: there are fewer batches than ``trainer.validation_steps``.
+    """
+    batch, steps = trainer.validation_batch_size or trainer.batch_size, trainer.validation_steps
+    batches = -(-examples // batch)
+    if steps is not None and steps > batches:
+        raise UsageError(
+            "trainer.validation_steps", steps,
+            f"the {examples:,} validation examples are {batches:,} batches of {batch:,}",
+            f"up to {batches:,}, or null for all" if batches else "null, or a validation dataset",
+            f"trainer.validation_steps={batches or 'null'}",
+        )  # fmt: skip
+    return examples if steps is None else min(examples, steps * batch)
 
 
 def split_indices(n: int, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -63,10 +63,10 @@ def test_a_run_from_before_a_key_had_what_was_done_then() -> None:
     del plain["trainer"]["gradient_reduction"]
     assert identity.fingerprints(OmegaConf.create(plain)) == now
     saved = {key: value for key, value in now.items() if key != "trainer.gradient_reduction"}
-    assert identity.changed(now, saved) == set()
-    assert identity.changed(now, {}) == set(identity.FIXED)
+    assert identity.changed(saved, now) == set()
+    assert identity.changed({}, now) == set(identity.FIXED)
     other, _ = identified("trainer.gradient_reduction=sum")
-    assert identity.changed(other, saved) == {"trainer.gradient_reduction"}
+    assert identity.changed(saved, other) == {"trainer.gradient_reduction"}
 
 
 def test_what_does_not_change_the_numbers_is_not_in_it() -> None:

@@ -179,10 +179,10 @@ def test_evaluation_has_every_example_once() -> None:
     ]  # fmt: skip
     for n, batch, replicas, pipelines in cases:
         source, local = numbers(n), replicas // pipelines
-        batches = pipeline.evaluation_steps(source, batch)
+        inputs = pipeline.Inputs(source, source, global_batch=batch, seed=0)
+        batches = inputs.evaluation_steps
         assert batches == int(np.ceil(n / batch))
         steps = int(np.ceil(batches / replicas))
-        inputs = pipeline.Inputs(source, source, global_batch=batch, seed=0)
         iterators = [
             pipeline.evaluation(
                 inputs, replicas=replicas, first_replica=i * local, local_replicas=local

@@ -311,3 +311,39 @@ def test_a_worker_of_parameter_servers_has_one_device() -> None:
 def test_a_value_that_was_left_open() -> None:
     with pytest.raises(UsageError, match=r"dataset.path=\?\?\?: has no value yet.*path=VALUE"):
         planned("dataset=csv")
+
+
+def test_a_validation_of_some_batches() -> None:
+    size, steps = "trainer.validation_batch_size=3", "trainer.validation_steps=2"
+    assert planned(size, splits=made(100)).validation_examples == 7
+    assert planned(size, steps, splits=made(100)).validation_examples == 6
+    assert planned(size, "trainer.validation_steps=3", splits=made(100)).validation_examples == 7
+    assert planned("trainer.validation_steps=1", splits=made(100)).validation_examples == 7
+    for words, told in (
+        ([size, "trainer.validation_steps=4"], "7 validation examples are 3 batches of 3"),
+        ([steps], "7 validation examples are 1 batches of 64; accepted: up to 1"),
+    ):
+        with pytest.raises(UsageError, match=told):
+            planned(*words, splits=made(100))
+    with pytest.raises(UsageError, match="null, or a validation dataset"):
+        planned(steps, splits=made(100, 0))
+    with pytest.raises(UsageError, match="8 cores of a TPU cannot share it evenly"):
+        planned("strategy=tpu", "trainer.validation_batch_size=12", splits=made(100))
+    assert planned("strategy=mirrored", size, splits=made(100)).cluster.replicas == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("3", "is no mapping"), ("[1,2]", "is no mapping"), ("{}", "names 0 classes"),
+        ("{a:1}", "a is not the number of a class"), ("{-1:1}", "-1 is not the number of a class"),
+        ("{true:1}", "True is not the number of a class"), ("{0:-1}", "of class 0 must be"),
+        ("{0:x}", "of class 0 is not a number"), ("{0:nan}", "is not a number"),
+        ("{0:null}", "of class 0 is not a number"), ("{0:{1:2}}", "of class 0 is not a number"),
+    ],
+)  # fmt: skip
+def test_weights_of_classes_have_a_form(given: str, told: str) -> None:
+    with pytest.raises(UsageError, match=told) as caught:
+        check_values(composed(f"trainer.class_weight={given}"))
+    assert str(caught.value).startswith("trainer.class_weight")
+    check_values(composed("trainer.class_weight={0:1,5:0.0}"))

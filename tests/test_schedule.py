@@ -24,6 +24,8 @@ def test_steps(overrides: list[str], per_epoch: int, total: int, log_every: int)
         per_epoch, total, log_every,
     )  # fmt: skip
     assert schedule.validation_examples == 359
+    some = composed(*overrides, "trainer.validation_steps=2", "trainer.validation_batch_size=10")
+    assert make_schedule(some, 1438, 359).validation_examples == 20
 
 
 def test_checkpoint_intervals() -> None:

@@ -41,7 +41,7 @@ def prepare(
     """Make (model, strategy, steps, splits), as a task does; ``strategy`` if it is there."""
     import os
 
-    from dtrain.task import build, pipeline, strategies
+    from dtrain.task import build, pipeline, probe, strategies
 
     os.environ["DTRAIN_TRUST"] = "tests"
     config = settings() if config is None else config
@@ -50,8 +50,12 @@ def prepare(
     strategy.gradient_reduction = config.trainer.get("gradient_reduction", "mean")
     splits, augment = build.dataset(config)
     model = build.model(config, splits, strategy, 16, 4)
-    inputs = pipeline.Inputs(splits.train, splits.validation, BATCH, config.seed, start, augment)
-    return model, strategy, strategy.steps(model, inputs, jit_compile), splits
+    held = [config.trainer.get(f"validation_{key}") for key in ("batch_size", "steps")]
+    inputs = pipeline.Inputs(
+        splits.train, splits.validation, BATCH, config.seed, start, augment, *held
+    )
+    replay = probe.replayed(model, splits, strategy)
+    return model, strategy, strategy.steps(model, inputs, jit_compile, replay), splits
 
 
 def in_order(source: Any, steps: int) -> tuple[Any, ...]:

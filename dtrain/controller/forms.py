@@ -14,6 +14,7 @@ from dtrain.controller.ranges import MANY, Each, Form, Range, formed, short
 
 _CHARACTERS = 4096  # of a path or an address
 _NAME_BYTES = 200  # of a folder's name, which gets the time before it; file systems take 255
+_CLASSES = 100_000  # that trainer.class_weight may name
 _ELEMENTS = 2**40  # elements of one example
 _STORES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks", "uc")
 
@@ -145,6 +146,20 @@ def _loss(value: Any) -> str | None:
     return next((problem for each in items if (problem := _named(each))), None)
 
 
+def _class_weight(value: Any) -> str | None:
+    if not isinstance(value, dict):
+        return "is no mapping from classes to weights"
+    if not 1 <= len(value) <= _CLASSES:
+        return f"names {len(value):,} classes"
+    for name, weight in value.items():
+        if isinstance(name, bool) or not isinstance(name, int) or Range(0, MANY).problem(name):
+            return f"{short(name)} is not the number of a class"
+        problem = Range(0, MANY).problem(weight)
+        if problem is not None:
+            return f"the weight {short(weight)} of class {name} {problem}"
+    return None
+
+
 def _rules(value: Any) -> str | None:
     """Say why ``strategy.rules`` cannot be read: what needs the model is checked by the task."""
     if value == "auto":
@@ -202,6 +217,9 @@ LOSS = Form("a name of keras.losses, or a node with _target_ (or a list of them)
             "{_target_: keras.losses.Huber}")  # fmt: skip
 METRICS = Each(Form("a name of keras.metrics, or a node with _target_", _named), 0, 1000,
                "[accuracy]")  # fmt: skip
+CLASS_WEIGHT = Form(
+    "null, or weights by the number of the class", _class_weight, "{0: 1.0, 1: 3.0}"
+)
 CALLBACKS = Each(NODE, 0, 1000, "[]")
 PATTERNS = Each(Form("a regular expression", _regular), 0, 1000, "[]")
 PLACEMENT = Form("auto, or a list of rules", _rules, "auto")

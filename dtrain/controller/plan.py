@@ -14,6 +14,7 @@ from dtrain.controller import limits, values
 from dtrain.controller.devices import Machine, batch_axis, device_count, device_kind
 from dtrain.errors import UsageError
 from dtrain.sources import Splits
+from dtrain.splits import evaluated
 
 #: Processes of strategy=multiworker where nobody says how many.
 DEFAULT_HOSTS = 2
@@ -28,7 +29,8 @@ class Plan:
     Attributes:
         cluster: its processes.
         steps_per_epoch: None where only the task will know how long the dataset is.
-        train_examples, validation_examples: likewise.
+        train_examples: likewise.
+        validation_examples: those that a validation evaluates; likewise.
     """
 
     cluster: Cluster
@@ -118,7 +120,7 @@ def plan(config: DictConfig, splits: Splits | None, machine: Machine) -> Plan:
     }
     cluster = Cluster(tasks, kind, replicas, environment)
     limits.check_cluster(config, cluster, machine)
-    _check_options(config)
+    _check_options(config, replicas)
     _check_batch(config.trainer.batch_size, replicas, splits)
     per_epoch = config.trainer.steps_per_epoch
     if splits is not None:
@@ -128,10 +130,7 @@ def plan(config: DictConfig, splits: Splits | None, machine: Machine) -> Plan:
         return Plan(cluster, per_epoch, None, None)
     examples = len(splits.train)
     return Plan(
-        cluster,
-        per_epoch,
-        examples,
-        len(splits.validation) if splits.validation is not None else 0,
+        cluster, per_epoch, examples, evaluated(config.trainer, len(splits.validation or ()))
     )
 
 
@@ -185,7 +184,7 @@ def _parameter_servers(
     return (Task("chief", 0, 0), *workers, *servers)
 
 
-def _check_options(config: DictConfig) -> None:
+def _check_options(config: DictConfig, replicas: int) -> None:
     strategy = config.strategy
     if config.hardware.jit_compile and not strategy.compilable:
         raise UsageError(
@@ -197,6 +196,13 @@ def _check_options(config: DictConfig) -> None:
         raise UsageError(
             "hardware.precision", "mixed_float16", "a TPU computes in bfloat16",
             "float32, mixed_bfloat16", "hardware.precision=mixed_bfloat16",
+        )  # fmt: skip
+    held = config.trainer.validation_batch_size
+    if "tpu" in strategy and held is not None and held % replicas:
+        raise UsageError(
+            "trainer.validation_batch_size", held,
+            f"{replicas} cores of a TPU cannot share it evenly",
+            f"multiples of {replicas}, or null", "trainer.validation_batch_size=null",
         )  # fmt: skip
     accumulated = OmegaConf.select(config, "optimizer.gradient_accumulation_steps")
     asynchronous = "update" in strategy and strategy["update"].name == "async"

@@ -51,6 +51,7 @@ def print_plan(
         **_updates(config),
         "train examples": known(planned.train_examples),
         "validation examples": known(planned.validation_examples),
+        **_validation(config, planned),
         "steps per epoch": known(planned.steps_per_epoch),
         "epochs": f"{config.trainer.epochs}",
         "precision": config.hardware.precision.name,
@@ -72,6 +73,13 @@ def _updates(config: DictConfig) -> dict[str, str]:
     steps = OmegaConf.select(config, "optimizer.gradient_accumulation_steps")
     examples = config.trainer.batch_size * (steps or 1)
     return {"updates": f"every {steps} steps, of {examples} examples"} if steps else {}
+
+
+def _validation(config: DictConfig, planned: Plan) -> dict[str, str]:
+    if planned.validation_examples == 0:
+        return {}
+    batch = config.trainer.validation_batch_size or config.trainer.batch_size
+    return {"validation batch": f"{batch} examples"}
 
 
 def _mesh(config: DictConfig, cluster: Cluster) -> dict[str, str]:

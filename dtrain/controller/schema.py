@@ -19,6 +19,7 @@ import dtrain
 from dtrain.controller import presets
 from dtrain.controller.forms import (
     CALLBACKS,
+    CLASS_WEIGHT,
     FILE_NAME,
     LOSS,
     METRIC,
@@ -155,8 +156,11 @@ class Trainer:
     epochs: int = within(1, 1, MANY)
     steps_per_epoch: int | None = within(None, 1, MANY)
     validation_freq: int = within(1, 1, MANY)
+    validation_batch_size: int | None = within(None, 1, MANY)
+    validation_steps: int | None = within(None, 1, MANY)
     loss: Any = formed("sparse_categorical_crossentropy", LOSS)
     gradient_reduction: Reduction = Reduction.mean
+    class_weight: Any = formed(None, CLASS_WEIGHT)
     metrics: list[Any] = formed([], METRICS)
     callbacks: list[Any] = formed([], CALLBACKS)
     terminate_on_nan: bool = True

@@ -220,8 +220,9 @@ def _plain(node: DictConfig, name: Any) -> Any:
 
 
 def _optional(field: dataclasses.Field[Any]) -> bool:
-    # Of those without a type that None is one of, the three that say "none" by it.
-    return "None" in str(field.type) or field.name in ("schedule", "augment", "loss")
+    # Of those without a type that None is one of, those that say "none" by it.
+    none = ("schedule", "augment", "loss", "class_weight")
+    return "None" in str(field.type) or field.name in none
 
 
 def _of(field: dataclasses.Field[Any]) -> str:

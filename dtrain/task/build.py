@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from typing import Any
 
@@ -17,10 +18,14 @@ from dtrain.targets import plain
 from dtrain.task import optimizers, pipeline
 from dtrain.task.remat import rematerialize
 from dtrain.task.strategies import Strategy
+from dtrain.weights import weighted
 
 
 def dataset(config: DictConfig) -> tuple[Splits, pipeline.Augment | None]:
-    """Build the dataset and its augmentation from the ``dataset`` group."""
+    """Build the dataset and its augmentation from the ``dataset`` group.
+
+    What is trained on has the weights of ``trainer.class_weight``.
+    """
     node = plain(config.dataset)
     augment = node.pop("augment", None)
     splits = targets.instantiate(node, "dataset")
@@ -29,6 +34,9 @@ def dataset(config: DictConfig) -> tuple[Splits, pipeline.Augment | None]:
             "dataset._target_", node["_target_"], f"returned {type(splits).__name__}",
             "a function that returns dtrain.datasets.Splits", "dataset=digits",
         )  # fmt: skip
+    classes = config.trainer.get("class_weight")
+    if classes is not None:
+        splits = dataclasses.replace(splits, train=weighted(splits, plain(classes)))
     if augment is not None:
         node = augment
         augment = targets.instantiate({**node, "_partial_": True}, "dataset.augment")

@@ -18,6 +18,8 @@ import tensorflow as tf
 from dtrain.errors import TrainingError
 
 LOSS = "keras.src.losses.loss"
+#: Where masks of tensors are kept. A metric that is updated away from the model needs them.
+MASKING = "keras.src.backend.common.masking"
 #: Keras' modules that branch on what an optimizer has counted: is it time for an update?
 OPTIMIZERS = ("base_optimizer", "loss_scale_optimizer")
 #: Functions of :data:`LOSS` that are replaced, and what they must look like.
@@ -73,6 +75,35 @@ class _Losses(threading.local):
 
     def __getitem__(self, key: slice) -> list[Any]:
         return self._own[key]
+
+
+def mask(tensor: Any) -> Any:
+    """Return the mask that a layer has put on a tensor, None where there is none.
+
+    Raises:
+        TrainingError: this version of Keras keeps masks in another way.
+    """
+    return _masking("get_keras_mask", ["x"])(tensor)
+
+
+def set_mask(tensor: Any, mask: Any) -> None:
+    """Put a mask on a tensor, as a layer does; losses and metrics look for it there.
+
+    Raises:
+        TrainingError: this version of Keras keeps masks in another way.
+    """
+    _masking("set_keras_mask", ["x", "mask"])(tensor, mask)
+
+
+def _masking(name: str, expected: list[str]) -> Callable[..., Any]:
+    try:
+        function = getattr(importlib.import_module(MASKING), name, None)
+    except ImportError:
+        function = None
+    if function is None or list(inspect.signature(function).parameters) != expected:
+        raise _unknown("keeps the masks of tensors")
+    found: Callable[..., Any] = function
+    return found
 
 
 def take_gradients_as_they_are(optimizer: keras.optimizers.Optimizer) -> None:

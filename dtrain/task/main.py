@@ -161,7 +161,7 @@ def train(
         if journal is not None:
             journal.write("notice", message=f"{NO_VALIDATION} ({type(model).__name__})")
     strategy.gradient_reduction = config.trainer.gradient_reduction
-    probe.check_metrics(model, splits.train)
+    replay = probe.replayed(model, splits, strategy)
     told = across.notice(model, strategy, splits.train, config.trainer.batch_size)
     if told is not None and journal is not None:
         journal.write("notice", message=told)
@@ -171,9 +171,13 @@ def train(
         origin.release(past)
     start = past.step if past else 0
     inputs = pipeline.Inputs(
-        splits.train, splits.validation, config.trainer.batch_size, config.seed, start, augment
-    )
-    steps = strategy.steps(model, inputs, config.hardware.jit_compile)
+        splits.train, splits.validation, config.trainer.batch_size, config.seed, start, augment,
+        config.trainer.validation_batch_size, config.trainer.validation_steps,
+    )  # fmt: skip
+    steps = strategy.steps(model, inputs, config.hardware.jit_compile, replay)
+    if replay is not None and journal is not None:
+        for message in replay.notices:
+            journal.write("notice", message=message)
     callbacks = Callbacks(
         made(config.trainer.callbacks, rundir.path),
         model,

@@ -105,7 +105,7 @@ def adopt(past: Checkpoint, fingerprints: dict[str, str]) -> tuple[Checkpoint, s
         The checkpoint to begin with, and a sentence that says what it is.
     """
     theirs = past.meta.get("config", {})
-    changed = identity.changed(fingerprints, theirs)
+    changed = identity.changed(theirs, fingerprints)
     origin = f"forked from step {past.step} of {past.path.parent.parent}"
     meta: dict[str, Any] = dict(past.meta)
     if changed & set(identity.DATA):
@@ -119,7 +119,7 @@ def adopt(past: Checkpoint, fingerprints: dict[str, str]) -> tuple[Checkpoint, s
     if "trainer.callbacks" in changed:
         dropped += [n for n in past.arrays if n.startswith("callbacks/")]
         meta["callbacks"] = []
-    if changed & {"trainer.loss", "trainer.metrics", "model"}:
+    if changed & {"trainer.loss", "trainer.class_weight", "trainer.metrics", "model"}:
         dropped += [n for n in past.arrays if n.startswith("sums/")]
         empty = {"returned": {}, "examples": 0}
         meta.update(interval=empty, interval_seconds=0.0, epoch=empty, logs={}, objective=None)

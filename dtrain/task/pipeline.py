@@ -87,6 +87,8 @@ class Inputs:
         seed: of the experiment.
         start_step: the global step to begin with.
         augment: see :mod:`dtrain.augment`.
+        validation_batch: examples of a batch of a validation; None: ``global_batch``.
+        validation_steps: how many such batches are evaluated; None: all.
     """
 
     train: Source
@@ -95,6 +97,28 @@ class Inputs:
     seed: int
     start_step: int = 0
     augment: Augment | None = None
+    validation_batch: int | None = None
+    validation_steps: int | None = None
+
+    @property
+    def evaluation_batch(self) -> int:
+        """Examples of a batch of a validation."""
+        if self.validation_batch is None or self.validation is None:
+            return self.global_batch
+        return min(self.validation_batch, len(self.validation))  # more would only be padding
+
+    @property
+    def evaluation_examples(self) -> int:
+        """How many examples a validation evaluates, the first of them."""
+        examples = 0 if self.validation is None else len(self.validation)
+        if self.validation_steps is None:
+            return examples
+        return min(examples, self.validation_steps * self.evaluation_batch)
+
+    @property
+    def evaluation_steps(self) -> int:
+        """How many batches these are, the last of them perhaps smaller."""
+        return -(-self.evaluation_examples // self.evaluation_batch)
 
 
 def training_part(
@@ -151,10 +175,10 @@ def evaluation_part(
         ``(data, count)``: the first ``count`` of the ``b`` rows of ``data`` are real, the others
         repeat the last example and must not be looked at.
     """
-    batch = inputs.global_batch // replicas
-    first = step * inputs.global_batch + replica * batch
-    count = tf.clip_by_value(len(source) - first, 0, batch)
-    rows = tf.minimum(first + tf.range(batch, dtype=tf.int64), len(source) - 1)
+    batch, examples = inputs.evaluation_batch // replicas, inputs.evaluation_examples
+    first = step * inputs.evaluation_batch + replica * batch
+    count = tf.clip_by_value(examples - first, 0, batch)
+    rows = tf.minimum(first + tf.range(batch, dtype=tf.int64), examples - 1)
     return take(source, rows), count
 
 
@@ -201,7 +225,7 @@ def evaluation(
     """
     source = inputs.validation
     assert source is not None
-    turns = -(-evaluation_steps(source, inputs.global_batch) // replicas)
+    turns = -(-inputs.evaluation_steps // replicas)
 
     def load(element: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], tf.Tensor]:
         turn, replica = element // local_replicas % turns, first_replica + element % local_replicas
@@ -217,7 +241,7 @@ def evaluation_in_parts(
     """Return as :func:`evaluation`, but of each batch a part to every replica."""
     source = inputs.validation
     assert source is not None
-    steps = evaluation_steps(source, inputs.global_batch)
+    steps = inputs.evaluation_steps
 
     def load(element: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], tf.Tensor]:
         step, replica = element // local_replicas, first_replica + element % local_replicas
@@ -225,11 +249,6 @@ def evaluation_in_parts(
 
     threads = 1 if _alone(source) else tf.data.AUTOTUNE
     return _endless(_mapped(tf.data.Dataset.range(tf.int64.max), load, threads))
-
-
-def evaluation_steps(source: Source, global_batch: int) -> int:
-    """Return the number of global batches that hold every example of ``source``."""
-    return -(-len(source) // global_batch)
 
 
 def _mapped(

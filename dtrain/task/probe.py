@@ -8,59 +8,70 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from dtrain.errors import UsageError
-from dtrain.sources import Source
+from dtrain.sources import Source, Splits
 from dtrain.task import pipeline
 from dtrain.task.logs import evaluates, unwrapped
+from dtrain.task.replay import Replay
+from dtrain.task.strategies import Strategy
 
 #: Examples of each of the two batches, at most.
 ROWS = 8
 
 
-def check_metrics(model: keras.Model, source: Source) -> None:
-    """Refuse a metric of a user's own that steps and replicas cannot be added up for.
+def replayed(model: keras.Model, splits: Splits, strategy: Strategy) -> Replay | None:
+    """Return the metrics of a user's own that steps and replicas are not known to add up for.
 
-    Its state is read and reset in each step, and the states of steps and replicas are added, as
-    those of Keras' own metrics can be: sums, counts, confusion matrices. That of a maximum cannot.
-    So the state after two batches is compared with the sum of those after each. Nothing of the
-    model changes: all of it is computed in a ``keras.StatelessScope``, on the CPU.
+    The state of a metric is read and reset in each step, and the states of steps and replicas are
+    added, as those of Keras' own metrics can be: sums, counts, confusion matrices. That of a
+    maximum cannot. So the state after two batches is compared with the sum of those after each, and
+    so is that after one batch twice. It is taken for a sum where that holds of numbers of which
+    both batches have some. Nothing of the model changes: all of it is computed in a
+    ``keras.StatelessScope``, on the CPU.
 
     Args:
         model: built and compiled.
-        source: examples to try it on.
-
-    Raises:
-        UsageError: naming the metric.
+        splits: examples to try them on.
+        strategy: it runs on; all its tasks find the same.
     """
     own = [metric for metric in _leaves(model) if not type(metric).__module__.startswith("keras.")]
-    rows = min(ROWS, len(source) // 2)
-    if not own or not rows or not evaluates(model):
-        return
+    own = [metric for metric in own if metric.variables]
+    if not own:
+        return None
+    rows = min(ROWS, len(splits.train) // 2)
+    adds = [False] * len(own)
+    if rows and evaluates(model):
+        adds = _add_up(model, own, splits.train, rows)
+    found = strategy.agree([float(not each) for each in adds])
+    left = [metric for metric, number in zip(own, found, strict=True) if number > 0]
+    return Replay(model, left, splits) if left else None
+
+
+def _add_up(
+    model: keras.Model, own: list[keras.metrics.Metric], source: Source, rows: int
+) -> list[bool]:
+    """Say of each metric whether its state is seen to be a sum."""
+    known = [v for metric in model.metrics for v in metric.variables]
+    adds, telling = set(map(id, known)), set()
     with tf.device("CPU:0"):
+        before = [(v, tf.constant(v.numpy(), v.dtype)) for v in [*model.variables, *known]]
+        fresh = {id(v): value for v, value in before if any(v is k for k in known)}
         first, second = (
             pipeline.take(source, tf.range(begin, begin + rows, dtype=tf.int64))
             for begin in (0, rows)
         )
-        known = [v for metric in model.metrics for v in metric.variables]
-        before = [(v, tf.constant(v.numpy(), v.dtype)) for v in [*model.variables, *known]]
         one = _tried(model, first, before)
-        # ORDER: the second batch has the seeds of after the first, in both.
-        fresh = {id(v): value for v, value in before if any(v is k for k in known)}
-        alone = _tried(model, second, [(v, fresh.get(id(v), value)) for v, value in one])
-        both = _tried(model, second, one)
-    states = [{id(v): np.asarray(value) for v, value in of} for of in (before, one, alone, both)]
-    for metric in own:
-        for variable in metric.variables:
-            zero, a, b, sum_ = (of[id(variable)].astype(np.float64) for of in states)
-            if np.any(zero != 0) or not np.allclose(a + b, sum_, rtol=1e-4, atol=1e-6):
-                raise UsageError(
-                    "trainer.metrics", f"{type(metric).__module__}.{type(metric).__name__}",
-                    f"its state {variable.name} is no sum over the examples, and dtrain adds those "
-                    "of steps and replicas up",
-                    "a metric whose state begins with zeros and adds up, such as sums and counts, "
-                    "of which result() makes what it likes",
-                    "trainer.metrics=[] to train without it",
-                )  # fmt: skip
+        for other in (second, first):  # the same once more: counts of rare things meet there
+            # ORDER: the other batch has the seeds of after the first, in both.
+            alone = _tried(model, other, [(v, fresh.get(id(v), value)) for v, value in one])
+            both = _tried(model, other, one)
+            for values in zip(before, one, alone, both, strict=True):
+                zero, a, b, sum_ = (np.asarray(value).astype(np.float64) for _, value in values)
+                name = id(values[0][0])
+                if np.any(zero) or not np.allclose(a + b, sum_, rtol=1e-4, atol=1e-6):
+                    adds.discard(name)
+                if np.any((a != 0) & (b != 0)):
+                    telling.add(name)
+    return [all(id(v) in adds & telling for v in metric.variables) for metric in own]
 
 
 def _leaves(model: keras.Model) -> list[keras.metrics.Metric]:

@@ -7,6 +7,7 @@ import dataclasses
 from omegaconf import DictConfig
 
 from dtrain.errors import UsageError
+from dtrain.splits import evaluated
 
 #: Points of training metrics in a run, about, where ``trainer.log_every_steps`` is null.
 DEFAULT_POINTS = 200
@@ -21,7 +22,7 @@ class Schedule:
         steps_per_epoch: steps between two ends of an epoch.
         global_batch: examples a step.
         log_every: steps between two points of the journal.
-        validation_examples: 0 for no validation.
+        validation_examples: that a validation evaluates; 0 for no validation.
         validation_freq: epochs between two validations.
         checkpoint_epochs, checkpoint_steps, checkpoint_seconds: intervals between two
             checkpoints; None for none of that kind.
@@ -68,7 +69,8 @@ def make_schedule(config: DictConfig, examples: int, validation_examples: int) -
     What does not fill its last batch opens the next epoch: nothing is dropped.
 
     Raises:
-        UsageError: ``tracking.profile_steps`` is outside of the run.
+        UsageError: ``tracking.profile_steps`` is outside of the run, or ``validation_steps`` of
+            the validation.
     """
     trainer, saving = config.trainer, config.checkpoint
     per_epoch = trainer.steps_per_epoch or max(1, examples // trainer.batch_size)
@@ -84,7 +86,7 @@ def make_schedule(config: DictConfig, examples: int, validation_examples: int) -
         steps_per_epoch=per_epoch,
         global_batch=trainer.batch_size,
         log_every=trainer.log_every_steps or -(-total // DEFAULT_POINTS),
-        validation_examples=validation_examples,
+        validation_examples=evaluated(trainer, validation_examples),
         validation_freq=trainer.validation_freq,
         checkpoint_epochs=saving.every_epochs,
         checkpoint_steps=saving.every_steps,

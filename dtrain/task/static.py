@@ -36,21 +36,26 @@ class StaticSteps(Steps):
     def __init__(self, model: keras.Model, strategy: Strategy, inputs: Inputs):
         held, replicas = inputs.validation, strategy.replicas
         training = strategy.lay_out(pipeline.training, inputs)
-        super().__init__(model, strategy, inputs.global_batch, training, None)
+        super().__init__(model, strategy, inputs, training, None)
         self._ends: list[tuple[Any, int]] = []  # (iterator, examples) of the steps of the rest
         if held is None:
             return
 
         def stretch(first: int, examples: int, batch: int) -> Any:
             part = Stretch(held, first, examples)
-            given = dataclasses.replace(inputs, validation=part, global_batch=batch)
+            given = dataclasses.replace(
+                inputs, validation=part, global_batch=batch, validation_batch=None,
+                validation_steps=None,
+            )  # fmt: skip
             return strategy.lay_out(pipeline.evaluation_in_parts, given)
 
-        whole = len(held) // inputs.global_batch * inputs.global_batch
-        even = (len(held) - whole) // replicas * replicas
-        odd = len(held) - whole - even
+        examples, batch = inputs.evaluation_examples, inputs.evaluation_batch
+        batch = self._evaluation_batch = max(replicas, batch - batch % replicas)
+        whole = examples // batch * batch
+        even = (examples - whole) // replicas * replicas
+        odd = examples - whole - even
         if whole:
-            self._evaluation_iterator = stretch(0, whole, inputs.global_batch)
+            self._evaluation_iterator = stretch(0, whole, batch)
         if even:
             self._ends.append((stretch(whole, even, even), even))
         if odd:
@@ -62,7 +67,7 @@ class StaticSteps(Steps):
 
         TPUs have their memory for parts, as in training.
         """
-        return self._global_batch
+        return self._evaluation_batch
 
     def evaluate(self, steps: int, rest: int) -> Sums:
         """Run ``steps`` full evaluation steps, and the smaller ones of the rest if any."""
@@ -82,7 +87,7 @@ class StaticSteps(Steps):
         row = self._one(part, next(iterator), 1, training=False)
         return self._strategy.total(row[None])
 
-    def _part(self, data: Any) -> dict[str, tf.Tensor]:
+    def _part(self, data: Any) -> Any:
         return self._counted(*data)  # all rows are real
 
     def _real(self, batch: Any, count: tf.Tensor) -> Any:
@@ -90,7 +95,8 @@ class StaticSteps(Steps):
 
     def _one(self, step: Any, data: Any, rows: float, training: bool) -> tf.Tensor:
         def replica(part: Any) -> list[tf.Tensor]:
-            return self._vectors(self._logs(step(part)), rows, training, tf.convert_to_tensor)
+            logs, _ = step(part)
+            return self._vectors(self._logs(logs), rows, training, tf.convert_to_tensor)
 
         vectors = self._strategy.run(replica, data)
         with tf.device("CPU:0"):

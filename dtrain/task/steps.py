@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,8 @@ import tensorflow as tf
 
 from dtrain.task import gradients, keras_internals, randomness, seeds
 from dtrain.task.logs import Returned, add_up_losses, has_own_steps, is_loss, named, unwrapped
+from dtrain.task.pipeline import Inputs
+from dtrain.task.replay import Replay
 from dtrain.task.sums import Sums
 from dtrain.task.tensors import fresh
 
@@ -29,33 +32,46 @@ class Steps:
     Args:
         model: compiled and built in the strategy's scope.
         strategy: runs the steps.
+        inputs: says how many examples a batch has.
         train_iterator: of :meth:`Strategy.iterate`; gives batches.
         evaluation_iterator: likewise; gives (batch, count), or None.
-        global_batch: examples a step, over all replicas.
         jit_compile: compile each step by XLA.
+        replay: the metrics whose states do not add up, if there are any.
+
+    Raises:
+        UsageError: what one of those metrics is given cannot be recorded.
     """
 
     def __init__(
         self,
         model: keras.Model,
         strategy: Strategy,
-        global_batch: int,
+        inputs: Inputs,
         train_iterator: Any,
         evaluation_iterator: Any | None,
         jit_compile: bool = False,
+        replay: Replay | None = None,
     ):
         if strategy.replicas > 1:
             gradients.install()  # ORDER: before anything is traced, an evaluation too
             keras_internals.keep_losses_apart(model)
         self._model = model
         self._strategy = strategy
-        self._global_batch = global_batch
+        self._global_batch = inputs.global_batch
+        self._evaluation_batch = inputs.evaluation_batch
+        self._evaluates = inputs.validation is not None
         self._train_iterator = train_iterator
         self._evaluation_iterator: Any = evaluation_iterator
         self._variables: list[keras.Variable] = [v for m in model.metrics for v in m.variables]
         # Names of what a step returns beside metrics, by training or not; known once traced.
         self._names: dict[bool, list[str]] = {True: [], False: []}
-        self._width = sum(math.prod(variable.shape) for variable in self._variables)
+        self._replay = replay
+        replayed = set() if replay is None else set(replay.positions)
+        self._sizes = [
+            0 if position in replayed else math.prod(variable.shape)
+            for position, variable in enumerate(self._variables)
+        ]
+        self._width = sum(self._sizes)
         self._own = has_own_steps(model)
         self._evaluate: Any = None
         self._returned = Returned(model.metrics if self._own else [])
@@ -69,10 +85,42 @@ class Steps:
             else self._train_part
         )
 
+    def learn(self) -> None:
+        """Learn what the metrics whose states do not add up are given, where there are any.
+
+        Raises:
+            UsageError: it cannot be recorded.
+        """
+        replay, parts = self._replay, self._update_parts
+        if replay is None:
+            return
+
+        def trace(training: bool, specs: tuple[Any, ...]) -> None:
+            step = tf.function(lambda data: self._traced(data, training), autograph=False)
+            step.get_concrete_function(specs)
+
+        rows = self._global_batch // parts
+        replay.learn(True, rows, parts, functools.partial(trace, True))
+        if self._evaluates:
+            replay.learn(False, self._evaluation_batch, 1, functools.partial(trace, False))
+        replay.check()
+
+    @property
+    def _update_parts(self) -> int:
+        """How many replicas have a part of the batch of an update, each a step of its own."""
+        return self._strategy.replicas
+
+    def _traced(self, data: Any, training: bool) -> None:
+        step = self._train_part if training else self._test_part
+        self._strategy.run(lambda part: step(part)[1], data)
+
     @property
     def max_steps(self) -> int:
         """How many steps one call may have: it returns the metric states of each."""
-        return max(1, ROWS_BYTES // 8 // max(1, self._width))
+        width = self._width
+        if self._replay is not None:
+            width += self._strategy.replicas * max(map(self._replay.width, (True, False)))
+        return max(1, ROWS_BYTES // 8 // max(1, width))
 
     @property
     def spans_points(self) -> bool:
@@ -115,7 +163,7 @@ class Steps:
     @property
     def evaluation_examples(self) -> int:
         """How many examples one evaluation step takes: a batch on each replica."""
-        return self._global_batch * self._strategy.replicas
+        return self._evaluation_batch * self._strategy.replicas
 
     def evaluate(self, steps: int, rest: int) -> Sums:
         """Run ``steps`` full evaluation steps, and one more of ``rest`` examples if any."""
@@ -123,7 +171,7 @@ class Steps:
             self._evaluate = self._traced_evaluation()
         outcome = self._evaluate(fresh(np.int64(steps + bool(rest))))
         examples = steps * self.evaluation_examples + rest
-        self._draws.advance(-(-examples // self._global_batch))
+        self._draws.advance(-(-examples // self._evaluation_batch))
         return self._sums(outcome.numpy(), examples, training=False)
 
     def _traced_evaluation(self) -> Any:
@@ -160,24 +208,43 @@ class Steps:
         position = 0
         for metric, result in zip(self._model.metrics, self._results(tensors), strict=True):
             states = sums.states[position : position + len(metric.variables)]
+            updated = not self._own or any(
+                np.any(state != initial)
+                for state, initial in zip(states, self._initial(position, metric), strict=True)
+            )
             position += len(metric.variables)
-            updated = not self._own or any(np.any(state != 0) for state in states)
             for name, value in result.items():
                 for told in self._returned.names.get(name, {name} if updated else ()):
                     if updated or told not in values:
                         values[told] = float(value)
         return values
 
+    def _initial(self, position: int, metric: keras.metrics.Metric) -> list[Any]:
+        """Return the states of a metric, whose variables begin at ``position``, before any step."""
+        known: dict[int, Any] = {}
+        if self._replay is not None:
+            known = dict(zip(self._replay.positions, self._replay.initial, strict=True))
+        return [known.get(position + i, 0) for i in range(len(metric.variables))]
+
     def _sums(self, rows: np.ndarray, examples: int, training: bool) -> Sums:
         """Take apart the rows of :meth:`_row`, float64 ``[k, m]``."""
-        sizes = [math.prod(variable.shape) for variable in self._variables]
-        *states, rest = np.split(rows, np.cumsum(sizes), axis=1)
+        ends = [*itertools.accumulate(self._sizes), self._width + len(self._names[training])]
+        *states, returned, given = np.split(rows, ends, axis=1)
         shaped = [
             state.reshape(len(rows), *variable.shape)
+            if state.shape[1]
+            else np.zeros([len(rows), *variable.shape])
             for state, variable in zip(states, self._variables, strict=True)
         ]
-        returned = dict(zip(self._names[training], rest.T, strict=True))
-        return Sums.of_steps(shaped, returned, examples, len(rows) if training else 0)
+        replayed = None
+        if self._replay is not None:
+            batch = self._global_batch // self._update_parts
+            batch = batch if training else self._evaluation_batch
+            replayed = self._replay.of_steps(training, given, examples, batch)
+        return Sums.of_steps(
+            shaped, dict(zip(self._names[training], returned.T, strict=True)), examples,
+            len(rows) if training else 0, replayed,
+        )  # fmt: skip
 
     # Keras does not put a model's step through AutoGraph, and neither do these loops.
     @tf.function(autograph=False)
@@ -193,7 +260,7 @@ class Steps:
             steps, self._drawn_part, self._evaluation_iterator, rows=1, training=False
         )
 
-    def _drawn_part(self, data: Any, turn: tf.Tensor) -> dict[str, tf.Tensor]:
+    def _drawn_part(self, data: Any, turn: tf.Tensor) -> Any:
         """Evaluate a replica's batch of turn ``turn``, with the random draws of that batch."""
         replicas = self._strategy.replicas
         if replicas == 1:
@@ -209,31 +276,59 @@ class Steps:
         rows = self._global_batch // replicas
         part = randomness.part(context.replica_id_in_sync_group, replicas, rows)
         with part, gradients.averaged(replicas, rows, self._summed):
-            return self._model.train_step(unwrapped(data))
+            return self._recorded(self._model.train_step, data, rows, training=True)
 
-    def _part(self, data: Any) -> dict[str, tf.Tensor]:
+    def _test_part(self, data: Any) -> Any:
+        """Run Keras' step on a batch of an evaluation."""
+        rows = tf.shape(tf.nest.flatten(data)[0])[0]
+        return self._recorded(self._model.test_step, data, rows, training=False)
+
+    def _recorded(self, step: Any, data: Any, rows: Any, training: bool) -> Any:
+        """Run a step of Keras' on a batch of ``rows``.
+
+        Returns:
+            What it returned, and what it gave to metrics whose states do not add up, as
+            ``[float64 [w]]``, or nothing where there are none.
+        """
+        if self._replay is None:
+            return step(unwrapped(data)), []
+        with self._replay.recording() as calls:
+            logs = step(unwrapped(data))
+        return logs, self._replay.given(training, calls, rows, self._whole)
+
+    def _whole(self, tensor: tf.Tensor) -> tf.Tensor:
+        """Return a tensor of a replica in one piece."""
+        return tensor
+
+    def _part(self, data: Any) -> Any:
         """Evaluate the real rows only; a replica that has none does nothing.
 
         Weights of zero would not do: Keras divides the loss by the number of rows, padding
         included, and does not weight ``metrics``.
 
         Returns:
-            What the step returned, each value times the rows it stands for.
+            As of :meth:`_recorded`, each value that was returned times the rows it stands for.
         """
         batch, count = data
         names: list[str] = []
 
-        def some() -> dict[str, tf.Tensor]:
-            logs = self._counted(self._real(batch, count), count)
+        def some() -> Any:
+            logs, given = self._counted(self._real(batch, count), count)
             names.extend(logs)
-            return logs
+            return logs, given
+
+        def none() -> Any:
+            given = [] if self._replay is None else [self._replay.width(training=False)]
+            zeros = {name: tf.constant(0.0) for name in names}
+            return zeros, [tf.zeros([width], tf.float64) for width in given]
 
         # ORDER: tf.cond traces the first branch first; the second must have the same names.
-        return tf.cond(count > 0, some, lambda: {name: tf.constant(0.0) for name in names})
+        return tf.cond(count > 0, some, none)
 
-    def _counted(self, batch: Any, count: tf.Tensor) -> dict[str, tf.Tensor]:
-        logs = self._logs(self._model.test_step(unwrapped(batch)))
-        return {name: value * tf.cast(count, tf.float32) for name, value in logs.items()}
+    def _counted(self, batch: Any, count: tf.Tensor) -> Any:
+        returned, given = self._test_part(batch)
+        logs = self._logs(returned)
+        return {name: value * tf.cast(count, tf.float32) for name, value in logs.items()}, given
 
     def _real(self, batch: Any, count: tf.Tensor) -> Any:
         """Return the first ``count`` rows, the real ones, of a replica's evaluation batch."""
@@ -261,12 +356,24 @@ class Steps:
         start = [tf.constant(0, tf.int64), found]
         _, found = tf.while_loop(lambda i, _: i < steps, body, start, parallel_iterations=1)
         width = self._width + len(self._names[training])
+        if self._replay is not None:
+            width += self._strategy.replicas * self._replay.width(training)
         return self._strategy.total(tf.ensure_shape(found.stack(), [None, width]))
 
     def _one(self, step: Any, data: Any, rows: float, training: bool) -> tf.Tensor:
         """Run one step on every replica and return its row, float64 ``[m]``."""
-        logs = self._strategy.run(lambda part: self._logs(step(part)), data)
-        return self._row(logs, rows, training)
+
+        def replica(part: Any) -> Any:
+            logs, given = step(part)
+            if self._replay is not None:
+                context = tf.distribute.get_replica_context()
+                place = context.replica_id_in_sync_group, self._strategy.replicas
+                given = self._replay.slots(given, *place)
+            return self._logs(logs), given
+
+        logs, given = self._strategy.run(replica, data)
+        row = self._row(logs, rows, training)
+        return tf.concat([row, *map(self._strategy.local_sum, given)], 0) if given else row
 
     def _logs(self, logs: Any) -> dict[str, tf.Tensor]:
         # Keras' own steps return the results of the metrics, which are read from their states.
@@ -288,7 +395,8 @@ class Steps:
         """Read, by ``read``, and reset what one step has added; see :func:`joined`."""
         self._names[training] = list(logs)
         # ORDER: all reads before the first reset.
-        found = [read(variable.value) for variable in self._variables]
+        pairs = zip(self._variables, self._sizes, strict=True)
+        found = [read(variable.value) for variable, size in pairs if size]
         found += [read(value) * rows * self._parts(name, training) for name, value in logs.items()]
         vectors = joined(found)
         with tf.control_dependencies(vectors):
@@ -304,7 +412,9 @@ class Steps:
         results = []
         with keras.StatelessScope(list(zip(self._variables, states, strict=True))):
             for metric in self._model.metrics:
-                results.append(dict(named(metric.name, metric.result())))
+                # A result may be the variable itself, which has this value in here alone.
+                found = named(metric.name, metric.result())
+                results.append({name: tf.convert_to_tensor(value) for name, value in found})
         return results
 
 

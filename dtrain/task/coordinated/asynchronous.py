@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from dtrain.task.coordinated.base import CoordinatedSteps, worker_index
 from dtrain.task.pipeline import Inputs
+from dtrain.task.replay import Replay
 from dtrain.task.sums import Sums
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class AsynchronousSteps(CoordinatedSteps):
         model, strategy, inputs: as of :class:`CoordinatedSteps`.
         max_staleness: how many updates may come between the reading of the variables and the
             update made of them; None for any.
+        replay: as of :class:`CoordinatedSteps`.
     """
 
     def __init__(
@@ -37,8 +39,9 @@ class AsynchronousSteps(CoordinatedSteps):
         strategy: ParameterServer,
         inputs: Inputs,
         max_staleness: int | None,
+        replay: Replay | None = None,
     ):
-        super().__init__(model, strategy, inputs)
+        super().__init__(model, strategy, inputs, replay)
         self._bound = max_staleness
         self._in_flight: dict[int, int] = {}  # step: how many may overtake it
         self._staleness: collections.Counter[int] = collections.Counter()
@@ -80,7 +83,8 @@ class AsynchronousSteps(CoordinatedSteps):
         *numbers, staleness, worker = np.asarray(vector)
         self._interval[int(staleness)] += 1
         self._worker_steps[int(worker)] += 1
-        sums.append(self._account(np.array(numbers), self._global_batch, training=True, steps=1))
+        row = np.array(numbers)
+        sums.append(self._account([row], self._global_batch, training=True, steps=1))
 
     @tf.function(autograph=False)
     def _train_step_remote(self, *arguments: Any) -> tf.Tensor:

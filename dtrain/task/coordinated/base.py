@@ -15,8 +15,8 @@ import tensorflow as tf
 from dtrain.errors import UsageError
 from dtrain.task import gradients, pipeline, seeds
 from dtrain.task.coordinated.feed import Feed
-from dtrain.task.logs import unwrapped
 from dtrain.task.pipeline import Inputs
+from dtrain.task.replay import Replay
 from dtrain.task.steps import Steps
 from dtrain.task.sums import Sums
 from dtrain.task.tensors import fresh
@@ -39,22 +39,26 @@ class CoordinatedSteps(Steps):
         model: built in the strategy's scope.
         strategy: has the coordinator.
         inputs: the data.
+        replay: the metrics whose states do not add up, if there are any.
     """
 
-    def __init__(self, model: keras.Model, strategy: ParameterServer, inputs: Inputs):
-        super().__init__(model, strategy, inputs.global_batch, None, None)
+    def __init__(
+        self,
+        model: keras.Model,
+        strategy: ParameterServer,
+        inputs: Inputs,
+        replay: Replay | None = None,
+    ):
+        super().__init__(model, strategy, inputs, None, None, replay=replay)
         self._engine = strategy.engine
         self._coordinator = strategy.coordinator
         self._workers = strategy.workers
         self._step = inputs.start_step
         self._feed = Feed(strategy, inputs.train, inputs, strategy.replicas, training=True)
         self._evaluation_feed = None
-        self._evaluation_steps = 0
+        self._evaluation_steps = inputs.evaluation_steps
         if inputs.validation is not None:
             self._evaluation_feed = Feed(strategy, inputs.validation, inputs, 1, training=False)
-            self._evaluation_steps = pipeline.evaluation_steps(
-                inputs.validation, inputs.global_batch
-            )
         self._evaluation_step = 0
         self._validation, self._counted_draws = inputs.validation, False
         # One thread for each step in flight waits for its result: TensorFlow has no "any of".
@@ -106,9 +110,11 @@ class CoordinatedSteps(Steps):
 
         Returns:
             The gradient of each trainable variable (or None), the new value of each other
-            variable (or None), and the metric states and returned values as float64 ``[m]``.
+            variable (or None), and the metric states, returned values and what was recorded as
+            float64 ``[m]``.
         """
         model, caught = self._model, []
+        share = tf.shape(tf.nest.flatten(data)[0])[0]
         zeros = [(v, tf.zeros(v.shape, v.dtype)) for v in self._variables]
         optimizer = model.optimizer
 
@@ -136,7 +142,7 @@ class CoordinatedSteps(Steps):
                 rows = self._global_batch // replicas
                 try:
                     with gradients.apart(replicas, rows, self._summed) as given:
-                        logs = model.train_step(unwrapped(data))
+                        returned, recorded = self._recorded(model.train_step, data, share, True)
                 except AttributeError:  # of the tape: what was assigned is no variable here
                     _check_pure(moved(), scope)
                     raise
@@ -145,12 +151,13 @@ class CoordinatedSteps(Steps):
                 _check_pure(moved(), scope)
             else:
                 with seeds.evaluating(batch, self._draws):
-                    logs = model.test_step(unwrapped(data))
-            logs = self._logs(logs)
+                    returned, recorded = self._recorded(model.test_step, data, share, False)
+            logs = self._logs(returned)
         self._names[training] = list(logs)
-        states = [scope.get_current_value(v) for v in self._variables]
+        pairs = zip(self._variables, self._sizes, strict=True)
+        states = [scope.get_current_value(v) for v, size in pairs if size]
         numbers = [tf.reshape(tf.cast(s, tf.float64), [-1]) for s in (*states, *logs.values())]
-        vector = tf.concat([*numbers, tf.zeros([0], tf.float64)], 0)
+        vector = tf.concat([*numbers, tf.zeros([0], tf.float64), *recorded], 0)
         if not training:
             return [], [], vector
         if len(caught) != 1:
@@ -171,41 +178,60 @@ class CoordinatedSteps(Steps):
         found = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
         self._model.optimizer.apply_gradients(found)
 
-    def _account(self, vector: np.ndarray, rows: int, training: bool, steps: int = 0) -> Sums:
-        """Turn what a step returned into sums over its ``rows`` examples."""
-        weights = np.ones(len(vector))
+    def _traced(self, data: Any, training: bool) -> None:
+        self._pure(data, training, self._update_parts)
+
+    def _account(
+        self, vectors: list[np.ndarray], rows: int, training: bool, steps: int = 0
+    ) -> Sums:
+        """Turn what the parts of a step returned into sums.
+
+        Args:
+            vectors: of :meth:`_pure`, in the order of the parts.
+            rows: examples of each.
+            training, steps: which step, and how many these are together.
+        """
         names = self._names[training]
-        weights[len(vector) - len(names) :] = [rows * self._parts(n, training) for n in names]
-        sums = self._sums((vector * weights)[None], rows, training)
+        end = self._width + len(names)
+        weights = np.ones(end)
+        weights[self._width :] = [rows * self._parts(name, training) for name in names]
+        row = np.zeros(end)
+        for vector in vectors:
+            row = row + vector[:end] * weights
+        whole = np.concatenate([row, *(vector[end:] for vector in vectors)])
+        sums = self._sums(whole[None], rows * len(vectors), training)
         sums.steps = steps
         return sums
 
     @property
     def evaluation_examples(self) -> int:
         """How many examples one evaluation step takes: a batch."""
-        return self._global_batch
+        return self._evaluation_batch
 
     def evaluate(self, steps: int, rest: int) -> Sums:
         """Run full evaluation steps, and one of ``rest`` examples if any, over all workers."""
         assert self._evaluation_feed is not None
         sums, begun, ended, total = Sums(), 0, 0, steps + bool(rest)
+        arrived: dict[int, Sums] = {}
         self._count_draws()
         while ended < total:
             while begun < total and begun - ended < 2 * self._workers:
                 whole = begun < steps
                 [arguments] = self._evaluation_feed.arguments(self._evaluation_step)
                 function = self._evaluate_whole if whole else self._evaluate_rest
-                rows = self._global_batch if whole else rest
+                rows = self._evaluation_batch if whole else rest
                 batch = fresh(np.int64(begun))
-                self._begin((_EVALUATION, rows), function, (batch, *arguments))
+                self._begin((_EVALUATION, begun, rows), function, (batch, *arguments))
                 self._evaluation_step = (self._evaluation_step + 1) % self._evaluation_steps
                 begun += 1
             key, vector = self._next()
             if key[0] is not _EVALUATION:
                 self._came_late()
                 continue
-            sums.append(self._account(vector, key[1], training=False))
-            ended += 1
+            arrived[key[1]] = self._account([np.asarray(vector)], key[2], training=False)
+            while ended in arrived:  # in the order of the batches, whichever came first
+                sums.append(arrived.pop(ended))
+                ended += 1
         self._draws.advance(total)
         return sums
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 from dtrain.task import randomness
 from dtrain.task.coordinated.base import CoordinatedSteps, worker_index
 from dtrain.task.pipeline import Inputs
+from dtrain.task.replay import Replay
 from dtrain.task.sums import Sums
 
 if TYPE_CHECKING:
@@ -28,12 +29,18 @@ class SynchronousSteps(CoordinatedSteps):
     Args:
         model, strategy, inputs: as of :class:`CoordinatedSteps`.
         backup_workers: how many gradients a step does without.
+        replay: as of :class:`CoordinatedSteps`.
     """
 
     def __init__(
-        self, model: keras.Model, strategy: ParameterServer, inputs: Inputs, backup_workers: int
+        self,
+        model: keras.Model,
+        strategy: ParameterServer,
+        inputs: Inputs,
+        backup_workers: int,
+        replay: Replay | None = None,
     ):
-        super().__init__(model, strategy, inputs)
+        super().__init__(model, strategy, inputs, replay)
         self._needed = self._workers - backup_workers
         self._rows = self._global_batch // self._workers
         self._late = 0  # parts of earlier steps that are still being computed
@@ -68,14 +75,11 @@ class SynchronousSteps(CoordinatedSteps):
         # Summed in the order of the parts: the result must not depend on who came first.
         values = [arrived[part] for part in sorted(arrived)]
         self._apply(tf.stack([v[0] for v in values]), values[0][1])
-        sums = Sums()
-        for _, _, vector in values:
-            *numbers, worker = np.asarray(vector)
-            self._worker_steps[int(worker)] += 1
-            sums.add(self._account(np.array(numbers), self._rows, training=True))
-        sums.steps = 1
+        vectors = [np.asarray(vector) for _, _, vector in values]
+        for vector in vectors:
+            self._worker_steps[int(vector[-1])] += 1
         self._step += 1
-        return sums
+        return self._account([v[:-1] for v in vectors], self._rows, training=True, steps=1)
 
     def _came_late(self) -> None:
         self._late -= 1

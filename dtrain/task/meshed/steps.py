@@ -16,6 +16,7 @@ from dtrain.task import pipeline
 from dtrain.task.logs import evaluates, unwrapped
 from dtrain.task.meshed.substitutes import substituted
 from dtrain.task.pipeline import Inputs
+from dtrain.task.replay import Replay
 from dtrain.task.steps import Steps
 from dtrain.task.sums import Sums
 
@@ -35,18 +36,23 @@ class MeshSteps(Steps):
         model: compiled and built, its variables on the mesh.
         strategy: the mesh.
         inputs: what to read.
+        replay: the metrics whose states do not add up, if there are any.
 
     Raises:
-        UsageError: DTensor cannot compute this model, or gets another loss than the host.
+        UsageError: DTensor cannot compute this model, or gets another loss than the host; or what
+            one of those metrics is given cannot be recorded.
     """
 
-    def __init__(self, model: keras.Model, strategy: Mesh, inputs: Inputs):
+    def __init__(
+        self, model: keras.Model, strategy: Mesh, inputs: Inputs, replay: Replay | None = None
+    ):
         def whole(make: Any) -> Any:
             return iter(make(inputs, replicas=1, first_replica=0, local_replicas=1))
 
         held = None if inputs.validation is None else whole(pipeline.evaluation)
-        super().__init__(model, strategy, inputs.global_batch, whole(pipeline.training), held)
+        super().__init__(model, strategy, inputs, whole(pipeline.training), held, replay=replay)
         self._mesh = strategy
+        self.learn()
         if evaluates(model):
             self._check(next(whole(pipeline.training)))
 
@@ -58,17 +64,18 @@ class MeshSteps(Steps):
     @property
     def evaluation_examples(self) -> int:
         """How many examples one evaluation step takes: a batch."""
-        return self._global_batch
+        return self._evaluation_batch
 
     def evaluate(self, steps: int, rest: int) -> Sums:
         """Run ``steps`` full evaluation steps, and one more of ``rest`` examples if any.
 
-        The rest, which may not divide by the mesh, is computed by every row of it.
+        What does not divide by the mesh, such as the rest, is computed by every row of it.
         """
-        sums = Sums()
+        sums, even = Sums(), self._evaluation_batch % self._mesh.replicas == 0
         if steps:
-            rows = [self._run(next(self._evaluation_iterator)[0]) for _ in range(steps)]
-            examples = steps * self._global_batch
+            batches = (next(self._evaluation_iterator)[0] for _ in range(steps))
+            rows = [self._run(batch, divided=even) for batch in batches]
+            examples = steps * self._evaluation_batch
             sums.append(self._sums(_numbers(rows), examples, training=False))
         if rest:
             batch, _ = next(self._evaluation_iterator)
@@ -76,18 +83,37 @@ class MeshSteps(Steps):
             sums.append(self._sums(_numbers([row]), rest, training=False))
         return sums
 
-    def _run(self, batch: Any, training: bool = False, divided: bool = True) -> tf.Tensor:
+    def _run(
+        self, batch: Any, training: bool = False, divided: bool = True, recorded: bool = True
+    ) -> tf.Tensor:
         """Begin one step on ``batch``, on the host; return the row that it will have."""
         data = tf.nest.map_structure(lambda part: self._mesh.pack(part, divided), batch)
-        return self._translated(lambda: self._step(data, training))
+        return self._translated(lambda: self._step(data, training, recorded))
 
     @tf.function(autograph=False)
-    def _step(self, data: Any, training: bool) -> tf.Tensor:
+    def _step(self, data: Any, training: bool, recorded: bool) -> tf.Tensor:
+        step = self._model.train_step if training else self._model.test_step
+        rows = tf.nest.flatten(data)[0].shape[0]
+        with substituted(self._mesh.mesh):
+            if recorded:
+                returned, given = self._recorded(step, data, rows, training)
+            else:
+                returned, given = step(unwrapped(data)), []
+        # The values that a step returns are means over the whole batch.
+        row = self._row(self._logs(returned), rows, training)
+        return tf.concat([row, *given], 0) if given else row
+
+    def _whole(self, tensor: tf.Tensor) -> tf.Tensor:
+        return self._mesh.gathered(tensor)
+
+    @property
+    def _update_parts(self) -> int:
+        return 1  # DTensor divides it
+
+    def _traced(self, data: Any, training: bool) -> None:
         step = self._model.train_step if training else self._model.test_step
         with substituted(self._mesh.mesh):
-            logs = self._logs(step(unwrapped(data)))
-        # The values that a step returns are means over the whole batch.
-        return self._row(logs, tf.nest.flatten(data)[0].shape[0], training)
+            self._recorded(step, data, tf.nest.flatten(data)[0].shape[0], training)
 
     def _check(self, batch: Any) -> None:
         """Refuse a model of which DTensor gets an operation wrong, as it does without a word.
@@ -107,7 +133,9 @@ class MeshSteps(Steps):
                 return (self._model.test_step(unwrapped(batch)) or {}).get("loss")
 
         try:
-            sums = self._sums(_numbers([self._run(batch)]), self._global_batch, training=False)
+            # A batch of training, which may be larger than one of a validation.
+            row = _numbers([self._run(batch, recorded=False)])
+            sums = self._sums(row, self._global_batch, training=False)
         except tf.errors.OpError as error:
             on_the_host()  # raises what is wrong with the model itself
             reason = str(error).split("\n")[0]

@@ -16,6 +16,7 @@ from dtrain.cluster import Cluster, Task
 from dtrain.errors import UsageError
 from dtrain.task import gradients, pipeline
 from dtrain.task.pipeline import Inputs
+from dtrain.task.replay import Replay
 from dtrain.task.steps import Steps
 
 #: Copies of a weight are alike where they differ by so much of its largest element: devices of
@@ -202,14 +203,32 @@ class Strategy:
         """Return the chief's checkpoint; each task must call it at the same point."""
         return past
 
-    def steps(self, model: keras.Model, inputs: Inputs, jit_compile: bool) -> Steps:
-        """Return the compiled functions that train and evaluate ``model`` on ``inputs``."""
+    def steps(
+        self,
+        model: keras.Model,
+        inputs: Inputs,
+        jit_compile: bool,
+        replay: Replay | None = None,
+    ) -> Steps:
+        """Return the compiled functions that train and evaluate ``model`` on ``inputs``.
 
-        return Steps(
+        Args:
+            model: built on this strategy.
+            inputs: what to read.
+            jit_compile: compile each step by XLA.
+            replay: the metrics whose states do not add up, if there are any.
+
+        Raises:
+            UsageError: what one of those metrics is given cannot be recorded.
+        """
+        steps = Steps(
             model,
             self,
-            inputs.global_batch,
+            inputs,
             self.lay_out(pipeline.training, inputs),
             None if inputs.validation is None else self.lay_out(pipeline.evaluation, inputs),
             jit_compile,
+            replay,
         )
+        steps.learn()
+        return steps

@@ -82,6 +82,9 @@ class ReplicaLocal:
         value = tf.add_n([tf.convert_to_tensor(c) for c in self._copies]) if own is None else own
         return tf.convert_to_tensor(value, dtype=dtype)
 
+    def __getitem__(self, key: Any) -> tf.Tensor:
+        return self.__tf_tensor__()[key]
+
     def numpy(self) -> Any:
         """Return the sum over the replicas."""
         return self.__tf_tensor__().numpy()

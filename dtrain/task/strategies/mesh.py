@@ -17,6 +17,7 @@ from dtrain.task import layouts
 from dtrain.task.layouts import Placement
 from dtrain.task.meshed import MeshSteps, MeshVariable
 from dtrain.task.pipeline import Inputs
+from dtrain.task.replay import Replay
 from dtrain.task.strategies.base import Strategy
 
 
@@ -131,6 +132,13 @@ class Mesh(Strategy):
             [piece for piece in pieces for _ in range(columns)], dtensor.Layout(specs, self.mesh)
         )
 
-    def steps(self, model: keras.Model, inputs: Inputs, jit_compile: bool) -> MeshSteps:
+    def gathered(self, value: tf.Tensor) -> tf.Tensor:
+        """Return a tensor whole on every device; traced on the mesh."""
+        layout = dtensor.Layout([dtensor.UNSHARDED] * len(value.shape), self.mesh)
+        return dtensor.relayout(value, layout)
+
+    def steps(
+        self, model: keras.Model, inputs: Inputs, jit_compile: bool, replay: Replay | None = None
+    ) -> MeshSteps:
         """Return what runs the steps of ``model`` on the mesh."""
-        return MeshSteps(model, self, inputs)
+        return MeshSteps(model, self, inputs, replay)

@@ -18,6 +18,7 @@ from dtrain.errors import UsageError
 from dtrain.task import gradients, keras_internals, optimizers
 from dtrain.task.coordinated import AsynchronousSteps, CoordinatedSteps, SynchronousSteps
 from dtrain.task.pipeline import Inputs
+from dtrain.task.replay import Replay
 from dtrain.task.strategies.base import Strategy
 
 
@@ -146,11 +147,17 @@ class ParameterServer(Strategy):
         """Return a value of the coordinator's own."""
         return tf.convert_to_tensor(value)
 
-    def steps(self, model: keras.Model, inputs: Inputs, jit_compile: bool) -> CoordinatedSteps:
+    def steps(
+        self, model: keras.Model, inputs: Inputs, jit_compile: bool, replay: Replay | None = None
+    ) -> CoordinatedSteps:
         """Return what dispatches the steps of ``model`` over the workers."""
+        steps: CoordinatedSteps
         if self._update == "sync":
-            return SynchronousSteps(model, self, inputs, self._backup_workers)
-        return AsynchronousSteps(model, self, inputs, self._max_staleness)
+            steps = SynchronousSteps(model, self, inputs, self._backup_workers, replay)
+        else:
+            steps = AsynchronousSteps(model, self, inputs, self._max_staleness, replay)
+        steps.learn()
+        return steps
 
 
 def _enough_threads(cluster: Cluster) -> int:

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from dtrain.errors import UsageError
 from dtrain.task.pipeline import Inputs
+from dtrain.task.replay import Replay
 from dtrain.task.static import StaticSteps
 from dtrain.task.strategies.base import Strategy
 
@@ -57,8 +58,12 @@ class TPU(Strategy):
             )  # fmt: skip
         super().__init__(tf.distribute.TPUStrategy(resolver))
 
-    def steps(self, model: keras.Model, inputs: Inputs, jit_compile: bool) -> StaticSteps:
+    def steps(
+        self, model: keras.Model, inputs: Inputs, jit_compile: bool, replay: Replay | None = None
+    ) -> StaticSteps:
         """Return what trains and evaluates; a TPU runs nothing that XLA has not compiled."""
+        if replay is not None:
+            raise replay.refused("would be updated away from the TPU, which is not tried")
         return StaticSteps(model, self, inputs)
 
 

@@ -1,0 +1,133 @@
+"""Validation in batches of its own size, of which some or all are evaluated; the referee is fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dtrain.cluster import Task
+from tests.sampled import sampled
+from tests.test_coordinated import servers
+from tests.test_steps import BATCH, prepare, settings
+from tests.test_strategies import together
+
+HELD = 21
+#: Batch size and steps: with a rest, without the rest, a batch of everything and more, single ones.
+CASES = [(5, None), (5, 3), (None, 2), (7, 3), (64, None), (64, 1), (1, 4)]
+
+
+def across(input_shape: Any, classes: int) -> Any:
+    """A model whose loss is of a batch: the mean over two batches is not that of both."""
+    import keras
+    from keras import layers, ops
+
+    def spread(y_true: Any, y_pred: Any) -> Any:
+        error = 1 - ops.take_along_axis(y_pred, ops.cast(ops.reshape(y_true, [-1, 1]), "int32"), 1)
+        return ops.max(error) + ops.var(y_pred)
+
+    inputs = keras.Input(input_shape)
+    made = keras.Model(inputs, layers.Dense(classes, "softmax")(layers.Flatten()(inputs)))
+    made.compile(keras.optimizers.SGD(0.0), loss=spread, metrics=["accuracy"])
+    return made
+
+
+def config(batch: int | None = None, steps: int | None = None) -> Any:
+    trainer = {"loss": "mse", "metrics": []}
+    return settings(
+        model={"_target_": "tests.test_validation.across"},
+        trainer={**trainer, "validation_batch_size": batch, "validation_steps": steps},
+    )
+
+
+def expected() -> list[dict[str, float]]:
+    """Return what fit finds in each case, with the same weights: the learning rate is 0."""
+    import numpy as np
+
+    model, _, _, splits = prepare("Default", 1, config())
+    x, y = (np.asarray(part) for part in splits.validation.take(np.arange(HELD)))
+    found = []
+    for batch, steps in CASES:
+        history = model.fit(
+            x[:BATCH], y[:BATCH], BATCH, epochs=2, verbose=0, validation_data=(x, y),
+            validation_batch_size=batch, validation_steps=steps,
+        ).history  # fmt: skip
+        found.append({k[4:]: v[-1] for k, v in history.items() if k.startswith("val_")})
+    return found
+
+
+def wrong(kind: str, devices: int, strategy: Any = None) -> list[Any]:
+    """Return the cases in which a strategy finds something else than fit, one after the other."""
+    import keras
+    import pytest
+
+    differ: list[Any] = []
+    for case, numbers in zip(CASES, expected(), strict=True):
+        keras.utils.clear_session()
+        _, _, steps, _ = prepare(kind, devices, config(*case), strategy=strategy)
+        examples = HELD if case[1] is None else min(HELD, case[1] * (case[0] or BATCH))
+        for _ in range(2):  # the second begins where the first did
+            sums = steps.evaluate(*divmod(examples, steps.evaluation_examples))
+            found = steps.results(sums)
+            if sums.examples != examples or found != pytest.approx(numbers, rel=1e-5):
+                differ.append((kind, devices, case, sums.examples, found, numbers))
+    return differ
+
+
+@pytest.mark.task(devices=4)
+@pytest.mark.parametrize(
+    ("kind", "devices"),
+    sampled(
+        [("OneDevice", 1), ("Mirrored", 2), ("Mirrored", 4), ("CentralStorage", 2)],
+        ("Mirrored", 2),
+    ),
+)
+def test_a_validation_is_that_of_fit(kind: str, devices: int) -> None:
+    assert not wrong(kind, devices)
+
+
+@pytest.mark.task(devices=4)
+def test_on_a_mesh() -> None:
+    from tests.test_dtensor import mesh
+
+    assert not wrong("Default", 1, mesh())
+
+
+def _cluster(cluster: Any, task: Any, devices: list[str], update: str | None) -> Any:
+    from dtrain.task.strategies import MultiWorker
+    from tests.test_coordinated import strategy_of
+
+    if update is not None:
+        return wrong("ParameterServer", 1, strategy_of(cluster, task, update))
+    return wrong("MultiWorker", 1, MultiWorker(devices, cluster, task, "auto"))
+
+
+def test_on_hosts() -> None:
+    tasks = [Task("chief", 0, 1), Task("worker", 0, 1)]
+    assert not any(together(_cluster, tasks, 2, update=None))
+
+
+@pytest.mark.parametrize("update", sampled(["sync", "async"], "sync"))
+def test_by_parameter_servers(update: str) -> None:
+    [found] = together(_cluster, servers(2, 1), 2 if update == "sync" else 1, update=update)
+    assert not found
+
+
+@pytest.mark.task
+def test_a_loop_evaluates_so_many() -> None:
+    """Through the loop's own calls, of any number of steps each."""
+    from dtrain.task.validation import evaluate
+
+    _, strategy, steps, _ = prepare("OneDevice", 1, config(5, 3))
+
+    class Planned:
+        validation_examples = 15
+
+    seen: list[int] = []
+    plan: Any = Planned
+    sums = evaluate(
+        strategy, steps, plan, True, lambda: False, lambda done: seen.append(done.examples)
+    )
+    assert sums is not None
+    assert (sums.examples, seen[-1]) == (15, 15)
+    assert steps.results(sums) == pytest.approx(expected()[1], rel=1e-5)
