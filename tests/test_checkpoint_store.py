@@ -226,6 +226,28 @@ def test_a_pointer_to_what_is_not_there(tmp_path: Path) -> None:
     assert found(tmp_path) == (3, [])
 
 
+@pytest.mark.parametrize("name", ["latest", "manifest.json", "state.safetensors"])
+def test_one_that_cannot_be_read_now_is_not_passed_over(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was recorded up to it would be cut off, and the next reader may be able to read it."""
+    saved(tmp_path, 1, 2, 3)
+    original = os.open
+
+    def failing(path: Any, *more: Any) -> int:
+        if str(path).endswith(name):
+            raise OSError(116, os.strerror(116), str(path))
+        return original(path, *more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", failing)
+        with pytest.raises(OSError, match="Stale file handle"):
+            checkpoint.newest(tmp_path)
+        writer(tmp_path)
+    assert found(tmp_path) == (3, []), "and nothing was removed"
+    assert checkpoint.steps(tmp_path) == [1, 2, 3]
+
+
 def test_going_back_before_a_damaged_one_moves_the_pointer(tmp_path: Path) -> None:
     saved(tmp_path, 10, 20)
     truncate(tmp_path / "20" / "state.safetensors")

@@ -91,13 +91,16 @@ def candidates(folder: Path) -> tuple[list[Path], list[str]]:
 
     Returns:
         Their folders, and what is wrong with the pointer, if anything is.
+
+    Raises:
+        OSError: the pointer is there and cannot be read.
     """
     problems: list[str] = []
     last: int | None = None
     try:
         last = committed(folder)
     except CheckpointError as error:
-        problems.append(str(error))
+        problems.append(_damage(error))
     found = {step: folder / f"{ASIDE}{step}" for step in _numbered(folder, ASIDE)}
     found |= {step: folder / str(step) for step in steps(folder)}
     if last is not None:
@@ -112,14 +115,26 @@ def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     Returns:
         The first sound one of :func:`candidates`, None if none is; a sentence for each that comes
         before it, and one for a damaged pointer.
+
+    Raises:
+        OSError: one that is there cannot be read now. It is not passed over: the next reader may
+            be able to read it, and what was recorded up to it would be lost.
     """
     paths, problems = candidates(folder)
     for path in paths:
         try:
             return load(path), problems
         except CheckpointError as error:
-            problems.append(str(error))
+            problems.append(_damage(error))
     return None, problems
+
+
+def _damage(error: CheckpointError) -> str:
+    """Return what is wrong with a file; raise what is wrong with the disk or the permission."""
+    cause = error.__cause__
+    if isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError | NotADirectoryError):
+        raise cause
+    return str(error)
 
 
 def save(folder: Path, step: int, arrays: Mapping[str, np.ndarray], meta: dict[str, Any]) -> Path:
@@ -259,6 +274,9 @@ def tidy(folder: Path) -> None:
         return  # all of them may count
     if last is None or last >= max(steps(folder), default=0):
         return
-    found, _ = newest(folder)
+    try:
+        found, _ = newest(folder)
+    except OSError:
+        return
     if found is not None and found.step <= last:
         discard(folder, [folder / str(step) for step in steps(folder) if step > last])

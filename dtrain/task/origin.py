@@ -28,6 +28,7 @@ def find(rundir: RunDir, config: DictConfig, journal: Journal) -> Checkpoint | N
 
     Raises:
         CheckpointError: the checkpoint that the configuration forks is damaged or gone.
+        OSError: a checkpoint of the run cannot be read now.
     """
     past, problems = checkpoint.newest(rundir.checkpoints)
     for problem in problems:
