@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import faulthandler
+import functools
 import multiprocessing
 import os
 import signal
@@ -22,7 +23,7 @@ from dtrain.errors import DtrainError, UsageError, nearest
 from dtrain.journal import Journal
 from dtrain.rundir import RunDir, read_json
 from dtrain.task import build, final_model, hardware, lifeline, origin, pipeline, probe, sockets
-from dtrain.task.callbacks import Callbacks, made
+from dtrain.task.callbacks import Callbacks, made, shared
 from dtrain.task.logs import evaluates, named
 from dtrain.task.loop import Loop
 from dtrain.task.records import Records, Silence
@@ -165,6 +166,7 @@ def train(
         model,
         schedule.epochs,
         schedule.steps_per_epoch,
+        functools.partial(shared, strategy, journal is not None),
     )
     records = _records(rundir, config, journal, past)
     records.event("start", step=start, **derived(model, strategy, schedule, len(splits.train)))
@@ -225,8 +227,11 @@ def _records(
 
 
 def _check_objective(config: DictConfig, model: keras.Model, schedule: Schedule) -> None:
-    if build.has_own_step(model):
-        return  # it may return names that nobody can know before it ran
+    # What a step or a callback of the user's own gives a name to, nobody can know before it ran.
+    if build.has_own_step(model) or any(
+        not str(node.get("_target_")).startswith("keras.") for node in config.trainer.callbacks
+    ):
+        return
     known = [name for name, _ in named("", model.get_metrics_result())]
     if schedule.validation_examples:
         known += [f"val_{name}" for name in known]
