@@ -28,14 +28,14 @@ CLOSE = 1e-5
 
 
 def configured(name: str) -> Any:
-    from tests.test_steps import settings
+    from tests.test_steps import BATCH, settings
 
     of = importlib.import_module(f"tests.zoo.{name}")
     return settings(
         model={"_target_": f"tests.zoo.{name}.model"},
         dataset={"_target_": f"tests.zoo.data.{getattr(of, 'DATA', 'points')}"},
         optimizer={"_target_": "keras.optimizers.SGD", "learning_rate": 0.05, "momentum": 0.9},
-        trainer=getattr(of, "TRAINER", {"loss": "mse", "metrics": []}),
+        trainer={"batch_size": BATCH, **getattr(of, "TRAINER", {"loss": "mse", "metrics": []})},
     )
 
 
@@ -190,7 +190,7 @@ def test_one_device_is_as_fit(name: str) -> None:
     other = of.model(input_shape=tuple(parts[0].shape[1:]), classes=splits.classes)
     if not other.compiled:
         other.compile(keras.optimizers.SGD(0.05, momentum=0.9), **of.TRAINER)
-    seen = Seen(epochs)
+    seen = Seen(epochs, len(held[0]))
     data, validation = (
         tf.data.Dataset.from_tensor_slices(some if len(some) > 1 else some[0]).batch(BATCH)
         for some in (parts, held)
@@ -217,7 +217,7 @@ def test_one_device_is_as_fit(name: str) -> None:
 class Seen:
     """A callback of Keras that keeps what it is given after each batch."""
 
-    def __new__(cls, epochs: int) -> Any:
+    def __new__(cls, epochs: int, held: int) -> Any:
         import keras
 
         class Callback(keras.callbacks.Callback):
@@ -240,13 +240,12 @@ class Seen:
                 import numpy as np
 
                 from tests.test_steps import BATCH
-                from tests.zoo.data import HELD
 
                 name, batches = key, self.train
                 sizes = [BATCH] * len(self.train[0])
                 if key.startswith("val_"):
                     name, batches = key[4:], self.test
-                    sizes = [BATCH] * (HELD // BATCH) + [HELD % BATCH]
+                    sizes = [BATCH] * (held // BATCH) + [held % BATCH] * bool(held % BATCH)
                 rows = [[np.ravel(logs[name])[0] for logs in epoch] for epoch in batches]
                 return np.average(np.asarray(rows, float), axis=1, weights=sizes)
 

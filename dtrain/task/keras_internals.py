@@ -40,6 +40,39 @@ def layers(model: keras.Model) -> list[keras.Layer]:
     return list(model._flatten_layers())
 
 
+def of_own_classes(model: keras.Model) -> list[keras.Variable]:
+    """Return the variables of layers and models whose class is not Keras' own, seeds left out.
+
+    What Keras' own layers keep is known; these may keep anything.
+    """
+    found: dict[int, keras.Variable] = {}
+    for layer in layers(model):
+        if type(layer).__module__.partition(".")[0] == "keras":
+            continue
+        inner = {
+            id(v) for part in layer._flatten_layers(include_self=False) for v in part.variables
+        }
+        for variable in layer.variables:
+            if id(variable) not in inner and variable.dtype != "string":
+                found[id(variable)] = variable
+    return [v for v in found.values() if "seed_generator_state" not in v.name]
+
+
+def states(model: keras.Model) -> list[keras.Variable]:
+    """Return what stateful recurrent layers carry on to the next batch, ``[batch, ...]`` each.
+
+    Keras has them among the variables of neither the layer nor the model.
+    """
+    found: dict[int, keras.Variable] = {}
+    for layer in layers(model):
+        if getattr(layer, "stateful", False):
+            for state in keras.tree.flatten(getattr(layer, "states", None)):
+                if isinstance(state, keras.Variable):
+                    found[id(state)] = state
+    known = {id(variable) for variable in model.variables}
+    return [state for key, state in found.items() if key not in known]
+
+
 def take_gradients_as_they_are(optimizer: keras.optimizers.Optimizer) -> None:
     """Let ``optimizer`` reduce no gradients over the replicas: they are reduced already.
 

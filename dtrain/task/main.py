@@ -151,7 +151,7 @@ def train(
         schedule = dataclasses.replace(schedule, validation_examples=0)
         if journal is not None:
             journal.write("notice", message=f"{NO_VALIDATION} ({type(model).__name__})")
-    probe.check_metrics(model, splits.train)
+    probe.check_metrics(model, splits.train, build.fixed_rows(model, config))
     _check_objective(config, model, schedule)
     if past is not None:
         origin.restore(past, model, strategy, rundir, schedule)

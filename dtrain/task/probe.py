@@ -10,14 +10,14 @@ import tensorflow as tf
 
 from dtrain.errors import UsageError
 from dtrain.sources import Source
-from dtrain.task import pipeline
+from dtrain.task import keras_internals, pipeline
 from dtrain.task.logs import evaluates, unwrapped
 
 #: Examples of each of the two batches, at most.
 ROWS = 8
 
 
-def check_metrics(model: keras.Model, source: Source) -> None:
+def check_metrics(model: keras.Model, source: Source, fixed: int | None = None) -> None:
     """Refuse a metric of a user's own that steps and replicas cannot be added up for.
 
     Its state is read and reset in each step, and the states of steps and replicas are added, as
@@ -28,12 +28,15 @@ def check_metrics(model: keras.Model, source: Source) -> None:
     Args:
         model: built and compiled.
         source: examples to try it on.
+        fixed: how many examples a batch must have; None where any number will do.
 
     Raises:
         UsageError: naming the metric.
     """
     own = [metric for metric in _leaves(model) if not type(metric).__module__.startswith("keras.")]
-    rows = min(ROWS, len(source) // 2)
+    rows = fixed or min(ROWS, len(source) // 2)
+    if 2 * rows > len(source):
+        return
     if not own or not rows or not evaluates(model):
         return
     with tf.device("CPU:0"):
@@ -42,7 +45,8 @@ def check_metrics(model: keras.Model, source: Source) -> None:
             for begin in (0, rows)
         )
         known = [v for metric in model.metrics for v in metric.variables]
-        before = [(v, tf.constant(v.numpy(), v.dtype)) for v in [*model.variables, *known]]
+        variables = [*model.variables, *keras_internals.states(model), *known]
+        before = [(v, tf.constant(v.numpy(), v.dtype)) for v in variables]
         one = _tried(model, first, before)
         # ORDER: the second batch has the seeds of after the first, in both.
         fresh = {id(v): value for v, value in before if any(v is k for k in known)}

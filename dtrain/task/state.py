@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.errors import CheckpointError
-from dtrain.task import optimizers
+from dtrain.task import keras_internals, optimizers
 from dtrain.task.gradients import updating
 from dtrain.task.strategies import Strategy
 from dtrain.task.sums import Sums
@@ -19,13 +19,13 @@ from dtrain.task.sums import Sums
 def variables(model: keras.Model) -> dict[str, keras.Variable]:
     """Name every variable of the model and its optimizers by path, the same in every process.
 
-    Weights, normalisation statistics, seed generators, optimizer slots and iterations, loss scale
-    and moving averages: of ``compile``'s optimizer under ``optimizer/``, of any other under
-    ``optimizer/PATH/`` (:func:`dtrain.task.optimizers.named`). Metric variables are not among them:
-    :class:`Sums` holds their state.
+    Weights, normalisation statistics, seed generators, states of stateful layers, optimizer slots
+    and iterations, loss scale and moving averages: of ``compile``'s optimizer under ``optimizer/``,
+    of any other under ``optimizer/PATH/`` (:func:`dtrain.task.optimizers.named`). Metric variables
+    are not among them: :class:`Sums` holds their state.
     """
     named: dict[str, keras.Variable] = {}
-    groups = [("model", model.variables)]
+    groups = [("model", [*model.variables, *keras_internals.states(model)])]
     for path, optimizer in optimizers.named(model).items():
         if path == "optimizer":
             groups.append((path, optimizer.variables))

@@ -55,6 +55,8 @@ class Strategy:
 
     #: Whether optimizers beside that of ``compile`` get the right gradients, and state, on it.
     several_optimizers = False
+    #: Whether one step begins when the one before has ended: a state may go from one to the next.
+    in_turn = True
 
     def __init__(self, engine: tf.distribute.Strategy):
         self.engine = engine

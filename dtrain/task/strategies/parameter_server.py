@@ -32,6 +32,8 @@ class ParameterServer(Strategy):
         backup_workers: of ``sync``: how many of the workers' gradients a step does without.
     """
 
+    in_turn = False
+
     def __init__(
         self,
         cluster: Cluster,
