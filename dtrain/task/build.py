@@ -97,6 +97,7 @@ def model(
         if _has_call(built):  # a class with a train_step of its own may do without
             with callables.blame("model", plain(config.model), config.model._target_):
                 predicted = _called(built, x)
+    _check_plain(built, strategy)
     rematerialize(built, config.hardware.remat)
     if not built.compiled:  # else it has a loss of its own
         _check_classes(predicted, config, splits)
@@ -130,15 +131,26 @@ def _called(built: keras.Model, x: Any) -> Any:
     A state that layers keep by hand changes with each call: it is to begin with the first step.
     That of a model that this call builds has no value from before, but for stateful recurrences.
     """
+    plain = [(v, tf.identity(v)) for _, v in keras_internals.plain_variables(built)]
     kept = keras_internals.of_own_classes(built) if built.built else []
     before = [(v, np.asarray(tf.convert_to_tensor(v.value))) for v in kept]
     predicted = built(x, training=False)
-    for variable, value in before:
+    for variable, value in [*before, *plain]:
         variable.assign(value)
     for layer in _stateful(built):
         if hasattr(layer, "reset_state"):
             layer.reset_state()
     return predicted
+
+
+def _check_plain(built: keras.Model, strategy: Strategy) -> None:
+    """Refuse TensorFlow's own variables in a model where only those of Keras are looked after."""
+    plain = keras_internals.plain_variables(built)
+    if plain and not strategy.plain_variables:
+        raise UsageError(
+            "model", plain[0][0], "is a tf.Variable, which this strategy has no place for",
+            "self.add_weight(..., trainable=False), or another strategy", "strategy=mirrored",
+        )  # fmt: skip
 
 
 def fixed_rows(built: keras.Model, config: DictConfig) -> int | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -58,6 +59,21 @@ def of_own_classes(model: keras.Model) -> list[keras.Variable]:
     return [v for v in found.values() if "seed_generator_state" not in v.name]
 
 
+def plain_variables(model: keras.Model) -> list[tuple[str, Any]]:
+    """Return TensorFlow's own variables among the attributes of layers, with their names.
+
+    Keras has them in no list: ``layer name/attribute``.
+    """
+    found: dict[int, tuple[str, Any]] = {}
+    for layer in layers(model):
+        if type(layer).__module__.partition(".")[0] == "keras":
+            continue
+        for name, value in sorted(vars(layer).items()):
+            if isinstance(value, tf.Variable | tf.distribute.DistributedValues):
+                found.setdefault(id(value), (f"{layer.name}/{name}", value))
+    return list(found.values())
+
+
 def states(model: keras.Model) -> list[keras.Variable]:
     """Return what stateful recurrent layers carry on to the next batch, ``[batch, ...]`` each.
 
@@ -71,6 +87,47 @@ def states(model: keras.Model) -> list[keras.Variable]:
                     found[id(state)] = state
     known = {id(variable) for variable in model.variables}
     return [state for key, state in found.items() if key not in known]
+
+
+def keep_losses_apart(model: keras.Model) -> None:
+    """Let each replica see the losses that it has added itself (``add_loss``, activities), alone.
+
+    Keras has one list of them in a layer. Replicas are traced in threads of their own that take
+    turns where they meet, as over a variable that a call assigns (batch normalization does), and
+    each would find the losses of those before it beside its own.
+
+    Raises:
+        TrainingError: this version of Keras keeps them in another way.
+    """
+    for layer in layers(model):
+        if not isinstance(getattr(layer, "_losses", None), list | _Apart):
+            raise _unknown("keeps losses that layers add")
+        if not isinstance(layer._losses, _Apart):
+            object.__setattr__(layer, "_losses", _Apart())
+
+
+class _Apart:
+    """A list for each thread, of which Keras uses these methods."""
+
+    def __init__(self) -> None:
+        self._lists: dict[int, list[Any]] = {}
+
+    def _own(self) -> list[Any]:
+        return self._lists.setdefault(threading.get_ident(), [])
+
+    def extend(self, losses: list[Any]) -> None:
+        """Add ``losses``."""
+        self._own().extend(losses)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._own().clear()
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._own()[index]
+
+    def __len__(self) -> int:
+        return len(self._own())
 
 
 def take_gradients_as_they_are(optimizer: keras.optimizers.Optimizer) -> None:

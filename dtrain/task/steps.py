@@ -10,8 +10,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from dtrain.task import gradients, randomness, seeds
+from dtrain.task import gradients, keras_internals, randomness, seeds
 from dtrain.task.logs import Returned, has_own_steps, named, unwrapped
+from dtrain.task.rehearsal import Rehearsed
 from dtrain.task.sums import Sums
 from dtrain.task.tensors import fresh
 
@@ -33,6 +34,7 @@ class Steps:
         evaluation_iterator: likewise; gives (batch, count), or None.
         global_batch: examples a step, over all replicas.
         jit_compile: compile each step by XLA.
+        rehearsed: what is known of the training step.
     """
 
     def __init__(
@@ -43,11 +45,14 @@ class Steps:
         train_iterator: Any,
         evaluation_iterator: Any | None,
         jit_compile: bool = False,
+        rehearsed: Rehearsed | None = None,
     ):
         if strategy.replicas > 1:
             gradients.install()  # ORDER: before anything is traced, an evaluation too
+            keras_internals.keep_losses_apart(model)
         self._model = model
         self._strategy = strategy
+        self._rehearsed = rehearsed or Rehearsed()
         self._global_batch = global_batch
         self._train_iterator = train_iterator
         self._evaluation_iterator: Any = evaluation_iterator
@@ -203,8 +208,9 @@ class Steps:
         """Run Keras' step on one replica, with the random draws of its rows of the batch."""
         context, replicas = tf.distribute.get_replica_context(), self._strategy.replicas
         rows = self._global_batch // replicas
-        part = randomness.part(context.replica_id_in_sync_group, replicas, rows)
-        with part, gradients.averaged(replicas, rows):
+        draws = self._rehearsed.draws
+        part = randomness.part(context.replica_id_in_sync_group, replicas, rows, draws)
+        with self._rehearsed.traced(), part, gradients.averaged(replicas, rows):
             return self._model.train_step(unwrapped(data))
 
     def _part(self, data: Any) -> dict[str, tf.Tensor]:

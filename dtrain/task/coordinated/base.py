@@ -17,6 +17,7 @@ from dtrain.task import gradients, pipeline, seeds
 from dtrain.task.coordinated.feed import Feed
 from dtrain.task.logs import unwrapped
 from dtrain.task.pipeline import Inputs
+from dtrain.task.rehearsal import rehearse
 from dtrain.task.steps import Steps
 from dtrain.task.sums import Sums
 from dtrain.task.tensors import fresh
@@ -42,7 +43,8 @@ class CoordinatedSteps(Steps):
     """
 
     def __init__(self, model: keras.Model, strategy: ParameterServer, inputs: Inputs):
-        super().__init__(model, strategy, inputs.global_batch, None, None)
+        rehearsed = rehearse(model, strategy, inputs)
+        super().__init__(model, strategy, inputs.global_batch, None, None, rehearsed=rehearsed)
         self._engine = strategy.engine
         self._coordinator = strategy.coordinator
         self._workers = strategy.workers

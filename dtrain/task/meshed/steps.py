@@ -16,6 +16,7 @@ from dtrain.task import pipeline
 from dtrain.task.logs import evaluates, unwrapped
 from dtrain.task.meshed.substitutes import substituted
 from dtrain.task.pipeline import Inputs
+from dtrain.task.rehearsal import Rehearsed
 from dtrain.task.steps import Steps
 from dtrain.task.sums import Sums
 
@@ -45,7 +46,8 @@ class MeshSteps(Steps):
             return iter(make(inputs, replicas=1, first_replica=0, local_replicas=1))
 
         held = None if inputs.validation is None else whole(pipeline.evaluation)
-        super().__init__(model, strategy, inputs.global_batch, whole(pipeline.training), held)
+        training, rehearsed = whole(pipeline.training), Rehearsed(inputs.seed)
+        super().__init__(model, strategy, inputs.global_batch, training, held, rehearsed=rehearsed)
         self._mesh = strategy
         if evaluates(model):
             self._check(next(whole(pipeline.training)))
@@ -84,7 +86,7 @@ class MeshSteps(Steps):
     @tf.function(autograph=False)
     def _step(self, data: Any, training: bool) -> tf.Tensor:
         step = self._model.train_step if training else self._model.test_step
-        with substituted(self._mesh.mesh):
+        with self._rehearsed.traced(), substituted(self._mesh.mesh):
             logs = self._logs(step(unwrapped(data)))
         # The values that a step returns are means over the whole batch.
         return self._row(logs, tf.nest.flatten(data)[0].shape[0], training)

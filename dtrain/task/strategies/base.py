@@ -15,9 +15,19 @@ from dtrain.cluster import Cluster, Task
 from dtrain.errors import UsageError
 from dtrain.task import gradients, pipeline
 from dtrain.task.pipeline import Inputs
+from dtrain.task.rehearsal import rehearse
 from dtrain.task.steps import Steps
 
 NONE = tf.VariableAggregation.NONE
+
+
+def dtype_of(created: dict[str, Any]) -> tf.DType:
+    """Return the type of a variable that is about to be made, which need not have been said."""
+    if created.get("dtype") is None:
+        value = created["initial_value"]
+        value = value() if callable(value) else value
+        return tf.convert_to_tensor(value).dtype
+    return tf.as_dtype(created["dtype"])
 
 
 def check_replicas(strategy: Strategy, config: DictConfig, planned: int) -> None:
@@ -55,6 +65,8 @@ class Strategy:
 
     #: Whether optimizers beside that of ``compile`` get the right gradients, and state, on it.
     several_optimizers = False
+    #: Whether a model may have variables of TensorFlow's own beside those of Keras.
+    plain_variables = True
     #: Whether one step begins when the one before has ended: a state may go from one to the next.
     in_turn = True
 
@@ -77,8 +89,9 @@ class Strategy:
     def scope(self) -> Iterator[None]:
         """Create model and metrics inside it.
 
-        Keras leaves every replica its own moving statistics. Then no single value could be saved,
-        and no run could go on as it was: here they are the mean over the replicas, everywhere.
+        Keras leaves every replica its own moving statistics, and a weight that a step assigns
+        itself, such as a codebook. Then no single value could be saved, and no run could go on as
+        it was: here they are the mean over the replicas, everywhere.
         """
         with self.engine.scope(), tf.variable_creator_scope(self._create):
             yield
@@ -88,8 +101,8 @@ class Strategy:
         return self.engine.scope()
 
     def _create(self, next_creator: Any, **kwargs: Any) -> Any:
-        own = kwargs.get("aggregation", NONE) == NONE and not kwargs.get("trainable")
-        if self.replicas > 1 and own and tf.as_dtype(kwargs["dtype"]).is_floating:
+        own = kwargs.get("aggregation", NONE) == NONE
+        if self.replicas > 1 and own and dtype_of(kwargs).is_floating:
             kwargs["aggregation"] = tf.VariableAggregation.MEAN
         return next_creator(**kwargs)
 
@@ -160,4 +173,5 @@ class Strategy:
             self.lay_out(pipeline.training, inputs),
             None if inputs.validation is None else self.lay_out(pipeline.evaluation, inputs),
             jit_compile,
+            rehearse(model, self, inputs),
         )

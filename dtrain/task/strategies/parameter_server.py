@@ -32,7 +32,7 @@ class ParameterServer(Strategy):
         backup_workers: of ``sync``: how many of the workers' gradients a step does without.
     """
 
-    in_turn = False
+    in_turn = plain_variables = False
 
     def __init__(
         self,
