@@ -213,3 +213,39 @@ def test_the_state_of_a_recurrence_is_saved() -> None:
     _, other = warm.call(recurring, 1, {"start": 3, "saved": forgotten})
     assert numbers == same != other
     assert all((expected[name] == again[name]).all() for name in expected)
+
+
+def plain_state(input_shape: Any, classes: int) -> Any:
+    """A model that keeps a number in a variable of TensorFlow's own."""
+    import keras
+    import tensorflow as tf
+
+    class Counting(keras.Model):
+        def __init__(self) -> None:
+            inputs = keras.Input(input_shape)
+            outputs = keras.layers.Dense(classes, activation="softmax")(inputs)
+            super().__init__(inputs, outputs, name="counting")
+            self.count = tf.Variable(0.0)
+
+        def train_step(self, data: Any) -> Any:
+            self.count.assign_add(1.0)
+            return super().train_step(data)
+
+    return Counting()
+
+
+@pytest.mark.task(devices=2)
+@pytest.mark.parametrize(("kind", "devices"), KINDS)
+def test_variables_of_tensorflow_are_saved_too(kind: str, devices: int) -> None:
+    from dtrain.task import state
+
+    config = settings(model={"_target_": "tests.test_state.plain_state"})
+    model, strategy, steps, _ = prepare(kind, devices, config)
+    steps.train(3)
+    saved = state.snapshot(model, strategy)
+    assert saved["model/counting/count"] == 3.0
+    steps.train(2)
+    assert state.snapshot(model, strategy)["model/counting/count"] == 5.0
+    state.restore(model, strategy, saved)
+    steps.train(1)
+    assert state.snapshot(model, strategy)["model/counting/count"] == 4.0

@@ -89,7 +89,15 @@ def rehearse(model: keras.Model, strategy: Strategy, inputs: Inputs) -> Rehearse
         positions = tf.range(count * 2 * rows, dtype=tf.int64)
         data = tuple(pipeline.take(inputs.train, positions))
         try:
-            return _Rehearsal(model, found, rows, data).run()
+            rehearsal = _Rehearsal(model, found, rows, data)
+            rehearsed = rehearsal.run()
+            if rehearsal.reduces and not strategy.in_turn:
+                raise UsageError(
+                    "model", type(model).__name__,
+                    "adds up over the replicas itself (all_reduce), and workers do not meet",
+                    "a strategy whose replicas meet in a step", "strategy=multiworker",
+                )  # fmt: skip
+            return rehearsed
         except Exception as error:
             if (refused := behind(error)) is not None:
                 raise refused from None
@@ -136,7 +144,8 @@ class _Rehearsal:
         self._watched = [*named.values(), *plain]
         self._state = [*self._copies.values(), *(variable for _, variable in plain)]
         self._pictures: list[str] = []  # names of the layers that have changed them
-        self._reduces = False  # the step itself adds something up over the replicas
+        #: Whether the step itself adds something up over the replicas.
+        self.reduces = False
 
     def run(self) -> Rehearsed:
         """Return what was found.
@@ -174,7 +183,7 @@ class _Rehearsal:
         self._put(left)
         for name, value, *each in zip(self._pictures, pictures, *changed, strict=True):
             _check_pictures(name, value.numpy(), np.concatenate([part.numpy() for part in each]))
-        if not self._reduces:
+        if not self.reduces:
             self._check(before, expected, found)
 
     def _values(self) -> list[tf.Tensor]:
@@ -257,7 +266,7 @@ class _Rehearsal:
         context, original = tf.distribute.ReplicaContext, tf.distribute.ReplicaContext.all_reduce
 
         def reduce(context: Any, *args: Any, **kwargs: Any) -> Any:
-            self._reduces = True
+            self.reduces = True
             return original(context, *args, **kwargs)
 
         for optimizer in found:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.zoo import codebook
 
 DATA = codebook.DATA
-REFUSED = {"hybrid": "cannot lay this model out"}
+REFUSED = {"hybrid": "cannot lay this model out", "ps": "adds up over the replicas itself"}
 
 
 def model(input_shape, classes):
