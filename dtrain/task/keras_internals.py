@@ -107,7 +107,7 @@ def keep_losses_apart(model: keras.Model) -> None:
 
 
 class _Apart:
-    """A list for each thread, of which Keras uses these methods."""
+    """A list for each thread, of which Keras, and :mod:`dtrain.task.remat`, use these methods."""
 
     def __init__(self) -> None:
         self._lists: dict[int, list[Any]] = {}
@@ -125,6 +125,9 @@ class _Apart:
 
     def __getitem__(self, index: Any) -> Any:
         return self._own()[index]
+
+    def __delitem__(self, index: Any) -> None:
+        del self._own()[index]
 
     def __len__(self) -> int:
         return len(self._own())
