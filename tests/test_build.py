@@ -341,3 +341,54 @@ def test_seeds_and_counters_begin_as_under_fit() -> None:
     assert (int(layer.calls), layer.seeds.state.numpy().tolist()) == (0, [3, 0])
     steps.train(2)
     assert (int(layer.calls), layer.seeds.state.numpy().tolist()) == (2, [3, 2])
+
+
+def stateful(input_shape: Any, classes: int, rows: int | None = 8) -> Any:
+    import keras
+
+    inputs = keras.Input(batch_shape=(rows, *input_shape))
+    hidden = keras.layers.GRU(3, stateful=True)(keras.layers.Reshape((-1, 1))(inputs))
+    return keras.Model(inputs, keras.layers.Dense(classes, activation="softmax")(hidden))
+
+
+def fixed(input_shape: Any, classes: int) -> Any:
+    """A model whose layers know how many examples a batch has."""
+    import keras
+
+    inputs = keras.Input(batch_shape=(8, *input_shape))
+    flat = keras.layers.Lambda(lambda x: keras.ops.reshape(x, (8, input_shape[0])))(inputs)
+    return keras.Model(inputs, keras.layers.Dense(classes, activation="softmax")(flat))
+
+
+def with_rows(model: str, held: int, batch: int = 8, **arguments: Any) -> Any:
+    config = settings(
+        model={"_target_": f"tests.test_build.{model}", **arguments},
+        trainer={"loss": "sparse_categorical_crossentropy", "metrics": [], "batch_size": batch},
+    )
+    config.dataset.validation_examples = held
+    return config
+
+
+@pytest.mark.task(devices=2)
+def test_a_state_of_a_batch_is_refused_where_it_is_not_that_of_fit() -> None:
+    from dtrain.errors import UsageError
+
+    for kind, devices, config, problem in (
+        ("Mirrored", 2, with_rows("stateful", 16), "strategy=one_device"),
+        ("OneDevice", 1, with_rows("stateful", 16, 16), "trainer.batch_size=8"),
+        ("OneDevice", 1, with_rows("stateful", 21), "their last batch has 5 examples and not 8"),
+    ):
+        with pytest.raises(UsageError, match=problem) as error:
+            prepare(kind, devices, config)
+        assert " is stateful" in str(error.value)
+
+
+@pytest.mark.task
+def test_models_of_batches_of_one_size_train() -> None:
+    import numpy as np
+
+    for model in ("stateful", "fixed"):
+        _, _, steps, _ = prepare("OneDevice", 1, with_rows(model, 16))
+        first = steps.results(steps.train(2))["loss"]
+        assert steps.results(steps.train(30))["loss"] < first, model
+        assert np.isfinite(steps.results(steps.evaluate(2, 0))["loss"])

@@ -379,18 +379,56 @@ def test_another_keras_is_refused() -> None:
         gradients.prepare(SimpleNamespace())
 
 
+@pytest.mark.task(devices=2)
+def test_losses_that_layers_add_are_those_of_a_replica() -> None:
+    """Replicas meet over what a layer assigns, and none takes in the losses of another."""
+    import keras
+    import numpy as np
+
+    from tests.test_steps import prepare, settings
+
+    found = {}
+    for kind, devices in (("OneDevice", 1), ("Mirrored", 2), ("CentralStorage", 2)):
+        keras.utils.clear_session()
+        config = settings(model={"_target_": "tests.test_gradients.adding"})
+        _, _, steps, _ = prepare(kind, devices, config)
+        found[kind] = [steps.results(steps.train(1))["loss"] for _ in range(3)]
+    for kind in ("Mirrored", "CentralStorage"):
+        np.testing.assert_allclose(found[kind], found["OneDevice"], rtol=1e-5, err_msg=kind)
+
+
+def adding(input_shape: Any, classes: int) -> Any:
+    import keras
+    from keras import ops
+
+    class Counts(keras.layers.Layer):
+        def build(self, shape: Any) -> None:
+            self.count = self.add_weight(shape=(), trainable=False, initializer="zeros")
+
+        def call(self, x: Any) -> Any:
+            self.count.assign(self.count + 1.0)
+            self.add_loss(ops.mean(x**2))
+            return x
+
+    inputs = keras.Input(input_shape)
+    hidden = keras.layers.Dense(4, activity_regularizer="l2")(Counts()(inputs))
+    return keras.Model(inputs, keras.layers.Dense(classes, activation="softmax")(hidden))
+
+
 @pytest.mark.task
-def test_a_keras_that_keeps_losses_elsewhere_is_refused() -> None:
+def test_a_keras_that_keeps_losses_in_another_way_is_refused() -> None:
     import keras
 
     from dtrain.errors import TrainingError
     from dtrain.task import keras_internals
 
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
     keras_internals.keep_losses_apart(model)
-    keras_internals.keep_losses_apart(model)  # of a second session: it is done already
-    model.layers[0]._losses = {}
-    with pytest.raises(TrainingError, match=r"keeps the losses of layers in a way .*one replica"):
+    keras_internals.keep_losses_apart(model)  # a second time changes nothing
+    model.layers[0].add_loss(1.0 * keras.ops.ones(()))
+    assert len(model.losses) == 1
+    object.__setattr__(model.layers[0], "_losses", ())
+    with pytest.raises(TrainingError, match="keeps losses that layers add"):
         keras_internals.keep_losses_apart(model)
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,7 @@ def looped(
     stopping: Callable[[], bool] = lambda: False,
     profile: tuple[int, int] | None = None,
     leads: bool = True,
+    share: Any = dict,
     **schedule: Any,
 ) -> Trained:
     """Make a loop of 2 epochs of 10 steps that saves nothing but the end."""
@@ -184,7 +186,7 @@ def looped(
         Default([]) if strategy is None else strategy,
         steps,
         plan,
-        Callbacks(list(callbacks), model, plan.epochs, plan.steps_per_epoch),
+        Callbacks(list(callbacks), model, plan.epochs, plan.steps_per_epoch, share),
         records,
         stopping,
         identity={"mark": 7},
@@ -1214,3 +1216,275 @@ def test_the_loss_that_is_shown_is_that_of_training(tmp_path: Path) -> None:
     during = [(r["step"], r["loss"], r["evaluated"]) for r in seen if r["evaluated"]]
     # Validation is told of too: a job that evaluates for long does not stand still.
     assert during == [(step, float(step), BATCH * part) for step in (10, 20) for part in (1, 2, 3)]
+
+
+# -- what callbacks make of the logs -------------------------------------------------------------
+
+
+def writing(values: Callable[[int, dict[str, Any]], dict[str, Any]]) -> Any:
+    """A callback that puts ``values`` into the logs of an epoch."""
+    import keras
+
+    class Writing(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            logs.update(values(epoch, logs))
+
+    return Writing()
+
+
+def events(trained: Trained, kind: str) -> list[Any]:
+    from dtrain import journal
+
+    return [e for e in journal.read(trained.folder / "journal.jsonl") if e["event"] == kind]
+
+
+@pytest.mark.task
+def test_what_a_callback_adds_to_the_logs_is_recorded(tmp_path: Path) -> None:
+    import numpy as np
+    import tensorflow as tf
+
+    steps, seen = Scripted(Clock()), recorder()
+
+    def values(epoch: int, logs: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "val_loss": logs["val_loss"] - 1,
+            "gap": np.float32(0.5 + epoch),
+            "val_gap": tf.constant(2),
+            "flag": True,
+            "loss": logs["loss"],
+        }
+
+    trained = looped(
+        tmp_path / "run", steps, callbacks=[writing(values), seen], validation_examples=4,
+        objective="gap",
+    )  # fmt: skip
+    trained.loop.run()
+    assert trained.points("gap") == {10: 0.5, 20: 1.5}
+    assert trained.points("val_gap") == {10: 2.0, 20: 2.0}
+    assert trained.points("flag") == {10: 1.0, 20: 1.0}
+    assert trained.points("val_loss") == {10: 99.0, 20: 99.0}
+    written = [e["metrics"] for e in events(trained, "metrics")]
+    assert sum("val_loss" in metrics for metrics in written) == 2, "one point an epoch"
+    assert trained.points("loss") == {5: 3.0, 10: 8.0, 15: 13.0, 20: 18.0}, "of the intervals"
+    assert trained.loop.logs == {
+        "loss": 15.5, "val_loss": 99.0, "gap": 1.5, "val_gap": 2.0, "flag": 1.0
+    }  # fmt: skip
+    assert trained.newest.meta["objective"] == 1.5
+    assert seen.seen[1][2]["gap"] == 0.5, "a later callback sees it"
+    assert events(trained, "notice") == []
+
+
+@pytest.mark.task
+def test_what_is_no_finite_number_is_noticed_once_and_not_recorded(tmp_path: Path) -> None:
+    values = {"text": "3", "nan": math.nan, "rows": [1.0, 2.0], "none": None, 7: 1.0, "loss": None}
+    seen = recorder()
+    trained = looped(
+        tmp_path / "run", Scripted(Clock()), callbacks=[writing(lambda *_: values), seen]
+    )
+    trained.loop.run()
+    [notice] = events(trained, "notice")
+    assert notice["message"] == (
+        "callbacks put into logs what is no finite number: 7, loss, nan, none, rows, text; "
+        "it is not recorded"
+    )
+    assert trained.loop.logs == {"loss": 15.5}, "what was measured stays"
+    assert seen.seen[1][2]["text"] == "3", "later callbacks see it, as under fit"
+    assert set().union(*(e["metrics"] for e in events(trained, "metrics"))) == {
+        "loss", "learning_rate", "examples_per_second", "epoch_examples", "examples"
+    }  # fmt: skip
+
+
+@pytest.mark.task
+@pytest.mark.parametrize(("every", "steps"), [(5, [5, 10, 15, 20]), (7, [7, 10, 14, 20])])
+def test_a_learning_rate_in_the_logs_makes_no_second_point(
+    tmp_path: Path, every: int, steps: list[int]
+) -> None:
+    import keras
+
+    # Keras' own: ReduceLROnPlateau reads the rate in a way that NumPy 2 warns of.
+    warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)
+    kinds = keras.callbacks
+    callbacks = [
+        kinds.LearningRateScheduler(lambda epoch: 0.1 / (epoch + 1)),
+        kinds.ReduceLROnPlateau("loss", patience=0, factor=0.5),
+    ]
+    trained = looped(tmp_path / "run", Scripted(Clock()), callbacks=callbacks, log_every=every)
+    trained.loop.run()
+    found = [e["step"] for e in events(trained, "metrics") if "learning_rate" in e["metrics"]]
+    assert found == steps
+    assert trained.points("learning_rate")[10] == pytest.approx(0.1)
+    assert trained.loop.logs["learning_rate"] == pytest.approx(0.05)
+
+
+@pytest.mark.task
+def test_later_callbacks_monitor_what_an_earlier_one_added(tmp_path: Path) -> None:
+    import keras
+
+    warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)
+    kinds = keras.callbacks
+    stopping = kinds.EarlyStopping("gap", patience=1, mode="min")
+    reducing = kinds.ReduceLROnPlateau("gap", patience=1, factor=0.5, mode="min")
+    gaps = [3.0, 2.0, 2.5, 2.6, 1.0]
+    added = writing(lambda epoch, _: {"gap": gaps[epoch]})
+    trained = looped(
+        tmp_path / "run", Scripted(Clock()), callbacks=[added, reducing, stopping], epochs=5
+    )
+    trained.loop.run()
+    assert trained.loop.step == 30
+    assert trained.points("gap") == {10: 3.0, 20: 2.0, 30: 2.5}
+
+
+@pytest.mark.task
+def test_a_resumed_run_knows_what_was_added(tmp_path: Path) -> None:
+    def run(first: bool, checkpoint: Any = None) -> Trained:
+        steps = Scripted(Clock(), start=0 if first else 10)
+        trained = looped(
+            tmp_path / "run", steps, callbacks=[writing(lambda e, _: {"gap": float(e)})],
+            checkpoint_epochs=1, epochs=1 if first else 2, objective="gap",
+        )  # fmt: skip
+        trained.loop.run(checkpoint)
+        return trained
+
+    first = run(True)
+    assert first.newest.meta["logs"]["gap"] == first.newest.meta["objective"] == 0.0
+    second = run(False, first.newest)
+    assert second.points("gap") == {10: 0.0, 20: 1.0}
+    assert len([e for e in events(second, "metrics") if "gap" in e["metrics"]]) == 2
+    assert second.newest.meta["objective"] == 1.0
+
+
+@pytest.mark.task
+def test_a_callback_that_raises_leaves_what_was_measured(tmp_path: Path) -> None:
+    import keras
+
+    class Raising(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            raise KeyError("mine")
+
+    callbacks = [writing(lambda *_: {"gap": 1.0}), Raising(), writing(lambda *_: {"late": 1.0})]
+    trained = looped(
+        tmp_path / "run", Scripted(Clock()), callbacks=callbacks, validation_examples=4
+    )
+    with pytest.raises(KeyError, match="mine"):
+        trained.loop.run()
+    assert (trained.points("val_loss"), trained.points("gap")) == ({10: 100.0}, {10: 1.0})
+    assert trained.points("late") == {}
+
+
+@pytest.mark.task
+def test_an_objective_that_no_epoch_has_is_noticed_once(tmp_path: Path) -> None:
+    trained = looped(
+        tmp_path / "run", Scripted(Clock()), objective="val_los", validation_examples=4,
+        validation_freq=2, epochs=4,
+    )  # fmt: skip
+    trained.loop.run()
+    [notice] = events(trained, "notice")
+    assert notice["message"] == (
+        "objective=val_los is not among the metrics of this run (loss, val_loss); no checkpoint "
+        "is kept as the best"
+    )
+
+
+@pytest.mark.task
+def test_all_tasks_have_the_numbers_of_the_chief(tmp_path: Path) -> None:
+    """The chief alone adds one, and of another each task has its own."""
+    import functools
+    import threading
+
+    from dtrain.task.callbacks import shared
+    from dtrain.task.strategies import Default
+
+    meet, said = threading.Barrier(2, timeout=60), [[0.0], [0.0]]
+
+    class Task(Default):
+        def __init__(self, index: int):
+            super().__init__([])
+            self.index = index
+
+        def agree(self, numbers: list[float]) -> list[float]:
+            said[self.index] = numbers
+            meet.wait()
+            total = [a + b for a, b in zip(*said, strict=True)]
+            meet.wait()
+            return total
+
+    def values(index: int) -> Any:
+        def of(epoch: int, logs: Any) -> dict[str, Any]:
+            alone = {"other": 1.0} if index else {"chief": 0.1 * epoch, "näme": 1e-300}
+            return {"seconds": 1.0 / (3 + index), "nan": math.nan, **alone}
+
+        return of
+
+    clock, found, seen = Clock(), [], [recorder(), recorder()]
+    for index in range(2):
+        strategy = Task(index)
+        found.append(looped(
+            tmp_path / str(index), Scripted(clock), tiny(), strategy, leads=index == 0,
+            callbacks=[writing(values(index)), seen[index]],
+            share=functools.partial(shared, strategy, index == 0),
+        ))  # fmt: skip
+    threads = [threading.Thread(target=each.loop.run) for each in found]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    ends = [[entry for entry in each.seen if entry[0] == "end"] for each in seen]
+    assert str(ends[0]) == str(ends[1]), "NaN is not equal to itself"
+    last = ends[1][-1][2]
+    assert (last["chief"], last["seconds"], last["näme"]) == (0.1, 1.0 / 3, 1e-300)
+    assert "other" not in last
+    assert found[0].points("chief") == {10: 0.0, 20: 0.1}
+
+
+@pytest.mark.task
+def test_callbacks_see_what_they_see_under_fit(tmp_path: Path) -> None:
+    """All hooks with their logs, of the same callback; the referee is Keras."""
+    import keras
+    import numpy as np
+
+    from tests.test_steps import in_order
+
+    class Noting(keras.callbacks.Callback):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list[Any] = []
+
+    def noting(name: str) -> Any:
+        def hook(self: Any, *given: Any, logs: Any = None) -> None:
+            *index, last = given if given else (None,)
+            if not isinstance(last, dict):
+                index, last = list(given), logs
+            self.seen.append((name, index, dict(last or {})))
+
+        return hook
+
+    kinds = ("begin", "end")
+    for name in (
+        *(f"on_train_{k}" for k in kinds), *(f"on_epoch_{k}" for k in kinds),
+        *(f"on_test_{k}" for k in kinds), *(f"on_train_batch_{k}" for k in kinds),
+        *(f"on_test_batch_{k}" for k in kinds),
+    ):  # fmt: skip
+        setattr(Noting, name, noting(name))
+
+    keras.utils.clear_session()
+    model, strategy, steps, splits = prepare("OneDevice", 1)
+    ours, theirs = Noting(), Noting()
+    looped(
+        tmp_path / "run", steps, model, strategy, callbacks=[ours], steps_per_epoch=6,
+        validation_examples=21,
+    ).loop.run()  # fmt: skip
+
+    keras.utils.clear_session()
+    other, *_ = prepare("OneDevice", 1)
+    x, y = in_order(splits.train, 12)
+    import tensorflow as tf
+
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
+    held = tf.data.Dataset.from_tensor_slices(splits.validation.take(np.arange(21))).batch(BATCH)
+    other.fit(
+        data, epochs=2, steps_per_epoch=6, validation_data=held, verbose=0, shuffle=False,
+        callbacks=[theirs],
+    )  # fmt: skip
+    assert [entry[:2] for entry in ours.seen] == [entry[:2] for entry in theirs.seen]
+    for (name, index, mine), (_, _, expected) in zip(ours.seen, theirs.seen, strict=True):
+        assert mine == pytest.approx(expected, rel=1e-5), (name, index)

@@ -152,7 +152,6 @@ def test_parts_of_a_batch_whose_size_is_not_known_in_the_graph() -> None:
         lambda x: keras.random.uniform(keras.ops.shape(x)[:1], seed=5),
         lambda x: keras.random.truncated_normal(tf.shape(x), seed=5),
         lambda x: keras.random.categorical(x[:, 0], 2, seed=5),
-        lambda x: keras.random.shuffle(x[:0], seed=5),
     ]
     x = batch(6)
     for index, draw in enumerate(draws):
@@ -190,16 +189,56 @@ def test_what_is_not_per_example_is_alike_on_all_replicas() -> None:
 
 
 @pytest.mark.task
-def test_a_shuffle_orders_the_examples_of_a_replica_by_the_keys_of_the_global_batch() -> None:
+def test_a_shuffle_of_examples_is_refused() -> None:
+    import keras
+
+    from dtrain.errors import UsageError
+    from dtrain.task.randomness import part
+
+    x = batch(4)
+    for draws in (None, [True]):
+        with part(1, 3, 4, draws), pytest.raises(UsageError, match=r"keras\.random\.shuffle"):
+            keras.random.shuffle(x, seed=5)
+    with part(1, 3, 4, [False]):  # as many columns, say
+        found = host(keras.random.shuffle(x, seed=5))
+    assert (found == host(keras.random.shuffle(x, seed=5))).all()
+
+
+@pytest.mark.task
+def test_a_draw_whose_size_follows_the_batch_has_a_row_an_example() -> None:
+    """And one that does not is alike on all replicas, though it has as many rows."""
     import keras
     import numpy as np
+    import tensorflow as tf
 
-    x = batch(12)
-    keys = host(keras.random.uniform((12,), seed=5))
-    found = parts(lambda own: keras.random.shuffle(own, seed=5), x, 3)
-    for replica, rows in enumerate(np.split(np.arange(12), 3)):
-        expected = x[rows][np.argsort(keys[rows])]
-        np.testing.assert_array_equal(found[replica], expected.astype(np.float64))
+    from dtrain.task.randomness import Record, part, per_example, watched
+
+    def draw(rows: int) -> list[Any]:
+        return [
+            host(keras.random.uniform((2,), seed=5)),
+            host(keras.random.uniform((rows, 3), seed=5)),
+            host(tf.random.stateless_normal([rows, 3], [5, 0], 1.0, 2.0)),
+            host(tf.random.stateless_uniform([2, 3], [5, 0])),
+            host(tf.random.stateless_uniform([rows], [5, 0], 0, 9, tf.int32)),
+            host(keras.random.randint((2,), 0, 1000, seed=5)),
+            host(keras.random.uniform((), seed=5)),
+        ]
+
+    records = [Record(), Record()]
+    for record, rows in zip(records, (8, 4), strict=True):
+        with watched(record):
+            whole = draw(8)
+            del record.names[:], record.sizes[:]
+            draw(rows)
+    draws = per_example(*records)
+    assert draws == (False, True, True, False, True, False, None)
+    assert per_example(records[0], Record()) is None
+    for replica in range(4):
+        with part(replica, 4, 2, draws):
+            found = draw(2)
+        for each, expected, own in zip(found, whole, draws, strict=True):
+            rows = expected[2 * replica : 2 * replica + 2] if own else expected
+            np.testing.assert_allclose(each, rows, 1e-6)
 
 
 @pytest.mark.task

@@ -22,6 +22,23 @@ def everything(input_shape: Any, classes: int) -> Any:
     return keras.Model(inputs, layers.Dense(classes, activation="softmax")(x))
 
 
+def recurrent(input_shape: Any, classes: int) -> Any:
+    """A model whose state goes on from batch to batch: Keras has it in no list of variables."""
+    import keras
+    from keras import layers
+
+    class Lazy(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = layers.Bidirectional(layers.LSTM(3, stateful=True))
+            self.last = layers.Dense(classes, activation="softmax")
+
+        def call(self, x: Any) -> Any:
+            return self.last(self.first(keras.ops.expand_dims(x, -1)))
+
+    return Lazy()
+
+
 STATEFUL = {
     "model": {"_target_": "tests.test_state.everything"},
     "optimizer": {"_target_": "keras.optimizers.Adam", "learning_rate": 0.01, "use_ema": True},
@@ -166,3 +183,69 @@ def test_sums_survive_as_arrays_and_json() -> None:
     assert (found.returned, found.examples) == ({"plain": 0.5}, 24)
     empty = unpack_sums("a", {}, json.loads(json.dumps(pack_sums(a=Sums())[1]))["a"])
     assert (empty.states, empty.returned, empty.examples) == ([], {}, 0)
+
+
+def recurring(start: int, saved: Any = None) -> tuple[Any, Any]:
+    """Return the state after 3 steps, and the numbers of those and of a validation."""
+    from dtrain.task import state
+
+    config = settings(
+        model={"_target_": "tests.test_state.recurrent"},
+        trainer={"loss": "sparse_categorical_crossentropy", "metrics": [], "batch_size": 8},
+    )
+    config.dataset.validation_examples = 16
+    model, strategy, steps, _ = prepare("OneDevice", 1, config, start=start)
+    if saved is not None:
+        state.restore(model, strategy, saved)
+    found = [steps.results(steps.train(1)) for _ in range(3)]
+    found.append(steps.results(steps.evaluate(2, 0)))
+    return state.snapshot(model, strategy), found
+
+
+def test_the_state_of_a_recurrence_is_saved() -> None:
+    saved, _ = warm.call(recurring, 1, {"start": 0})
+    states = [name for name in saved if "rnn_state" in name]
+    assert len(states) == 4, "of two layers, two each"
+    assert all(saved[name].shape == (8, 3) and saved[name].any() for name in states)
+    expected, numbers = warm.call(recurring, 1, {"start": 3, "saved": saved})
+    again, same = warm.call(recurring, 1, {"start": 3, "saved": saved})
+    forgotten = {k: v * (k not in states) for k, v in saved.items()}
+    _, other = warm.call(recurring, 1, {"start": 3, "saved": forgotten})
+    assert numbers == same != other
+    assert all((expected[name] == again[name]).all() for name in expected)
+
+
+def plain_state(input_shape: Any, classes: int) -> Any:
+    """A model that keeps a number in a variable of TensorFlow's own."""
+    import keras
+    import tensorflow as tf
+
+    class Counting(keras.Model):
+        def __init__(self) -> None:
+            inputs = keras.Input(input_shape)
+            outputs = keras.layers.Dense(classes, activation="softmax")(inputs)
+            super().__init__(inputs, outputs, name="counting")
+            self.count = tf.Variable(0.0)
+
+        def train_step(self, data: Any) -> Any:
+            self.count.assign_add(1.0)
+            return super().train_step(data)
+
+    return Counting()
+
+
+@pytest.mark.task(devices=2)
+@pytest.mark.parametrize(("kind", "devices"), KINDS)
+def test_variables_of_tensorflow_are_saved_too(kind: str, devices: int) -> None:
+    from dtrain.task import state
+
+    config = settings(model={"_target_": "tests.test_state.plain_state"})
+    model, strategy, steps, _ = prepare(kind, devices, config)
+    steps.train(3)
+    saved = state.snapshot(model, strategy)
+    assert saved["model/counting/count"] == 3.0
+    steps.train(2)
+    assert state.snapshot(model, strategy)["model/counting/count"] == 5.0
+    state.restore(model, strategy, saved)
+    steps.train(1)
+    assert state.snapshot(model, strategy)["model/counting/count"] == 4.0

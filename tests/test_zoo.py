@@ -47,7 +47,7 @@ CLOSE = 1e-5
 
 
 def configured(name: str, **trainer: Any) -> Any:
-    from tests.test_steps import settings
+    from tests.test_steps import BATCH, settings
 
     of = importlib.import_module(f"tests.zoo.{name}")
     given = getattr(of, "TRAINER", {"loss": "mse", "metrics": []})
@@ -55,7 +55,7 @@ def configured(name: str, **trainer: Any) -> Any:
         model={"_target_": f"tests.zoo.{name}.model"},
         dataset={"_target_": f"tests.zoo.data.{getattr(of, 'DATA', 'points')}"},
         optimizer={"_target_": "keras.optimizers.SGD", "learning_rate": 0.05, "momentum": 0.9},
-        trainer={**given, **trainer},
+        trainer={"batch_size": BATCH, **given, **trainer},
     )
 
 
@@ -286,7 +286,7 @@ def differences_from_fit(name: str) -> dict[str, tuple[Any, ...]]:
     if not other.compiled:
         given = {key: of.TRAINER[key] for key in ("loss", "metrics")}
         other.compile(keras.optimizers.SGD(0.05, momentum=0.9), **given)
-    seen = Seen(epochs)
+    seen = Seen(epochs, len(held[0]))
     data, validation = (
         tf.data.Dataset.from_tensor_slices(some if len(some) > 1 else some[0]).batch(BATCH)
         for some in (parts, held)
@@ -312,7 +312,7 @@ def differences_from_fit(name: str) -> dict[str, tuple[Any, ...]]:
 class Seen:
     """A callback of Keras that keeps what it is given after each batch."""
 
-    def __new__(cls, epochs: int) -> Any:
+    def __new__(cls, epochs: int, held: int) -> Any:
         import keras
 
         class Callback(keras.callbacks.Callback):
@@ -333,13 +333,12 @@ class Seen:
 
             def means(self, key: str) -> Any:
                 from tests.test_steps import BATCH
-                from tests.zoo.data import HELD
 
                 name, batches = key, self.train
                 sizes = [BATCH] * len(self.train[0])
                 if key.startswith("val_"):
                     name, batches = key[4:], self.test
-                    sizes = [BATCH] * (HELD // BATCH) + [HELD % BATCH]
+                    sizes = [BATCH] * (held // BATCH) + [held % BATCH] * bool(held % BATCH)
                 rows = [[np.ravel(logs[name])[0] for logs in epoch] for epoch in batches]
                 return np.average(np.asarray(rows, float), axis=1, weights=sizes)
 

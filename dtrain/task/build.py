@@ -15,7 +15,7 @@ from dtrain import callables, targets
 from dtrain.errors import UsageError
 from dtrain.sources import Splits
 from dtrain.targets import plain
-from dtrain.task import optimizers, pipeline
+from dtrain.task import keras_internals, optimizers, pipeline
 from dtrain.task.remat import rematerialize
 from dtrain.task.strategies import Strategy
 from dtrain.weights import weighted
@@ -96,12 +96,18 @@ def model(
                 "model._target_", config.model._target_, f"returned {type(built).__name__}",
                 "a function or class that makes a keras.Model", "model=cnn",
             )  # fmt: skip
+        rows = fixed_rows(built, config)
+        _check_state(built, rows, config, splits, strategy)
+        if rows is not None:
+            example = tuple(np.repeat(part, rows, axis=0) for part in example)
+            x, y, weight = keras.utils.unpack_x_y_sample_weight(example)
         predicted = None
         if _has_call(built):  # a class with a train_step of its own may do without
             with callables.blame("model", plain(config.model), config.model._target_):
                 predicted = _called(built, x)
         else:
             built.built = True  # as a call would say: its weights are counted, and saved at the end
+    _check_plain(built, strategy)
     rematerialize(built, config.hardware.remat)
     if not built.compiled:  # else it has a loss of its own
         _check_classes(predicted, config, splits)
@@ -130,19 +136,88 @@ def model(
 
 
 def _called(built: keras.Model, x: Any) -> Any:
-    """Return what the model makes of ``x``; seeds and counters are left where they were.
+    """Call a model, which makes the variables that it has not made, and leave its state alone.
 
-    Keras' fit makes no such call: what is drawn, and counted, afterwards is what it would be there.
+    Keras' fit makes no such call: what is drawn, counted and kept by hand begins with the first
+    step. What layers of a user's own keep has no value from before where this call makes it.
     """
-    before = [
-        (variable, np.asarray(tf.convert_to_tensor(variable.value)))
-        for variable in built.non_trainable_variables
-        if not tf.as_dtype(variable.dtype).is_floating
-    ]
+    plain = [(v, tf.identity(v)) for _, v in keras_internals.plain_variables(built)]
+    kept = [v for v in built.non_trainable_variables if not tf.as_dtype(v.dtype).is_floating]
+    kept += keras_internals.of_own_classes(built) if built.built else []
+    before = [(v, np.asarray(tf.convert_to_tensor(v.value))) for v in kept]
     predicted = built(x, training=False)
-    for variable, value in before:
+    for variable, value in [*before, *plain]:
         variable.assign(value)
+    for layer in _stateful(built):
+        if hasattr(layer, "reset_state"):
+            layer.reset_state()
     return predicted
+
+
+def _check_plain(built: keras.Model, strategy: Strategy) -> None:
+    """Refuse TensorFlow's own variables in a model where only those of Keras are looked after."""
+    plain = keras_internals.plain_variables(built)
+    if plain and not strategy.plain_variables:
+        raise UsageError(
+            "model", plain[0][0], "is a tf.Variable, which this strategy has no place for",
+            "self.add_weight(..., trainable=False), or another strategy", "strategy=mirrored",
+        )  # fmt: skip
+
+
+def fixed_rows(built: keras.Model, config: DictConfig) -> int | None:
+    """Return how many examples each batch of a model must have; None where any number will do.
+
+    A model of stateful layers that does not say has batches of ``trainer.batch_size``.
+    """
+    given = [tensor.shape[0] for tensor in _inputs(built) if tensor.shape]
+    found = next((rows for rows in given if rows is not None), None)
+    return int(config.trainer.batch_size) if found is None and _stateful(built) else found
+
+
+def _inputs(built: keras.Model) -> list[Any]:
+    try:
+        return list(built.inputs or ())  # of a Sequential that is not built it raises
+    except (AttributeError, ValueError):
+        return []
+
+
+def _stateful(built: keras.Model) -> list[keras.Layer]:
+    """Return the layers whose state goes on from batch to batch, row by row."""
+    return [each for each in keras_internals.layers(built) if getattr(each, "stateful", False)]
+
+
+def _check_state(
+    built: keras.Model, rows: int | None, config: DictConfig, splits: Splits, strategy: Strategy
+) -> None:
+    """Refuse a state that goes on from batch to batch where it cannot be that of Keras' fit.
+
+    Raises:
+        UsageError: it would be in parts, or batches have other sizes than it.
+    """
+    stateful = _stateful(built)
+    if not stateful:
+        return
+    name, batch, held = stateful[0].name, config.trainer.batch_size, len(splits.validation or ())
+    if strategy.replicas > 1 or not strategy.in_turn:
+        raise UsageError(
+            "model", name, "is stateful: its state is that of the rows of the last batch, of which "
+            "each replica or worker would have others",
+            "stateful=False, or a strategy of one replica", "strategy=one_device",
+        )  # fmt: skip
+    if batch != rows:
+        raise UsageError(
+            "trainer.batch_size", batch, f"{name} is stateful, and the model takes {rows} examples",
+            "as many as the model's inputs have", f"trainer.batch_size={rows}",
+        )  # fmt: skip
+    if held % batch:
+        raise UsageError(
+            "dataset", f"{held:,} validation examples",
+            f"{name} is stateful, and their last batch has {held % batch} examples and not "
+            f"{batch}; Keras' fit fails there as well",
+            f"a multiple of {batch} examples to validate on, or stateful=False",
+            "dataset.validation_examples=0" if "validation_examples" in config.dataset else
+            f"a split with {held - held % batch:,} validation examples",
+        )  # fmt: skip
 
 
 def _has_call(built: keras.Model) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -13,13 +15,19 @@ import numpy as np
 from dtrain import secrets, targets
 from dtrain.errors import CheckpointError, UsageError
 
+if TYPE_CHECKING:
+    from dtrain.task.strategies import Strategy
+
 _BATCH_HOOKS = (
     "on_train_batch_begin",
     "on_train_batch_end",
     "on_batch_begin",
     "on_batch_end",
 )
+_TEST_BATCH_HOOKS = ("on_test_batch_begin", "on_test_batch_end")
 
+#: Numbers that one agreement of the tasks about logs has, at least: another size is traced anew.
+_BLOCK = 1024
 
 #: Where callbacks of Keras' write, below the run folder: nothing of the run's own lies there.
 FOLDER = "callbacks"
@@ -67,6 +75,8 @@ class Callbacks:
         model: what they act on.
         epochs: of the run, for ``params``.
         steps_per_epoch: likewise.
+        share: returns the chief's numbers by name, given those of this task; each task calls it at
+            the same points.
     """
 
     def __init__(
@@ -75,21 +85,45 @@ class Callbacks:
         model: keras.Model,
         epochs: int,
         steps_per_epoch: int,
+        share: Callable[[dict[str, float]], dict[str, float]] = dict,
     ):
         self._callbacks = callbacks
+        self._behind = [_Behind(share) for _ in callbacks]
+        pairs = zip(callbacks, self._behind, strict=True)
         guard = [_Unchanged(callbacks)] if callbacks else []
         self.hooks = keras.callbacks.CallbackList(
-            [*guard, *callbacks, *guard],
-            model=model,
-            epochs=epochs,
-            steps=steps_per_epoch,
-            verbose=0,
-        )
+            [*guard, *(each for pair in pairs for each in pair), *guard],
+            model=model, epochs=epochs, steps=steps_per_epoch, verbose=0,
+        )  # fmt: skip
 
     @property
     def every_batch(self) -> bool:
         """Whether one of them wants to be called for each batch, which costs a call a step."""
         return any(_wants_batches(callback) for callback in self._callbacks)
+
+    @property
+    def every_test_batch(self) -> bool:
+        """Whether one of them wants to be called for each batch of a validation."""
+        return any(_has_own(callback, _TEST_BATCH_HOOKS) for callback in self._callbacks)
+
+    def added(self, logs: dict[str, float]) -> tuple[dict[str, float], list[str]]:
+        """Return what the callbacks made of ``logs`` in the last ``on_epoch_end``.
+
+        Args:
+            logs: that they were given.
+
+        Returns:
+            The finite numbers that they added or changed, by name, and the names of other values
+            that they added. Of one that has raised, and those behind it, there is nothing.
+        """
+        seen = [each.seen for each in self._behind if each.seen is not None]
+        last = seen[-1] if seen else {}
+        for each in self._behind:
+            each.seen = None
+        changed = {k: v for k, v in last.items() if k not in logs or _differ(v, logs[k])}
+        numbers = {k: n for k, v in changed.items() if (n := _number(k, v)) is not None}
+        found = {name: number for name, number in numbers.items() if math.isfinite(number)}
+        return found, sorted(str(name) for name in changed.keys() - found.keys())
 
     def state(self) -> tuple[dict[str, np.ndarray], list[Any]]:
         """Return the arrays and the JSON values of all of them."""
@@ -189,9 +223,74 @@ def _state(callback: keras.callbacks.Callback, values: dict[str, Any]) -> dict[s
 def _wants_batches(callback: keras.callbacks.Callback) -> bool:
     if isinstance(callback, keras.callbacks.ModelCheckpoint):
         return callback.save_freq != "epoch"
+    return _has_own(callback, _BATCH_HOOKS)
+
+
+def _has_own(callback: keras.callbacks.Callback, hooks: Sequence[str]) -> bool:
     base = keras.callbacks.Callback
     # A LambdaCallback has its hooks on the instance, as plain functions.
     return any(
         getattr(getattr(callback, hook), "__func__", None) is not getattr(base, hook)
-        for hook in _BATCH_HOOKS
+        for hook in hooks
     )
+
+
+class _Behind(keras.callbacks.Callback):
+    """Stands behind one callback, and sees what it has made of the logs of an epoch.
+
+    As Keras' ``History`` does behind all. The numbers are then those of the chief in all tasks: a
+    callback may measure seconds, or run in the chief alone, and a later one change the learning
+    rate by what it has found.
+
+    Args:
+        share: see :class:`Callbacks`.
+    """
+
+    def __init__(self, share: Callable[[dict[str, float]], dict[str, float]]):
+        super().__init__()
+        self._share = share
+        self.seen: dict[Any, Any] | None = None
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Keep a copy of ``logs``, with the chief's numbers."""
+        assert logs is not None
+        own = {k: n for k, v in logs.items() if (n := _number(k, v)) is not None}
+        agreed = self._share(own)
+        for name in own.keys() - agreed.keys():
+            del logs[name]
+        logs.update({k: v for k, v in agreed.items() if k not in own or _differ(v, own[k])})
+        self.seen = dict(logs)
+
+
+def shared(strategy: Strategy, is_chief: bool, numbers: dict[str, float]) -> dict[str, float]:
+    """Return the chief's ``numbers`` in each task; each must call it at the same point.
+
+    Args:
+        strategy: the tasks of which agree.
+        is_chief: whether this task is the chief.
+        numbers: by name.
+    """
+    data = json.dumps(numbers).encode() if is_chief else b""
+    size = int(strategy.agree([float(len(data))])[0])
+    room = -(-size // _BLOCK) * _BLOCK  # the others add zeros
+    agreed = strategy.agree([float(byte) for byte in data.ljust(room, b"\0")])
+    found: dict[str, float] = json.loads(bytes(int(byte) for byte in agreed[:size]))
+    return found
+
+
+def _number(name: Any, value: Any) -> float | None:
+    """Return one number as a float; None for whatever is none, or has no name."""
+    if not isinstance(name, str) or isinstance(value, str | bytes):
+        return None
+    try:
+        return float(value) if np.ndim(value) == 0 else None
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _differ(value: Any, other: Any) -> bool:
+    """Whether two values are not the same; two NaNs are."""
+    if value is other:
+        return False
+    a, b = _number("", value), _number("", other)
+    return a is None or b is None or not (a == b or (math.isnan(a) and math.isnan(b)))

@@ -118,6 +118,23 @@ def tried(step: Step | None, targets: list[Any]) -> Iterator[None]:
         _current.step, _current.targets = before
 
 
+@contextlib.contextmanager
+def of_another_batch(given: list[Any], own: list[Any]) -> Iterator[None]:
+    """Let tapes give, one after the other, the gradients ``given``; where there are none their own.
+
+    Args:
+        given: dense gradients for variables, used up.
+        own: filled in with those that tapes have given.
+    """
+    install()
+    before = getattr(_current, "other", None)
+    _current.other = given, own
+    try:
+        yield
+    finally:
+        _current.other = before
+
+
 def current() -> Step | None:
     """Return the step that is traced in this thread, None outside of one."""
     return getattr(_current, "step", None)
@@ -221,6 +238,8 @@ def install() -> None:
             found = original(self, target, sources, *args, **kwargs)
         finally:
             _current.inside = inside
+        if not inside and (other := getattr(_current, "other", None)) is not None:
+            return _exchanged(found, sources, *other)
         step = None if inside else current()
         if step is None or not (step.given is not None or tf.distribute.has_strategy()):
             return found
@@ -228,6 +247,15 @@ def install() -> None:
 
     gradient.by_dtrain = True  # type: ignore[attr-defined]
     tf.GradientTape.gradient = gradient
+
+
+def _exchanged(found: Any, sources: Any, given: list[Any], own: list[Any]) -> Any:
+    gradients, use = tf.nest.flatten(found), bool(given)
+    for i, source in enumerate(tf.nest.flatten(sources)):
+        if gradients[i] is not None and _is_variable(source):
+            gradients[i] = given.pop(0) if use else tf.convert_to_tensor(gradients[i])
+            own.append(gradients[i])
+    return tf.nest.pack_sequence_as(found, gradients)
 
 
 def _of_the_global_batch(found: Any, target: Any, sources: Any, step: Step) -> Any:

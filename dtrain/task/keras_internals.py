@@ -43,38 +43,96 @@ def layers(model: keras.Model) -> list[keras.Layer]:
     return list(model._flatten_layers())
 
 
-def keep_losses_apart(model: keras.Model) -> None:
-    """Let each replica of this process have the losses that layers add for itself.
+def of_own_classes(model: keras.Model) -> list[keras.Variable]:
+    """Return the variables of layers and models whose class is not Keras' own, seeds left out.
 
-    A layer keeps what ``add_loss`` and activity regularizers give it in a list. MirroredStrategy
-    traces the replicas in threads that take turns wherever they meet: in the middle of a forward
-    pass one would clear, and read, what another has added.
+    What Keras' own layers keep is known; these may keep anything.
+    """
+    found: dict[int, keras.Variable] = {}
+    for layer in layers(model):
+        if type(layer).__module__.partition(".")[0] == "keras":
+            continue
+        inner = {
+            id(v) for part in layer._flatten_layers(include_self=False) for v in part.variables
+        }
+        for variable in layer.variables:
+            if id(variable) not in inner and variable.dtype != "string":
+                found[id(variable)] = variable
+    return [v for v in found.values() if "seed_generator_state" not in v.name]
+
+
+def plain_variables(model: keras.Model) -> list[tuple[str, Any]]:
+    """Return TensorFlow's own variables among the attributes of layers, with their names.
+
+    Keras has them in no list: ``layer name/attribute``.
+    """
+    found: dict[int, tuple[str, Any]] = {}
+    for layer in layers(model):
+        if type(layer).__module__.partition(".")[0] == "keras":
+            continue
+        for name, value in sorted(vars(layer).items()):
+            if isinstance(value, tf.Variable | tf.distribute.DistributedValues):
+                found.setdefault(id(value), (f"{layer.name}/{name}", value))
+    return list(found.values())
+
+
+def states(model: keras.Model) -> list[keras.Variable]:
+    """Return what stateful recurrent layers carry on to the next batch, ``[batch, ...]`` each.
+
+    Keras has them among the variables of neither the layer nor the model.
+    """
+    found: dict[int, keras.Variable] = {}
+    for layer in layers(model):
+        if getattr(layer, "stateful", False):
+            for state in keras.tree.flatten(getattr(layer, "states", None)):
+                if isinstance(state, keras.Variable):
+                    found[id(state)] = state
+    known = {id(variable) for variable in model.variables}
+    return [state for key, state in found.items() if key not in known]
+
+
+def keep_losses_apart(model: keras.Model) -> None:
+    """Let each replica see the losses that it has added itself (``add_loss``, activities), alone.
+
+    Keras has one list of them in a layer. Replicas are traced in threads of their own that take
+    turns where they meet, as over a variable that a call assigns (batch normalization does), and
+    each would find the losses of those before it beside its own.
 
     Raises:
         TrainingError: this version of Keras keeps them in another way.
     """
     for layer in layers(model):
-        if isinstance(losses := getattr(layer, "_losses", None), _Losses):
-            continue
-        if losses is None or not isinstance(losses, list):
-            raise _unknown("keeps the losses of layers")
-        layer._losses = _Losses()
+        if not isinstance(getattr(layer, "_losses", None), list | _Apart):
+            raise _unknown("keeps losses that layers add")
+        if not isinstance(layer._losses, _Apart):
+            object.__setattr__(layer, "_losses", _Apart())
 
 
-class _Losses(threading.local):
-    """What Keras does with a list of losses, with a list for each thread."""
+class _Apart:
+    """A list for each thread, of which Keras, and :mod:`dtrain.task.remat`, use these methods."""
 
     def __init__(self) -> None:
-        self._own: list[Any] = []
+        self._lists: dict[int, list[Any]] = {}
 
-    def extend(self, losses: Any) -> None:
-        self._own.extend(losses)
+    def _own(self) -> list[Any]:
+        return self._lists.setdefault(threading.get_ident(), [])
+
+    def extend(self, losses: list[Any]) -> None:
+        """Add ``losses``."""
+        self._own().extend(losses)
 
     def clear(self) -> None:
-        self._own.clear()
+        """Forget all."""
+        self._own().clear()
 
-    def __getitem__(self, key: slice) -> list[Any]:
-        return self._own[key]
+    def __getitem__(self, index: Any) -> Any:
+        return self._own()[index]
+
+    def __delitem__(self, index: Any) -> None:
+        del self._own()[index]
+
+    def __len__(self) -> int:
+        return len(self._own())
 
 
 def mask(tensor: Any) -> Any:

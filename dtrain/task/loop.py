@@ -77,6 +77,7 @@ class Loop:
         self._train_seconds, self._train_examples = 0.0, 0
         self._interval_seconds = 0.0
         self._pending = False  # the epoch that has ended is to be evaluated
+        self._noticed: set[str] = set()  # names of logs that a notice was written of
         self._loss: float | None = None  # of the last call
         # What the tasks have agreed on for the next call; end: a callback ended the training.
         self._stop = self._end = self._save_now = False
@@ -239,8 +240,7 @@ class Loop:
             return
         epoch = (self.step - 1) // self._schedule.steps_per_epoch
         metrics = self._steps.results(self._interval)
-        if self._model.optimizer is not None:  # which a train_step of its own may do without
-            metrics["learning_rate"] = float(np.asarray(self._model.optimizer.learning_rate))
+        metrics.update(self._learning_rate())
         metrics["examples_per_second"] = self._interval.examples / self._interval_seconds
         metrics.update(self._steps.interval())
         self._records.point(self.step, epoch + 1, metrics)
@@ -256,17 +256,44 @@ class Loop:
         if not self._pending:
             seen = {"epoch_examples": self._epoch.examples, "examples": self.examples}
             self._records.point(self.step, epoch + 1, {k: float(n) for k, n in seen.items()})
+        validation: dict[str, float] = {}
         if self._schedule.validates(epoch):
-            found = self._validate(due)
-            validation = {f"val_{name}": value for name, value in found.items()}
-            self._records.point(self.step, epoch + 1, validation)
+            validation = {f"val_{name}": value for name, value in self._validate(due).items()}
             logs.update(validation)
         self._pending, self._epoch = False, Sums()
-        self.logs = logs
-        self._callbacks.hooks.on_epoch_end(epoch, logs)
+        # Callbacks of Keras add the learning rate, of which there is a point already.
+        written = self._learning_rate() if self._interval.examples == 0 else {}
+        try:
+            self._callbacks.hooks.on_epoch_end(epoch, logs)
+        finally:  # a callback that raises ends the run, and what was measured is written
+            added, ignored = self._callbacks.added(logs)
+            new = {k: v for k, v in added.items() if written.get(k) != v}
+            if validation or new:
+                self._records.point(self.step, epoch + 1, {**validation, **new})
+            self.logs = {**logs, **added}
+        self._notice(ignored, complete=bool(validation) or not self._schedule.validation_examples)
         self._records.epoch_ended(self.step, self._model)
         if due:
             self._save()
+
+    def _notice(self, ignored: list[str], complete: bool) -> None:
+        """Report, once each, what of the logs is not recorded, and an objective that is missing."""
+        objective = self._schedule.objective
+        if complete and objective not in self.logs and objective not in self._noticed:
+            self._noticed.add(objective)
+            known = ", ".join(sorted(self.logs))
+            message = f"objective={objective} is not among the metrics of this run ({known})"
+            self._records.event("notice", message=f"{message}; no checkpoint is kept as the best")
+        if new := sorted(set(ignored) - self._noticed):
+            self._noticed.update(new)
+            message = f"callbacks put into logs what is no finite number: {', '.join(new)}"
+            self._records.event("notice", message=f"{message}; it is not recorded")
+
+    def _learning_rate(self) -> dict[str, float]:
+        optimizer = self._model.optimizer
+        if optimizer is None:  # which a train_step of its own may do without
+            return {}
+        return {"learning_rate": float(np.asarray(optimizer.learning_rate))}
 
     def _validate(self, due: bool) -> dict[str, float]:
         # ORDER: taken before anything of the validation has happened, hooks included: a resumed
@@ -284,6 +311,7 @@ class Loop:
             sums = evaluate(
                 self._strategy, self._steps, self._schedule, self._records.keeps, self._stopping,
                 lambda done: self._report_progress(done.examples),
+                hooks if self._callbacks.every_test_batch else None,
             )  # fmt: skip
         if sums is None:
             self._saving.interrupt(self.step, taken)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import faulthandler
+import functools
 import multiprocessing
 import os
 import signal
@@ -32,7 +33,7 @@ from dtrain.task import (
     probe,
     sockets,
 )
-from dtrain.task.callbacks import Callbacks, made
+from dtrain.task.callbacks import Callbacks, made, shared
 from dtrain.task.logs import evaluates, named
 from dtrain.task.loop import Loop
 from dtrain.task.records import Records, Silence
@@ -161,7 +162,7 @@ def train(
         if journal is not None:
             journal.write("notice", message=f"{NO_VALIDATION} ({type(model).__name__})")
     strategy.gradient_reduction = config.trainer.gradient_reduction
-    replay = probe.replayed(model, splits, strategy)
+    replay = probe.replayed(model, splits, strategy, build.fixed_rows(model, config))
     told = across.notice(model, strategy, splits.train, config.trainer.batch_size)
     if told is not None and journal is not None:
         journal.write("notice", message=told)
@@ -183,6 +184,7 @@ def train(
         model,
         schedule.epochs,
         schedule.steps_per_epoch,
+        functools.partial(shared, strategy, journal is not None),
     )
     records = _records(rundir, config, journal, past)
     records.event("start", step=start, **derived(model, strategy, schedule, len(splits.train)))
@@ -243,8 +245,11 @@ def _records(
 
 
 def _check_objective(config: DictConfig, model: keras.Model, schedule: Schedule) -> None:
-    if build.has_own_step(model):
-        return  # it may return names that nobody can know before it ran
+    # What a step or a callback of the user's own gives a name to, nobody can know before it ran.
+    if build.has_own_step(model) or any(
+        not str(node.get("_target_")).startswith("keras.") for node in config.trainer.callbacks
+    ):
+        return
     known = [name for name, _ in named("", model.get_metrics_result())]
     if schedule.validation_examples:
         known += [f"val_{name}" for name in known]

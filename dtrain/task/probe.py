@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.sources import Source, Splits
-from dtrain.task import pipeline
+from dtrain.task import keras_internals, pipeline
 from dtrain.task.logs import evaluates, unwrapped
 from dtrain.task.replay import Replay
 from dtrain.task.strategies import Strategy
@@ -18,7 +18,9 @@ from dtrain.task.strategies import Strategy
 ROWS = 8
 
 
-def replayed(model: keras.Model, splits: Splits, strategy: Strategy) -> Replay | None:
+def replayed(
+    model: keras.Model, splits: Splits, strategy: Strategy, fixed: int | None = None
+) -> Replay | None:
     """Return the metrics of a user's own that steps and replicas are not known to add up for.
 
     The state of a metric is read and reset in each step, and the states of steps and replicas are
@@ -32,14 +34,15 @@ def replayed(model: keras.Model, splits: Splits, strategy: Strategy) -> Replay |
         model: built and compiled.
         splits: examples to try them on.
         strategy: it runs on; all its tasks find the same.
+        fixed: how many examples a batch must have; None where any number will do.
     """
     own = [metric for metric in _leaves(model) if not type(metric).__module__.startswith("keras.")]
     own = [metric for metric in own if metric.variables]
     if not own:
         return None
-    rows = min(ROWS, len(splits.train) // 2)
+    rows = fixed or min(ROWS, len(splits.train) // 2)
     adds = [False] * len(own)
-    if rows and evaluates(model):
+    if rows and 2 * rows <= len(splits.train) and evaluates(model):
         adds = _add_up(model, own, splits.train, rows)
     found = strategy.agree([float(not each) for each in adds])
     left = [metric for metric, number in zip(own, found, strict=True) if number > 0]
@@ -53,7 +56,8 @@ def _add_up(
     known = [v for metric in model.metrics for v in metric.variables]
     adds, telling = set(map(id, known)), set()
     with tf.device("CPU:0"):
-        before = [(v, tf.constant(v.numpy(), v.dtype)) for v in [*model.variables, *known]]
+        variables = [*model.variables, *keras_internals.states(model), *known]
+        before = [(v, tf.constant(v.numpy(), v.dtype)) for v in variables]
         fresh = {id(v): value for v, value in before if any(v is k for k in known)}
         first, second = (
             pipeline.take(source, tf.range(begin, begin + rows, dtype=tf.int64))

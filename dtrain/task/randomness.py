@@ -11,12 +11,12 @@ where they have 64 bits, on CPUs and under XLA, as tests verify; GPUs draw as CP
 documentation (``tf.random.stateless_uniform``). So a replica begins at a later counter. TPUs may
 use another generator; this pins Philox where there are several replicas, untried on a TPU.
 
-What is per example is told by the first dimension, a multiple of the rows of the batch; what is
-not, such as noise shared by a batch, is alike on all replicas. Noise that is shared all the same,
-such as on weights with that many rows, or where a replica has a single row, differs between the
-replicas. ``shuffle`` orders the examples of a replica among themselves, by the keys of the global
-batch. Draws that do not come from ``keras.random`` (and in Keras: those of
-``keras.layers.RandomElasticTransform``) stay as they are, alike on all replicas.
+What is per example is told by the first dimension: of a model with layers of other classes than
+Keras' own by whether it changes with the size of the batch (:mod:`dtrain.task.rehearsal`), else by
+whether it is a multiple of the rows of the batch. What is not, such as noise shared by a batch, is
+alike on all replicas. ``shuffle`` of examples is refused: a replica has its part of them alone.
+Draws that come neither from ``keras.random`` nor from the functions of ``tf.random`` in
+:data:`TENSORFLOW` stay as they are, alike on all replicas.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ import importlib
 import inspect
 import math
 import threading
-from collections.abc import Callable, Iterator
+import types
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from dtrain.errors import TrainingError
+from dtrain.errors import TrainingError, UsageError
 
 #: The module whose functions all of Keras looks up when it draws, and what they must look like.
 #: No public hook is on the way from a layer to its draw: seeds are made inside of layers.
@@ -55,13 +56,18 @@ PARAMETERS = {
     "_cast_seed": ["seed"],
 }
 
+#: Functions of ``tf.random`` that layers call themselves, as ``RandomElasticTransform`` does.
+TENSORFLOW = {"stateless_uniform": "uniform", "stateless_normal": "normal"}
+
 # MirroredStrategy traces each replica in a thread of its own, and they take turns.
 _current = threading.local()
 _installing = threading.Lock()
 
 
 @contextlib.contextmanager
-def part(replica: Any, replicas: int, rows: int) -> Iterator[None]:
+def part(
+    replica: Any, replicas: int, rows: int, draws: Sequence[bool | None] | None = None
+) -> Iterator[None]:
     """Make what is traced or run inside draw the rows of one replica of a global batch.
 
     It holds in this thread alone: enter it in the function that a strategy runs, not around it.
@@ -70,6 +76,8 @@ def part(replica: Any, replicas: int, rows: int) -> Iterator[None]:
         replica: which one, an int or an integer scalar tensor.
         replicas: how many equal parts the global batch has; with 1 Keras draws as ever.
         rows: how many examples one part has.
+        draws: of each draw, in their order, whether it has a row an example; where it is None, or
+            there are more, the first dimension tells.
 
     Raises:
         TrainingError: this version of Keras draws in another way.
@@ -79,11 +87,54 @@ def part(replica: Any, replicas: int, rows: int) -> Iterator[None]:
     known = tf.get_static_value(replica)
     index = tf.cast(replica, tf.int32) if known is None else int(known)
     before = getattr(_current, "part", None)
-    _current.part = _Part(index, replicas, rows) if replicas > 1 else None
+    _current.part = _Part(index, replicas, rows, iter(draws or ())) if replicas > 1 else None
     try:
         yield
     finally:
         _current.part = before
+
+
+@dataclasses.dataclass
+class Record:
+    """What was drawn, in its order.
+
+    Attributes:
+        names: of the functions.
+        sizes: the first dimension of each; None where it has none, or none that is known.
+    """
+
+    names: list[str] = dataclasses.field(default_factory=list)
+    sizes: list[int | None] = dataclasses.field(default_factory=list)
+
+
+def per_example(whole: Record, half: Record) -> tuple[bool | None, ...] | None:
+    """Say of each draw whether it has a row an example, for :func:`part`.
+
+    Args:
+        whole: what was drawn for a batch.
+        half: what was drawn for half of it.
+
+    Returns:
+        None where the draws are not the same.
+    """
+    if whole.names != half.names:
+        return None
+    return tuple(
+        {2 * b: True, b: False}.get(a) if a and b else None
+        for a, b in zip(whole.sizes, half.sizes, strict=True)
+    )
+
+
+@contextlib.contextmanager
+def watched(record: Record) -> Iterator[None]:
+    """Draw as ever what is traced or run inside, and fill ``record`` in."""
+    install()
+    before = getattr(_current, "record", None)
+    _current.record = record
+    try:
+        yield
+    finally:
+        _current.record = before
 
 
 def install(name: str = MODULE) -> None:
@@ -114,6 +165,9 @@ def install(name: str = MODULE) -> None:
         for function in PARAMETERS.keys() - {"draw_seed", "_cast_seed"}:  # used, not replaced
             setattr(module, function, _wrapped(module, function))
         module.drawn_by_dtrain = True
+        if name == MODULE:
+            for function, ours in TENSORFLOW.items():
+                setattr(tf.random, function, _wrapped_own(module, function, ours))
 
 
 def _wrapped(module: Any, name: str) -> Callable[..., Any]:
@@ -126,14 +180,71 @@ def _wrapped(module: Any, name: str) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:
-        now: _Part | None = getattr(_current, "part", None)
-        if now is None:
-            return original(*args, **kwargs)
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        return draw(_Draw(module, original, now), **bound.arguments)
+        return _drawn(name, module, original, draw, bound.arguments)
 
     return function
+
+
+def _wrapped_own(module: Any, name: str, of: str) -> Callable[..., Any]:
+    """Wrap a function of ``tf.random``, whose seed is drawn already, as that of Keras' ``of``."""
+    original = getattr(tf.random, name)
+    signature = inspect.signature(original)
+    fixed = types.SimpleNamespace(draw_seed=tf.convert_to_tensor, _cast_seed=lambda seed: seed)
+    names = {"mean": "mean", "stddev": "stddev", "minval": "minval", "maxval": "maxval"}
+
+    @functools.wraps(original)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
+        own = {ours: given[theirs] for ours, theirs in names.items() if theirs in given}
+        if own.get("maxval", 1) is None:
+            own["maxval"] = 1
+        own |= {"shape": given["shape"], "dtype": given["dtype"], "seed": given["seed"]}
+        draw = {"uniform": _uniform, "normal": _normal}[of]
+
+        def as_ever(**changed: Any) -> Any:
+            return original(**{**given, "shape": changed.get("shape", given["shape"])})
+
+        return _drawn(name, fixed, as_ever, draw, own)
+
+    return function
+
+
+def _drawn(
+    name: str, module: Any, original: Callable[..., Any], draw: Any, given: dict[str, Any]
+) -> Any:
+    """Draw as ``now`` has it: see :func:`part` and :func:`watched`."""
+    now: _Part | None = getattr(_current, "part", None)
+    record: Record | None = getattr(_current, "record", None)
+    if record is not None:
+        record.names.append(name)
+        record.sizes.append(_first(given))
+    if now is None and record is None:
+        return original(**given)
+    # What Keras calls to draw is part of this draw, and none of its own.
+    _current.part = _current.record = None
+    try:
+        if now is None:
+            return original(**given)
+        return draw(_Draw(module, original, now, next(now.draws, None)), **given)
+    finally:
+        _current.part, _current.record = now, record
+
+
+def _first(given: dict[str, Any]) -> int | None:
+    """Return the first dimension of a draw, None where it has none or it is not known."""
+    whole = next((given[key] for key in ("logits", "inputs", "x") if key in given), None)
+    shape = given.get("noise_shape")
+    if whole is not None:
+        sizes = _shape(tf.convert_to_tensor(whole))
+        if shape is not None:
+            sizes = [a if b is None else b for a, b in zip(sizes, _sizes(shape), strict=True)]
+    else:
+        sizes = _sizes(given["shape"])
+    return sizes[0] if sizes and _known(sizes[0]) else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,9 +254,12 @@ class _Part:
     replica: Any
     replicas: int
     rows: int
+    draws: Iterator[bool | None]
 
-    def place(self, first: Any) -> tuple[Any, Any]:
+    def place(self, first: Any, per_example: bool | None) -> tuple[Any, Any]:
         """Return which of how many pieces a draw with this first dimension is: (0, 1) if shared."""
+        if per_example is not None:
+            return (self.replica, self.replicas) if per_example else (0, 1)
         if _known(first):
             return (self.replica, self.replicas) if first % self.rows == 0 else (0, 1)
         own = tf.equal(first % self.rows, 0)
@@ -159,6 +273,11 @@ class _Draw:
     module: Any
     original: Callable[..., Any]
     part: _Part
+    per_example: bool | None
+
+    def place(self, first: Any) -> tuple[Any, Any]:
+        """Return which of how many pieces of the global batch's draw this is."""
+        return self.part.place(first, self.per_example)
 
     def rows(self, op: Callable[..., Any], sizes: list[Any], dtype: Any, seed: Any) -> tf.Tensor:
         """Draw this part's rows of what the Philox op ``op`` gives for the global batch."""
@@ -166,7 +285,7 @@ class _Draw:
         seed = self.module._cast_seed(self.module.draw_seed(seed))
         first, *rest = sizes
         width: Any = math.prod(size if _known(size) else tf.cast(size, tf.int64) for size in rest)
-        index, pieces = self.part.place(first)
+        index, pieces = self.place(first)
         begin = index * first
         group = 2 if dtype.size == 8 else 4  # elements that are made from one counter
         # XLA makes normal numbers of pairs of rows, or of columns where the number of rows is odd.
@@ -233,10 +352,16 @@ def _normal(draw: _Draw, **given: Any) -> Any:
 
 def _shuffle(draw: _Draw, x: Any, axis: int, seed: Any) -> Any:
     x = tf.convert_to_tensor(x)
-    if axis not in (0, -x.shape.rank):
-        return draw.original(x, axis, seed)
-    keys = draw.rows(tf.raw_ops.StatelessRandomUniformV2, _shape(x)[:1], tf.float32, seed)
-    return tf.gather(x, tf.argsort(keys))
+    if axis in (0, -x.shape.rank):
+        _, pieces = draw.place(_shape(x)[0])
+        if not _known(pieces) or pieces > 1:
+            raise UsageError(
+                "model", "keras.random.shuffle",
+                "orders the examples of a batch, and each replica has its part of them alone; "
+                "keras.layers.MixUp and CutMix call it",
+                "a model without it, or one replica", "strategy=one_device",
+            )  # fmt: skip
+    return draw.original(x, axis, seed)
 
 
 def _whole(draw: _Draw, **given: Any) -> Any:
@@ -246,7 +371,7 @@ def _whole(draw: _Draw, **given: Any) -> Any:
     """
     logits = given.get("logits")
     sizes = _sizes(given["shape"]) if logits is None else _shape(tf.convert_to_tensor(logits))
-    index, pieces = draw.part.place(sizes[0]) if sizes else (0, 1)
+    index, pieces = draw.place(sizes[0]) if sizes else (0, 1)
     if _known(pieces) and pieces == 1:
         return draw.original(**given)
 

@@ -10,22 +10,49 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.errors import CheckpointError
-from dtrain.task import optimizers
+from dtrain.task import keras_internals, optimizers
 from dtrain.task.gradients import updating
 from dtrain.task.strategies import Strategy
 from dtrain.task.sums import Sums
 
 
-def variables(model: keras.Model) -> dict[str, keras.Variable]:
+class _Plain:
+    """A variable of TensorFlow's own, as those of Keras are used here.
+
+    Args:
+        path: its name.
+        variable: the variable.
+    """
+
+    def __init__(self, path: str, variable: Any):
+        self.path = path
+        self._variable = variable
+        self.shape = variable.shape
+
+    @property
+    def value(self) -> tf.Tensor:
+        """What it holds."""
+        return tf.convert_to_tensor(self._variable)
+
+    def assign(self, value: Any) -> None:
+        """Set it."""
+        self._variable.assign(value)
+
+
+def variables(model: keras.Model) -> dict[str, Any]:
     """Name every variable of the model and its optimizers by path, the same in every process.
 
-    Weights, normalisation statistics, seed generators, optimizer slots and iterations, loss scale
-    and moving averages: of ``compile``'s optimizer under ``optimizer/``, of any other under
-    ``optimizer/PATH/`` (:func:`dtrain.task.optimizers.named`), and so of those inside of one.
-    Metric variables are not among them: :class:`Sums` holds their state.
+    Weights, normalisation statistics, seed generators, states of stateful layers, TensorFlow's own
+    variables in layers, optimizer slots and iterations, loss scale and moving averages: of
+    ``compile``'s optimizer under ``optimizer/``, of any other under ``optimizer/PATH/``
+    (:func:`dtrain.task.optimizers.named`), and so of those inside of one. Metric variables are not
+    among them: :class:`Sums` holds their state.
     """
-    named: dict[str, keras.Variable] = {}
-    groups = [("model", model.variables)]
+    named: dict[str, Any] = {}
+    plain = [_Plain(path, each) for path, each in keras_internals.plain_variables(model)]
+    groups: list[tuple[str, list[Any]]] = [
+        ("model", [*model.variables, *keras_internals.states(model), *plain])
+    ]
     for path, optimizer in optimizers.named(model).items():
         prefix = path if path == "optimizer" else f"optimizer/{path}"
         if path == "optimizer" or optimizer.built:

@@ -11,6 +11,7 @@ import tensorflow as tf
 from dtrain.sources import Source
 from dtrain.task import pipeline
 from dtrain.task.pipeline import Inputs
+from dtrain.task.rehearsal import rehearse
 from dtrain.task.steps import Steps, flat
 from dtrain.task.sums import Sums
 
@@ -36,7 +37,8 @@ class StaticSteps(Steps):
     def __init__(self, model: keras.Model, strategy: Strategy, inputs: Inputs):
         held, replicas = inputs.validation, strategy.replicas
         training = strategy.lay_out(pipeline.training, inputs)
-        super().__init__(model, strategy, inputs, training, None)
+        rehearsed = rehearse(model, strategy, inputs)
+        super().__init__(model, strategy, inputs, training, None, rehearsed=rehearsed)
         self._ends: list[tuple[Any, int]] = []  # (iterator, examples) of the steps of the rest
         if held is None:
             return

@@ -14,6 +14,7 @@ import tensorflow as tf
 from dtrain.task import gradients, keras_internals, randomness, seeds
 from dtrain.task.logs import Returned, add_up_losses, has_own_steps, is_loss, named, unwrapped
 from dtrain.task.pipeline import Inputs
+from dtrain.task.rehearsal import Rehearsed
 from dtrain.task.replay import Replay
 from dtrain.task.sums import Sums
 from dtrain.task.tensors import fresh
@@ -37,6 +38,7 @@ class Steps:
         evaluation_iterator: likewise; gives (batch, count), or None.
         jit_compile: compile each step by XLA.
         replay: the metrics whose states do not add up, if there are any.
+        rehearsed: what is known of the training step.
 
     Raises:
         UsageError: what one of those metrics is given cannot be recorded.
@@ -51,12 +53,14 @@ class Steps:
         evaluation_iterator: Any | None,
         jit_compile: bool = False,
         replay: Replay | None = None,
+        rehearsed: Rehearsed | None = None,
     ):
         if strategy.replicas > 1:
             gradients.install()  # ORDER: before anything is traced, an evaluation too
             keras_internals.keep_losses_apart(model)
         self._model = model
         self._strategy = strategy
+        self._rehearsed = rehearsed or Rehearsed()
         self._global_batch = inputs.global_batch
         self._evaluation_batch = inputs.evaluation_batch
         self._evaluates = inputs.validation is not None
@@ -274,8 +278,10 @@ class Steps:
         """Run Keras' step on one replica, with the random draws of its rows of the batch."""
         context, replicas = tf.distribute.get_replica_context(), self._strategy.replicas
         rows = self._global_batch // replicas
-        part = randomness.part(context.replica_id_in_sync_group, replicas, rows)
-        with part, gradients.averaged(replicas, rows, self._summed):
+        draws = self._rehearsed.draws
+        part = randomness.part(context.replica_id_in_sync_group, replicas, rows, draws)
+        averaged = gradients.averaged(replicas, rows, self._summed)
+        with self._rehearsed.traced(), part, averaged:
             return self._recorded(self._model.train_step, data, rows, training=True)
 
     def _test_part(self, data: Any) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import keras
+
 from dtrain.task.schedule import Schedule
 from dtrain.task.steps import Steps
 from dtrain.task.strategies import Strategy
@@ -21,6 +23,7 @@ def evaluate(
     leads: bool,
     stopping: Callable[[], bool],
     report: Callable[[Sums], None],
+    hooks: keras.callbacks.CallbackList | None = None,
 ) -> Sums | None:
     """Evaluate every validation example once.
 
@@ -31,22 +34,31 @@ def evaluate(
         leads: whether this task says how many steps a call has.
         stopping: says whether this task was asked to stop.
         report: called with what was evaluated so far.
+        hooks: of callbacks that are called for each step, with the numbers of its first and last
+            batch as Keras' ``steps_per_execution`` has it; None where none is.
 
     Returns:
         The sums; None where any task was asked to stop before the last call.
     """
     full, rest = divmod(schedule.validation_examples, steps.evaluation_examples)
+    batches = -(-schedule.validation_examples // schedule.global_batch)
+    a_step = steps.evaluation_examples // schedule.global_batch
     sums, done, count = Sums(), 0, 1
     while done < full + bool(rest):
         agreed, stop = strategy.agree([count if leads else 0, stopping()])
         if stop:
             return None
         now = min(int(agreed), full - done)  # 0: only the rest is left
+        if hooks is not None:
+            hooks.on_test_batch_begin(done * a_step)
         begin = time.perf_counter()
         sums.add(steps.evaluate(now, 0 if now else rest))
         seconds = (time.perf_counter() - begin) / max(1, now)
         done += max(1, now)
-        count = min(max(1, int(CALL_SECONDS / max(seconds, 1e-3))), steps.max_steps)
+        if hooks is None:
+            count = min(max(1, int(CALL_SECONDS / max(seconds, 1e-3))), steps.max_steps)
+        else:
+            hooks.on_test_batch_end(min(done * a_step, batches) - 1, steps.results(sums))
         if now:
             report(sums)
     return sums

@@ -16,6 +16,7 @@ from dtrain.errors import UsageError
 from dtrain.task import gradients, pipeline, seeds
 from dtrain.task.coordinated.feed import Feed
 from dtrain.task.pipeline import Inputs
+from dtrain.task.rehearsal import rehearse
 from dtrain.task.replay import Replay
 from dtrain.task.steps import Steps
 from dtrain.task.sums import Sums
@@ -49,7 +50,8 @@ class CoordinatedSteps(Steps):
         inputs: Inputs,
         replay: Replay | None = None,
     ):
-        super().__init__(model, strategy, inputs, None, None, replay=replay)
+        rehearsed = rehearse(model, strategy, inputs)
+        super().__init__(model, strategy, inputs, None, None, replay=replay, rehearsed=rehearsed)
         self._engine = strategy.engine
         self._coordinator = strategy.coordinator
         self._workers = strategy.workers

@@ -90,7 +90,9 @@ class SynchronousSteps(CoordinatedSteps):
         data = self._feed.load(*arguments)
 
         def replica() -> Any:
-            with randomness.part(arguments[1], self._workers, self._rows):
+            draws = self._rehearsed.draws
+            part = randomness.part(arguments[1], self._workers, self._rows, draws)
+            with self._rehearsed.traced(), part:
                 gradients, others, vector = self._pure(data, True, self._workers)
             self._split = _Split(self._model, gradients, others)
             account = tf.cast(worker_index(), tf.float64)[None]

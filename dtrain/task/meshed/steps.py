@@ -16,6 +16,7 @@ from dtrain.task import pipeline
 from dtrain.task.logs import evaluates, unwrapped
 from dtrain.task.meshed.substitutes import substituted
 from dtrain.task.pipeline import Inputs
+from dtrain.task.rehearsal import Rehearsed
 from dtrain.task.replay import Replay
 from dtrain.task.steps import Steps
 from dtrain.task.sums import Sums
@@ -50,7 +51,10 @@ class MeshSteps(Steps):
             return iter(make(inputs, replicas=1, first_replica=0, local_replicas=1))
 
         held = None if inputs.validation is None else whole(pipeline.evaluation)
-        super().__init__(model, strategy, inputs, whole(pipeline.training), held, replay=replay)
+        training, rehearsed = whole(pipeline.training), Rehearsed(inputs.seed)
+        super().__init__(
+            model, strategy, inputs, training, held, replay=replay, rehearsed=rehearsed
+        )
         self._mesh = strategy
         self.learn()
         if evaluates(model):
@@ -94,7 +98,7 @@ class MeshSteps(Steps):
     def _step(self, data: Any, training: bool, recorded: bool) -> tf.Tensor:
         step = self._model.train_step if training else self._model.test_step
         rows = tf.nest.flatten(data)[0].shape[0]
-        with substituted(self._mesh.mesh):
+        with self._rehearsed.traced(), substituted(self._mesh.mesh):
             if recorded:
                 returned, given = self._recorded(step, data, rows, training)
             else:
@@ -112,7 +116,7 @@ class MeshSteps(Steps):
 
     def _traced(self, data: Any, training: bool) -> None:
         step = self._model.train_step if training else self._model.test_step
-        with substituted(self._mesh.mesh):
+        with self._rehearsed.traced(), substituted(self._mesh.mesh):
             self._recorded(step, data, tf.nest.flatten(data)[0].shape[0], training)
 
     def _check(self, batch: Any) -> None:

@@ -16,6 +16,7 @@ from dtrain.cluster import Cluster, Task
 from dtrain.errors import UsageError
 from dtrain.task import gradients, pipeline
 from dtrain.task.pipeline import Inputs
+from dtrain.task.rehearsal import rehearse
 from dtrain.task.replay import Replay
 from dtrain.task.steps import Steps
 
@@ -23,6 +24,15 @@ from dtrain.task.steps import Steps
 #: several kinds may round otherwise.
 COPIES = 1e-6
 NONE = tf.VariableAggregation.NONE
+
+
+def dtype_of(created: dict[str, Any]) -> tf.DType:
+    """Return the type of a variable that is about to be made, which need not have been said."""
+    if created.get("dtype") is None:
+        value = created["initial_value"]
+        value = value() if callable(value) else value
+        return tf.convert_to_tensor(value).dtype
+    return tf.as_dtype(created["dtype"])
 
 
 def check_replicas(strategy: Strategy, config: DictConfig, planned: int) -> None:
@@ -86,6 +96,10 @@ class Strategy:
     several_optimizers = False
     #: ``mean``, or ``sum`` where the losses of replicas are parts of that of the global batch.
     gradient_reduction = "mean"
+    #: Whether a model may have variables of TensorFlow's own beside those of Keras.
+    plain_variables = True
+    #: Whether one step begins when the one before has ended: a state may go from one to the next.
+    in_turn = True
 
     def __init__(self, engine: tf.distribute.Strategy):
         self.engine = engine
@@ -111,8 +125,9 @@ class Strategy:
     def scope(self) -> Iterator[None]:
         """Create model and metrics inside it.
 
-        Keras leaves every replica its own moving statistics. Then no single value could be saved,
-        and no run could go on as it was: here they are the mean over the replicas, everywhere.
+        Keras leaves every replica its own moving statistics, and a weight that a step assigns
+        itself, such as a codebook. Then no single value could be saved, and no run could go on as
+        it was: here they are the mean over the replicas, everywhere.
         """
         with self.engine.scope(), tf.variable_creator_scope(self._create):
             yield
@@ -122,8 +137,8 @@ class Strategy:
         return self.engine.scope()
 
     def _create(self, next_creator: Any, **kwargs: Any) -> Any:
-        own = kwargs.get("aggregation", NONE) == NONE and not kwargs.get("trainable")
-        if self.replicas > 1 and own and tf.as_dtype(kwargs["dtype"]).is_floating:
+        own = kwargs.get("aggregation", NONE) == NONE
+        if self.replicas > 1 and own and dtype_of(kwargs).is_floating:
             kwargs["aggregation"] = tf.VariableAggregation.MEAN
         return next_creator(**kwargs)
 
@@ -229,6 +244,7 @@ class Strategy:
             None if inputs.validation is None else self.lay_out(pipeline.evaluation, inputs),
             jit_compile,
             replay,
+            rehearse(model, self, inputs),
         )
         steps.learn()
         return steps

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from dtrain.task.strategies.base import NONE, Strategy
+from dtrain.task.strategies.base import NONE, Strategy, dtype_of
 
 
 class CentralStorage(Strategy):
@@ -38,12 +38,9 @@ class CentralStorage(Strategy):
         ):
             copies = [next_creator(**kwargs) for _ in range(self.replicas)]
             return ReplicaLocal([getattr(copy, "_v", copy) for copy in copies])
-        whole = not tf.as_dtype(kwargs["dtype"]).is_floating
+        whole = not dtype_of(kwargs).is_floating
         if whole and kwargs.get("aggregation", NONE) == NONE:  # seeds and counters
             kwargs["aggregation"] = tf.VariableAggregation.ONLY_FIRST_REPLICA
-        elif kwargs.get("trainable") and kwargs.get("aggregation", NONE) == NONE:
-            # A train_step that assigns weights itself does so alike on all replicas.
-            kwargs["aggregation"] = tf.VariableAggregation.MEAN
         return super()._create(next_creator, **kwargs)
 
 

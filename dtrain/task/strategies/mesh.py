@@ -33,6 +33,8 @@ class Mesh(Strategy):
         rules: which variables are split, and how (:mod:`dtrain.task.layouts`).
     """
 
+    plain_variables = False
+
     def __init__(self, devices: list[str], cluster: Cluster, rules: Any):
         # ORDER: before DTensor compiles anything. It would combine the reductions of a graph, and
         # then sort all operations by their inputs alone: a variable that is written and read in one

@@ -33,6 +33,8 @@ class ParameterServer(Strategy):
         backup_workers: of ``sync``: how many of the workers' gradients a step does without.
     """
 
+    in_turn = plain_variables = False
+
     def __init__(
         self,
         cluster: Cluster,

@@ -1,0 +1,139 @@
+"""What a training step keeps by hand is right on several replicas, or refused before training."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from tests.test_steps import prepare, settings
+
+#: What a layer keeps, and whether several replicas keep the same: the mean of theirs.
+KEPT = {
+    "mean": True, "steps": True, "whole steps": True, "plain": True, "spread": True, "draws": True,
+    "examples": False, "whole examples": False, "maximum": False, "variance": False, "rare": False,
+}  # fmt: skip
+
+
+def model(input_shape: Any, classes: int, kept: str) -> Any:
+    import keras
+    import tensorflow as tf
+    from keras import ops
+
+    class Keeps(keras.layers.Layer):
+        def build(self, shape: Any) -> None:
+            self.seeds = keras.random.SeedGenerator(7)
+            if kept == "plain":
+                self.state = tf.Variable(tf.zeros([4]), trainable=False)
+            else:
+                dtype = "int64" if kept.startswith(("whole", "rare")) else "float32"
+                self.state = self.add_weight(
+                    shape=[4], dtype=dtype, trainable=False, initializer="zeros", name="state"
+                )
+
+        def drawn(self, shape: Any) -> Any:
+            own = keras.random.normal(shape, seed=self.seeds)
+            return ops.mean(own, 0) + keras.random.uniform([4], seed=self.seeds)
+
+        def following(self, x: Any) -> Any:
+            """Return the next state, of ``x [b, 4]``."""
+            old, rows = ops.convert_to_tensor(self.state), ops.cast(ops.shape(x)[0], "float32")
+            mean, one = ops.mean(x, 0), ops.ones([4])
+            return {
+                "mean": lambda: 0.9 * old + 0.1 * mean,
+                "plain": lambda: 0.9 * old + 0.1 * mean,
+                "steps": lambda: old + one,
+                "whole steps": lambda: old + ops.cast(one, "int64"),
+                "spread": lambda: 0.9 * old + 0.1 * ops.mean(ops.abs(x - old), 0),
+                "draws": lambda: old + self.drawn(ops.shape(x)),
+                "examples": lambda: old + rows * one,
+                "whole examples": lambda: old + ops.cast(rows * one, "int64"),
+                "maximum": lambda: ops.maximum(old, ops.max(x, 0)),
+                "variance": lambda: 0.9 * old + 0.1 * ops.var(x, 0),
+                "rare": lambda: old + ops.cast(ops.sum(ops.cast(x > 1.8, "float32"), 0), "int64"),
+            }[kept]()  # fmt: skip
+
+        def call(self, x: Any, training: bool = False) -> Any:
+            if training:
+                self.state.assign(self.following(x))
+            return x - 0.01 * ops.cast(ops.convert_to_tensor(self.state), x.dtype)
+
+    inputs = keras.Input(input_shape)
+    hidden = Keeps(name="keeps")(inputs)
+    return keras.Model(inputs, keras.layers.Dense(classes, activation="softmax")(hidden))
+
+
+def trained(kept: str, strategy: Any) -> tuple[list[float], dict[str, Any]]:
+    """Return the losses of some steps, and what is left."""
+    import keras
+
+    from dtrain.task import state
+
+    keras.utils.clear_session()
+    config = settings(model={"_target_": "tests.test_rehearsal.model", "kept": kept})
+    made, _, steps, _ = prepare("", 0, config, strategy=strategy)
+    losses = [steps.results(steps.train(1))["loss"] for _ in range(5)]
+    return losses, state.snapshot(made, strategy)
+
+
+@pytest.mark.task(devices=4)
+def test_what_is_kept_is_that_of_one_device_or_refused() -> None:
+    import numpy as np
+
+    from dtrain.errors import UsageError
+    from dtrain.task.strategies import CentralStorage, Mirrored, OneDevice
+
+    one = OneDevice(["CPU:0"])
+    several = [Mirrored([f"CPU:{i}" for i in range(4)]), CentralStorage(["CPU:0", "CPU:1"])]
+    for kept, right in KEPT.items():
+        losses, left = trained(kept, one)
+        assert np.abs(left["model/keeps/state"]).max() > 0, kept
+        for strategy in several:
+            if not right:
+                with pytest.raises(UsageError, match="model=keeps/state: the training step"):
+                    trained(kept, strategy)
+                continue
+            found, values = trained(kept, strategy)
+            np.testing.assert_allclose(found, losses, rtol=1e-5, err_msg=kept)
+            for name, value in left.items():
+                np.testing.assert_allclose(values[name], value, 1e-4, 1e-5, err_msg=kept)
+
+
+@pytest.mark.task(devices=2)
+def test_a_rehearsal_changes_nothing() -> None:
+    import keras
+    import numpy as np
+
+    from dtrain.task import rehearsal, state
+    from dtrain.task.pipeline import Inputs
+
+    for kept in ("plain", "draws"):
+        keras.utils.clear_session()
+        config = settings(model={"_target_": "tests.test_rehearsal.model", "kept": kept})
+        made, strategy, _, splits = prepare("Mirrored", 2, config)
+        before, drawn = state.snapshot(made, strategy), (random.random(), np.random.rand())
+        random.seed(1), np.random.seed(1)
+        expected = random.random(), np.random.rand()
+        random.seed(1), np.random.seed(1)
+        inputs = Inputs(splits.train, None, 8, 0)
+        found = rehearsal.rehearse(made, strategy, inputs)
+        assert (random.random(), np.random.rand()) == expected != drawn
+        assert found.draws == ((True, False) if kept == "draws" else ())
+        after = state.snapshot(made, strategy)
+        assert all((after[name] == before[name]).all() for name in before)
+        assert "apply" not in vars(made.optimizer)
+        break_ = made.train_step
+        made.train_step = lambda data: 1 / 0
+        assert rehearsal.rehearse(made, strategy, inputs).draws is None, "training says why"
+        made.train_step = break_
+
+
+@pytest.mark.task(devices=2)
+def test_layers_of_keras_need_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dtrain.task import rehearsal
+    from dtrain.task.pipeline import Inputs
+
+    made, strategy, _, splits = prepare("Mirrored", 2, settings())
+    monkeypatch.setattr(rehearsal, "_Rehearsal", None)  # is not called
+    assert rehearsal.rehearse(made, strategy, Inputs(splits.train, None, 8, 5)).seed == 5

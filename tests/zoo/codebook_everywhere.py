@@ -1,0 +1,12 @@
+"""A VQ-VAE whose codebook is kept of sums over all replicas."""
+
+from __future__ import annotations
+
+from tests.zoo import codebook
+
+DATA = codebook.DATA
+REFUSED = {"hybrid": "cannot lay this model out", "ps": "adds up over the replicas itself"}
+
+
+def model(input_shape, classes):
+    return codebook.model(input_shape, classes, codebook.Everywhere)

@@ -1,0 +1,19 @@
+"""A recurrence whose state goes on from batch to batch, in training and validation."""
+
+from __future__ import annotations
+
+import keras
+from keras import layers
+
+DATA = "photos_of_whole_batches"
+TRAINER = {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"]}
+_SEVERAL = "is stateful: its state is that of the rows of the last batch"
+REFUSED = dict.fromkeys(("mirrored 4", "central 2", "hybrid", "multiworker", "ps"), _SEVERAL)
+
+
+def model(input_shape, classes):
+    inputs = keras.Input(batch_shape=(8, *input_shape))
+    rows = layers.Reshape((input_shape[0], -1))(layers.Rescaling(1 / 255)(inputs))
+    hidden = layers.LSTM(6, stateful=True, return_sequences=True)(rows)
+    hidden = layers.GRU(4, stateful=True)(hidden)
+    return keras.Model(inputs, layers.Dense(classes, "softmax")(hidden))
