@@ -10,11 +10,13 @@ from tests.zoo.parts import sgd
 
 DATA = "lines"
 CODES = 4
-SEVERAL = (
-    "quantizer/counts: the training step assigns it what several replicas would have otherwise"
-)
-REFUSED = dict.fromkeys(("mirrored 4", "central 2", "multiworker", "ps"), SEVERAL)
-REFUSED["hybrid"] = "cannot lay this model out"
+REFUSED = {
+    "mirrored 4": "quantizer/counts: the training step assigns it what several replicas",
+    "central 2": "quantizer/counts: the training step assigns it what several replicas",
+    "multiworker": "quantizer/counts: the training step assigns it what several replicas",
+    "ps": "quantizer/counts: the training step assigns it what several replicas",
+    "hybrid": "cannot lay this model out",
+}
 
 
 class Quantizer(layers.Layer):

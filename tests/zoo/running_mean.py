@@ -7,7 +7,10 @@ import tensorflow as tf
 from keras import layers, ops
 
 TRAINER = {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"]}
-REFUSED = dict.fromkeys(("hybrid", "ps"), "centred/mean: is a tf.Variable, which this strategy")
+REFUSED = {
+    "hybrid": "centred/mean: is a tf.Variable, which this strategy",
+    "ps": "centred/mean: is a tf.Variable, which this strategy",
+}
 
 
 class Centred(layers.Layer):

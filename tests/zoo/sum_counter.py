@@ -6,8 +6,12 @@ import keras
 from keras import layers, ops
 
 TRAINER = {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"]}
-SEVERAL = "examples: the training step assigns it what several replicas would have otherwise"
-REFUSED = dict.fromkeys(("mirrored 4", "central 2", "multiworker", "ps"), SEVERAL)
+REFUSED = {
+    "mirrored 4": "examples: the training step assigns it what several replicas",
+    "central 2": "examples: the training step assigns it what several replicas",
+    "multiworker": "examples: the training step assigns it what several replicas",
+    "ps": "examples: the training step assigns it what several replicas",
+}
 
 
 class Counting(keras.Model):
