@@ -285,6 +285,36 @@ def test_any_error_of_ours_is_in_the_result(start: Any) -> None:
     assert "RuntimeError: no such thing" in result(rundir)["error"]
 
 
+@pytest.mark.parametrize("name", ["progress.json", "journal.jsonl", "chief-0.log"])
+def test_files_that_cannot_be_read_for_a_while_end_no_run(
+    name: str, start: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As on a network's disk that does not answer; it says so once, and the last look has two."""
+    failed = []
+
+    def guarded(original: Any, begun: Callable[[Any], bool]) -> Any:
+        def opened(path: Any, *more: Any, **named: Any) -> Any:
+            if str(path).endswith(name) and begun(more) and len(failed) < 2:
+                failed.append(path)
+                raise OSError(116, os.strerror(116), str(path))
+            return original(path, *more, **named)
+
+        return opened
+
+    def trained(rundir: RunDir) -> dict[str, int]:
+        codes: dict[str, int] = trains(WELL)(rundir)
+        rundir.log("chief-0").touch()
+        monkeypatch.setattr(os, "open", guarded(os.open, lambda more: more[0] & 3 == os.O_RDONLY))
+        monkeypatch.setattr(Path, "open", guarded(Path.open, lambda more: more == ("rb",)))
+        return codes
+
+    outcome, rundir = start(Told(trained))
+    assert len(failed) == 2
+    assert (outcome.exit_code, outcome.status) == (errors.OK, "FINISHED")
+    assert (result(rundir)["step"], outcome.objective) == (8, 0.8)
+    assert capsys.readouterr().err.count(f"{name} cannot be read now: Stale file handle") == 1
+
+
 def test_a_damaged_file_in_the_middle_does_not_discard_the_run(start: Any) -> None:
     def refuse() -> None:
         raise DamagedFile("x", "is damaged")

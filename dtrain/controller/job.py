@@ -120,6 +120,7 @@ class Job:
         self._events: list[dict[str, Any]] = []
         self._follower = Follower(self._rundir.journal)
         self._console = Tail(self._rundir.log(self._cluster.chief.name))
+        self._unread: str | None = None  # what was said last of files that cannot be read
         self._began = self._launched = time.time()
         self._start_seconds: float | None = None
         self._restarts = 0
@@ -178,7 +179,7 @@ class Job:
         if refused is not None:
             failure = Failure(self._cluster.chief.name, str(refused))
         if self._prepared:
-            self._look()  # at what was written since the last look
+            self._look(tries=2)  # at what was written since the last look
         outcome = self._finish(signals.count > 0, failure)
         self._launcher.farewell(outcome.exit_code)
         return outcome
@@ -247,8 +248,20 @@ class Job:
         self._events = [e for e in self._follower.events() if e["event"] in result.KEPT]
         self._view.message(message)
 
-    def _look(self) -> None:
-        """Show and note what is new."""
+    def _look(self, tries: int = 1) -> None:
+        """Show and note what is new; what cannot be read now, of a network's disk, may be later."""
+        problem = None
+        for _ in range(tries):
+            try:
+                self._take_in()
+                return
+            except OSError as error:
+                problem = f"{error.filename} cannot be read now: {error.strerror}"
+        if problem is not None and problem != self._unread:
+            self._view.message(problem)
+        self._unread = problem
+
+    def _take_in(self) -> None:
         progress: Any = schemas.glance(self._rundir.progress, schemas.Progress)
         if progress is not None and self._start_seconds is None:
             seconds = round(progress["time"] - self._launched, 3)
