@@ -244,10 +244,13 @@ def read(path: Path, kind: type[T]) -> T | None:
 
 
 def glance(path: Path, kind: type[T]) -> T | None:
-    """Return what :func:`read` returns; None of a damaged file as well, which a run outlives."""
+    """Return what :func:`read` returns; None as well of a file that is damaged or cannot be read.
+
+    A run outlives that.
+    """
     try:
         return read(path, kind)
-    except DamagedFile:
+    except (DamagedFile, OSError):
         return None
 
 

@@ -312,7 +312,8 @@ def test_files_that_cannot_be_read_for_a_while_end_no_run(
     assert len(failed) == 2
     assert (outcome.exit_code, outcome.status) == (errors.OK, "FINISHED")
     assert (result(rundir)["step"], outcome.objective) == (8, 0.8)
-    assert capsys.readouterr().err.count(f"{name} cannot be read now: Stale file handle") == 1
+    said = capsys.readouterr().err.count(f"{name} cannot be read now: Stale file handle")
+    assert said == (0 if name == "progress.json" else 1), "without a report nothing is amiss"
 
 
 def test_a_damaged_file_in_the_middle_does_not_discard_the_run(start: Any) -> None:
