@@ -8,8 +8,8 @@ from keras import layers, ops
 
 TRAINER = {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"]}
 REFUSED = {
-    "hybrid": "centred/mean: is a tf.Variable, which this strategy",
-    "ps": "centred/mean: is a tf.Variable, which this strategy",
+    "hybrid": "is a tf.Variable, which this strategy",
+    "ps": "is a tf.Variable, which this strategy",
 }
 
 

@@ -7,10 +7,10 @@ from keras import layers, ops
 
 TRAINER = {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"]}
 REFUSED = {
-    "mirrored 4": "examples: the training step assigns it what several replicas",
-    "central 2": "examples: the training step assigns it what several replicas",
-    "multiworker": "examples: the training step assigns it what several replicas",
-    "ps": "examples: the training step assigns it what several replicas",
+    "mirrored 4": "the training step assigns it what several replicas",
+    "central 2": "the training step assigns it what several replicas",
+    "multiworker": "the training step assigns it what several replicas",
+    "ps": "the training step assigns it what several replicas",
 }
 
 
