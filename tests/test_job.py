@@ -316,6 +316,28 @@ def test_files_that_cannot_be_read_for_a_while_end_no_run(
     assert said == (0 if name == "progress.json" else 1), "without a report nothing is amiss"
 
 
+def test_a_journal_that_cannot_be_read_at_the_end_costs_what_is_in_it(
+    start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = os.open
+
+    def trained(rundir: RunDir) -> dict[str, int]:
+        codes: dict[str, int] = trains(WELL)(rundir)
+
+        def opened(path: Any, flags: int, *more: Any, **named: Any) -> int:
+            if str(path).endswith("journal.jsonl") and flags & 3 == os.O_RDONLY:
+                raise OSError(5, os.strerror(5), str(path))
+            return original(path, flags, *more, **named)
+
+        monkeypatch.setattr(os, "open", opened)
+        return codes
+
+    outcome, rundir = start(Told(trained))
+    assert (outcome.exit_code, outcome.status) == (errors.OK, "FINISHED")
+    found = result(rundir)
+    assert (found["step"], found["epoch_examples"]) == (8, [])
+
+
 def test_a_damaged_file_in_the_middle_does_not_discard_the_run(start: Any) -> None:
     def refuse() -> None:
         raise DamagedFile("x", "is damaged")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -115,7 +116,17 @@ def result(
 
 
 def _epochs(rundir: RunDir) -> list[tuple[int, int]]:
-    """Return how many examples each epoch of all starts had, and how many there were by its end."""
+    """Return how many examples each epoch of all starts had, and how many there were by its end.
+
+    None of them where the journal cannot be read, at a second try either: the run has ended.
+    """
+    for _ in range(2):
+        with contextlib.suppress(OSError):
+            return _read_epochs(rundir)
+    return []
+
+
+def _read_epochs(rundir: RunDir) -> list[tuple[int, int]]:
     points = (event.get("metrics", {}) for event in Follower(rundir.journal).events())
     found = ((point.get("epoch_examples"), point.get("examples")) for point in points)
     return [
