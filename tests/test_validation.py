@@ -131,3 +131,34 @@ def test_a_loop_evaluates_so_many() -> None:
     assert sums is not None
     assert (sums.examples, seen[-1]) == (15, 15)
     assert steps.results(sums) == pytest.approx(expected()[1], rel=1e-5)
+
+
+@pytest.mark.task(devices=2)
+def test_hooks_have_the_numbers_of_batches() -> None:
+    """Of those of a validation, which may have another size than those of training."""
+    from dtrain.task.validation import evaluate
+
+    class Hooks:
+        def __init__(self) -> None:
+            self.first: list[int] = []
+            self.last: list[int] = []
+
+        def on_test_batch_begin(self, batch: int) -> None:
+            self.first.append(batch)
+
+        def on_test_batch_end(self, batch: int, logs: Any) -> None:
+            assert logs.keys() >= {"loss"}
+            self.last.append(batch)
+
+    class Planned:
+        validation_examples = 15
+
+    for kind, devices, first, last in (
+        ("OneDevice", 1, [0, 1, 2], [0, 1, 2]),
+        ("Mirrored", 2, [0, 2], [1, 2]),
+    ):
+        _, strategy, steps, _ = prepare(kind, devices, config(5, 3))
+        hooks: Any = Hooks()
+        plan: Any = Planned
+        evaluate(strategy, steps, plan, True, lambda: False, lambda done: None, hooks)
+        assert (hooks.first, hooks.last) == (first, last), kind

@@ -165,6 +165,11 @@ class Steps:
         """Go on counting from a :meth:`summary`; of a run on another strategy it may be empty."""
 
     @property
+    def evaluation_batch(self) -> int:
+        """How many examples a batch of an evaluation has."""
+        return self._evaluation_batch
+
+    @property
     def evaluation_examples(self) -> int:
         """How many examples one evaluation step takes: a batch on each replica."""
         return self._evaluation_batch * self._strategy.replicas

@@ -41,8 +41,8 @@ def evaluate(
         The sums; None where any task was asked to stop before the last call.
     """
     full, rest = divmod(schedule.validation_examples, steps.evaluation_examples)
-    batches = -(-schedule.validation_examples // schedule.global_batch)
-    a_step = steps.evaluation_examples // schedule.global_batch
+    batches = -(-schedule.validation_examples // steps.evaluation_batch)
+    a_step = steps.evaluation_examples // steps.evaluation_batch
     sums, done, count = Sums(), 0, 1
     while done < full + bool(rest):
         agreed, stop = strategy.agree([count if leads else 0, stopping()])
