@@ -115,7 +115,8 @@ def stepping(input_shape: Any, classes: int, loss: str = "mean") -> Any:
     class Stepping(keras.Model):
         def __init__(self, *args: Any, **kwargs: Any):
             super().__init__(*args, **kwargs)
-            self.seen = tf.Variable(0, dtype=tf.int32)
+            if loss == "counted":
+                self.seen = tf.Variable(0, dtype=tf.int32)
             self.noise = layers.GaussianNoise(1.0, seed=1)
 
         def losses_of(self, x: Any, y: Any) -> Any:

@@ -180,14 +180,16 @@ def test_a_validation_that_will_be_done_again_is_taken_back(tmp_path: Path) -> N
     path = tmp_path / "journal.jsonl"
     log = Journal(path)
     for step in (4, 8):
-        log.write("metrics", step=step, epoch=1, metrics={"loss": 1.0, "val_rate": 2.0})
+        interval = {"loss": 1.0, "val_rate": 2.0, "examples_per_second": 9.0}
+        log.write("metrics", step=step, epoch=1, metrics=interval)
         log.write("metrics", step=step, epoch=1, metrics={"epoch_examples": 4.0})
         log.write("checkpoint", step=step)
-        log.write("metrics", step=step, epoch=1, metrics={"val_loss": 1.0, "val_accuracy": 0.5})
+        # A callback has added the rate.
+        log.write("metrics", step=step, epoch=1, metrics={"val_loss": 1.0, "learning_rate": 0.5})
     log.close()
     journal.cut(path, 4, validated=True)
     assert [event.get("metrics") for event in journal.read(path)][-1] == {
-        "val_loss": 1.0, "val_accuracy": 0.5,
+        "val_loss": 1.0, "learning_rate": 0.5,
     }  # fmt: skip
     before = journal.read(path)
     journal.cut(path, 4, validated=False)
