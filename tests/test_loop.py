@@ -48,7 +48,7 @@ class Scripted:
         self.evaluated: list[tuple[int, int]] = []
 
     max_steps = 10**6
-    evaluation_examples = BATCH
+    evaluation_batch = evaluation_examples = BATCH
 
     def train(self, steps: int, ahead: int = 0) -> Any:
         import numpy as np
