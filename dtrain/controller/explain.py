@@ -27,8 +27,8 @@ from dtrain.errors import DtrainError, UsageError, nearest
 _ERRORS = (HydraException, OmegaConfBaseException)
 #: Hydra's own launcher and sweeper: no choice, they know nothing of jobs of several processes.
 _BASIC = "basic"
-#: So many values of a key that has several are looked at.
-_VALUES = 100
+#: So many values of a key that has several are looked at: each takes a composition.
+_VALUES = 20
 #: OmegaConf's names of types, and ours.
 _TYPES = {"Integer": "whole numbers", "Float": "numbers", "bool": "true or false"}
 
@@ -57,10 +57,9 @@ def explain(error: Exception, arguments: list[str]) -> DtrainError:
             problem = choices.check_group(override)
             if problem is not None:
                 return problem
-        for override in overrides:
-            problem = choices.check_key(override, overrides)
-            if problem is not None:
-                return problem
+        problem = choices.check_keys(overrides)
+        if problem is not None:
+            return problem
     return DtrainError(_first_line(error))
 
 
@@ -135,21 +134,47 @@ class Choices:
             key, value, "there is no such option", ", ".join(options), f"{key}={near}"
         )
 
-    def check_key(self, override: Override, among: list[Override]) -> UsageError | None:
-        """Say what is wrong with ``a.b=value``, given the groups that are chosen ``among`` all."""
-        key, value = override.key_or_group, override.get_value_element_as_str()
-        if key in self.groups:
-            return None
-        chosen = [o.input_line for o in among if o.key_or_group in self.groups and o.input_line]
+    def check_keys(self, overrides: list[Override]) -> UsageError | None:
+        """Say what is wrong with the first ``a.b=value`` that is, given the groups chosen."""
+        chosen = [o.input_line for o in overrides if o.key_or_group in self.groups and o.input_line]
         try:
             config = self._compose(chosen)
         except _ERRORS:
-            return None  # the groups themselves do not compose: not this key's fault
-        try:
-            self._compose([*chosen, override.input_line or ""])
-            return None
-        except _ERRORS as error:
-            cause = error.__cause__ or error
+            return None  # the groups themselves do not compose: not a key's fault
+        rounds: list[list[Override]] = []  # of a key that has several values one in each
+        seen: dict[str, int] = {}
+        for override in overrides:
+            key = override.key_or_group
+            if key not in self.groups:
+                seen[key] = seen.get(key, 0) + 1
+                rounds += [[] for _ in range(seen[key] - len(rounds))]
+                rounds[seen[key] - 1].append(override)
+        for each in rounds:
+            found = self._first_wrong(chosen, each)
+            if found is not None:
+                return self._wrong_key(config, *found)
+        return None
+
+    def _first_wrong(
+        self, chosen: list[str], overrides: list[Override]
+    ) -> tuple[Override, BaseException] | None:
+        """Return the first of ``overrides`` that does not compose, and why, by halves."""
+        good, bad, cause = 0, len(overrides) + 1, None
+        tried = len(overrides)  # all of them: most often none is wrong
+        while bad - good > 1:
+            words = [override.input_line or "" for override in overrides[:tried]]
+            try:
+                self._compose([*chosen, *words])
+                good = tried
+            except _ERRORS as error:
+                bad, cause = tried, error.__cause__ or error
+            tried = (good + bad) // 2
+        return None if cause is None else (overrides[bad - 1], cause)
+
+    def _wrong_key(
+        self, config: DictConfig, override: Override, cause: BaseException
+    ) -> UsageError | None:
+        key, value = override.key_or_group, override.get_value_element_as_str()
         parent, _, name = key.rpartition(".")
         node = OmegaConf.select(config, parent) if parent else config
         if not OmegaConf.is_config(node) and key.startswith("hydra"):
