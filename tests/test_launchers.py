@@ -503,7 +503,7 @@ def left(code: int, words: str = "") -> dict[str, Any]:
         (LOST, "is lost: nothing came from it for 45 s, nor from worker-0 (launcher.peer_timeout)"),
         (
             {"kind": "late"},
-            "is hardly reached: the job made no step for 45 s (launcher.peer_timeout)",
+            "is hardly reached: the job stood still for most of 45 s (launcher.peer_timeout)",
         ),
     ],
     ids=str,

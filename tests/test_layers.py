@@ -53,6 +53,7 @@ COMPARE = [
 CONTROLLER = [
     "tf_config",
     "messages",
+    "pace",
     "connection",
     "watch",
     "rendezvous",

@@ -20,7 +20,7 @@ import pytest
 from dtrain import __version__, errors
 from dtrain.controller import connection as wire
 from dtrain.controller import guest as guests
-from dtrain.controller import messages, rendezvous, watch
+from dtrain.controller import messages, pace, rendezvous, watch
 from dtrain.controller.guest import Guest
 from dtrain.controller.messages import Message, Seal
 from dtrain.controller.rendezvous import Host, Place
@@ -727,6 +727,7 @@ def test_a_network_that_loses_much(meeting: Meeting, monkeypatch: pytest.MonkeyP
     later = Later()
     monkeypatch.setattr(wire, "time", later)
     monkeypatch.setattr(watch, "time", later)
+    monkeypatch.setattr(pace, "time", later)
     later.ahead = LONG - 1
     for each in (chiefs, guest._watch):
         for connection in each._connections.values():
@@ -746,8 +747,13 @@ def test_a_network_that_loses_much(meeting: Meeting, monkeypatch: pytest.MonkeyP
         one._connections[name]._gaps.append((later.monotonic(), LONG / 8))
     assert host.messages() == [("worker-0", {"kind": "late"})]
     assert guest.ended() == errors.FAILED
-    assert guest.reason is not None and guest.reason.startswith("the job made no step for 60 s")
+    assert guest.reason is not None
+    assert guest.reason.startswith("the job stood still for most of 60 s")
     host.move(8)
+    assert host.messages() == [("worker-0", {"kind": "late"})], "one step is not enough"
+    for step in range(9, 29):
+        later.ahead += 1
+        host.move(step)
     assert host.messages() == []
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from dtrain.controller import messages
 from dtrain.controller.messages import Message, Seal
+from dtrain.controller.pace import Pace
 
 #: Seconds between two signs of life; the same everywhere: hosts may differ in their patience.
 BEAT = 1.0
@@ -44,7 +45,7 @@ class Connection:
         self.refused = False  # it knows another key
         self.taken = False  # somebody else follows it now
         self.address = _address(connected)
-        self.moved = self.began  # when the other side told of another step
+        self.pace = Pace()  # of the steps that the other side told of
         self._step = 0
         self._gaps: collections.deque[tuple[float, float]] = collections.deque()
         self.closed = False
@@ -91,7 +92,8 @@ class Connection:
             self._gaps.append((now, now - self.heard - SLACK))
         self.heard = now
         if message.get("step", self._step) != self._step:
-            self._step, self.moved = message["step"], now
+            self._step = message["step"]
+            self.pace.move()
 
     def late(self, seconds: float) -> float:
         """Return for how much of the last ``seconds`` something should have come.

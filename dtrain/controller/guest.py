@@ -144,8 +144,9 @@ class Guest:
             return f"the chief at {self._address} is gone"
         if kind == "late":
             return (
-                f"the job made no step for {self._peer_timeout:g} s (launcher.peer_timeout), and "
-                f"much was lost between here and the chief at {self._address}"
+                f"the job stood still for most of {self._peer_timeout:g} s "
+                "(launcher.peer_timeout), and much was lost between here and the chief at "
+                f"{self._address}"
             )
         return f"nothing came from the chief at {self._address} for {self._peer_timeout:g} s " + (
             "(launcher.peer_timeout)"

@@ -11,6 +11,7 @@ from typing import Any
 
 from dtrain.controller.connection import BEAT, Connection, ready
 from dtrain.controller.messages import Message
+from dtrain.controller.pace import Pace
 
 #: Part of the patience with a silent peer that may be silence before the peer is a hindrance.
 SHARE = 0.25
@@ -39,7 +40,7 @@ class Watch(threading.Thread):
         self._last: tuple[str, dict[str, Any]] | None = None
         self._over = False
         self._lost: list[str] = []
-        self._step, self._moved = 0, time.monotonic()
+        self._step, self._pace = 0, Pace()
         self.news: queue.SimpleQueue[tuple[str, Message]] = queue.SimpleQueue()
 
     def add(self, name: str, connection: Connection) -> None:
@@ -77,17 +78,19 @@ class Watch(threading.Thread):
     def move(self, step: int) -> None:
         """Take note of how far the job is; the other sides are told."""
         if step != self._step:
-            self._step, self._moved = step, time.monotonic()
+            self._step = step
+            self._pace.move()
 
     def hindrances(self) -> list[str]:
         """Return those without whom the job would not stand still: it does, and they are late.
 
         Where packets are lost, TCP may bring signs of life in time, and what is trained never.
         """
-        now, found = time.monotonic(), []
+        found = []
         with self._lock:
             for name, connection in self._connections.items():
-                stands = now - max(self._moved, connection.moved) >= self._timeout
+                paces = (self._pace, connection.pace)
+                stands = all(pace.stands(self._timeout) for pace in paces)
                 if stands and connection.late(self._timeout) >= SHARE * self._timeout:
                     found.append(name)
         return found

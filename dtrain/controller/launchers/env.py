@@ -134,7 +134,7 @@ class Env(Local):
             return "is gone: its command has ended"
         if message["kind"] == "late":
             return (
-                f"is hardly reached: the job made no step for {self.peer_timeout:g} s "
+                f"is hardly reached: the job stood still for most of {self.peer_timeout:g} s "
                 "(launcher.peer_timeout)"
             )
         others = [other for other in self.silent() if other != name]
