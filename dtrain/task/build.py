@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 from typing import Any
 
@@ -292,6 +293,8 @@ def _loss(value: Any) -> Any:
                 "a name of keras.losses, or a node with _target_",
                 "trainer.loss=sparse_categorical_crossentropy",
             ) from None  # fmt: skip
+    if isinstance(value, functools.partial) and not (value.args or value.keywords):
+        return value.func  # Keras can save its name with the model
     return value
 
 
