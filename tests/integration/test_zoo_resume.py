@@ -142,16 +142,17 @@ def test_a_killed_model_ends_with_the_same_bits(
     killed = dtrain(*of)
     assert (tmp_path / "killed.json").exists(), killed.output
     assert killed.code == 1, killed.output
-    saved = checkpoint.steps(killed.rundir.checkpoints)
-    assert saved and 0 < max(saved) <= step, (saved, step)
-    arrays = checkpoint.load(killed.rundir.checkpoints / str(max(saved))).arrays
+    # Killed as it wrote one it may have left that too, which does not count yet.
+    saved, _ = checkpoint.newest(killed.rundir.checkpoints)
+    assert saved is not None and 0 < saved.step <= step
+    arrays = saved.arrays
     for name in MODELS[model][2]:
         kept = [of_one for of_one in arrays if re.search(name, of_one)]
         assert kept, (name, sorted(arrays))
         assert any(arrays[of_one].any() for of_one in kept), f"{name}: all zeros after training"
     resumed = dtrain(f"resume={killed.rundir.path}")
     assert resumed.code == 0, resumed.output
-    assert 0 < resumed.events("start")[-1]["step"] == max(saved)
+    assert resumed.events("start")[-1]["step"] == saved.step
     for run in (whole, resumed):
         assert run.rundir.model.exists() or run.rundir.weights.exists()
     expected, found = state(whole), state(resumed)
@@ -184,6 +185,9 @@ def test_every_model_trains_by_the_command(model: str, dtrain, monkeypatch) -> N
         f"model._target_=tests.zoo.{model}.model",
         f"dataset._target_=tests.zoo.data.{declared(model, 'DATA', 'points')}",
     )
+    if (refusal := declared(model, "REFUSED", {}).get("mirrored 4")) is not None:
+        assert run.code == 2 and refusal in run.output, run.output
+        return
     assert run.code == 0, run.output
     assert run.result["step"] == 2 * PER_EPOCH
     assert run.rundir.model.exists() or run.rundir.weights.exists()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.zoo import codebook
 
-DATA = codebook.DATA
+DATA = "lines"
 REFUSED = {"hybrid": "cannot lay this model out", "ps": "adds up over the replicas itself"}
 
 
