@@ -757,6 +757,36 @@ def test_a_network_that_loses_much(meeting: Meeting, monkeypatch: pytest.MonkeyP
     assert host.messages() == []
 
 
+@pytest.mark.parametrize(("code", "lost", "kind"), [
+    (1, LONG / 8, "late"), (1, 0.01, "left"), (0, LONG / 8, "left"), (75, LONG / 8, "left"),
+])  # fmt: skip
+def test_one_that_leaves_a_network_that_loses_much(
+    code: int, lost: float, kind: str, meeting: Meeting
+) -> None:
+    """It noticed first: the job has to end, which would else go on without it, and wait for it."""
+    host = meeting.met("worker-0")
+    connection = host._watch._connections["worker-0"]
+    until(lambda: connection.proven)
+    connection._gaps.extend([(time.monotonic(), lost)] * 2)
+    meeting.guests["worker-0"].close(code, "words")
+    found: list[str] = []
+    until(lambda: found.extend(m["kind"] for _, m in host.messages()) or len(found) > 0)
+    assert found[0] == kind
+
+
+def test_one_that_is_cut_off_by_a_network_that_loses_much(meeting: Meeting) -> None:
+    host = meeting.met("worker-0")
+    connection = host._watch._connections["worker-0"]
+    until(lambda: connection.proven)
+    connection._gaps.extend([(time.monotonic(), LONG / 8)] * 2)
+    guest = meeting.guests["worker-0"]
+    assert guest._watch is not None
+    guest._watch._connections["chief"]._socket.shutdown(socket.SHUT_RDWR)
+    found: list[Any] = []
+    until(lambda: found.extend(host.messages()) or len(found) > 0)
+    assert found == [("worker-0", {"kind": "late"})]
+
+
 class Later:
     def __init__(self) -> None:
         self.ahead = 0.0

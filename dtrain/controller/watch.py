@@ -9,12 +9,15 @@ import threading
 import time
 from typing import Any
 
+from dtrain import errors
 from dtrain.controller.connection import BEAT, Connection, ready
 from dtrain.controller.messages import Message
 from dtrain.controller.pace import Pace
 
 #: Part of the patience with a silent peer that may be silence before the peer is a hindrance.
 SHARE = 0.25
+#: Exit codes of a task that has done its part, or was asked to stop.
+ENDED_WELL = (errors.OK, errors.INTERRUPTED)
 #: Seconds that the last message has to reach the other side.
 LAST = 2.0
 
@@ -23,7 +26,8 @@ class Watch(threading.Thread):
     """Gives and takes signs of life, whatever else this command is doing meanwhile.
 
     Attributes:
-        news: of each connection: its name with a message, ``{"kind": "gone"}`` (it was closed) or
+        news: of each connection: its name with a message, ``{"kind": "gone"}`` (it was closed),
+            ``{"kind": "late"}`` (it left or was closed, and much had been lost before) or
             ``{"kind": "lost"}`` (nothing came from it for too long).
 
     Args:
@@ -137,7 +141,9 @@ class Watch(threading.Thread):
                 connection.beat(self._step)
                 # ORDER: read before it is judged: this process may have been stopped itself.
                 while (message := connection.receive()) is not None:
-                    self.news.put((name, message))
+                    left = message["kind"] == "left" and message["code"] not in ENDED_WELL
+                    late = left and self._is_lossy(connection)
+                    self.news.put((name, {"kind": "late"} if late else message))
                 if not connection.closed:
                     if time.monotonic() - connection.heard < self._timeout:
                         continue
@@ -145,8 +151,16 @@ class Watch(threading.Thread):
                     self._lost.append(name)
                     self.news.put((name, {"kind": "lost"}))
                 else:
-                    self.news.put((name, {"kind": "gone"}))
+                    lossy = self._is_lossy(connection)
+                    self.news.put((name, {"kind": "late" if lossy else "gone"}))
                 del self._connections[name]
+
+    def _is_lossy(self, connection: Connection) -> bool:
+        """Say whether one that leaves does so because much is lost.
+
+        What was handed to it is lost as well, and TensorFlow would wait for it.
+        """
+        return connection.late(self._timeout) >= SHARE / 2 * self._timeout
 
     def _say_last(self, kind: str, fields: dict[str, Any]) -> None:
         with self._lock:

@@ -126,7 +126,13 @@ def stop(host: Host) -> None:
 
 def stop_command(host: Host) -> None:
     """Stop its command alone; its task is not."""
-    os.kill(min(host.processes()), signal.SIGSTOP)
+    processes = host.processes()
+    parents = {
+        pid: int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        for pid in processes
+    }
+    [command] = [pid for pid, parent in parents.items() if parent not in processes]
+    os.kill(command, signal.SIGSTOP)
 
 
 HARMS: dict[str, Callable[[Host], None]] = {
