@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -89,6 +90,34 @@ def test_the_order_is_a_permutation_for_every_pass_and_seed() -> None:
     assert not np.any(example_order(tf.range(5, dtype=tf.int64), 1, 0))
     pairs = example_order(tf.range(40, dtype=tf.int64), 2, 0).numpy().reshape(20, 2)
     assert {tuple(pair) for pair in pairs} == {(0, 1), (1, 0)}
+
+
+@pytest.mark.task
+def test_no_pass_has_the_order_of_another() -> None:
+    """The op uses 8 bits of each word of a key: pass 256 had the order of pass 0."""
+    import numpy as np
+    import tensorflow as tf
+
+    from dtrain.task.pipeline import example_order
+
+    n, passes = 100, 3000
+    orders = {}
+    for seed in (0, 1, 255, 256, 257, 2**31 - 1):
+        of = example_order(tf.range(passes * n, dtype=tf.int64), n, seed).numpy()
+        orders[seed] = [row.tobytes() for row in of.reshape(passes, n)]
+        assert len(set(orders[seed])) == passes, seed
+    for one, other in itertools.combinations(orders.values(), 2):
+        assert not any(a == b for a, b in zip(one, other, strict=True))
+    first = [example_order(tf.range(n, dtype=tf.int64), n, seed).numpy() for seed in range(600)]
+    assert len({row.tobytes() for row in first}) > 590
+    old = tf.raw_ops.RandomIndexShuffle(  # of the first 256 passes they are what they were
+        index=tf.range(n, dtype=tf.int64),
+        seed=tf.constant([[7, 200, 200]] * n, tf.int64),
+        max_index=tf.fill([n], tf.constant(n - 1, tf.int64)),
+        rounds=16,
+    )
+    at = tf.range(200 * n, 201 * n, dtype=tf.int64)
+    np.testing.assert_array_equal(example_order(at, n, 7), old)
 
 
 @pytest.mark.task
