@@ -6,8 +6,8 @@ import sys
 # and a folder called keras in it would be imported in the place of Keras.
 _first = sys.path.pop(0) if sys.argv[:1] == ["-m"] and not sys.flags.safe_path else None
 
-from dtrain import here  # noqa: E402
+from dtrain.host import python_path  # noqa: E402
 
-here.settle(_first is not None)
+python_path.settle(_first is not None)
 
 __version__ = "0.1.0"

@@ -13,11 +13,10 @@ from typing import IO, Any, Literal
 
 import numpy as np
 
-from dtrain import draws, memory
-from dtrain.archive import Archive
-from dtrain.errors import UsageError, nearest
-from dtrain.sources import Arrays, ImageFiles, Source, Splits
-from dtrain.splits import (
+from dtrain.data import draws
+from dtrain.data.npz import Archive
+from dtrain.data.sources import Arrays, ImageFiles, Source, Splits
+from dtrain.data.splits import (
     as_targets,
     count_classes,
     existing_file,
@@ -26,7 +25,9 @@ from dtrain.splits import (
     split,
     split_indices,
 )
-from dtrain.text import text
+from dtrain.data.text import text
+from dtrain.errors import UsageError, nearest
+from dtrain.host import memory
 
 __all__ = [
     "Arrays",
@@ -78,7 +79,7 @@ def synthetic(
 ) -> Splits:
     """Made-up data of any shape: one random pattern a class, plus normal noise.
 
-    The numbers are those of :mod:`dtrain.draws`.
+    The numbers are those of :mod:`dtrain.data.draws`.
 
     Args:
         examples: how many to train on.

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import keras
 from keras import layers
 
-from dtrain import memory
 from dtrain.errors import UsageError
+from dtrain.host import memory
 
 #: Bytes of memory that training takes for each weight: itself, its gradient, two slots of Adam.
 _BYTES = 16

@@ -73,15 +73,15 @@ def pipelines(rounds: int, batches: int) -> list[tuple[float, float]]:
     """Return examples a second of dtrain's pipeline and of tf.data's shuffle, in turn."""
     import tensorflow as tf
 
-    from dtrain.sources import Arrays
-    from dtrain.task import pipeline
+    from dtrain.data.sources import Arrays
+    from dtrain.task import input_pipeline
 
     generator = np.random.default_rng(0)
     x = generator.standard_normal((60_000, 28, 28, 1), np.float32)
     y = generator.integers(0, 10, 60_000)
     source = Arrays(x, y)
-    inputs = pipeline.Inputs(source, None, BATCH, 0)
-    ours = pipeline.training(inputs, replicas=1, first_replica=0, local_replicas=1)
+    inputs = input_pipeline.Inputs(source, None, BATCH, 0)
+    ours = input_pipeline.training(inputs, replicas=1, first_replica=0, local_replicas=1)
     theirs = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(60_000).repeat().batch(BATCH)
 
     def speed(dataset: tf.data.Dataset) -> float:

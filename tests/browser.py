@@ -39,10 +39,10 @@ def browser(width: int = 1400, height: int = 1000) -> Iterator[Any]:
 
 @contextmanager
 def ui(folder: Path) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
-    """Run ``python -m dtrain.ui`` in ``folder``; yield it and what it printed when it was ready."""
+    """Run ``python -m dtrain ui`` in ``folder``; yield it and what it printed when it was ready."""
     environment = {**os.environ, "PYTHONPATH": str(REPO), "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "dtrain.ui"], cwd=folder, env=environment, text=True,
+        [sys.executable, "-m", "dtrain", "ui"], cwd=folder, env=environment, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     assert process.stdout is not None

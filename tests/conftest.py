@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from dtrain import journal
-from dtrain.controller import consent
-from dtrain.rundir import RunDir, read_json
+from dtrain.config import consent
+from dtrain.run import journal
+from dtrain.run.folder import RunDir, read_json
 from tests import warm
 
 
@@ -58,7 +58,7 @@ def _own_folder(
 @pytest.fixture(scope="session")
 def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An MLflow store with tables and nothing in them: making those takes seconds."""
-    from dtrain.controller.tracking import import_mlflow
+    from dtrain.tracking.mlflow.store import import_mlflow
 
     path = tmp_path_factory.mktemp("store") / "mlflow.db"
     import_mlflow().tracking.MlflowClient(f"sqlite:///{path}").search_experiments()

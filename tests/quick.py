@@ -12,11 +12,11 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from dtrain.cluster import Cluster
-from dtrain.controller import schema
+from dtrain.config import schema
 from dtrain.controller.job import Outcome
 from dtrain.controller.launchers import Launcher
-from dtrain.rundir import RunDir
+from dtrain.run.cluster import Cluster
+from dtrain.run.folder import RunDir
 
 #: What a task does: some steps, of which each has a value, and then as its seed says.
 TASK = """

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dtrain.cluster import Cluster, Task
+from dtrain.run.cluster import Cluster, Task
 from tests.conftest import QUICK
 from tests.sampled import sampled
 from tests.test_coordinated import servers, strategy_of
@@ -34,7 +34,7 @@ def made(kind: str, devices: int, config: Any, strategy: Any = None) -> tuple[An
 
 
 def told(kind: str, devices: int, config: Any) -> str | None:
-    from dtrain.task import across
+    from dtrain.task.rehearsal import across
 
     return across.notice(*made(kind, devices, config))
 
@@ -45,15 +45,16 @@ PARTS = {"few": [*FEW, "batch_hard", "weighted_mean"], **{str(p): NAMES[p::4] fo
 @pytest.mark.task(devices=4)
 @pytest.mark.parametrize("part", sampled(PARTS, "few"))
 def test_models_that_are_exact_are_tried_and_not_told_of(part: str) -> None:
-    from dtrain.task import across, state, trial
+    from dtrain.task import train_state
+    from dtrain.task.rehearsal import across, trial
 
     for kind, devices in (("Mirrored", 4), ("CentralStorage", 2)):
         for name in PARTS[part]:
             arguments = made(kind, devices, configured(name))
-            before = state.snapshot(*arguments[:2])
+            before = train_state.snapshot(*arguments[:2])
             tried = trial.tried_on(*arguments)
             assert tried is not None and tried.values, name
-            after = state.snapshot(*arguments[:2])
+            after = train_state.snapshot(*arguments[:2])
             assert all((after[key] == before[key]).all() for key in before), "nothing changed"
             assert across.notice(*arguments) is None, name
 
@@ -235,14 +236,15 @@ def test_numbers_under_other_names_than_losses_are_told_of() -> None:
 @pytest.mark.task(devices=2)
 @pytest.mark.parametrize("name", ["average_loss", "vae", "batch_hard"])
 def test_a_model_that_was_tried_trains_as_ever(name: str) -> None:
-    from dtrain.task import across, pipeline
+    from dtrain.task import input_pipeline
+    from dtrain.task.rehearsal import across
 
     found = []
     for tries in (False, True):
         model, strategy, source, _ = made("CentralStorage", 2, configured(name))
         if tries:
             assert across.notice(model, strategy, source, BATCH) is None
-        steps = strategy.steps(model, pipeline.Inputs(source, source, BATCH, 0), False)
+        steps = strategy.steps(model, input_pipeline.Inputs(source, source, BATCH, 0), False)
         found.append([steps.results(steps.train(2)), steps.results(steps.evaluate(1, 0))])
         found[-1].append(steps.results(steps.train(1)))
     assert found[0] == found[1]
@@ -276,7 +278,7 @@ def test_what_is_known_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     import keras
     from keras import layers, ops
 
-    from dtrain.task import across
+    from dtrain.task.rehearsal import across
 
     def compiled(built: Any, loss: Any = "mse") -> Any:
         built.compile("sgd", loss=loss)
@@ -311,7 +313,7 @@ def test_what_is_known_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def on_servers(cluster: Cluster, task: Task, devices: list[str]) -> Any:
-    from dtrain.task import across
+    from dtrain.task.rehearsal import across
 
     strategy = strategy_of(cluster, task, "sync")
     found = {}

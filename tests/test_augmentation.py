@@ -73,17 +73,17 @@ def changed(kind: str, strategy: Any, replicas: int) -> list[Any]:
     import numpy as np
     import tensorflow as tf
 
-    from dtrain.task import randomness
+    from dtrain.task.replica import random_draws
 
     with strategy.scope():
         layer = made(kind)
-    rows, records = ROWS // replicas, [randomness.Record(), randomness.Record()]
+    rows, records = ROWS // replicas, [random_draws.Record(), random_draws.Record()]
     for record, size in zip(records, (ROWS, ROWS // 2), strict=True):
         random.seed(0)
         function = tf.function(lambda x: layer(x, training=True), autograph=False)
-        with randomness.watched(record):
+        with random_draws.watched(record):
             function.get_concrete_function(tf.TensorSpec((size, *SHAPE)))
-    draws = randomness.per_example(*records)
+    draws = random_draws.per_example(*records)
     assert kind in FIXED or draws, "it draws"
 
     @tf.function(autograph=False)
@@ -92,7 +92,7 @@ def changed(kind: str, strategy: Any, replicas: int) -> list[Any]:
             random.seed(0)  # as a step has it: AugMix chooses by Python's own
             index = tf.distribute.get_replica_context().replica_id_in_sync_group
             own = tf.ensure_shape(x[index * rows : (index + 1) * rows], (rows, *SHAPE))
-            with randomness.part(index, replicas, rows, draws):
+            with random_draws.part(index, replicas, rows, draws):
                 return layer(own, training=True)
 
         return tf.concat(strategy.experimental_local_results(strategy.run(replica)), 0)

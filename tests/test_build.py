@@ -52,7 +52,7 @@ def highest_first() -> Any:
     """Data whose first label is the highest."""
     import numpy as np
 
-    from dtrain.sources import Arrays, Splits
+    from dtrain.data.sources import Arrays, Splits
 
     source = Arrays(np.zeros((3, 4), np.float32), np.array([2, 0, 1]))
     return Splits(source, source, classes=3)
@@ -131,15 +131,15 @@ def without_optimizer(input_shape: Any, classes: int, own: bool = True) -> Any:
 @pytest.mark.task(devices=2)
 def test_a_model_without_an_optimizer() -> None:
     from dtrain.errors import UsageError
-    from dtrain.task import state, strategies
+    from dtrain.task import strategies, train_state
 
     node = {"_target_": "tests.test_build.without_optimizer"}
     loss = {"loss": "mse", "metrics": []}
     model, strategy, steps, _ = prepare("Mirrored", 2, settings(model=node, trainer=loss))
-    before = state.snapshot(model, strategy)
+    before = train_state.snapshot(model, strategy)
     assert steps.spans_points and all(name.startswith("model/") for name in before)
     steps.train(2)
-    after = state.snapshot(model, strategy)
+    after = train_state.snapshot(model, strategy)
     assert all((after[name] == before[name] / 4).all() for name in before)
     placed = strategies.LayerPlacement(["CPU:0", "CPU:1"], "auto")
     for made, own in ((None, False), (placed, True)):

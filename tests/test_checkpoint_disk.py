@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dtrain.checkpoint import disk
+from dtrain.run.checkpoint import disk
 
 
 @pytest.fixture

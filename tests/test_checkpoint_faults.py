@@ -26,8 +26,8 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 
-from dtrain import checkpoint
 from dtrain.errors import CheckpointError
+from dtrain.run import checkpoint
 
 #: What counts as an operation; of `open` only what is opened for writing.
 OPERATIONS = ("open", "write", "fsync", "rename", "replace", "mkdir", "unlink", "rmdir")

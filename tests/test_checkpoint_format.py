@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from dtrain import checkpoint
-from dtrain.checkpoint import arrays as arrays_module
-from dtrain.checkpoint import format
 from dtrain.errors import CheckpointError
+from dtrain.run import checkpoint
+from dtrain.run.checkpoint import arrays as arrays_module
+from dtrain.run.checkpoint import format
 
 DTYPES = "?bBhHiIlLefd"
 META: dict[str, Any] = {"position": 3, "text": "é", "a": {"b": [1.5, None]}, "objective": 0.25}

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dtrain import checkpoint
-from dtrain.checkpoint import store
 from dtrain.errors import CheckpointError
+from dtrain.run import checkpoint
+from dtrain.run.checkpoint import store
 from tests.test_checkpoint_format import META, arrays, names
 from tests.test_checkpoint_writer import writer
 

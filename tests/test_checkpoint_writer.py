@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dtrain import checkpoint
 from dtrain.errors import CheckpointError
+from dtrain.run import checkpoint
 from tests.test_checkpoint_format import META, arrays, names
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from dtrain.cluster import Cluster, Task
 from dtrain.errors import DamagedFile
-from dtrain.rundir import read_json, write_json
+from dtrain.run.cluster import Cluster, Task
+from dtrain.run.folder import read_json, write_json
 
 CLUSTERS = {
     "one": Cluster((Task("chief", 0, 1),), "cpu", 1, {}),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dtrain import secrets
-from dtrain.controller import cluster_key
+from dtrain.controller.launchers.rendezvous import cluster_key
 from dtrain.errors import UsageError
 
 LONG = "0123456789abcdef"

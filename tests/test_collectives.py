@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dtrain.cluster import Task
+from dtrain.run.cluster import Task
 from tests.test_strategies import together
 
 REPLICAS = 2

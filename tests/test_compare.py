@@ -19,16 +19,18 @@ import pytest
 from omegaconf import OmegaConf
 
 from dtrain import compare
-from dtrain.cluster import Cluster, Task
-from dtrain.compare import plots, runs, tracked
-from dtrain.compare.__main__ import main
+from dtrain.compare import load_folders as runs
+from dtrain.compare import load_tracked, plots
 from dtrain.compare.comparison import Comparison
-from dtrain.compare.runs import Run, of_folders, public
+from dtrain.compare.load_folders import Run, of_folders, public
 from dtrain.compare.table import columns, text
-from dtrain.controller.tracking import Shipper, import_mlflow
+from dtrain.controller.commands.compare import main
 from dtrain.errors import DtrainError, UsageError
-from dtrain.journal import Journal
-from dtrain.rundir import RunDir, read_json, write_json
+from dtrain.run.cluster import Cluster, Task
+from dtrain.run.folder import RunDir, read_json, write_json
+from dtrain.run.journal import Journal
+from dtrain.tracking.mlflow.run import Shipper
+from dtrain.tracking.mlflow.store import import_mlflow
 from tests import browser
 from tests.test_schema import composed
 
@@ -390,9 +392,9 @@ def test_another_metric(sweep: Path) -> None:
     ("arguments", "expected"),
     [
         (["nowhere"], "error: PATH=nowhere: is not there; accepted: a folder with runs in it, or "
-         "the id of a run in MLflow; type: python -m dtrain.compare outputs"),
+         "the id of a run in MLflow; type: python -m dtrain compare outputs"),
         (["s", ""], "error: PATH_OR_RUN_ID=: is empty; accepted: a folder or a run's id; "
-         ". for the current folder; type: python -m dtrain.compare outputs"),
+         ". for the current folder; type: python -m dtrain compare outputs"),
         (["."], "error: PATH=.: holds no run folder; "),
         (["file"], "error: PATH=file: is no folder; "),
         (["s", "--baseline", "7"], "error: --baseline=7: no run matches; accepted: one of 0, 1, 2, "
@@ -448,14 +450,14 @@ def test_an_address_of_no_store(uri: str, capsys: pytest.CaptureFixture[str]) ->
 
 def test_a_store_that_answers_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     """No wait between two bytes is long, and there is no end of them."""
-    monkeypatch.setattr(tracked, "SECONDS", 0.1)
+    monkeypatch.setattr(load_tracked, "SECONDS", 0.1)
     ended = threading.Event()
     with pytest.raises(DtrainError, match=r"does not answer within"):
-        tracked._bounded(ended.wait)
+        load_tracked._bounded(ended.wait)
     ended.set()
-    assert tracked._bounded(lambda: 3) == 3
+    assert load_tracked._bounded(lambda: 3) == 3
     with pytest.raises(DtrainError, match=r"cannot be read: .odd"):
-        tracked._bounded(lambda: {}["odd"])
+        load_tracked._bounded(lambda: {}["odd"])
 
 
 def test_what_nobody_should_read(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain.controller import consent
+from dtrain.config import consent
 from dtrain.errors import UsageError
 
 

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dtrain import datasets, memory
+from dtrain import datasets
 from dtrain.errors import UsageError
+from dtrain.host import memory
 
 
 def refusal(name: str, arguments: dict[str, Any]) -> str:

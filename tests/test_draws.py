@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dtrain import datasets, draws
-from dtrain.splits import split_indices
+from dtrain import datasets
+from dtrain.data import draws
+from dtrain.data.splits import split_indices
 
 
 def test_the_numbers_are_these() -> None:

@@ -16,7 +16,7 @@ CONF = Path(__file__).parent.parent / "conf"
 
 
 def mesh(batch: int = 2, model: int = 2, rules: Any = "auto") -> Any:
-    from dtrain.cluster import Cluster, Task
+    from dtrain.run.cluster import Cluster, Task
     from dtrain.task.strategies import Mesh
 
     devices = batch * model
@@ -70,8 +70,8 @@ def test_a_variable_in_parts() -> None:
     import numpy as np
     import tensorflow as tf
 
-    from dtrain.task.layouts import Placement
-    from dtrain.task.meshed import MeshVariable
+    from dtrain.task.strategies.dtensor.layouts import Placement
+    from dtrain.task.strategies.dtensor.variable import MeshVariable
 
     whole = np.arange(12, dtype=np.float32).reshape(2, 6)
     on = mesh(rules=[]).mesh
@@ -106,7 +106,7 @@ def test_a_variable_in_parts() -> None:
 
 @pytest.mark.parametrize(("batch", "model"), sampled([(2, 2), (1, 4), (4, 1)], (2, 2), (1, 4)))
 def test_training_is_that_of_one_device(batch: int, model: int) -> None:
-    from dtrain.task.meshed import MeshVariable
+    from dtrain.task.strategies.dtensor.variable import MeshVariable
 
     rules = SPLIT if batch == 2 else "auto"
     built = agree(mesh(batch, model, rules), settings(**WIDE))
@@ -245,19 +245,19 @@ def test_a_model_that_compiled_itself() -> None:
 def test_a_snapshot_is_whole_and_can_be_restored() -> None:
     import numpy as np
 
-    from dtrain.task import state
+    from dtrain.task import train_state
 
     model, strategy, steps, _ = made(mesh(rules=SPLIT), settings(**WIDE))
     steps.train(2)
-    arrays = state.snapshot(model, strategy)
+    arrays = train_state.snapshot(model, strategy)
     assert arrays["model/dense/kernel"].shape == (4, 64)
     assert arrays["optimizer/adam/dense_kernel_momentum"].shape == (4, 64)
     expected = steps.results(steps.train(2))
     # Under one device, and on another mesh.
     for other in (None, mesh(1, 4)):
         again, _, onward, _ = made(other, settings(**WIDE), start=2)
-        state.restore(again, other or strategy, arrays)
-        restored = state.snapshot(again, other or strategy)
+        train_state.restore(again, other or strategy, arrays)
+        restored = train_state.snapshot(again, other or strategy)
         assert restored.keys() == arrays.keys()
         for name, array in arrays.items():
             np.testing.assert_array_equal(restored[name], array, err_msg=name)

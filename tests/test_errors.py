@@ -61,7 +61,12 @@ def test_a_long_value_is_shortened() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["dtrain.compare.__main__", "dtrain.sync", "dtrain.checkpoint.__main__"]
+    "module",
+    [
+        "dtrain.controller.commands.compare",
+        "dtrain.controller.commands.sync",
+        "dtrain.controller.commands.checkpoint",
+    ],
 )
 def test_a_path_that_is_typed_and_too_long(module: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert importlib.import_module(module).main(["x" * 5000]) == errors.USAGE

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dtrain.controller import explain as module
-from dtrain.controller import schema
+from dtrain.config import explain as module
+from dtrain.config import schema
 from dtrain.errors import DtrainError, UsageError
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dtrain import schemas
 from dtrain.errors import DamagedFile
+from dtrain.run import schemas
 
 RESULT = {"status": "FINISHED", "metrics": {"loss": 0.5, "none": None}, "seconds": 1}
 SWEEP = {

@@ -18,7 +18,7 @@ def test_what_is_saved_is_the_model(tmp_path: Path) -> None:
     import keras
     import numpy as np
 
-    from dtrain.rundir import RunDir
+    from dtrain.run.folder import RunDir
     from dtrain.task import final_model
 
     records, rundir = made(tmp_path / "run"), RunDir(tmp_path / "run")
@@ -43,7 +43,7 @@ def test_what_is_saved_is_the_model(tmp_path: Path) -> None:
 @pytest.mark.task
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_a_model_that_is_half_written_has_no_name(tmp_path: Path, error: BaseException) -> None:
-    from dtrain.rundir import RunDir
+    from dtrain.run.folder import RunDir
     from dtrain.task import final_model
 
     records, rundir = made(tmp_path / "run"), RunDir(tmp_path / "run")
@@ -67,8 +67,8 @@ def test_a_model_that_keras_cannot_describe_leaves_its_weights(tmp_path: Path) -
     import keras
     import numpy as np
 
-    from dtrain import journal
-    from dtrain.rundir import RunDir
+    from dtrain.run import journal
+    from dtrain.run.folder import RunDir
     from dtrain.task import final_model
 
     class Own(keras.Model):
@@ -101,9 +101,9 @@ def test_a_task_that_keeps_nothing_writes_nothing(tmp_path: Path) -> None:
     """Nor does it read: with many hosts that would be a copy of the model for each."""
     import tempfile
 
-    from dtrain.rundir import RunDir
+    from dtrain.run.folder import RunDir
     from dtrain.task import final_model
-    from dtrain.task.records import Silence
+    from dtrain.task.recorder import Silence
 
     tempfile.tempdir = str(tmp_path / "absent")
     model = tiny()
@@ -118,7 +118,7 @@ def test_the_weights_of_a_model_that_is_never_called(tmp_path: Path) -> None:
 
     import numpy as np
 
-    from dtrain.rundir import RunDir
+    from dtrain.run.folder import RunDir
     from dtrain.task import final_model
     from tests.test_steps import prepare
     from tests.test_zoo import configured

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dtrain.controller import gpus
+from dtrain.controller.resources import gpus
 
 
 @pytest.fixture(autouse=True)

@@ -26,13 +26,13 @@ def after(kind: str, devices: int, steps: int, **changed: Any) -> tuple[Any, dic
     """Train; return the model and its arrays, the layers named as in a process of their own."""
     import keras
 
-    from dtrain.task import state
+    from dtrain.task import train_state
 
     keras.utils.clear_session()
     model, strategy, made, _ = prepare(kind, devices, settings(**changed))
     made.train(1)
     made.train(steps - 1)
-    return model, state.snapshot(model, strategy)
+    return model, train_state.snapshot(model, strategy)
 
 
 def equal(found: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -70,7 +70,7 @@ def embedded(input_shape: Any, classes: int) -> Any:
 def words() -> Any:
     import numpy as np
 
-    from dtrain.sources import Arrays, Splits
+    from dtrain.data.sources import Arrays, Splits
 
     x = np.random.default_rng(0).integers(0, 6, (48, 5)).astype(np.int32)
     return Splits(Arrays(x, x[:, 0] % 3), None, classes=3)
@@ -106,7 +106,7 @@ def far_off(broken: int) -> Any:
     """Data of which the example at ``broken`` has no finite gradient; in order of the training."""
     import numpy as np
 
-    from dtrain.sources import Arrays, Splits
+    from dtrain.data.sources import Arrays, Splits
     from tests.test_steps import in_order
 
     x = np.random.default_rng(0).standard_normal((64, 4)).astype(np.float32)
@@ -209,7 +209,8 @@ def on_replicas(
     import numpy as np
     import tensorflow as tf
 
-    from dtrain.task import gradients, strategies
+    from dtrain.task import strategies
+    from dtrain.task.replica import gradients
 
     kind = kind if replicas > 1 else "OneDevice"
     if strategy is None:
@@ -294,7 +295,7 @@ def test_what_tensorflow_divides_is_whole_outside_of_a_step() -> None:
     import numpy as np
     import tensorflow as tf
 
-    from dtrain.task import gradients
+    from dtrain.task.replica import gradients
 
     gradients.install()
     gradients.install()  # once is enough
@@ -373,7 +374,7 @@ def test_another_keras_is_refused() -> None:
     from types import SimpleNamespace
 
     from dtrain.errors import TrainingError
-    from dtrain.task import gradients
+    from dtrain.task.replica import gradients
 
     with pytest.raises(TrainingError, match=r"Keras 3\S+ sums gradients in a way .*one replica"):
         gradients.prepare(SimpleNamespace())

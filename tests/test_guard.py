@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dtrain.controller import guard
+from dtrain.config import guard
 from tests.conftest import QUICK, Commands, Run
 
 GLOBAL = "# @package _global_\n"
@@ -234,10 +234,10 @@ def test_a_job_of_a_sweep_is_checked_too(dtrain: Commands, tmp_path: Path) -> No
 
 #: Nodes that would run, at places that take something else; the place comes first in the sentence.
 NODES = {
-    "model": "{_target_: dtrain.controller.folder.remove, path: secret.txt}",
-    "dataset": "{_target_: dtrain.rundir.write_text, path: ran, text: x}",
+    "model": "{_target_: dtrain.controller.folders.remove, path: secret.txt}",
+    "dataset": "{_target_: dtrain.run.folder.write_text, path: ran, text: x}",
     "optimizer": "{_target_: keras.src.utils.file_utils.copy, src: secret.txt, dst: ran}",
-    "launcher": "{_target_: dtrain.controller.launchers.server.Process}",
+    "launcher": "{_target_: dtrain.controller.launchers.forkserver.Process}",
     "trainer.loss": "{_target_: keras.src.utils.python_utils.func_load, code: x}",
     "trainer.metrics": "[{_target_: keras.saving.load_model, filepath: x, safe_mode: false}]",
     "trainer.callbacks": "[{_target_: keras.callbacks.RemoteMonitor}]",

@@ -14,8 +14,8 @@ def configured(
 ) -> list[str]:
     from omegaconf import OmegaConf
 
-    from dtrain.cluster import Cluster, Task
-    from dtrain.task import hardware
+    from dtrain.run.cluster import Cluster, Task
+    from dtrain.task.process import hardware
 
     base = {"inter_op_threads": None, "memory_growth": True, "precision": "float32"}
     task = Task("chief", 0, devices, threads=threads)
@@ -67,8 +67,8 @@ def test_gpus_that_the_plan_overlooked() -> None:
     import tensorflow as tf
     from omegaconf import OmegaConf
 
-    from dtrain.cluster import Cluster, Task
-    from dtrain.task import hardware
+    from dtrain.run.cluster import Cluster, Task
+    from dtrain.task.process import hardware
 
     def said(kind: str, planned: str) -> str | None:
         cluster = Cluster((Task("chief", 0, 1),), planned, 1, {})

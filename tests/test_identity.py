@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from dtrain import identity, targets
+from dtrain.config import targets
+from dtrain.run import identity
 from tests.test_schema import EXPERIMENTS, composed
 
 RUN = ("model=mlp", "dataset=synthetic", "trainer.callbacks=[{_target_:keras.callbacks.History}]")

@@ -13,15 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dtrain import checkpoint, errors
-from dtrain.cluster import Cluster, Task
+from dtrain import errors
 from dtrain.controller import job as module
 from dtrain.controller.job import PORT_TRIES, Job, Outcome
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.plan import Plan
 from dtrain.errors import DamagedFile, TrainingError, UsageError
-from dtrain.journal import Journal, read
-from dtrain.rundir import RunDir, read_json, write_json
+from dtrain.run import checkpoint
+from dtrain.run.cluster import Cluster, Task
+from dtrain.run.folder import RunDir, read_json, write_json
+from dtrain.run.journal import Journal, read
 from tests.test_schema import composed
 
 WORKERS = Cluster((Task("chief", 0, 1), Task("worker", 0, 1)), "cpu", 2, {})

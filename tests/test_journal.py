@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from dtrain import journal
 from dtrain.errors import DamagedFile
-from dtrain.journal import Follower, Journal
+from dtrain.run import journal
+from dtrain.run.journal import Follower, Journal
 
 NOTICE = '{"event": "notice", "time": 1.0, "message": "Zürich"}\n'.encode()
 

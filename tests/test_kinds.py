@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dtrain import kinds, targets
-from dtrain.controller import schema
+from dtrain.config import kinds, schema, targets
 from dtrain.errors import UsageError
 
 

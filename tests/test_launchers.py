@@ -16,15 +16,15 @@ import pytest
 from omegaconf import OmegaConf
 
 from dtrain import errors
-from dtrain.cluster import Cluster, Task
-from dtrain.controller import messages
-from dtrain.controller.cluster_key import VARIABLE
 from dtrain.controller.launchers import Env, Inline, Launcher, Local
-from dtrain.controller.launchers import env as launch
+from dtrain.controller.launchers import external as launch
 from dtrain.controller.launchers import local as module
-from dtrain.controller.launchers.server import Process
+from dtrain.controller.launchers.forkserver import Process
+from dtrain.controller.launchers.rendezvous import messages
+from dtrain.controller.launchers.rendezvous.cluster_key import VARIABLE
 from dtrain.errors import UsageError
-from dtrain.rundir import RunDir, read_json, write_json
+from dtrain.run.cluster import Cluster, Task
+from dtrain.run.folder import RunDir, read_json, write_json
 from tests import warm
 from tests.integration.test_failures import processes, until
 from tests.test_schema import composed
@@ -294,7 +294,7 @@ def test_what_asks_every_process_to_stop_ends_none(
 
 
 def says(pipe: Any) -> None:
-    from dtrain.task.words import Words
+    from dtrain.task.process.status_pipe import Words
 
     words = Words(pipe)
     count = 200  # so few that the pipe has room for all

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from dtrain.config.targets import plain
 from dtrain.errors import UsageError
-from dtrain.targets import plain
-from dtrain.task.layouts import Placement, place, slot
+from dtrain.task.strategies.dtensor.layouts import Placement, place, slot
 from tests import warm
 from tests.test_schema import composed
 

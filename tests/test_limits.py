@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from dtrain import memory
-from dtrain.controller.devices import Machine
-from dtrain.controller.limits import DEVICES, PROCESSES, THREADS, check_synthetic
 from dtrain.controller.plan import plan
+from dtrain.controller.resources.devices import Machine
+from dtrain.controller.resources.limits import DEVICES, PROCESSES, THREADS, check_synthetic
 from dtrain.errors import UsageError
+from dtrain.host import memory
 from tests.test_schema import composed
 
 SMALL, LARGE = Machine(gpus=0, cores=2), Machine(gpus=0, cores=256)

@@ -53,7 +53,7 @@ class Scripted:
     def train(self, steps: int, ahead: int = 0) -> Any:
         import numpy as np
 
-        from dtrain.task.sums import Sums
+        from dtrain.task.metric_sums import Sums
 
         self.calls.append(steps)
         losses = [self.loss(self.step + i) for i in range(1, steps + 1)]
@@ -63,7 +63,7 @@ class Scripted:
         return Sums.of_steps([], returned, steps * BATCH, steps)
 
     def settle(self) -> Any:
-        from dtrain.task.sums import Sums
+        from dtrain.task.metric_sums import Sums
 
         return Sums()
 
@@ -76,7 +76,7 @@ class Scripted:
         assert summary == {}
 
     def evaluate(self, steps: int, rest: int) -> Any:
-        from dtrain.task.sums import Sums
+        from dtrain.task.metric_sums import Sums
 
         self.evaluated.append((steps, rest))
         self.clock.now += (steps + bool(rest)) * self.seconds
@@ -102,7 +102,7 @@ class Trained:
     loop: Any
 
     def points(self, name: str) -> dict[int, float]:
-        from dtrain import journal
+        from dtrain.run import journal
 
         return {
             e["step"]: e["metrics"][name]
@@ -112,19 +112,19 @@ class Trained:
 
     @property
     def saved(self) -> list[int]:
-        from dtrain import checkpoint
+        from dtrain.run import checkpoint
 
         return checkpoint.steps(self.folder / "checkpoints")
 
     @property
     def newest(self) -> Any:
-        from dtrain import checkpoint
+        from dtrain.run import checkpoint
 
         return checkpoint.newest(self.folder / "checkpoints")[0]
 
     @property
     def progress(self) -> Any:
-        from dtrain.rundir import read_json
+        from dtrain.run.folder import read_json
 
         return read_json(self.folder / "progress.json")
 
@@ -142,17 +142,18 @@ def looped(
     **schedule: Any,
 ) -> Trained:
     """Make a loop of 2 epochs of 10 steps that saves nothing but the end."""
-    from dtrain.checkpoint import Writer
-    from dtrain.journal import Journal
-    from dtrain.rundir import RunDir
-    from dtrain.task import loop, saving, validation
+    from dtrain.run.checkpoint import Writer
+    from dtrain.run.folder import RunDir
+    from dtrain.run.journal import Journal
+    from dtrain.task import snapshots
+    from dtrain.task.actions import loop, validation
     from dtrain.task.callbacks import Callbacks
-    from dtrain.task.records import Records, Silence
+    from dtrain.task.recorder import Records, Silence
     from dtrain.task.strategies import Default
-    from dtrain.task.summaries import Summaries
+    from dtrain.task.tensorboard import Summaries
 
     if isinstance(steps, Scripted):
-        for module in (loop, saving, validation):
+        for module in (loop, snapshots, validation):
             module.time = steps.clock  # this process ends with the test
     plan = loop.Schedule(
         **{
@@ -437,7 +438,7 @@ def test_the_objective_is_that_of_the_very_step(tmp_path: Path) -> None:
         checkpoint_steps=5,
     )  # fmt: skip
     trained.loop.run()
-    from dtrain import checkpoint
+    from dtrain.run import checkpoint
 
     found = {
         step: checkpoint.load(trained.folder / "checkpoints" / str(step)).meta["objective"]
@@ -520,7 +521,7 @@ def test_training_for_real_and_going_on(tmp_path: Path) -> None:
     import numpy as np
 
     from dtrain.errors import Interrupted
-    from dtrain.task import state
+    from dtrain.task import train_state
 
     config = settings(
         optimizer={"_target_": "keras.optimizers.Adam", "learning_rate": 0.05, "use_ema": True}
@@ -557,7 +558,7 @@ def test_training_for_real_and_going_on(tmp_path: Path) -> None:
     checkpoint = first.newest
     assert 1 <= checkpoint.step < 12
     second, strategy = real("parts", start=checkpoint.step)
-    state.restore(second.model, strategy, checkpoint.arrays)
+    train_state.restore(second.model, strategy, checkpoint.arrays)
     second.loop.run(checkpoint)
     for name in ("loss", "accuracy", "val_loss", "val_accuracy"):
         assert second.points(name) == pytest.approx(whole.points(name), rel=1e-5), name
@@ -595,7 +596,7 @@ class Watched(Scripted):
     """Steps of which an evaluation has the loss of its position."""
 
     def evaluate(self, steps: int, rest: int) -> Any:
-        from dtrain.task.sums import Sums
+        from dtrain.task.metric_sums import Sums
 
         sums = super().evaluate(steps, rest)
         return Sums([], {"loss": 3.0 * sum(map(sum, self.evaluated))}, sums.examples)
@@ -603,7 +604,7 @@ class Watched(Scripted):
 
 def ended(trained: Trained) -> Any:
     """All that there is at the end: points, arrays to the bit, values, which is the best."""
-    from dtrain import checkpoint
+    from dtrain.run import checkpoint
 
     last = trained.newest
     meta = {k: v for k, v in last.meta.items() if k != "interval_seconds"}
@@ -624,9 +625,9 @@ def test_a_validation_that_a_stop_ends_is_done_by_the_resumed_run(
     """Whenever it comes, with the numbers of a run that was not stopped."""
     import keras
 
-    from dtrain import journal
     from dtrain.errors import Interrupted
-    from dtrain.task import state
+    from dtrain.run import journal
+    from dtrain.task import train_state
 
     plan = {
         "validation_examples": 3 * BATCH + 1,
@@ -662,7 +663,7 @@ def test_a_validation_that_a_stop_ends_is_done_by_the_resumed_run(
         resumed = looping(f"{stop}", start=past.step)
         if stop[0] == 20:
             resumed.steps.evaluated[:] = [(1, 0), (1, 0), (1, 0), (0, 1)]  # of the epoch before
-        state.restore(resumed.model, resumed.loop._strategy, past.arrays)
+        train_state.restore(resumed.model, resumed.loop._strategy, past.arrays)
         resumed.loop.run(past)
         (found, objectives), (expected, best) = ended(resumed), ended(whole)
         assert found == expected, stop
@@ -680,7 +681,7 @@ def test_a_validation_that_a_stop_ends_is_done_by_the_resumed_run(
 
 @pytest.mark.task
 def test_the_state_is_on_its_way_to_the_disk_before_the_validation(tmp_path: Path) -> None:
-    from dtrain import checkpoint
+    from dtrain.run import checkpoint
 
     seen: list[Any] = []
 
@@ -1069,7 +1070,7 @@ class Overlapping(Scripted):
         return sums
 
     def settle(self) -> Any:
-        from dtrain.task.sums import Sums
+        from dtrain.task.metric_sums import Sums
 
         waiting, self.in_flight = self.in_flight, 0
         if not waiting:
@@ -1159,7 +1160,7 @@ class Dropping(Scripted):
     restored: Any = None
 
     def train(self, steps: int, ahead: int = 0) -> Any:
-        from dtrain.task.sums import Sums
+        from dtrain.task.metric_sums import Sums
 
         sums = super().train(steps)
         examples = sums.examples - 3 * steps
@@ -1233,7 +1234,7 @@ def writing(values: Callable[[int, dict[str, Any]], dict[str, Any]]) -> Any:
 
 
 def events(trained: Trained, kind: str) -> list[Any]:
-    from dtrain import journal
+    from dtrain.run import journal
 
     return [e for e in journal.read(trained.folder / "journal.jsonl") if e["event"] == kind]
 

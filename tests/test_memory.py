@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dtrain import memory
+from dtrain.host import memory
 
 INFO = "MemTotal: 4000 kB\nMemFree: 10 kB\nMemAvailable: 3000 kB\n"
 V2 = "/sys/fs/cgroup"

@@ -105,24 +105,24 @@ def test_all_are_found_each_once() -> None:
 
 def train(kind: str, devices: int) -> tuple[Any, Any]:
     """Return the state after 3 steps and after 6."""
-    from dtrain.task import state
+    from dtrain.task import train_state
 
     model, strategy, steps, _ = prepare(kind, devices, settings(**GAN))
     steps.train(3)
-    saved = state.snapshot(model, strategy)
+    saved = train_state.snapshot(model, strategy)
     steps.train(3)
-    return saved, state.snapshot(model, strategy)
+    return saved, train_state.snapshot(model, strategy)
 
 
 def resume(kind: str, devices: int, saved: Any) -> tuple[Any, Any]:
     """Go on from step 3; return the state that was restored and the last one."""
-    from dtrain.task import state
+    from dtrain.task import train_state
 
     model, strategy, steps, _ = prepare(kind, devices, settings(**GAN), start=3)
-    state.restore(model, strategy, saved)
-    restored = state.snapshot(model, strategy)
+    train_state.restore(model, strategy, saved)
+    restored = train_state.snapshot(model, strategy)
     steps.train(3)
-    return restored, state.snapshot(model, strategy)
+    return restored, train_state.snapshot(model, strategy)
 
 
 def test_a_gan_goes_on_where_another_process_stopped() -> None:
@@ -163,14 +163,14 @@ def test_a_fork_with_another_second_optimizer() -> None:
     """What has no array begins as it was made; averages begin with the weights."""
     import numpy as np
 
-    from dtrain.task import state
+    from dtrain.task import train_state
 
     other = {**GAN, "model": {**GAN["model"], "ema": True}}
     model, strategy, _, _ = prepare("OneDevice", 1, settings(**other))
-    saved = state.snapshot(model, strategy)
+    saved = train_state.snapshot(model, strategy)
     arrays = {n: a + 1 for n, a in saved.items() if "d_optimizer" not in n}
-    state.restore(model, strategy, arrays, forked=True)
-    found = state.snapshot(model, strategy)
+    train_state.restore(model, strategy, arrays, forked=True)
+    found = train_state.snapshot(model, strategy)
     averages = [n for n in found if n.endswith("_average")]
     assert len(averages) == 4 and all("d_optimizer" in name for name in averages)
     weights = [w.numpy() for w in model.discriminator.trainable_weights]
@@ -179,7 +179,7 @@ def test_a_fork_with_another_second_optimizer() -> None:
 
 
 def test_a_run_of_a_gan(dtrain: Commands, quick: tuple[str, ...], monkeypatch: Any) -> None:
-    from dtrain import checkpoint
+    from dtrain.run import checkpoint
 
     monkeypatch.setenv("DTRAIN_TRUST", "tests")
     words = [
@@ -206,7 +206,7 @@ def test_optimizers_inside_another_are_saved_and_restored() -> None:
     import keras
     import numpy as np
 
-    from dtrain.task import optimizers, state
+    from dtrain.task import optimizers, train_state
     from tests.test_zoo import configured
 
     keras.utils.clear_session()
@@ -214,18 +214,18 @@ def test_optimizers_inside_another_are_saved_and_restored() -> None:
     model, strategy, steps, _ = prepare("OneDevice", 1, config)
     assert list(optimizers.held(model.optimizer)) == ["groups/0/1", "groups/1/1"]
     steps.train(3)
-    arrays = state.snapshot(model, strategy)
+    arrays = train_state.snapshot(model, strategy)
     for place in ("groups/0/1", "groups/1/1"):
         own = {k: v for k, v in arrays.items() if k.startswith(f"optimizer/{place}/")}
         assert sum("momentum" in name for name in own) == 2, sorted(arrays)
         assert all(np.any(array) for array in own.values()), own
     steps.train(2)
-    expected = state.snapshot(model, strategy)
+    expected = train_state.snapshot(model, strategy)
     keras.utils.clear_session()  # in another process Keras gives the same names
     other, strategy, steps, _ = prepare("OneDevice", 1, config, start=3)
-    state.restore(other, strategy, arrays)
+    train_state.restore(other, strategy, arrays)
     steps.train(2)
-    found = state.snapshot(other, strategy)
+    found = train_state.snapshot(other, strategy)
     assert found.keys() == expected.keys()
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array, name)
@@ -233,12 +233,12 @@ def test_optimizers_inside_another_are_saved_and_restored() -> None:
 
 @pytest.mark.task
 def test_a_loss_scale_optimizer_is_saved_once() -> None:
-    from dtrain.task import optimizers, state
+    from dtrain.task import optimizers, train_state
     from tests.test_zoo import configured
 
     model, _, _, _ = prepare("OneDevice", 1, configured("loss_scaled"))
     assert list(optimizers.held(model.optimizer)) == ["inner_optimizer"]
-    found = [id(variable) for variable in state.variables(model).values()]
+    found = [id(variable) for variable in train_state.variables(model).values()]
     assert len(found) == len({*found})
     assert {id(v) for v in model.optimizer.inner_optimizer.variables} <= {*found}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dtrain.controller import pace as module
-from dtrain.controller.pace import Pace
+from dtrain.controller.launchers.rendezvous import pace as module
+from dtrain.controller.launchers.rendezvous.pace import Pace
 
 
 class Clock:

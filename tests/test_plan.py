@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dtrain.cluster import Task
-from dtrain.controller.devices import Machine, machine
 from dtrain.controller.plan import check_values, plan, sizes
+from dtrain.controller.resources.devices import Machine, machine
 from dtrain.datasets import Arrays, Splits
 from dtrain.errors import UsageError
+from dtrain.run.cluster import Task
 from tests.test_schema import composed
 
 #: A machine without GPUs.
@@ -107,7 +107,7 @@ def test_environment_follows_the_configuration() -> None:
 
 
 def test_gpus_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dtrain.controller.devices.count", lambda: 3)
+    monkeypatch.setattr("dtrain.controller.resources.devices.count", lambda: 3)
     assert machine(shared=True).gpus == 3
 
 

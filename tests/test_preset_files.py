@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dtrain.controller.preset_files import check
+from dtrain.config.preset_files import check
 from dtrain.errors import UsageError
 
 BROKEN = "\t"

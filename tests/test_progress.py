@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from dtrain.controller import progress
-from dtrain.controller.progress import Display, Tail
+from dtrain.controller.terminal import progress
+from dtrain.controller.terminal.progress import Display, Tail
 
 
 def report(step: int, **changes: Any) -> dict[str, Any]:

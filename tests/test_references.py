@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from omegaconf import OmegaConf
 
-from dtrain.controller import references
+from dtrain.config import references
 from dtrain.errors import UsageError
 
 

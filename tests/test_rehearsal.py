@@ -68,13 +68,13 @@ def trained(kept: str, strategy: Any) -> tuple[list[float], dict[str, Any]]:
     """Return the losses of some steps, and what is left."""
     import keras
 
-    from dtrain.task import state
+    from dtrain.task import train_state
 
     keras.utils.clear_session()
     config = settings(model={"_target_": "tests.test_rehearsal.model", "kept": kept})
     made, _, steps, _ = prepare("", 0, config, strategy=strategy)
     losses = [steps.results(steps.train(1))["loss"] for _ in range(5)]
-    return losses, state.snapshot(made, strategy)
+    return losses, train_state.snapshot(made, strategy)
 
 
 @pytest.mark.task(devices=4)
@@ -105,35 +105,36 @@ def test_a_rehearsal_changes_nothing() -> None:
     import keras
     import numpy as np
 
-    from dtrain.task import rehearsal, state
-    from dtrain.task.pipeline import Inputs
+    from dtrain.task import train_state
+    from dtrain.task.input_pipeline import Inputs
+    from dtrain.task.rehearsal import rehearse
 
     for kept in ("plain", "draws"):
         keras.utils.clear_session()
         config = settings(model={"_target_": "tests.test_rehearsal.model", "kept": kept})
         made, strategy, _, splits = prepare("Mirrored", 2, config)
-        before, drawn = state.snapshot(made, strategy), (random.random(), np.random.rand())
+        before, drawn = train_state.snapshot(made, strategy), (random.random(), np.random.rand())
         random.seed(1), np.random.seed(1)
         expected = random.random(), np.random.rand()
         random.seed(1), np.random.seed(1)
         inputs = Inputs(splits.train, None, 8, 0)
-        found = rehearsal.rehearse(made, strategy, inputs)
+        found = rehearse.rehearse(made, strategy, inputs)
         assert (random.random(), np.random.rand()) == expected != drawn
         assert found.draws == ((True, False) if kept == "draws" else ())
-        after = state.snapshot(made, strategy)
+        after = train_state.snapshot(made, strategy)
         assert all((after[name] == before[name]).all() for name in before)
         assert "apply" not in vars(made.optimizer)
         break_ = made.train_step
         made.train_step = lambda data: 1 / 0
-        assert rehearsal.rehearse(made, strategy, inputs).draws is None, "training says why"
+        assert rehearse.rehearse(made, strategy, inputs).draws is None, "training says why"
         made.train_step = break_
 
 
 @pytest.mark.task(devices=2)
 def test_layers_of_keras_need_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dtrain.task import rehearsal
-    from dtrain.task.pipeline import Inputs
+    from dtrain.task.input_pipeline import Inputs
+    from dtrain.task.rehearsal import rehearse
 
     made, strategy, _, splits = prepare("Mirrored", 2, settings())
-    monkeypatch.setattr(rehearsal, "_Rehearsal", None)  # is not called
-    assert rehearsal.rehearse(made, strategy, Inputs(splits.train, None, 8, 5)).seed == 5
+    monkeypatch.setattr(rehearse, "_Rehearsal", None)  # is not called
+    assert rehearse.rehearse(made, strategy, Inputs(splits.train, None, 8, 5)).seed == 5

@@ -84,7 +84,7 @@ def after(kind: str, devices: int, remat: list[str], jit: bool = False, **change
     """Train five steps; return (loss, all arrays)."""
     import keras
 
-    from dtrain.task import state
+    from dtrain.task import train_state
 
     policy = keras.config.dtype_policy()
     keras.utils.clear_session()
@@ -93,7 +93,7 @@ def after(kind: str, devices: int, remat: list[str], jit: bool = False, **change
     model, strategy, steps, _ = prepare(kind, devices, config, jit_compile=jit)
     sums = steps.train(2)
     sums.add(steps.train(3))
-    return steps.results(sums)["loss"], state.snapshot(model, strategy)
+    return steps.results(sums)["loss"], train_state.snapshot(model, strategy)
 
 
 def equal(found: Any, expected: Any, tolerance: float = 1e-6) -> None:

@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 
 from dtrain import __version__, errors
-from dtrain.controller import connection as wire
-from dtrain.controller import guest as guests
-from dtrain.controller import messages, pace, rendezvous, watch
-from dtrain.controller.guest import Guest
-from dtrain.controller.messages import Message, Seal
-from dtrain.controller.rendezvous import Host, Place
+from dtrain.controller.launchers.rendezvous import chief, keepalive, messages, pace
+from dtrain.controller.launchers.rendezvous import connection as wire
+from dtrain.controller.launchers.rendezvous import follower as guests
+from dtrain.controller.launchers.rendezvous.chief import Host, Place
+from dtrain.controller.launchers.rendezvous.follower import Guest
+from dtrain.controller.launchers.rendezvous.messages import Message, Seal
 from dtrain.errors import TrainingError, UsageError
 
 FACTS = {"optimizer.learning_rate": "0.01", "seed": "0"}
@@ -113,7 +113,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(rendezvous, "time", clock)
+    monkeypatch.setattr(chief, "time", clock)
     monkeypatch.setattr(guests, "time", clock)
     return clock
 
@@ -696,7 +696,7 @@ def test_a_chief_that_dies(meeting: Meeting) -> None:
 def test_silence(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both sides give signs of life; one from which none comes is lost, and named."""
     monkeypatch.setattr(wire, "BEAT", 0.05)
-    monkeypatch.setattr(watch, "BEAT", 0.05)
+    monkeypatch.setattr(keepalive, "BEAT", 0.05)
     waiting = meeting.host("worker-0", "worker-1")
     meeting.guest("worker-0")
     meeting.missing("worker-1")
@@ -726,7 +726,7 @@ def test_a_network_that_loses_much(meeting: Meeting, monkeypatch: pytest.MonkeyP
     until(lambda: guest._watch._connections["chief"]._step == 7)
     later = Later()
     monkeypatch.setattr(wire, "time", later)
-    monkeypatch.setattr(watch, "time", later)
+    monkeypatch.setattr(keepalive, "time", later)
     monkeypatch.setattr(pace, "time", later)
     later.ahead = LONG - 1
     for each in (chiefs, guest._watch):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dtrain.cluster import Cluster, Task
+from dtrain.run.cluster import Cluster, Task
 from tests.test_gradients import ROWS, on_replicas
 from tests.test_steps import prepare, settings
 from tests.test_strategies import together

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from dtrain.cluster import Cluster, Task
 from dtrain.controller.plan import Plan
-from dtrain.controller.progress import Display
-from dtrain.controller.report import drawing, print_end, print_plan, short
-from dtrain.rundir import RunDir
+from dtrain.controller.terminal.progress import Display
+from dtrain.controller.terminal.report import drawing, print_end, print_plan, short
+from dtrain.run.cluster import Cluster, Task
+from dtrain.run.folder import RunDir
 from tests.test_schema import composed
 
 
@@ -32,8 +32,8 @@ def test_a_finished_run_says_how_to_see_it(tmp_path: Path) -> None:
     text = printed(tmp_path, True, f"output_dir={tmp_path}/my runs")
     assert "FINISHED: step 7, 1,234 examples/s  loss 0.25" in text
     assert "tensorboard --logdir 'outputs/a run'" in text
-    assert "compare: python -m dtrain.ui --output-dir 'my runs'\n" in text
-    assert "compare: python -m dtrain.ui\n" in printed(tmp_path / "b", True, "output_dir=outputs")
+    assert "compare: python -m dtrain ui --output-dir 'my runs'\n" in text
+    assert "compare: python -m dtrain ui\n" in printed(tmp_path / "b", True, "output_dir=outputs")
     given = "tracking.uri=sqlite:////a/b.db"
     assert "mlflow ui --backend-store-uri sqlite:////a/b.db\n" in printed(
         tmp_path / "c", True, given
@@ -45,8 +45,8 @@ def test_a_finished_run_says_how_to_see_it(tmp_path: Path) -> None:
     ("overrides", "shipped", "result", "part"),
     [
         (["tracking.uri=http://127.0.0.1:5"], True, {}, "compare: http://127.0.0.1:5"),
-        (["tracking=none"], True, {}, "to ship it to MLflow later: python -m dtrain.sync"),
-        ([], False, {}, "MLflow has not got everything; type: python -m dtrain.sync"),
+        (["tracking=none"], True, {}, "to ship it to MLflow later: python -m dtrain sync"),
+        ([], False, {}, "MLflow has not got everything; type: python -m dtrain sync"),
         ([], True, {"status": "FAILED", "exit_code": 1, "error": "chief-0: bang"}, "chief-0: bang"),
         ([], True, {"status": "KILLED", "exit_code": 75}, "go on with: python -m dtrain resume="),
     ],

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from dtrain.cluster import Cluster, Task
 from dtrain.controller.result import error, last_words, problem, result
 from dtrain.controller.supervisor import Failure
-from dtrain.journal import Journal
-from dtrain.rundir import RunDir, write_json
+from dtrain.run.cluster import Cluster, Task
+from dtrain.run.folder import RunDir, write_json
+from dtrain.run.journal import Journal
 from tests.test_schema import composed
 
 CLUSTER = Cluster((Task("chief", 0, 1), Task("worker", 0, 1)), "cpu", 2, {})

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from dtrain import checkpoint, identity
 from dtrain.controller import resume
 from dtrain.errors import UsageError
-from dtrain.rundir import RunDir, write_json, write_text
+from dtrain.run import checkpoint, identity
+from dtrain.run.folder import RunDir, write_json, write_text
 from tests.test_schema import composed
 
 WORDS = ("model=mlp", "dataset=synthetic", "model.units=[16]")
@@ -466,7 +466,7 @@ def test_nothing_to_fork(begun) -> None:
     rundir = begun()
     rest = (
         f"accepted: a run that saved one, or RUN_DIR/checkpoints/STEP; "
-        f"type: python -m dtrain.checkpoint {rundir.path} to see what there is"
+        f"type: python -m dtrain checkpoint {rundir.path} to see what there is"
     )
     refused(f"fork={rundir.path}: holds no sound checkpoint; {rest}", pinned, rundir.path)
     for each in (4, 8):

@@ -14,7 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf, open_dict
 
 from dtrain import datasets
-from dtrain.controller import schema
+from dtrain.config import schema
 from dtrain.controller.plan import check_values
 from tests import warm
 
@@ -67,7 +67,7 @@ def test_dataset_schemas_are_their_functions(name: str) -> None:
 
 
 def parameters(targets: list[str]) -> dict[str, list[str]]:
-    from dtrain.targets import locate
+    from dtrain.config.targets import locate
 
     return {t: list(inspect.signature(locate(t, "key")).parameters) for t in targets}
 

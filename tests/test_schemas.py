@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dtrain import schemas
 from dtrain.errors import DamagedFile
+from dtrain.run import schemas
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

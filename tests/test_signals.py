@@ -10,7 +10,7 @@ import pytest
 @pytest.mark.task
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2, signal.SIGINT])
 def test_a_signal_is_told_once(number: signal.Signals) -> None:
-    from dtrain.task.signals import Stop
+    from dtrain.task.process.signals import Stop
 
     told: list[Any] = []
     stop = Stop(tell=lambda: told.append(number))
@@ -30,7 +30,7 @@ def test_a_signal_is_told_while_tensorflow_waits() -> None:
 
     import tensorflow as tf
 
-    from dtrain.task.signals import Stop
+    from dtrain.task.process.signals import Stop
 
     queue = tf.queue.FIFOQueue(1, [tf.int32])
     told = threading.Event()
@@ -49,7 +49,7 @@ def test_a_signal_is_told_while_tensorflow_waits() -> None:
 
 @pytest.mark.task
 def test_other_signals_are_none_to_stop() -> None:
-    from dtrain.task.signals import Stop
+    from dtrain.task.process.signals import Stop
 
     seen: list[int] = []
     signal.signal(signal.SIGUSR1, lambda *_: seen.append(1))

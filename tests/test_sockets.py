@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from dtrain.cluster import Cluster, Task
-from dtrain.task import sockets
+from dtrain.run.cluster import Cluster, Task
+from dtrain.task.process import sockets
 from tests.integration.test_failures import until
 
 TIMEOUT = (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)

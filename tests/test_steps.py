@@ -41,7 +41,8 @@ def prepare(
     """Make (model, strategy, steps, splits), as a task does; ``strategy`` if it is there."""
     import os
 
-    from dtrain.task import build, pipeline, probe, strategies
+    from dtrain.task import build, input_pipeline, strategies
+    from dtrain.task.rehearsal import metrics
 
     os.environ["DTRAIN_TRUST"] = "tests"
     config = settings() if config is None else config
@@ -51,10 +52,10 @@ def prepare(
     splits, augment = build.dataset(config)
     model = build.model(config, splits, strategy, 16, 4)
     held = [config.trainer.get(f"validation_{key}") for key in ("batch_size", "steps")]
-    inputs = pipeline.Inputs(
+    inputs = input_pipeline.Inputs(
         splits.train, splits.validation, BATCH, config.seed, start, augment, *held
     )
-    replay = probe.replayed(model, splits, strategy)
+    replay = metrics.replayed(model, splits, strategy)
     return model, strategy, strategy.steps(model, inputs, jit_compile, replay), splits
 
 
@@ -63,7 +64,7 @@ def in_order(source: Any, steps: int) -> tuple[Any, ...]:
     import numpy as np
     import tensorflow as tf
 
-    from dtrain.task.pipeline import example_order
+    from dtrain.task.input_pipeline import example_order
 
     order = example_order(tf.range(steps * BATCH, dtype=tf.int64), len(source), 0)
     return tuple(np.asarray(part) for part in source.take(order))
@@ -92,7 +93,7 @@ class Weighted:
 
 
 def weighted(train: int, held: int) -> Any:
-    from dtrain.sources import Splits
+    from dtrain.data.sources import Splits
 
     return Splits(Weighted(train), Weighted(held), classes=1)
 

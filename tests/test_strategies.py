@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from dtrain.cluster import Cluster, Task
 from dtrain.controller.launchers.ports import Ports
+from dtrain.run.cluster import Cluster, Task
 from tests import warm
 from tests.test_steps import BATCH, prepare
 
@@ -255,7 +255,7 @@ def _enter(
     try:
         from omegaconf import OmegaConf
 
-        from dtrain.task import hardware
+        from dtrain.task.process import hardware
         from dtrain.task.strategies import ParameterServer
 
         task = cluster.task(task_name)
@@ -349,7 +349,7 @@ def test_multiworker_shares_the_chiefs_checkpoint() -> None:
     import ml_dtypes
     import numpy as np
 
-    from dtrain.checkpoint import Checkpoint, pack
+    from dtrain.run.checkpoint import Checkpoint, pack
 
     blocks = np.random.default_rng(0).integers(2**63, size=(3, 64))
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from dtrain import errors
-from dtrain.cluster import Cluster, Task
 from dtrain.controller import supervisor as module
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.supervisor import Failure, Signals, Supervisor
-from dtrain.rundir import RunDir, write_json
+from dtrain.run.cluster import Cluster, Task
+from dtrain.run.folder import RunDir, write_json
 
 ONE = Cluster((Task("chief", 0, 1),), "cpu", 1, {})
 WORKERS = Cluster((Task("chief", 0, 1), Task("worker", 0, 1), Task("worker", 1, 1)), "cpu", 3, {})

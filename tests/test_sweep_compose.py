@@ -10,11 +10,11 @@ import pytest
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
-from dtrain import checkpoint
 from dtrain.controller.sweep import compose as module
 from dtrain.controller.sweep.compose import Composer, Draft, common_name
 from dtrain.errors import UsageError
-from dtrain.rundir import RunDir, write_json, write_text
+from dtrain.run import checkpoint
+from dtrain.run.folder import RunDir, write_json, write_text
 from tests.quick import grid, master
 
 

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from dtrain import errors
-from dtrain.controller import check, sweep
-from dtrain.controller.devices import Machine
+from dtrain.controller import sweep, validate
 from dtrain.controller.job import Outcome
-from dtrain.controller.sweep import Grid, Source, record
+from dtrain.controller.resources.devices import Machine
+from dtrain.controller.sweep import Grid, Source, state
 from dtrain.controller.sweep import command as module
 from dtrain.controller.sweep.runner import Watch
 from dtrain.controller.sweep.table import Row
 from dtrain.errors import UsageError
-from dtrain.rundir import RunDir, read_json
+from dtrain.run.folder import RunDir, read_json
 from tests.quick import grid, master
 
 
@@ -32,7 +32,7 @@ def _cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def have(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
-    for place in (check, module):
+    for place in (validate, module):
         monkeypatch.setattr(place, "machine", lambda shared: machine)
 
 
@@ -241,7 +241,7 @@ def test_a_record_that_cannot_be_written(
     def full(path: Path, value: Any, lasting: bool) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(record, "write_json", full)
+    monkeypatch.setattr(state, "write_json", full)
     assert swept("seed=1", words=("hydra.sweep.dir=here",)) == errors.OK
     assert "here/sweep.json: No space left on device" in capfd.readouterr().err
     assert (read_json(Path("here/0/result.json")) or {})["status"] == "FINISHED"

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from dtrain import sync
-from dtrain.cluster import Cluster, Task
-from dtrain.controller import consent
-from dtrain.controller.tracking import import_mlflow
-from dtrain.journal import Journal
-from dtrain.rundir import RunDir, write_json
+from dtrain.config import consent
+from dtrain.controller.commands import sync
+from dtrain.run.cluster import Cluster, Task
+from dtrain.run.folder import RunDir, write_json
+from dtrain.run.journal import Journal
+from dtrain.tracking.mlflow.store import import_mlflow
 from tests.test_schema import composed
 from tests.test_tracking import CLUSTER
 

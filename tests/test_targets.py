@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from dtrain import callables, datasets, errors, targets
-from dtrain.cluster import Cluster
+from dtrain import datasets, errors
+from dtrain.config import callables, targets
 from dtrain.controller.launchers import Local
 from dtrain.errors import UsageError
+from dtrain.run.cluster import Cluster
 
 SOURCE = """
 import os
@@ -75,7 +76,7 @@ def test_plain() -> None:
         ("a", "ab.f", False),
         # All of Keras is not trusted by one word: a part of it is.
         ("keras,dtrain", "keras.utils.get_file", False),
-        ("keras,dtrain", "dtrain.rundir.write_text", False),
+        ("keras,dtrain", "dtrain.run.folder.write_text", False),
         ("keras.utils", "keras.utils.get_file", True),
         ("keras.src", "keras.src.utils.get_file", True),
         ("keras.src", "keras.saving.load_model", False),
@@ -154,9 +155,9 @@ def test_check_refuses(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
 #: Of dtrain and of Keras, where a thing of another kind is meant: a place and a name.
 ELSEWHERE = {
     "model": [
-        "dtrain.controller.folder.remove", "dtrain.rundir.write_text",
-        "dtrain.checkpoint.disk.write", "dtrain.models.layers.Lambda",
-        "dtrain.controller.launchers.server.Process", "dtrain.models.mlp.__call__",
+        "dtrain.controller.folders.remove", "dtrain.run.folder.write_text",
+        "dtrain.run.checkpoint.disk.write", "dtrain.models.layers.Lambda",
+        "dtrain.controller.launchers.forkserver.Process", "dtrain.models.mlp.__call__",
         "keras.models.load_model", "keras.saving.load_model", "keras.models.Model.from_config",
         "keras.Model.__init__.__globals__.x", "keras.src.utils.python_utils.func_load",
         "keras.utils.get_file", "keras.src.utils.file_utils.rmtree",
@@ -166,7 +167,7 @@ ELSEWHERE = {
     ],
     "dataset": [
         "dtrain.datasets.existing_file", "dtrain.datasets.gzip.open",
-        "keras.utils.image_dataset_from_directory", "dtrain.text.text",
+        "keras.utils.image_dataset_from_directory", "dtrain.data.text.text",
     ],
     "dataset.augment": [
         "keras.utils.get_file", "dtrain.augment.tf.io.write_file",
@@ -175,7 +176,7 @@ ELSEWHERE = {
         "dtrain.task.strategies.base.Strategy", "dtrain.models.mlp",
     ],
     "launcher": [
-        "dtrain.controller.launchers.server.Process", "keras.Model",
+        "dtrain.controller.launchers.forkserver.Process", "keras.Model",
     ],
     "optimizer": [
         "keras.metrics.Mean", "keras.optimizers.get",
@@ -211,7 +212,7 @@ INNER = [
     "keras.layers.Lambda", "keras.layers.TFSMLayer", "keras.layers.TorchModuleWrapper",
     "keras.layers.JaxLayer", "keras.layers.deserialize", "keras.layers.Dense.from_config",
     "keras.callbacks.ModelCheckpoint", "keras.utils.get_file", "keras.saving.load_model",
-    "dtrain.datasets.npz", "dtrain.controller.folder.remove", "keras.Lambda", "keras.layers._x",
+    "dtrain.datasets.npz", "dtrain.controller.folders.remove", "keras.Lambda", "keras.layers._x",
 ]  # fmt: skip
 
 
@@ -296,7 +297,7 @@ NOT_FOUND = {
     "absent package": ("tnowhere.f", ["'tnowhere' does not exist"]),
     "empty part": ("tmine..Task", ["'' does not exist"]),
     "no function": ("tmine.NUMBER", ["cannot be called", "type: m._target_="]),
-    "of dtrain": ("dtrain.cluster.Task", ["is no public name", "DTRAIN_TRUST=tmine,"]),
+    "of dtrain": ("dtrain.run.cluster.Task", ["is no public name", "DTRAIN_TRUST=tmine,"]),
     "a typing error": ("dtrain.datasets.digit", ["is no public name", "dtrain.datasets.*"]),
     "not trusted": ("tother.f", ["'tother' is not trusted", "type: DTRAIN_TRUST="]),
     "a bare name": ("tmine", ["is not the dotted name"]),
@@ -325,7 +326,10 @@ def test_the_nearest_name_replaces_the_wrong_part_alone() -> None:
     [
         ("tmine.os.system", "is not trusted"), ("tmine.imported", "is not trusted"),
         ("tmine.os.path.join", "is not trusted"),
-        ("tmine.targets.locate", "is dtrain's own (dtrain.targets), which tmine only imports"),
+        (
+            "tmine.targets.locate",
+            "is dtrain's own (dtrain.config.targets), which tmine only imports",
+        ),
     ],
 )  # fmt: skip
 def test_a_trusted_module_does_not_lend_its_trust(target: str, problem: str) -> None:
@@ -359,9 +363,9 @@ def test_special_methods_are_no_way_out(target: str) -> None:
 
 
 def test_a_part_of_dtrain_can_be_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DTRAIN_TRUST", "dtrain.cluster")
-    assert targets.locate("dtrain.cluster.Cluster.from_json", "m._target_") == Cluster.from_json
-    assert "not trusted" in refusal(targets.locate, "dtrain.cluster.dataclasses.field", "m")
+    monkeypatch.setenv("DTRAIN_TRUST", "dtrain.run.cluster")
+    assert targets.locate("dtrain.run.cluster.Cluster.from_json", "m._target_") == Cluster.from_json
+    assert "not trusted" in refusal(targets.locate, "dtrain.run.cluster.dataclasses.field", "m")
 
 
 @pytest.mark.usefixtures("mine")

@@ -43,7 +43,7 @@ def test_of_numbers_nothing_is_kept() -> None:
 
 @pytest.mark.task
 def test_of_points_nothing_is_kept(tmp_path: Path) -> None:
-    from dtrain.task.summaries import Summaries
+    from dtrain.task.tensorboard import Summaries
 
     summaries = Summaries(tmp_path / "tensorboard", tmp_path / "journal.jsonl", False, None)
 

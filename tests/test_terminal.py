@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dtrain import terminal
+from dtrain.host import terminal
 from tests.integration.test_failures import until
 
 PRINTS = """

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from dtrain import datasets
-from dtrain import text as module
-from dtrain.sources import Windows
+from dtrain.data import text as module
+from dtrain.data.sources import Windows
 from tests import test_datasets
 from tests.test_datasets import check_refusal
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dtrain.cluster import Cluster, Task
-from dtrain.controller.tf_config import host_port, is_local, read
+from dtrain.controller.launchers.cluster_env.tf_config import host_port, is_local, read
 from dtrain.errors import UsageError
+from dtrain.run.cluster import Cluster, Task
 
 
 def planned(strategy: str, workers: int = 2, servers: int = 1) -> Cluster:

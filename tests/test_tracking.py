@@ -9,19 +9,13 @@ from typing import Any
 import pytest
 from omegaconf import open_dict
 
-from dtrain.cluster import Cluster, Task
-from dtrain.controller.tracking import (
-    Courier,
-    Shipper,
-    Tracker,
-    courier,
-    flatten,
-    import_mlflow,
-    tags,
-    uri,
-)  # fmt: skip
-from dtrain.journal import Journal
-from dtrain.rundir import RunDir, read_json, write_json
+from dtrain.run.cluster import Cluster, Task
+from dtrain.run.folder import RunDir, read_json, write_json
+from dtrain.run.journal import Journal
+from dtrain.tracking import delivery
+from dtrain.tracking.delivery import Delivery, RunDelivery
+from dtrain.tracking.mlflow.run import Shipper, flatten, tags
+from dtrain.tracking.mlflow.store import import_mlflow, uri
 from tests.test_schema import composed
 
 CLUSTER = Cluster((Task("chief", 0, 1),), "cpu", 1, {})
@@ -82,7 +76,7 @@ def test_how_often_it_was_started_again(result: dict[str, Any], tag: str, shippe
 
 
 def test_a_run_without_a_result_says_nothing_of_restarts(shipper: Any) -> None:
-    """As one that dtrain.sync ships after its controller was killed."""
+    """As one that `dtrain sync` ships after its controller was killed."""
     one = shipper()
     one.open(1000.0)
     one.close("KILLED", 2000.0)
@@ -115,7 +109,7 @@ def test_more_points_than_one_call_takes(shipper: Any) -> None:
 def test_the_tracker_follows_a_journal(shipper: Any) -> None:
     journal = Journal(shipper.rundir.journal)
     warnings: list[str] = []
-    tracker = Tracker(shipper(), shipper.rundir.journal, warnings.append)
+    tracker = RunDelivery(shipper(), shipper.rundir.journal, warnings.append)
     journal.write("start", step=0, replicas=1)
     journal.write("metrics", step=1, metrics={"loss": float("nan")})
     journal.write("metrics", step=2, metrics={"loss": 1.0})
@@ -159,15 +153,15 @@ def test_what_is_not_delivered_waits_in_the_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And not in memory, however long the server is away."""
-    monkeypatch.setattr(courier, "EVENTS", 10)
-    monkeypatch.setattr(courier, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(delivery, "EVENTS", 10)
+    monkeypatch.setattr(delivery, "RETRY_SECONDS", 0.0)
     journal = Journal(tmp_path / "journal.jsonl")
     journal.write("start", step=0)
     for step in range(95):
         journal.write("metrics", step=step, metrics={"loss": 1.0})
     journal.close()
     slow: Any = Slow({1, 2, 5})
-    tracker = Tracker(slow, tmp_path / "journal.jsonl", lambda text: None)
+    tracker = RunDelivery(slow, tmp_path / "journal.jsonl", lambda text: None)
     assert tracker.finish("FINISHED", 5.0)
     assert slow.got == list(range(95)) and slow.closed == ("FINISHED", 5.0)
     assert slow.most == 10
@@ -177,7 +171,7 @@ def test_nothing_is_shipped_before_training_begins(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.jsonl")
     journal.write("notice", message="a")
     slow: Any = Slow(set())
-    tracker = Tracker(slow, tmp_path / "journal.jsonl", print)
+    tracker = RunDelivery(slow, tmp_path / "journal.jsonl", print)
     assert not tracker._deliver(None) and slow.calls == 0
     journal.write("start", step=0)
     journal.close()
@@ -220,7 +214,7 @@ def test_files_lie_beside_a_database_of_the_users(
 
 
 def test_nothing_is_recorded_where_nothing_was_trained(shipper: Any, tmp_path: Path) -> None:
-    tracker = Tracker(shipper(), shipper.rundir.journal, print)
+    tracker = RunDelivery(shipper(), shipper.rundir.journal, print)
     assert not tracker.finish(None, 2000.0)
     assert not (tmp_path / "outputs" / "mlflow.db").exists()
 
@@ -248,7 +242,7 @@ def test_tags_name_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     def version(name: str) -> str | None:
         return None if name in ("tensorflow", "keras") else "1.2"
 
-    monkeypatch.setattr("dtrain.controller.tracking.shipper.version", version)
+    monkeypatch.setattr("dtrain.tracking.mlflow.run.version", version)
     found = tags(composed(), CLUSTER)
     assert found["mlflow"] == found["hydra-core"] == "1.2"
     assert "tensorflow" not in found and "keras" not in found
@@ -264,7 +258,7 @@ def test_tags_of_a_fork(tmp_path: Path) -> None:
     assert found["forked_from_run_id"] == "abc"
     older = composed()
     with open_dict(older):
-        del older["fork"]  # a run folder from before there were forks, for dtrain.sync
+        del older["fork"]  # a run folder from before there were forks, for `dtrain sync`
     assert "forked_from" not in tags(older, CLUSTER)
 
 
@@ -283,16 +277,16 @@ class Line:
     """A delivery that fails with what it is told to."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, place: str = "here"):
-        monkeypatch.setattr(courier, "INTERVAL", 0.001)
-        monkeypatch.setattr(courier, "LONGEST", 0.001)
-        monkeypatch.setattr(courier, "RETRY_SECONDS", 0.001)
+        monkeypatch.setattr(delivery, "INTERVAL", 0.001)
+        monkeypatch.setattr(delivery, "LONGEST", 0.001)
+        monkeypatch.setattr(delivery, "RETRY_SECONDS", 0.001)
         if place == "here":
-            monkeypatch.setattr(courier, "_told", set())
+            monkeypatch.setattr(delivery, "_told", set())
         self.errors: queue.Queue[Exception | None] = queue.Queue()
         self.said: queue.Queue[str] = queue.Queue()
         self.doubts = 0
         self.hangs = 0.0  # seconds in the last delivery
-        self.courier = Courier(place, self.deliver, self.doubt, self.said.put)
+        self.courier = Delivery(place, self.deliver, self.doubt, self.said.put)
 
     def deliver(self, last: Any) -> bool:
         try:  # the last delivery comes when it will: it succeeds once no error is left
@@ -322,8 +316,8 @@ def test_one_warning_for_one_outage(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_long_error_is_cut() -> None:
-    assert courier.reason(ConnectionError("x" * 300)) == "x" * 300
-    assert courier.reason(ConnectionError("x" * 301)) == "x" * 299 + "…"
+    assert delivery.reason(ConnectionError("x" * 300)) == "x" * 300
+    assert delivery.reason(ConnectionError("x" * 301)) == "x" * 299 + "…"
 
 
 def test_one_job_of_a_sweep_speaks_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,7 +344,7 @@ def test_a_store_that_others_write_to_is_no_outage(monkeypatch: pytest.MonkeyPat
         line.errors.put(error)
     assert line.courier.finish(("FINISHED", 1.0))
     assert line.said.empty()
-    monkeypatch.setattr(courier, "BUSY_SECONDS", 0.0)  # but for too long
+    monkeypatch.setattr(delivery, "BUSY_SECONDS", 0.0)  # but for too long
     line = Line(monkeypatch)
     for error in (busy, None):
         line.errors.put(error)
@@ -359,7 +353,7 @@ def test_a_store_that_others_write_to_is_no_outage(monkeypatch: pytest.MonkeyPat
 
 
 def test_nobody_waits_long_for_a_server_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(courier, "AWAY_SECONDS", 0.01)
+    monkeypatch.setattr(delivery, "AWAY_SECONDS", 0.01)
     line = Line(monkeypatch)
     line.hangs = 60.0
     line.errors.put(ConnectionError("away"))

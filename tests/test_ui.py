@@ -13,9 +13,9 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from dtrain import ui
-from dtrain.controller.tracking import import_mlflow
-from dtrain.rundir import read_json
+from dtrain.controller.commands import ui
+from dtrain.run.folder import read_json
+from dtrain.tracking.mlflow.store import import_mlflow
 from tests import browser
 
 

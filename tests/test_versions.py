@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dtrain.versions import version
+from dtrain.host.versions import version
 
 
 def distribution(folder: Path, name: str, number: str, packages: str = "") -> None:
@@ -37,7 +37,7 @@ def test_of_another_wheel(wheel: str, tmp_path: Path) -> None:
     distribution(tmp_path, wheel, "2.99.1", "tensorflow\n")
     distribution(tmp_path, "keras-nightly", "3.98", "keras\n")
     code = (
-        "import dtrain.identity as i, importlib.metadata as m, sys; "
+        "import dtrain.run.identity as i, importlib.metadata as m, sys; "
         f"found = list(m.distributions(path=[{str(tmp_path)!r}])); "
         "m.Distribution.discover = classmethod(lambda cls, context=None, **k: "
         "iter([d for d in found if k.get('name') in (None, d.name)])); "
@@ -53,7 +53,7 @@ def test_in_a_task() -> None:
     import keras
     import tensorflow as tf
 
-    from dtrain import identity
+    from dtrain.run import identity
 
     found = identity.versions()
     assert (found["tensorflow"], found["keras"]) == (tf.__version__, keras.__version__)

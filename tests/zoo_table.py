@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dtrain.cluster import Task
+from dtrain.run.cluster import Task
 from tests import warm
 from tests.test_coordinated import servers
 from tests.test_strategies import together

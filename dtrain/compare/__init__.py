@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from dtrain.compare.comparison import Comparison, compare
+from dtrain.compare.load_folders import of_folders
 from dtrain.compare.output import CURVES, RUNS, Output
-from dtrain.compare.runs import of_folders
 from dtrain.compare.table import curves_csv, runs_csv, text
 
 __all__ = ["write", "write_all"]

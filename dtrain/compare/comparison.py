@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dtrain.compare import differs
-from dtrain.compare.runs import Run, number
+from dtrain.compare import differences as differs
+from dtrain.compare.load_folders import Run, number
 from dtrain.errors import UsageError, nearest
 
 #: What decides the number of replicas; all else has to be equal where speeds are compared.

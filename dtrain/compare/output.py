@@ -11,8 +11,8 @@ import os
 import re
 from pathlib import Path
 
-from dtrain import files, reading
 from dtrain.errors import DamagedFile, UsageError
+from dtrain.files import reading, writing
 
 PAGE, RUNS, CURVES = "comparison.html", "comparison.csv", "curves.csv"
 _LINE = "<!-- made by dtrain.compare:"
@@ -62,9 +62,9 @@ class Output:
         # The old ones, too: killed before the next line is done, they are still there.
         sums |= {(name, old) for name, old in self._old.items() if name != PAGE}
         line = " ".join(f"{name}={checksum}" for name, checksum in sorted(sums))
-        files.write_bytes(self._folder / PAGE, html + f"{_LINE} {line} -->\n".encode())
+        writing.write_bytes(self._folder / PAGE, html + f"{_LINE} {line} -->\n".encode())
         for name, each in data.items():
-            files.write_bytes(self._folder / name, each)
+            writing.write_bytes(self._folder / name, each)
 
 
 def _sha(data: bytes) -> str:

@@ -23,7 +23,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from dtrain.compare.comparison import Comparison
-from dtrain.compare.runs import Run, number
+from dtrain.compare.load_folders import Run, number
 
 logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it tells of fonts
 _INK = "#010203"  # a colour nobody else uses, replaced by the page's

@@ -8,10 +8,10 @@ import io
 from collections.abc import Iterable
 from typing import Any
 
-from dtrain.columns import aligned
 from dtrain.compare.comparison import Comparison
-from dtrain.compare.runs import METRICS, Run
+from dtrain.compare.load_folders import METRICS, Run
 from dtrain.errors import printable
+from dtrain.host.columns import aligned
 
 _LINE = 1000  # characters of what is said of a run
 

@@ -14,13 +14,15 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain import errors, secrets, terminal
-from dtrain.controller import consent, folder, guard, preset_files, private, resume, schema, sweep
-from dtrain.controller.check import settle
-from dtrain.controller.explain import explain
+from dtrain import errors, secrets
+from dtrain.config import consent, environment, guard, preset_files, schema
+from dtrain.config.explain import explain
+from dtrain.controller import folders, resume, sweep
 from dtrain.controller.job import Outcome, run
-from dtrain.controller.sweep.record import arguments
+from dtrain.controller.sweep.state import arguments
+from dtrain.controller.validate import settle
 from dtrain.errors import DtrainError, UsageError, printable
+from dtrain.host import terminal
 
 
 class Command:
@@ -110,7 +112,9 @@ def _job(config: DictConfig) -> Outcome:
     settle(config)
     sources = {source.provider: source.path for source in settings.runtime.config_sources}
     command = resume.command(
-        private.words(overrides, config), sources.get("command-line"), private.address(config)
+        environment.words(overrides, config),
+        sources.get("command-line"),
+        environment.address(config),
     )
     if config.resume == resume.AUTO:
         config.resume = resume.find(config, command)
@@ -130,7 +134,7 @@ def _job(config: DictConfig) -> Outcome:
     path = (
         Path(config.output_dir)
         / time.strftime("%Y-%m-%d", now)
-        / f"{time.strftime('%H-%M-%S', now)}_{folder.check_name(config.name)}"
+        / f"{time.strftime('%H-%M-%S', now)}_{folders.check_name(config.name)}"
     )
     return run(config, path, command)
 

@@ -13,21 +13,25 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from dtrain import checkpoint, errors, files, schemas
-from dtrain.cluster import Cluster
-from dtrain.controller import member, report, result
-from dtrain.controller.check import check
-from dtrain.controller.folder import create, lock
+from dtrain import errors
+from dtrain.controller import own_task, result
+from dtrain.controller.folders import create, lock
 from dtrain.controller.launchers import Env, Launcher
-from dtrain.controller.launchers.describe import describe
+from dtrain.controller.launchers.model_report import describe
 from dtrain.controller.plan import Plan
-from dtrain.controller.progress import Display, Tail, View
 from dtrain.controller.run_files import RunFiles, is_start
 from dtrain.controller.supervisor import Failure, Requests, Signals, Supervisor
-from dtrain.controller.tracking import Shipper, Tracker
+from dtrain.controller.terminal import report
+from dtrain.controller.terminal.progress import Display, Tail, View
+from dtrain.controller.validate import check
 from dtrain.errors import TrainingError, UsageError
-from dtrain.journal import Follower, Journal
-from dtrain.rundir import RunDir
+from dtrain.files import writing
+from dtrain.run import checkpoint, schemas
+from dtrain.run.cluster import Cluster
+from dtrain.run.folder import RunDir
+from dtrain.run.journal import Follower, Journal
+from dtrain.tracking.delivery import RunDelivery
+from dtrain.tracking.mlflow.run import Shipper
 
 #: How often the tasks are started anew on other ports because one was taken.
 PORT_TRIES = 3
@@ -80,7 +84,7 @@ def run(config: DictConfig, folder: Path, command: dict[str, Any]) -> Outcome:
         return Outcome(errors.OK)
     if launcher.own(cluster) != cluster.chief:
         assert isinstance(launcher, Env)
-        return Outcome(member.run(config, cluster, launcher))
+        return Outcome(own_task.run(config, cluster, launcher))
     return Job(config, planned, launcher, folder, command).run()
 
 
@@ -116,7 +120,7 @@ class Job:
         self._rundir = RunDir(config.resume) if self._resumed else create(folder, config.output_dir)
         self._lock = self._take()
         self._view: View = view or Display()
-        self._tracker: Tracker | None = None
+        self._tracker: RunDelivery | None = None
         self._events: list[dict[str, Any]] = []
         self._follower = Follower(self._rundir.journal)
         self._console = Tail(self._rundir.log(self._cluster.chief.name))
@@ -136,7 +140,7 @@ class Job:
         try:
             return lock(self._rundir, "output_dir")
         except UsageError:
-            files.discard(self._rundir.path)
+            writing.discard(self._rundir.path)
             raise
 
     @property
@@ -190,7 +194,7 @@ class Job:
         self._console.skip()
         if self._config.tracking.mlflow:
             shipper = Shipper(self._config, self._rundir, self._cluster)
-            self._tracker = Tracker(
+            self._tracker = RunDelivery(
                 shipper, self._rundir.journal, self._view.message, past=self._files.past
             )
         self._prepared = True
@@ -290,7 +294,7 @@ class Job:
         if code == errors.FAILED:
             failure = failure or Failure(self._cluster.chief.name)
             problem = result.problem(failure, self._cluster, self._rundir, self._events)
-            full = files.unwritable(self._rundir.path)  # then a task could not say so
+            full = writing.unwritable(self._rundir.path)  # then a task could not say so
             if full is not None:
                 last = problem.splitlines()[-1]
                 problem = f"{self._rundir.path} cannot be written ({full}); {last}"

@@ -8,13 +8,13 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from dtrain import targets
-from dtrain.cluster import Cluster, Task
-from dtrain.controller import limits, values
-from dtrain.controller.devices import Machine, batch_axis, device_count, device_kind
+from dtrain.config import targets, values
+from dtrain.controller.resources import limits
+from dtrain.controller.resources.devices import Machine, batch_axis, device_count, device_kind
+from dtrain.data.sources import Splits
+from dtrain.data.splits import evaluated
 from dtrain.errors import UsageError
-from dtrain.sources import Splits
-from dtrain.splits import evaluated
+from dtrain.run.cluster import Cluster, Task
 
 #: Processes of strategy=multiworker where nobody says how many.
 DEFAULT_HOSTS = 2

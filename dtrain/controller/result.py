@@ -12,14 +12,16 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from dtrain import checkpoint, reading, schemas, secrets
-from dtrain.cluster import Cluster
-from dtrain.controller import report
-from dtrain.controller.progress import without_chatter
+from dtrain import secrets
 from dtrain.controller.supervisor import Failure
+from dtrain.controller.terminal import report
+from dtrain.controller.terminal.progress import without_chatter
 from dtrain.errors import DamagedFile
-from dtrain.journal import Follower
-from dtrain.rundir import RunDir
+from dtrain.files import reading
+from dtrain.run import checkpoint, schemas
+from dtrain.run.cluster import Cluster
+from dtrain.run.folder import RunDir
+from dtrain.run.journal import Follower
 
 #: Bytes at the end of a log that are looked at, and characters of a line of it.
 _LOG_BYTES, _LINE = 1 << 16, 1000

@@ -13,11 +13,13 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain import checkpoint, identity, reading, secrets, targets
-from dtrain.controller import consent
-from dtrain.controller.folder import open_existing, read_command
+from dtrain import secrets
+from dtrain.config import consent, targets
+from dtrain.controller.folders import open_existing, read_command
 from dtrain.errors import CheckpointError, DamagedFile, UsageError
-from dtrain.rundir import RunDir
+from dtrain.files import reading
+from dtrain.run import checkpoint, identity
+from dtrain.run.folder import RunDir
 
 AUTO = "auto"
 #: What the configuration of every run has.
@@ -254,6 +256,6 @@ def pin(config: DictConfig) -> None:
         raise UsageError(
             "fork", config.fork, f"holds no sound checkpoint{detail}",
             "a run that saved one, or RUN_DIR/checkpoints/STEP",
-            f"python -m dtrain.checkpoint {rundir.path} to see what there is",
+            f"python -m dtrain checkpoint {rundir.path} to see what there is",
         )  # fmt: skip
     config.fork = str(found.path.absolute())

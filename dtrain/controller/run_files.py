@@ -6,12 +6,13 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from dtrain import checkpoint, files
-from dtrain.cluster import Cluster
-from dtrain.controller import before
-from dtrain.controller.folder import unwritable
-from dtrain.journal import Follower, cut
-from dtrain.rundir import RunDir, read_json, write_json, write_text
+from dtrain.controller import rollback
+from dtrain.controller.folders import unwritable
+from dtrain.files import writing
+from dtrain.run import checkpoint
+from dtrain.run.cluster import Cluster
+from dtrain.run.folder import RunDir, read_json, write_json, write_text
+from dtrain.run.journal import Follower, cut
 
 
 class RunFiles:
@@ -42,8 +43,8 @@ class RunFiles:
         passed = None
         try:
             if self._resumed:
-                before.recover(self._rundir.path)
-                before.keep(self._rundir.path)
+                rollback.recover(self._rundir.path)
+                rollback.keep(self._rundir.path)
                 events = Follower(self._rundir.journal).events()
                 self.past = {event["time"] for event in events if is_start(event)}
                 _, passed = self.back_to_the_checkpoint()
@@ -79,7 +80,7 @@ class RunFiles:
         step = found.step if found else 0
         pending = found is not None and bool(found.meta.get("pending_validation"))
         passed = cut(self._rundir.journal, step, validated=not pending)
-        files.remove(self._rundir.progress)
+        writing.remove(self._rundir.progress)
         return step, passed
 
     def begin(self) -> None:
@@ -88,7 +89,7 @@ class RunFiles:
         Raises:
             OSError: it cannot be done.
         """
-        before.begin(self._rundir.path)
+        rollback.begin(self._rundir.path)
 
     def discard(self) -> None:
         """Nothing was trained: leave the disk as it was before this command.
@@ -99,7 +100,7 @@ class RunFiles:
         if self._resumed:
             self.put_back(logs=True)
         else:
-            files.discard(self._rundir.path)
+            writing.discard(self._rundir.path)
 
     def put_back(self, logs: bool) -> None:
         """Put the files of a resumed run back.
@@ -110,7 +111,7 @@ class RunFiles:
         Raises:
             OSError: as of :meth:`discard`.
         """
-        before.restore(self._rundir.path, logs)
+        rollback.restore(self._rundir.path, logs)
 
     def write_result(self, found: dict[str, Any]) -> None:
         """Write ``result.json``.
@@ -121,7 +122,7 @@ class RunFiles:
         try:
             write_json(self._rundir.result, found)
         except OSError:  # on a full disk: what was of use to the display makes room
-            files.remove(self._rundir.progress)
+            writing.remove(self._rundir.progress)
             write_json(self._rundir.result, found)
 
 

@@ -9,11 +9,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from dtrain import errors, schemas, terminal
-from dtrain.cluster import Cluster
+from dtrain import errors
 from dtrain.controller.launchers import Launcher
-from dtrain.controller.progress import View
-from dtrain.rundir import RunDir
+from dtrain.controller.terminal.progress import View
+from dtrain.host import terminal
+from dtrain.run import schemas
+from dtrain.run.cluster import Cluster
+from dtrain.run.folder import RunDir
 
 #: Seconds between two looks at the tasks.
 INTERVAL = 0.2

@@ -12,17 +12,17 @@ import numpy as np
 import tensorflow as tf
 from omegaconf import DictConfig, OmegaConf
 
-from dtrain import callables, targets
+from dtrain.config import callables, targets
+from dtrain.config.targets import plain
+from dtrain.data.class_weights import weighted
+from dtrain.data.sources import Splits
 from dtrain.errors import UsageError
-from dtrain.sources import Splits
-from dtrain.targets import plain
-from dtrain.task import keras_internals, optimizers, pipeline
+from dtrain.task import input_pipeline, keras_internals, optimizers
 from dtrain.task.remat import rematerialize
 from dtrain.task.strategies import Strategy
-from dtrain.weights import weighted
 
 
-def dataset(config: DictConfig) -> tuple[Splits, pipeline.Augment | None]:
+def dataset(config: DictConfig) -> tuple[Splits, input_pipeline.Augment | None]:
     """Build the dataset and its augmentation from the ``dataset`` group.
 
     What is trained on has the weights of ``trainer.class_weight``.
@@ -54,7 +54,7 @@ def _example(splits: Splits) -> tuple[np.ndarray, ...]:
     """Return the first example, as a batch of one."""
     # Eager, on the CPU: shapes and types for everything that is built.
     with tf.device("CPU:0"):
-        parts = pipeline.take(splits.train, tf.zeros([1], tf.int64))
+        parts = input_pipeline.take(splits.train, tf.zeros([1], tf.int64))
         return tuple(np.asarray(part) for part in parts)
 
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from dtrain import secrets, targets
+from dtrain import secrets
+from dtrain.config import targets
 from dtrain.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:

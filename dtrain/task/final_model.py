@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import keras
 import tensorflow as tf
 
-from dtrain import files
-from dtrain.rundir import RunDir
-from dtrain.task.records import Records
+from dtrain.files import writing
+from dtrain.run.folder import RunDir
+from dtrain.task.recorder import Records
 
 #: A folder of the run folder, in which the model is while it is being written.
 SAVING = ".saving"
@@ -22,7 +22,7 @@ def save(model: keras.Model, rundir: RunDir, records: Records) -> None:
     if not records.keeps:
         return
     folder = rundir.path / SAVING
-    files.remove(folder)  # what a killed task has left
+    writing.remove(folder)  # what a killed task has left
     os.mkdir(folder)
     with _own_metrics(model):
         try:
@@ -42,8 +42,8 @@ def save(model: keras.Model, rundir: RunDir, records: Records) -> None:
         os.fsync(descriptor)  # ORDER: what has the model's name is whole, whatever comes
     finally:
         os.close(descriptor)
-    files.replace(saved, rundir.path / saved.name)
-    files.remove(folder)
+    writing.replace(saved, rundir.path / saved.name)
+    writing.remove(folder)
 
 
 @contextlib.contextmanager

@@ -17,32 +17,27 @@ from typing import Any
 import keras
 from omegaconf import DictConfig
 
-from dtrain import checkpoint, errors, files, identity, reading, secrets, targets
-from dtrain.cluster import Cluster, Task
+from dtrain import errors, secrets
+from dtrain.config import targets
 from dtrain.errors import DtrainError, UsageError, nearest
-from dtrain.journal import Journal
-from dtrain.rundir import RunDir, read_json
-from dtrain.task import (
-    across,
-    build,
-    final_model,
-    hardware,
-    lifeline,
-    origin,
-    pipeline,
-    probe,
-    sockets,
-)
+from dtrain.files import reading, writing
+from dtrain.run import checkpoint, identity
+from dtrain.run.cluster import Cluster, Task
+from dtrain.run.folder import RunDir, read_json
+from dtrain.run.journal import Journal
+from dtrain.task import build, final_model, input_pipeline, restore
+from dtrain.task.actions.loop import Loop
 from dtrain.task.callbacks import Callbacks, made, shared
-from dtrain.task.logs import evaluates, named
-from dtrain.task.loop import Loop
-from dtrain.task.records import Records, Silence
-from dtrain.task.schedule import Schedule, make_schedule
-from dtrain.task.signals import Stop
-from dtrain.task.steps import Steps
+from dtrain.task.process import hardware, parent_death, sockets
+from dtrain.task.process.signals import Stop
+from dtrain.task.recorder import Records, Silence
+from dtrain.task.rehearsal import across, metrics
+from dtrain.task.step_logs import evaluates, named
+from dtrain.task.step_schedule import Schedule, make_schedule
 from dtrain.task.strategies import Strategy
 from dtrain.task.strategies.base import check_replicas
-from dtrain.task.summaries import Summaries
+from dtrain.task.strategies.steps import Steps
+from dtrain.task.tensorboard import Summaries
 
 #: Keys of the strategy group that are for the plan; the others are for the strategy's class.
 PLANNED = ("name", "replicas", "compilable", "topology", "workers", "servers", "mesh")
@@ -82,7 +77,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda word:
             journal = Journal(rundir.journal)
             if (message := hardware.overlooked(config.hardware, cluster)) is not None:
                 journal.write("notice", message=message)
-            past = origin.find(rundir, config, journal)
+            past = restore.find(rundir, config, journal)
         strategy = _strategy(config, cluster, task, devices)
         say("joined")
         stop.install()  # ORDER: some strategies install TensorFlow's own SIGTERM handler when made
@@ -110,7 +105,7 @@ def _limit_waiting(config: DictConfig, cluster: Cluster, task: Task) -> None:
     if controller is None or len(cluster.tasks) == 1:
         return
     if controller.pid is not None:
-        lifeline.end_with_a_stopped(controller.pid, patience)
+        parent_death.end_with_a_stopped(controller.pid, patience)
     sockets.give_up_after(patience, cluster, task)
 
 
@@ -162,16 +157,16 @@ def train(
         if journal is not None:
             journal.write("notice", message=f"{NO_VALIDATION} ({type(model).__name__})")
     strategy.gradient_reduction = config.trainer.gradient_reduction
-    replay = probe.replayed(model, splits, strategy, build.fixed_rows(model, config))
+    replay = metrics.replayed(model, splits, strategy, build.fixed_rows(model, config))
     told = across.notice(model, strategy, splits.train, config.trainer.batch_size)
     if told is not None and journal is not None:
         journal.write("notice", message=told)
     _check_objective(config, model, schedule)
     if past is not None:
-        origin.restore(past, model, strategy, rundir, schedule)
-        origin.release(past)
+        restore.restore(past, model, strategy, rundir, schedule)
+        restore.release(past)
     start = past.step if past else 0
-    inputs = pipeline.Inputs(
+    inputs = input_pipeline.Inputs(
         splits.train, splits.validation, config.trainer.batch_size, config.seed, start, augment,
         config.trainer.validation_batch_size, config.trainer.validation_steps,
     )  # fmt: skip
@@ -200,7 +195,7 @@ def train(
     )  # fmt: skip
     status = "FAILED"
     try:
-        loop.run(past if origin.has_position(past) else None)
+        loop.run(past if restore.has_position(past) else None)
         final_model.save(model, rundir, records)
         strategy.leave()  # ORDER: none leaves before the chief is done: it would be missed
         status = "FINISHED"
@@ -302,7 +297,7 @@ def child(
     os.environ.update(environment)
     log = RunDir(run_path).log(task_name)
     log.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = files.open_append(log)
+    descriptor = writing.open_append(log)
     sys.stdout.flush()
     sys.stderr.flush()
     os.dup2(descriptor, 1)
@@ -321,7 +316,7 @@ def _die_with_the_controller() -> None:
     parent = multiprocessing.parent_process()
     if parent is None:
         return
-    lifeline.end_with_the_parent()  # the warm server, which ends with the controller
+    parent_death.end_with_the_parent()  # the warm server, which ends with the controller
 
     def watch() -> None:
         parent.join()

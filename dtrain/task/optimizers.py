@@ -9,10 +9,10 @@ import keras
 import tensorflow as tf
 
 from dtrain.errors import UsageError
-from dtrain.task.logs import unwrapped
+from dtrain.task.step_logs import unwrapped
 
 if TYPE_CHECKING:
-    from dtrain.task.strategies import Strategy
+    from dtrain.task.protocol import Replicas
 
 
 def named(model: keras.Model) -> dict[str, keras.optimizers.Optimizer]:
@@ -65,7 +65,7 @@ def _walk(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
             yield from _walk(item, f"{path}/{name}" if path else str(name), seen)
 
 
-def build(model: keras.Model, strategy: Strategy, example: tuple[Any, ...]) -> None:
+def build(model: keras.Model, strategy: Replicas, example: tuple[Any, ...]) -> None:
     """Make the slots of all optimizers, and prepare them all for the strategy's replicas.
 
     Which variables an optimizer other than that of ``compile`` updates is known only to the
@@ -102,7 +102,7 @@ def build(model: keras.Model, strategy: Strategy, example: tuple[Any, ...]) -> N
 
 
 def _applied(
-    model: keras.Model, strategy: Strategy, example: tuple[Any, ...]
+    model: keras.Model, strategy: Replicas, example: tuple[Any, ...]
 ) -> list[tuple[keras.optimizers.Optimizer, list[keras.Variable]]]:
     """Return the optimizers that ``train_step`` applies, each with the variables that it gets."""
     optimizers = list(named(model).values())

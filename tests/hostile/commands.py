@@ -15,13 +15,13 @@ class Command:
     """One command.
 
     Attributes:
-        module: of ``python -m``.
+        command: what follows ``python -m``.
         arguments: what follows, of a place.
         mine: what it may write, below the root, unless it ends with 2.
         fresh: it needs an interpreter of its own.
     """
 
-    module: str
+    command: str
     arguments: Callable[[Place], tuple[str, ...]]
     mine: tuple[str, ...] = ()
     fresh: bool = False
@@ -61,20 +61,19 @@ ALL = {
     "auto": Command("dtrain", _typed(*QUICK, *SMALL, "seed=5", "resume=auto"), _NEW),
     "sweep resume": Command("dtrain", _typed("sweep.resume=<SWEEP>"), (f"{_OUT}/{SWEEP}",)),
     "sweep resume dry": Command("dtrain", _typed("sweep.resume=<SWEEP>", "dry_run=true")),
-    "compare": Command("dtrain.compare", _typed("<STOPPED>"), _pages(f"{_OUT}/{STOPPED}")),
-    "compare finished": Command("dtrain.compare", _typed("<RUN>"), _pages(f"{_OUT}/{RUN}")),
-    "compare sweep": Command("dtrain.compare", _typed("<SWEEP>"), _pages(f"{_OUT}/{SWEEP}")),
-    "compare all": Command("dtrain.compare", _typed("outputs"), _pages(_OUT)),
-    "sync": Command(
-        "dtrain.sync", _typed("<STOPPED>"), (f"{_OUT}/{STOPPED}/tracking.json", *_STORE)
+    "compare": Command("dtrain compare", _typed("<STOPPED>"), _pages(f"{_OUT}/{STOPPED}")),
+    "compare finished": Command("dtrain compare", _typed("<RUN>"), _pages(f"{_OUT}/{RUN}")),
+    "compare sweep": Command("dtrain compare", _typed("<SWEEP>"), _pages(f"{_OUT}/{SWEEP}")),
+    "compare all": Command("dtrain compare", _typed("outputs"), _pages(_OUT)),
+    "sync": Command("dtrain sync", _typed("<STOPPED>"), (f"{_OUT}/{STOPPED}/tracking.json", *_STORE)
     ),
     "sync finished": Command(
-        "dtrain.sync", _typed("<RUN>"), (f"{_OUT}/{RUN}/tracking.json", *_STORE)
+        "dtrain sync", _typed("<RUN>"), (f"{_OUT}/{RUN}/tracking.json", *_STORE)
     ),
-    "sync sweep": Command("dtrain.sync", _typed("<SWEEP>"), (f"{_OUT}/{SWEEP}", *_STORE)),
-    "checkpoint": Command("dtrain.checkpoint", _typed("<STOPPED>")),
-    "checkpoint folder": Command("dtrain.checkpoint", _typed("<STOPPED>/checkpoints")),
-    "checkpoint one": Command("dtrain.checkpoint", _typed("<STOPPED>/checkpoints/2")),
+    "sync sweep": Command("dtrain sync", _typed("<SWEEP>"), (f"{_OUT}/{SWEEP}", *_STORE)),
+    "checkpoint": Command("dtrain checkpoint", _typed("<STOPPED>")),
+    "checkpoint folder": Command("dtrain checkpoint", _typed("<STOPPED>/checkpoints")),
+    "checkpoint one": Command("dtrain checkpoint", _typed("<STOPPED>/checkpoints/2")),
     "preset dry": Command(
         "dtrain", _typed("--config-dir", "presets", "model=evil", "dry_run=true"), ()
     ),
@@ -108,21 +107,20 @@ ALL = {
     "resume it": Command("dtrain", lambda place: (f"resume={place.it}",), _NEW),
     "fork it": Command("dtrain", lambda place: (f"fork={place.it}",), _NEW),
     "sweep resume it": Command("dtrain", lambda place: (f"sweep.resume={place.it}",), _NEW),
-    "compare it": Command("dtrain.compare", lambda place: (place.it,), _NEW),
-    "sync it": Command("dtrain.sync", lambda place: (place.it,), _NEW),
-    "checkpoint it": Command("dtrain.checkpoint", lambda place: (place.it,)),
-    "ui it": Command("dtrain.ui", lambda place: ("--output-dir", place.it)),
+    "compare it": Command("dtrain compare", lambda place: (place.it,), _NEW),
+    "sync it": Command("dtrain sync", lambda place: (place.it,), _NEW),
+    "checkpoint it": Command("dtrain checkpoint", lambda place: (place.it,)),
+    "ui it": Command("dtrain ui", lambda place: ("--output-dir", place.it)),
     "presets it": Command("dtrain", lambda place: ("--config-dir", place.it, "dry_run=true")),
     "fresh dry": Command("dtrain", _typed("dry_run=true"), (), True),
     "fresh new": Command("dtrain", _typed(*QUICK, *SMALL), _NEW, True),
-    "fresh compare": Command(
-        "dtrain.compare", _typed("<RUN>"), _pages(f"{_OUT}/{RUN}"), True
+    "fresh compare": Command("dtrain compare", _typed("<RUN>"), _pages(f"{_OUT}/{RUN}"), True
     ),
     "fresh sync": Command(
-        "dtrain.sync", _typed("<RUN>"), (f"{_OUT}/{RUN}/tracking.json", *_STORE), True
+        "dtrain sync", _typed("<RUN>"), (f"{_OUT}/{RUN}/tracking.json", *_STORE), True
     ),
-    "fresh checkpoint": Command("dtrain.checkpoint", _typed("<STOPPED>"), (), True),
-    "fresh ui": Command("dtrain.ui", _typed("--output-dir", "nothing"), (), True),
+    "fresh checkpoint": Command("dtrain checkpoint", _typed("<STOPPED>"), (), True),
+    "fresh ui": Command("dtrain ui", _typed("--output-dir", "nothing"), (), True),
     "new": Command("dtrain", _typed(*QUICK, *SMALL), _NEW),
     "dry": Command("dtrain", _typed("dry_run=true")),
 }  # fmt: skip

@@ -173,17 +173,17 @@ HYDRA = [
 
 TARGETS = [
     attack("a model removes a folder",
-           _target("model", _target_="dtrain.controller.folder.remove", path="{canary}/folder")),
+           _target("model", _target_="dtrain.controller.folders.remove", path="{canary}/folder")),
     attack("a callback overwrites a file", _target(
-        "trainer.callbacks.[]", _target_="dtrain.rundir.write_text", path="{canary}/file.txt",
+        "trainer.callbacks.[]", _target_="dtrain.run.folder.write_text", path="{canary}/file.txt",
         text="")),
     attack("a metric overwrites a file", _target(
-        "trainer.metrics.[]", _target_="dtrain.checkpoint.disk.write", path="{canary}/file.txt",
+        "trainer.metrics.[]", _target_="dtrain.run.checkpoint.disk.write", path="{canary}/file.txt",
         data="")),
     attack("a data set removes a file", _target(
-        "dataset", _target_="dtrain.checkpoint.disk.remove", path="{canary}/file.txt")),
+        "dataset", _target_="dtrain.run.checkpoint.disk.remove", path="{canary}/file.txt")),
     attack("a loss starts a process", _target(
-        "trainer.loss", _target_="dtrain.controller.launchers.server.Process", target="x")),
+        "trainer.loss", _target_="dtrain.controller.launchers.forkserver.Process", target="x")),
     attack("a metric of loaded code", _target(
         "trainer.metrics.[]", _target_="keras.src.utils.python_utils.func_load", code=_code())),
     attack("a data set is downloaded", _target(
@@ -223,7 +223,7 @@ TARGETS = [
         "trainer.callbacks.[]", _target_="keras.callbacks.Callback.__subclasses__")),
     attack("the command line as a model", _target("model", _target_="dtrain.__main__.main")),
     attack("the synchronisation as a model", _target(
-        "model", _target_="dtrain.sync.sync", path="{canary}", to="http://127.0.0.1:{port}")),
+        "model", _target_="dtrain.controller.commands.sync.sync", path="{canary}", to="http://127.0.0.1:{port}")),
     attack("the interpreter's exit as an optimizer", _target("optimizer", _target_="sys.exit")),
     attack("a command as a strategy", _target(
         "strategy", _target_="subprocess.run", name="x", args="touch {canary}/ran")),

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from dtrain import checkpoint, identity
+from dtrain.run import checkpoint, identity
 from tests.hostile.harness import QUICK, SMALL, Commands, Listener, Place
 
 
@@ -74,7 +74,7 @@ def template(
     sweep["jobs"][1].update(status="KILLED", objective=None, exit_code=75)
     (place.sweep / "sweep.json").write_text(json.dumps(sweep))
     # Of MLflow: its tables take seconds to make.
-    run("dtrain.sync", str(place.other))
+    run("dtrain", "sync", str(place.other))
     return place
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dtrain import checkpoint, identity
-from dtrain.rundir import read_json
+from dtrain.run import checkpoint, identity
+from dtrain.run.folder import read_json
 from tests.hostile.second import Server
 
 WORDS = (

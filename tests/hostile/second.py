@@ -16,9 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dtrain.cluster import Cluster
 from dtrain.errors import TrainingError, UsageError
-from dtrain.rundir import RunDir
+from dtrain.run.cluster import Cluster
+from dtrain.run.folder import RunDir
 from tests.quick import TASK, Quick
 
 #: Put before what a task of :mod:`tests.quick` does: the ends before it trains.

@@ -25,10 +25,12 @@ from typing import Any
 #: What every command imports sooner or later. Those that a later dtrain has not are passed over.
 WARM = (
     "dtrain.controller.cli",
-    "dtrain.controller.tracking",
+    "dtrain.tracking",
     "dtrain.compare",
     "dtrain.compare.page",
-    "dtrain.checkpoint",
+    "dtrain.controller.commands.checkpoint",
+    "dtrain.controller.commands.compare",
+    "dtrain.controller.commands.sync",
     "mlflow.entities",
     "mlflow.tracking",
     "mlflow.store.tracking.sqlalchemy_store",

@@ -54,7 +54,9 @@ def test_case(
     before = place.snapshot()
     one = typed.ALL[command]
     run = commands.fresh if one.fresh else commands
-    ended = run(one.module, *one.arguments(place), cwd=place.work, environment=place.environment())
+    ended = run(
+        *one.command.split(), *one.arguments(place), cwd=place.work, environment=place.environment()
+    )
     codes = case.exits.get(command, case.codes)
     found = [*problems(place, ended, case, codes, before, place.snapshot(), one.mine)]
     if SECRET_VALUE.encode() in listener.received:

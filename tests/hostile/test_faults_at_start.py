@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dtrain.controller import before
+from dtrain.controller import rollback
 from tests.hostile import project
 from tests.hostile.project import Home, hashes
 
@@ -59,7 +59,7 @@ def hit(home: Home, folder: str, how: str, kind: str, at: int) -> int:
             if trained or "logs/" in name:
                 continue
             path = run / name
-            there = [path, path.parent / before.FOLDER / path.name]
+            there = [path, path.parent / rollback.FOLDER / path.name]
             assert any(p.is_file() and p.read_bytes() == data.read_bytes() for p in there), name
         # What a killed command has left is put right by the next, whatever becomes of that.
         refused, output = home(f"{key}={run}", "seed=99")

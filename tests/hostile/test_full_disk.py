@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dtrain import errors
-from dtrain.rundir import read_json
+from dtrain.run.folder import read_json
 from tests.hostile import project
 from tests.hostile.project import WORDS, Home, hashes
 

@@ -19,17 +19,18 @@ import pytest
 from hypothesis import strategies
 from omegaconf import OmegaConf
 
-from dtrain import checkpoint, journal, reading, schemas
-from dtrain.checkpoint import __main__ as show
-from dtrain.checkpoint import format, store
-from dtrain.cluster import Cluster, Task
 from dtrain.compare.comparison import compare
-from dtrain.compare.runs import of_folders
+from dtrain.compare.load_folders import of_folders
 from dtrain.compare.table import curves_csv, runs_csv, text
-from dtrain.controller.progress import Display
-from dtrain.controller.tracking.parent import jobs_of
+from dtrain.controller.commands import checkpoint as show
+from dtrain.controller.terminal.progress import Display
 from dtrain.errors import CheckpointError, UsageError
-from dtrain.rundir import RunDir, write_json
+from dtrain.files import reading
+from dtrain.run import checkpoint, journal, schemas
+from dtrain.run.checkpoint import format, store
+from dtrain.run.cluster import Cluster, Task
+from dtrain.run.folder import RunDir, write_json
+from dtrain.tracking.mlflow.sweep import jobs_of
 from tests.hostile import variants
 from tests.test_schema import composed
 

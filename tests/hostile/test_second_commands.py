@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dtrain import errors
-from dtrain.rundir import RunDir
+from dtrain.run.folder import RunDir
 from tests.hostile import project
 from tests.hostile.project import RUNS, SWEEPS, WORDS, Home, hashes
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dtrain import checkpoint
-from dtrain.rundir import RunDir
+from dtrain.run import checkpoint
+from dtrain.run.folder import RunDir
 from tests.conftest import QUICK
 from tests.integration.test_failures import ENDLESS, command
 

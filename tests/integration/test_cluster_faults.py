@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from dtrain import journal
 from dtrain.controller.launchers.ports import Ports
+from dtrain.run import journal
 from tests.conftest import QUICK, Run
 from tests.integration.test_failures import processes, sound, until
 from tests.integration.test_records import points, runs

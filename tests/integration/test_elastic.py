@@ -22,7 +22,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from dtrain.sources import Arrays, Splits
+from dtrain.data.sources import Arrays, Splits
 
 EXAMPLES = 120
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from dtrain.controller.launchers.ports import Ports
-from dtrain.rundir import RunDir, read_json
+from dtrain.run.folder import RunDir, read_json
 from tests.conftest import QUICK
 from tests.integration.test_cluster_faults import ENDLESS, MULTIWORKER, PS
 from tests.integration.test_failures import sound, until

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from dtrain import checkpoint, journal
-from dtrain.rundir import RunDir, read_json
+from dtrain.run import checkpoint, journal
+from dtrain.run.folder import RunDir, read_json
 from tests.conftest import QUICK
 from tests.integration.test_records import points, runs
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dtrain import checkpoint
+from dtrain.run import checkpoint
 from tests.conftest import QUICK
 from tests.sampled import sampled
 

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from dtrain import journal
+from dtrain.run import journal
 from tests import warm
 from tests.conftest import QUICK
 

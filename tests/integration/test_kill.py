@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from dtrain import checkpoint, journal
+from dtrain.run import checkpoint, journal
 from tests.conftest import Run
 from tests.integration.test_failures import processes, until
 
@@ -144,8 +144,8 @@ class Killer(keras.callbacks.Callback):
             self.inside(order["operation"])
 
     def stops(self):
-        from dtrain.task.coordinated import CoordinatedSteps
-        from dtrain.task.steps import Steps
+        from dtrain.task.strategies.parameter_server.steps import CoordinatedSteps
+        from dtrain.task.strategies.steps import Steps
 
         if wanted("training"):
             self.on_train_batch_end = lambda batch, logs=None: at("training")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dtrain import checkpoint
+from dtrain.run import checkpoint
 from tests.conftest import QUICK, Run
 from tests.integration import test_parity
 from tests.integration.test_parity import MODEL

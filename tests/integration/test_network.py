@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from dtrain import journal
-from dtrain.rundir import RunDir, read_json
+from dtrain.run import journal
+from dtrain.run.folder import RunDir, read_json
 from tests import network
 from tests.conftest import QUICK
 from tests.integration.test_cluster_faults import ENDLESS

@@ -13,11 +13,14 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from dtrain.controller import consent
-from dtrain.controller.tracking import Shipper, Tracker, courier, import_mlflow
-from dtrain.journal import Journal
-from dtrain.rundir import RunDir, read_json, write_json
-from dtrain.sync import sync
+from dtrain.config import consent
+from dtrain.controller.commands.sync import sync
+from dtrain.run.folder import RunDir, read_json, write_json
+from dtrain.run.journal import Journal
+from dtrain.tracking import delivery
+from dtrain.tracking.delivery import RunDelivery
+from dtrain.tracking.mlflow.run import Shipper
+from dtrain.tracking.mlflow.store import import_mlflow
 from experiments.outage import Proxy, Server
 from tests.test_schema import composed
 from tests.test_tracking import CLUSTER
@@ -59,7 +62,7 @@ class Scene:
         self.journal = Journal(self.rundir.journal)
         self.steps: list[int] = []
         shipper = Shipper(self.config, self.rundir, CLUSTER)
-        self.tracker = Tracker(shipper, self.rundir.journal, self.said.put)
+        self.tracker = RunDelivery(shipper, self.rundir.journal, self.said.put)
 
     def write(self, number: int) -> None:
         """Write points, as a task does."""
@@ -101,14 +104,14 @@ class Scene:
 
 @pytest.fixture
 def scene(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
-    monkeypatch.setattr(courier, "INTERVAL", 0.05)
-    monkeypatch.setattr(courier, "LONGEST", 0.2)
-    monkeypatch.setattr(courier, "RETRY_SECONDS", 0.05)
-    monkeypatch.setattr(courier, "AWAY_SECONDS", WAIT)
+    monkeypatch.setattr(delivery, "INTERVAL", 0.05)
+    monkeypatch.setattr(delivery, "LONGEST", 0.2)
+    monkeypatch.setattr(delivery, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(delivery, "AWAY_SECONDS", WAIT)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
     scene = Scene(tmp_path, server)
     yield scene
-    monkeypatch.setattr(courier, "AWAY_SECONDS", 5.0)
+    monkeypatch.setattr(delivery, "AWAY_SECONDS", 5.0)
     scene.tracker.finish(None, 0.0)
     scene.journal.close()
     scene.proxy.close()
@@ -157,7 +160,7 @@ def test_a_server_that_does_not_answer_from_the_beginning(scene: Scene) -> None:
 def test_the_answer_to_create_run_alone_is_lost(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dtrain.controller.tracking.store import Store
+    from dtrain.tracking.mlflow.store import Store
 
     created = Store._create
 
@@ -178,7 +181,7 @@ def test_the_answer_to_create_run_alone_is_lost(
 
 
 def test_a_server_that_is_away_to_the_end(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(courier, "AWAY_SECONDS", 0.5)
+    monkeypatch.setattr(delivery, "AWAY_SECONDS", 0.5)
     scene.write(5)
     scene.wait_for_points(5)
     scene.proxy.swallow("requests", "answers")

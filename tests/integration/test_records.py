@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from dtrain.controller.tracking import courier, import_mlflow
+from dtrain.tracking import delivery
+from dtrain.tracking.mlflow.store import import_mlflow
 from tests import warm
 
 
@@ -52,7 +53,7 @@ def test_the_default_experiment(dtrain, tmp_path: Path) -> None:
     assert run.result["status"] == "FINISHED"
     assert run.result["replicas"] == 2
     assert run.result["objective"] >= 0.97
-    assert "compare: python -m dtrain.ui\n" in run.output
+    assert "compare: python -m dtrain ui\n" in run.output
     assert "tensorboard --logdir outputs/" in run.output
 
     [(client, recorded)] = runs(tmp_path)
@@ -205,7 +206,7 @@ def test_examples_are_counted_by_epoch(dtrain, quick, tmp_path: Path) -> None:
 def test_sync_ships_what_was_not_tracked_and_nothing_twice(dtrain, quick, tmp_path: Path) -> None:
     run = dtrain(*quick)
     assert not (tmp_path / "outputs" / "mlflow.db").exists()
-    command = [sys.executable, "-m", "dtrain.sync", str(run.rundir.path)]
+    command = [sys.executable, "-m", "dtrain", "sync", str(run.rundir.path)]
     for _ in range(2):
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
@@ -217,10 +218,10 @@ def test_sync_ships_what_was_not_tracked_and_nothing_twice(dtrain, quick, tmp_pa
 
 
 def test_sync_refuses_what_is_no_run(tmp_path: Path) -> None:
+    from dtrain.controller.commands.sync import sync
     from dtrain.errors import UsageError
-    from dtrain.sync import sync
 
-    with pytest.raises(UsageError, match=r"RUN_DIR=.*is not a run folder.*dtrain.sync"):
+    with pytest.raises(UsageError, match=r"RUN_DIR=.*is not a run folder.*dtrain sync"):
         sync(str(tmp_path))
 
 
@@ -228,12 +229,12 @@ def test_a_server_that_is_away_does_not_stop_training(
     dtrain, quick, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing listens at the URI: the run finishes, says so, and sync ships it elsewhere."""
-    monkeypatch.setattr(courier, "AWAY_SECONDS", 3.0)
+    monkeypatch.setattr(delivery, "AWAY_SECONDS", 3.0)
     run = dtrain(*quick, "tracking=mlflow", "tracking.uri=http://127.0.0.1:9")
     assert run.code == 0
     assert run.result["status"] == "FINISHED"
-    assert "python -m dtrain.sync" in run.output
-    from dtrain.sync import sync
+    assert "python -m dtrain sync" in run.output
+    from dtrain.controller.commands.sync import sync
 
     sync(str(run.rundir.path), f"sqlite:///{tmp_path}/outputs/mlflow.db")
     [(client, recorded)] = runs(tmp_path)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dtrain import checkpoint
+from dtrain.run import checkpoint
 from tests.conftest import QUICK
 
 USER = '''

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dtrain import errors
-from dtrain.rundir import read_json
+from dtrain.run.folder import read_json
 from tests.conftest import QUICK
 from tests.integration.test_records import runs
 

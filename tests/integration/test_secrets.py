@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dtrain.controller.tracking import courier
-from dtrain.sync import main as sync_main
+from dtrain.controller.commands.sync import main as sync_main
+from dtrain.tracking import delivery
 
 TYPED, ADDRESS, ENVIRONMENT, ELSEWHERE = "tYpEd-0815", "aDdReSs-0815", "eNvIrOn-0815", "eLsE-0815"
 MODEL = """
@@ -48,7 +48,7 @@ def _secrets(monkeypatch: pytest.MonkeyPatch, user_code) -> Iterator[None]:
     monkeypatch.setenv("MY_PLACE_TOKEN", ELSEWHERE)
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "me")
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", ENVIRONMENT)
-    monkeypatch.setattr(courier, "AWAY_SECONDS", 0.5)
+    monkeypatch.setattr(delivery, "AWAY_SECONDS", 0.5)
     user_code(MODEL)
     yield
     forget()
@@ -79,7 +79,7 @@ def test_of_a_run_that_is_tracked_and_resumed(
     )
     assert run.code == 0, run.output
     assert "tracking: API request to http://me:***@127.0.0.1:9/" in run.output
-    assert "python -m dtrain.sync" in run.output
+    assert "python -m dtrain sync" in run.output
     path = run.rundir.path
     assert "${oc.env:MY_PASSWORD}" in run.rundir.config.read_text()
     assert holders(tmp_path, run.output) == []

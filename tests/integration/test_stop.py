@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from dtrain import checkpoint
+from dtrain.run import checkpoint
 from tests.conftest import QUICK, Run
 from tests.integration.test_failures import command as command  # a fixture
 from tests.integration.test_failures import processes, until

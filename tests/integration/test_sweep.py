@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from dtrain import checkpoint, errors, journal
-from dtrain.rundir import RunDir, read_json
+from dtrain import errors
+from dtrain.run import checkpoint, journal
+from dtrain.run.folder import RunDir, read_json
 from tests.conftest import QUICK
 from tests.integration.test_failures import command, processes, sound, until
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dtrain.rundir import RunDir
+from dtrain.run.folder import RunDir
 
 ROOT = Path(__file__).parents[2]
 

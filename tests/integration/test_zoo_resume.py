@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from dtrain import checkpoint
+from dtrain.run import checkpoint
 from tests.conftest import Run
 from tests.integration.test_kill import STRATEGIES
 from tests.sampled import sampled

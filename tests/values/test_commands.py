@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from dtrain.controller import schema, values
+from dtrain.config import schema, values
+from dtrain.config.ranges import Range, rule
 from dtrain.controller.launchers import Local
-from dtrain.controller.ranges import Range, rule
 from dtrain.errors import UsageError
 from tests.test_schema import composed
 from tests.values.test_every_key import PLACES

@@ -12,8 +12,8 @@ import pytest
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain.controller import schema, values
-from dtrain.controller.ranges import Each, Form, Range, rule
+from dtrain.config import schema, values
+from dtrain.config.ranges import Each, Form, Range, rule
 from dtrain.errors import UsageError
 from tests.test_schema import GIVEN, composed
 

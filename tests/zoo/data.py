@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.sources import Arrays, Splits
+from dtrain.data.sources import Arrays, Splits
 
 TRAIN, HELD = 96, 21
 

@@ -1,7 +1,7 @@
 """Launchers start planned tasks and watch their processes; they know nothing of training."""
 
 from dtrain.controller.launchers.base import Launcher
-from dtrain.controller.launchers.env import Env
+from dtrain.controller.launchers.external import Env
 from dtrain.controller.launchers.inline import Inline
 from dtrain.controller.launchers.local import Local
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from dtrain.cluster import Cluster, Task
-from dtrain.rundir import RunDir
+from dtrain.run.cluster import Cluster, Task
+from dtrain.run.folder import RunDir
 
 
 class Launcher(ABC):

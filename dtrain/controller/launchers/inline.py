@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from dtrain.cluster import Cluster
 from dtrain.controller.launchers.base import Launcher
 from dtrain.errors import UsageError
-from dtrain.rundir import RunDir
+from dtrain.run.cluster import Cluster
+from dtrain.run.folder import RunDir
 
 
 class Inline(Launcher):

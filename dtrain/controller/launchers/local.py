@@ -9,15 +9,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dtrain.cluster import Cluster, Task
 from dtrain.controller.launchers.base import Launcher
+from dtrain.controller.launchers.forkserver import LOCK, Process, ready, warm
 from dtrain.controller.launchers.ports import Ports
-from dtrain.controller.launchers.server import LOCK, Process, ready, warm
-from dtrain.rundir import RunDir
+from dtrain.run.cluster import Cluster, Task
+from dtrain.run.folder import RunDir
 
 
 def _enter(run_path: str, task_name: str, environment: dict[str, str], pipe: Any) -> None:
-    from dtrain.task.words import Words
+    from dtrain.task.process.status_pipe import Words
 
     words = Words(pipe)
     words.watch()

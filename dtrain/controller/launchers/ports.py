@@ -11,8 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
-from dtrain import files
 from dtrain.errors import TrainingError
+from dtrain.files import writing
 
 #: Below what Linux gives to outgoing connections (net.ipv4.ip_local_port_range), which would
 #: otherwise take a port between our look and TensorFlow's bind.
@@ -41,7 +41,7 @@ class Ports:
         taken: list[int] = []
         for port in random.sample(range(FIRST, LAST + 1), LAST - FIRST + 1):
             path = self._folder / str(port)
-            lock = os.fdopen(files.open_lock(path), "r+")
+            lock = os.fdopen(writing.open_lock(path), "r+")
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -61,7 +61,7 @@ class Ports:
         """Give all of them back."""
         for path, lock in self._locks:
             with contextlib.suppress(OSError):
-                files.unlink(path)  # while it is locked: nobody else holds this very file
+                writing.unlink(path)  # while it is locked: nobody else holds this very file
             lock.close()
         self._locks = []
 

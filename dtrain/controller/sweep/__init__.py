@@ -1,6 +1,6 @@
 """Many jobs by one command (``-m``): composed, given their cores and GPUs, run, recorded."""
 
 from dtrain.controller.sweep.command import run
-from dtrain.controller.sweep.source import Grid, Source
+from dtrain.controller.sweep.job_source import Grid, Source
 
 __all__ = ["Grid", "Source", "run"]

@@ -11,20 +11,22 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from dtrain import compare, errors
-from dtrain.controller import folder, report, values
-from dtrain.controller.devices import machine
+from dtrain.config import values
+from dtrain.controller import folders
 from dtrain.controller.job import Outcome
+from dtrain.controller.resources.devices import machine
 from dtrain.controller.supervisor import Signals
 from dtrain.controller.sweep.compose import Composer, Draft, common_name
-from dtrain.controller.sweep.record import FILE, Record, read
+from dtrain.controller.sweep.job_source import Source
 from dtrain.controller.sweep.report import jobs, print_plan, summary
+from dtrain.controller.sweep.resources import at_once
 from dtrain.controller.sweep.runner import Runner, examine
-from dtrain.controller.sweep.slots import at_once
-from dtrain.controller.sweep.source import Source
+from dtrain.controller.sweep.state import FILE, Record, read
 from dtrain.controller.sweep.table import Table
-from dtrain.controller.tracking import Parent
+from dtrain.controller.terminal import report
 from dtrain.errors import DamagedFile, UsageError, nearest
-from dtrain.rundir import RunDir
+from dtrain.run.folder import RunDir
+from dtrain.tracking.mlflow.sweep import Parent
 
 
 def run(loader: Any, master: DictConfig, source: Source) -> int:
@@ -44,7 +46,7 @@ def run(loader: Any, master: DictConfig, source: Source) -> int:
     past, lock = None, None
     if settings.resume is not None:
         past = read(Path(settings.resume).absolute())
-        lock = folder.lock(RunDir(past.folder), "sweep.resume")
+        lock = folders.lock(RunDir(past.folder), "sweep.resume")
     try:
         ahead = _ahead(source, past)
         composer = Composer(loader, master, ahead if len(ahead) == source.total else [])
@@ -70,7 +72,7 @@ def run(loader: Any, master: DictConfig, source: Source) -> int:
             path = _folder(master, name, config.output_dir)
             record = Record.begin(path, composer.words(), name, config)
             try:
-                lock = folder.lock(RunDir(path), "output_dir")
+                lock = folders.lock(RunDir(path), "output_dir")
             except UsageError:
                 record.undo()
                 raise
@@ -132,9 +134,9 @@ def _check_baseline(baseline: str | None, drafts: list[Draft], source: Source) -
 
 def _folder(master: DictConfig, name: str, output_dir: str) -> Path:
     """Make the folder of a new sweep."""
-    master.name = folder.check_name(name)
+    master.name = folders.check_name(name)
     HydraConfig.instance().set_config(master)
-    return folder.create(Path(str(master.hydra.sweep.dir)), output_dir).path
+    return folders.create(Path(str(master.hydra.sweep.dir)), output_dir).path
 
 
 def _wait_for_server(todo: list[Draft]) -> None:
@@ -167,7 +169,7 @@ def _finish(record: Record, parent: Parent, ui: str | None, shown: Table, interr
         table = compare.write(record.folder) if record.jobs else []
     except UsageError as error:  # of a search nobody knew the jobs, and none has what was asked for
         table = [str(error)]
-    except OSError as error:  # the jobs are done, and python -m dtrain.compare can be called later
+    except OSError as error:  # the jobs are done, and python -m dtrain compare can be called later
         table = [f"no comparison was written: {error.filename or record.folder}: {error.strerror}"]
     shipped = parent.close(status, time.time())
     for line in [*table, *summary(record, ui, shipped)]:

@@ -12,15 +12,16 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from dtrain import identity, targets
-from dtrain.controller import consent, private, resume
-from dtrain.controller.check import Checked, check, settle
-from dtrain.controller.devices import Machine
-from dtrain.controller.folder import check_name
+from dtrain.config import consent, environment, targets
+from dtrain.controller import resume
+from dtrain.controller.folders import check_name
 from dtrain.controller.plan import Plan, plan, sizes
-from dtrain.controller.sweep.slots import gpus
+from dtrain.controller.resources.devices import Machine
+from dtrain.controller.sweep.resources import gpus
+from dtrain.controller.validate import Checked, check, settle
+from dtrain.data.sources import Splits
 from dtrain.errors import UsageError
-from dtrain.sources import Splits
+from dtrain.run import identity
 
 #: What is one for the whole sweep.
 COMMON = ("output_dir", "objective", "objective_mode", "dry_run")
@@ -91,7 +92,7 @@ class Composer:
         """
         with _named(number, self._differs(overrides)):
             config = self._compose(number, list(overrides))
-            words = private.words(list(overrides), config)
+            words = environment.words(list(overrides), config)
             differs = self._differs(words)
             self._refuse(config, differs)
             if config.fork is not None:
@@ -177,7 +178,7 @@ class Composer:
     def command(self, draft: Draft) -> dict[str, Any]:
         """Return the contents of a job's ``command.json``."""
         sweep = {"number": draft.number, "differs": draft.differs}
-        uri = private.address(draft.config)
+        uri = environment.address(draft.config)
         return {**resume.command(draft.overrides, self._config_dir, uri), "sweep": sweep}
 
     def words(self) -> dict[str, Any]:
@@ -185,7 +186,7 @@ class Composer:
         hydra = [word for word in self._words["hydra"] if not word.startswith("hydra.mode=")]
         given = [*hydra, *self._words["task"]]
         kept = []
-        for word in private.words(given, self._first) if self._first is not None else given:
+        for word in environment.words(given, self._first) if self._first is not None else given:
             key, value = _word(word)
             if key == "fork" and value in self._pinned:  # its newest checkpoint may be another soon
                 word = f"fork={self._pinned[value]}"

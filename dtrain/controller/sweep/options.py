@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from dtrain.controller.ranges import SEED, within
+from dtrain.config.ranges import SEED, within
 
 _PLUGIN = "hydra_plugins.dtrain_sweep"
 

@@ -6,12 +6,12 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from dtrain.columns import aligned
-from dtrain.controller.devices import Machine
-from dtrain.controller.report import short
+from dtrain.controller.resources.devices import Machine
 from dtrain.controller.sweep.compose import Draft
-from dtrain.controller.sweep.record import Record
+from dtrain.controller.sweep.state import Record
 from dtrain.controller.sweep.table import columns
+from dtrain.controller.terminal.report import short
+from dtrain.host.columns import aligned
 
 
 def jobs(count: int) -> str:
@@ -73,7 +73,7 @@ def summary(record: Record, ui: str | None, shipped: bool) -> list[str]:
     told.append(f"sweep folder: {path}")
     told.append(f"see it:  {path}/comparison.html, or tensorboard --logdir {shlex.quote(path)}")
     if not shipped:
-        sync = f"python -m dtrain.sync {shlex.quote(path)}"
+        sync = f"python -m dtrain sync {shlex.quote(path)}"
         told.append(f"tracking: MLflow has not got everything; type: {sync}")
     elif ui is not None:
         told.append(f"compare: {ui}")

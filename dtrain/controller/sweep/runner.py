@@ -13,14 +13,14 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from dtrain import errors
-from dtrain.controller.devices import Machine
 from dtrain.controller.job import Job, Outcome
 from dtrain.controller.plan import Plan
+from dtrain.controller.resources.devices import Machine
 from dtrain.controller.supervisor import INTERVAL, Requests
 from dtrain.controller.sweep.compose import Composer, Draft
-from dtrain.controller.sweep.record import Record, past
-from dtrain.controller.sweep.slots import Slot, Slots, gpu_names, place
-from dtrain.controller.sweep.source import Source
+from dtrain.controller.sweep.job_source import Source
+from dtrain.controller.sweep.resources import Slot, Slots, gpu_names, place
+from dtrain.controller.sweep.state import Record, past
 from dtrain.controller.sweep.table import Row, Table
 from dtrain.errors import DtrainError
 
@@ -29,7 +29,7 @@ News = queue.SimpleQueue[tuple[int, str, Any]]
 
 
 class Watch:
-    """What a job tells, from its own thread: its :class:`~dtrain.controller.progress.View`.
+    """What a job reports, from its own thread: its :class:`.progress.View`.
 
     Args:
         row: shows it.

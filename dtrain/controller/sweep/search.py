@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from dtrain.config.search_space import Choice, Dimension, Interval, check_trials, read
 from dtrain.controller.job import Outcome
-from dtrain.controller.sweep.source import Grid
-from dtrain.controller.sweep.space import Choice, Dimension, Interval, check_trials, read
-from dtrain.draws import Stream
+from dtrain.controller.sweep.job_source import Grid
+from dtrain.data.draws import Stream
 from dtrain.errors import UsageError
 
 
@@ -19,7 +19,7 @@ class Random(Grid):
     (Bergstra and Bengio 2012, "Random search for hyper-parameter optimization".)
 
     Args:
-        words: of the command line, in Hydra's grammar (:mod:`dtrain.controller.sweep.space`).
+        words: of the command line, in Hydra's grammar (:mod:`dtrain.config.search_space`).
         trials: how many jobs.
         seed: of the draws; job n is a function of the seed and n alone.
 

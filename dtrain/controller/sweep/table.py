@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from dtrain.controller.progress import clock
+from dtrain.controller.terminal.progress import clock
 from dtrain.errors import printable
 
 #: Seconds between two lines where the output is no terminal, and between two pictures where it is.

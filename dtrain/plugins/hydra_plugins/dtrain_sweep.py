@@ -15,10 +15,10 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext
 from omegaconf import DictConfig
 
-from dtrain.controller import values
+from dtrain.config import values
+from dtrain.config.search_space import check_grid
 from dtrain.controller.sweep import Grid, Source, options
 from dtrain.controller.sweep.search import Random, Tpe
-from dtrain.controller.sweep.space import check_grid
 from dtrain.errors import UsageError
 
 

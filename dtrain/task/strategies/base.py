@@ -11,14 +11,15 @@ import numpy as np
 import tensorflow as tf
 from omegaconf import DictConfig
 
-from dtrain.checkpoint import Checkpoint
-from dtrain.cluster import Cluster, Task
 from dtrain.errors import UsageError
-from dtrain.task import gradients, pipeline
-from dtrain.task.pipeline import Inputs
-from dtrain.task.rehearsal import rehearse
-from dtrain.task.replay import Replay
-from dtrain.task.steps import Steps
+from dtrain.run.checkpoint import Checkpoint
+from dtrain.run.cluster import Cluster, Task
+from dtrain.task import input_pipeline
+from dtrain.task.input_pipeline import Inputs
+from dtrain.task.metric_replay import Replay
+from dtrain.task.rehearsal.rehearse import rehearse
+from dtrain.task.replica import gradients
+from dtrain.task.strategies.steps import Steps
 
 #: Copies of a weight are alike where they differ by so much of its largest element: devices of
 #: several kinds may round otherwise.
@@ -161,11 +162,11 @@ class Strategy:
             An iterator; ``next`` gives the argument of :meth:`run` for one step.
         """
 
-        def pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        def read(context: tf.distribute.InputContext) -> tf.data.Dataset:
             local = self.replicas // context.num_input_pipelines
             return make(context.input_pipeline_id * local, local)
 
-        return iter(self.engine.distribute_datasets_from_function(pipeline, self.input_options))
+        return iter(self.engine.distribute_datasets_from_function(read, self.input_options))
 
     def lay_out(self, make: Callable[..., tf.data.Dataset], inputs: Inputs) -> Any:
         """Lay out what :func:`pipeline.training` or :func:`pipeline.evaluation` makes."""
@@ -240,8 +241,8 @@ class Strategy:
             model,
             self,
             inputs,
-            self.lay_out(pipeline.training, inputs),
-            None if inputs.validation is None else self.lay_out(pipeline.evaluation, inputs),
+            self.lay_out(input_pipeline.training, inputs),
+            None if inputs.validation is None else self.lay_out(input_pipeline.evaluation, inputs),
             jit_compile,
             replay,
             rehearse(model, self, inputs),

@@ -12,8 +12,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
 
-from dtrain.checkpoint import Checkpoint, pack, unpack
-from dtrain.cluster import Cluster, Task
+from dtrain.run.checkpoint import Checkpoint, pack, unpack
+from dtrain.run.cluster import Cluster, Task
 from dtrain.task.strategies.base import Strategy, check_alike
 
 #: Bytes of a checkpoint that one collective sends: all of them at once may be more than it can.

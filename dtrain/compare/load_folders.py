@@ -1,0 +1,264 @@
+"""What there is to know of a run, and where it is found: run folders and sweeps of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from dtrain import secrets
+from dtrain.errors import DamagedFile, UsageError, printable
+from dtrain.files import reading
+from dtrain.run import schemas
+from dtrain.run.folder import RunDir
+from dtrain.run.journal import Follower
+from dtrain.tracking.mlflow.run import flatten
+
+SWEEP = "sweep.json"
+#: Bounds of what is compared: runs; of a run keys of its configuration, metrics, and events.
+RUNS, KEYS, METRICS, EVENTS = 2_000, 2_000, 1_000, 500_000
+#: Of a run that was begun and has no result: it goes on, or its command was killed.
+UNFINISHED = "UNFINISHED"
+#: Python's words, and those that one types.
+_WORDS = {"None": "null", "True": "true", "False": "false"}
+
+
+@dataclasses.dataclass
+class Run:
+    """One run, or one job of a sweep that may not have begun.
+
+    Attributes:
+        name: unique among the runs that are compared.
+        source: its folder, or its id in MLflow.
+        status: FINISHED, FAILED, KILLED, UNFINISHED, DAMAGED, or what the sweep says of the job:
+            PRUNED, WAITING, RUNNING.
+        config: the resolved configuration, ``a.b.c: text``; of a job that has not begun, what it
+            has of its own.
+        differs: what the sweep says it has of its own, where all runs are of one sweep.
+        curves: value by step, by metric.
+        metrics: the last value of each.
+        objective: the value of what ``config["objective"]`` names.
+        speed: examples a second, over the whole run.
+        seconds: from its beginning to its end.
+        problem: why there is no good result, in a line.
+    """
+
+    name: str
+    source: str
+    status: str = UNFINISHED
+    config: dict[str, str] = dataclasses.field(default_factory=dict)
+    differs: dict[str, str] = dataclasses.field(default_factory=dict)
+    curves: dict[str, dict[int, float]] = dataclasses.field(default_factory=dict)
+    metrics: dict[str, float] = dataclasses.field(default_factory=dict)
+    objective: float | None = None
+    replicas: int | None = None
+    speed: float | None = None
+    seconds: float | None = None
+    problem: str | None = None
+
+    def value(self, key: str) -> str | None:
+        """Return what the run has for a configuration key or a group; None where it has not."""
+        if key in self.differs:
+            return self.differs[key]
+        key = key.replace("/", ".")  # a group, as it is named on the command line
+        return self.config[key] if key in self.config else kind(self.config, key)
+
+
+def kind(config: dict[str, str], group: str) -> str | None:
+    """Return which of the things that ``group`` may be ``config`` has there: a name."""
+    name = config.get(f"{group}.name") or config.get(f"{group}._target_")
+    return name.rpartition(".")[2] if name else config.get(group)
+
+
+def public(values: dict[str, Any]) -> dict[str, str]:
+    """Return values as one types them, without secrets."""
+    flat = {key: text for key, text in flatten(values).items() if not secrets.named(key)}
+    return {key: _WORDS.get(text) or _masked(text) for key, text in flat.items()}
+
+
+@functools.lru_cache(1 << 14)  # most runs have most values in common
+def _masked(text: str) -> str:
+    return secrets.mask(text)
+
+
+def number(value: Any) -> float | None:
+    """Return ``value`` as a number, None where it is none; NaN is one."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def last(curves: dict[str, dict[int, float]]) -> dict[str, float]:
+    """Return the value of each curve at its last step."""
+    return {name: points[max(points)] for name, points in curves.items() if points}
+
+
+def read(folder: Path, name: str) -> Run:
+    """Read a run folder, of which anything but the configuration may be missing.
+
+    Args:
+        folder: where ``config.yaml`` is.
+        name: of the run.
+    """
+    rundir, run = RunDir(folder), Run(name, printable(str(folder)))
+    try:
+        # References to the environment stay what they are: they may stand for secrets.
+        run.config = public(reading.read_plain(rundir.config))
+        if len(run.config) > KEYS:
+            raise DamagedFile(rundir.config, f"has more than {KEYS:,} keys")
+        passed = _read_curves(rundir.journal, run)
+        cluster = schemas.read(rundir.cluster, schemas.Replicas) or {}
+        result: Any = schemas.read(rundir.result, schemas.Result) or {}
+    except (OSError, DamagedFile) as error:
+        return _damaged(run, error)
+    run.replicas = result.get("replicas") or cluster.get("replicas")
+    tell(run, result)
+    run.problem = "; ".join(each for each in (run.problem, passed) if each) or None
+    return run
+
+
+def _damaged(run: Run, error: Exception) -> Run:
+    run.status = "DAMAGED"
+    run.problem = f"cannot be read: {printable(str(error))}"
+    return run
+
+
+def _read_curves(path: Path, run: Run) -> str | None:
+    """Put the points of a journal into ``run``; return a sentence about what is left out."""
+    follower, left_out = Follower(path), None
+    for number, event in enumerate(follower.events(), 1):
+        for metric, value in event["metrics"].items() if event["event"] == "metrics" else ():
+            if metric in run.curves or len(run.curves) < METRICS:
+                run.curves.setdefault(metric, {})[event["step"]] = value
+            else:
+                left_out = f"{path.name}: more than {METRICS:,} metrics are left out"
+        if number == EVENTS:
+            left_out = f"{path.name}: what follows the first {EVENTS:,} events is left out"
+            break
+    return "; ".join(each for each in (follower.notice(), left_out) if each) or None
+
+
+def tell(run: Run, result: dict[str, Any]) -> None:
+    """Put what ``result.json`` says into ``run``; it may be empty."""
+    run.status = result.get("status") or run.status
+    told = {name: number(value) for name, value in (result.get("metrics") or {}).items()}
+    run.metrics = {**last(run.curves), **{k: v for k, v in told.items() if v is not None}}
+    run.objective = number(result.get("objective"))
+    run.speed = number(result.get("examples_per_second"))
+    run.seconds = number(result.get("seconds"))
+    run.problem = secrets.mask(result["error"]) if result.get("error") else None
+
+
+def _below(
+    folder: Path, damaged: dict[Path, DamagedFile], depth: int = 0
+) -> Iterator[tuple[Path, schemas.Job | None]]:
+    """Yield the run folders in ``folder``, and with each what its sweep says of the job.
+
+    Args:
+        folder: where to look.
+        damaged: gets the records of sweeps that cannot be used; their jobs are found as runs.
+        depth: of ``folder`` below the first one.
+    """
+    sweep = None
+    try:
+        sweep = schemas.read(folder / SWEEP, schemas.Sweep)
+    except DamagedFile as error:
+        damaged[folder / SWEEP] = error
+    if sweep is not None:
+        yield from ((folder / job["folder"], job) for job in sweep["jobs"])
+    elif (folder / "config.yaml").is_file() and (folder / "cluster.json").is_file():
+        yield folder, None
+    elif depth < reading.FOLDERS:
+        with os.scandir(folder) as entries:
+            inside = [
+                Path(each.path)
+                for each in entries
+                if each.is_dir(follow_symlinks=False) and _open(each)
+            ]
+        for each in sorted(inside, key=_natural):
+            yield from _below(each, damaged, depth + 1)
+
+
+def _open(entry: os.DirEntry[str]) -> bool:
+    if entry.name == "mlartifacts":  # copies of what the runs have
+        return False
+    return os.access(entry.path, os.R_OK | os.X_OK)
+
+
+def _natural(path: Path) -> list[tuple[str, int]]:
+    """Sort 2 before 10."""
+    return [(text, int(n or 0)) for text, n in re.findall(r"(\D*)(\d*)", path.name)]
+
+
+def of_folders(paths: Sequence[Path]) -> tuple[list[Run], dict[str, Any] | None]:
+    """Find and read the runs in folders.
+
+    Args:
+        paths: run folders, sweeps, or folders with such somewhere below them.
+
+    Returns:
+        The runs, each once, and ``sweep.json`` where all of them are jobs of one sweep. What is
+        damaged is a run with the status DAMAGED.
+
+    Raises:
+        UsageError: a path is not there, or holds no run, or there are too many.
+    """
+    found: dict[Path, schemas.Job | None] = {}
+    damaged: dict[Path, DamagedFile] = {}
+    for path in paths:
+        if not path.is_dir():
+            raise _nothing(path, "is no folder" if path.exists() else "is not there")
+        inside = dict(itertools.islice(_below(path.resolve(), damaged), RUNS + 1))
+        found.update(inside)
+        if len(found) > RUNS:
+            raise _nothing(path, f"makes more than {RUNS:,} runs", f"{RUNS:,} runs at most")
+        if not inside:
+            raise next(iter(damaged.values()), _nothing(path, "holds no run folder"))
+    base = Path(os.path.commonpath([folder.parent for folder in found]))
+    whole = all(job is not None and folder.parent == base for folder, job in found.items())
+    runs = []
+    for folder, job in found.items():
+        name = printable(str(folder.relative_to(base)))
+        runs.append(_run(folder, name))
+        if job is not None:
+            _of_the_sweep(runs[-1], job, whole)
+    for path, error in damaged.items():
+        name = printable(os.path.relpath(path, base))
+        runs.append(_damaged(Run(name, printable(str(path.parent))), error))
+    sweep: Any = schemas.read(base / SWEEP, schemas.Sweep) if whole else None
+    return runs, sweep
+
+
+def _run(folder: Path, name: str) -> Run:
+    run = Run(name, printable(str(folder)))
+    if folder.is_symlink():
+        return _damaged(run, DamagedFile(folder, "is a symbolic link"))
+    return read(folder, name) if os.path.lexists(folder / "config.yaml") else run
+
+
+def _of_the_sweep(run: Run, job: schemas.Job, whole: bool) -> None:
+    differs = public(dict(itertools.islice(job["differs"].items(), KEYS)))
+    run.differs = differs if whole else {}
+    run.config = run.config or differs
+    if job.get("pruned"):
+        run.status = "PRUNED"
+    elif run.status == UNFINISHED:
+        run.status = str(job["status"])
+    run.problem = run.problem or (secrets.mask(str(job["error"])) if job.get("error") else None)
+    objective = number(job.get("objective"))
+    run.objective = run.objective if objective is None else objective
+    run.seconds = number(job.get("seconds")) if run.seconds is None else run.seconds
+
+
+def _nothing(path: Path, problem: str, accepted: str | None = None) -> UsageError:
+    return UsageError(
+        "PATH", path, problem,
+        accepted or "a folder with runs in it, or the id of a run in MLflow",
+        "python -m dtrain compare outputs",
+    )  # fmt: skip

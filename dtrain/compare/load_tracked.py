@@ -1,0 +1,164 @@
+"""Runs as MLflow has them, for those whose folders are elsewhere."""
+
+from __future__ import annotations
+
+import functools
+import queue
+import re
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dtrain import secrets
+from dtrain.compare.load_folders import Run, last, public, tell
+from dtrain.config.forms import STORE
+from dtrain.errors import DtrainError, UsageError
+from dtrain.run import schemas
+from dtrain.tracking.delivery import reason
+from dtrain.tracking.mlflow.store import import_mlflow
+
+T = TypeVar("T")
+#: Longest wait for the first answer of a store, in seconds. An old SQLite file is changed to the
+#: tables of this MLflow in that time.
+SECONDS = 60.0
+_ID = re.compile(r"[0-9a-f]{32}")
+
+
+def is_id(word: str) -> bool:
+    """Return whether ``word`` may be the id of a run in MLflow."""
+    return _ID.fullmatch(word) is not None and not Path(word).exists()
+
+
+def embedded(output_dir: Path) -> str:
+    """Return the address of the embedded store in ``output_dir``."""
+    return f"sqlite:///{output_dir.absolute()}/mlflow.db"
+
+
+def of_ids(ids: Sequence[str], uri: str) -> list[Run]:
+    """Read runs from a tracking store.
+
+    Args:
+        ids: of runs; that of a sweep's parent stands for its children.
+        uri: of the store.
+
+    Raises:
+        UsageError: there is no such store, or no such run in it.
+        DtrainError: the store does not answer.
+    """
+    path = uri.removeprefix("sqlite:///")
+    if path != uri and not Path(path).is_file():  # MLflow would make it
+        raise UsageError(
+            "--uri", uri, "is not there", "the store that holds the runs",
+            "--uri sqlite:////PATH/OF/outputs/mlflow.db, or --uri http://HOST:PORT",
+        )  # fmt: skip
+    problem = STORE.problem(uri)
+    if problem is not None:
+        raise UsageError("--uri", uri, problem, STORE.accepted, "--uri http://HOST:PORT")
+    mlflow = import_mlflow()
+    found: dict[str, Any] = {}
+    client: Any = None
+    for each in ids:
+        try:
+            if client is None:  # it is heard of within a bound whether there is a server
+                client, run = _bounded(functools.partial(_first, mlflow, uri, each))
+            else:
+                run = client.get_run(each)
+            for member in _children(client, run) or [run]:
+                found[member.info.run_id] = member
+        except mlflow.exceptions.MlflowException as error:
+            if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+                raise UsageError(
+                    "RUN_ID", each, f"is not in {secrets.mask(uri)}", "the id of a run there",
+                    "--uri STORE with the store that it is in",
+                ) from None  # fmt: skip
+            why = reason(error)
+            raise DtrainError(f"{secrets.mask(uri)} does not answer: {why}") from None
+    names = [str(run.info.run_name) for run in found.values()]
+    of_one = (
+        len({run.data.tags.get("mlflow.parentRunId", each) for each, run in found.items()}) == 1
+    )
+    return [
+        _read(client, run, name if names.count(name) == 1 else f"{name} {each[:8]}", of_one)
+        for (each, run), name in zip(found.items(), names, strict=True)
+    ]
+
+
+def _first(mlflow: Any, uri: str, run_id: str) -> tuple[Any, Any]:
+    client = mlflow.tracking.MlflowClient(uri)
+    return client, client.get_run(run_id)
+
+
+def _bounded(call: Callable[[], T]) -> T:
+    """Return what ``call`` returns, or raise what it raises, within :data:`SECONDS`.
+
+    MLflow's own limit is for the time between two bytes: a server that sends one now and then
+    would never reach it.
+
+    Raises:
+        DtrainError: it took longer, or failed with an error that is not MLflow's.
+    """
+    answers: queue.SimpleQueue[tuple[T | None, Exception | None]] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            answers.put((call(), None))
+        except Exception as error:
+            answers.put((None, error))
+
+    threading.Thread(target=run, name="store", daemon=True).start()
+    try:
+        found, error = answers.get(timeout=SECONDS)
+    except queue.Empty:
+        raise DtrainError(f"the store does not answer within {SECONDS:.0f} s") from None
+    if error is not None and not type(error).__module__.startswith("mlflow"):
+        raise DtrainError(f"the store cannot be read: {reason(error)}") from None
+    if error is not None:
+        raise error
+    return found  # type: ignore[return-value]
+
+
+def _children(client: Any, parent: Any) -> list[Any]:
+    children = client.search_runs(
+        [parent.info.experiment_id],
+        f"tags.mlflow.parentRunId = '{parent.info.run_id}'",
+        order_by=["attributes.start_time"],
+    )
+    return sorted(children, key=lambda child: _integer(child.data.tags.get("job")) or 0)
+
+
+def _integer(text: str | None) -> int | None:
+    return int(text) if text is not None and re.fullmatch("[0-9]{1,15}", text) else None
+
+
+def _read(client: Any, tracked: Any, name: str, of_one_sweep: bool) -> Run:
+    info, parameters = tracked.info, tracked.data.params
+    run = Run(name, info.run_id, info.status)
+    # What tells a job from the others of its sweep is there twice, so that it is listed first.
+    differs = {key[1:]: text for key, text in parameters.items() if key.startswith("_")}
+    run.differs = public(differs) if of_one_sweep else {}
+    run.config = public({k: text for k, text in parameters.items() if not k.startswith("_")})
+    for metric in tracked.data.metrics:
+        history = client.get_metric_history(info.run_id, metric)
+        run.curves[metric] = {point.step: point.value for point in history}
+    run.replicas = _integer(parameters.get("replicas"))
+    result = _result(client, info.run_id)
+    if result is not None:
+        tell(run, result)
+    else:  # it goes on, or its artifacts are out of reach: what is left is less
+        run.metrics = last(run.curves)
+        run.objective = run.metrics.get(parameters.get("objective", ""))
+        run.seconds = (info.end_time - info.start_time) / 1000 if info.end_time else None
+    return run
+
+
+def _result(client: Any, run_id: str) -> dict[str, Any] | None:
+    """Return the contents of the artifact ``result.json``; None where it cannot be had."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            path = client.download_artifacts(run_id, "result.json", folder)
+            found: Any = schemas.read(Path(path), schemas.Result)
+        except Exception:  # whatever a store, a server or a proxy may raise
+            return None
+    return found

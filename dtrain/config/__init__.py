@@ -1,0 +1,1 @@
+"""The configuration: what may be said, and what may be named."""

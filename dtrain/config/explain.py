@@ -1,0 +1,233 @@
+"""Hydra's and OmegaConf's errors, said in one sentence with what to type.
+
+Hydra's own advice for a misspelt group (``+modle=cnn``) would silently train something else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import IntervalSweep, Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from dtrain.config import schema
+from dtrain.config.search_space import number
+from dtrain.errors import DtrainError, UsageError, nearest
+
+_ERRORS = (HydraException, OmegaConfBaseException)
+#: Hydra's own launcher and sweeper: no choice, they know nothing of jobs of several processes.
+_BASIC = "basic"
+#: So many values of a key that has several are looked at: each takes a composition.
+_VALUES = 20
+#: OmegaConf's names of types, and ours.
+_TYPES = {"Integer": "whole numbers", "Float": "numbers", "bool": "true or false"}
+
+
+def explain(error: Exception, arguments: list[str]) -> DtrainError:
+    """Find the override that is wrong and say what would be right.
+
+    Args:
+        error: what Hydra or OmegaConf raised.
+        arguments: the command line.
+
+    Returns:
+        A :class:`UsageError` where the culprit is found, else the error's own words.
+    """
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--config-dir", "-cd")
+    known, rest = parser.parse_known_args(arguments)
+    try:
+        overrides = _parse([word for word in rest if not word.startswith("-")])
+    except UsageError as found:
+        return found
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(schema.folder("conf")), version_base="1.3"):
+        choices = Choices(known.config_dir)
+        for override in overrides:  # groups first: which keys exist depends on them
+            problem = choices.check_group(override)
+            if problem is not None:
+                return problem
+        problem = choices.check_keys(overrides)
+        if problem is not None:
+            return problem
+    return DtrainError(_first_line(error))
+
+
+def _parse(words: list[str]) -> list[Override]:
+    parser = OverridesParser.create()
+    overrides: list[Override] = []
+    for word in words:
+        key, equals, value = word.partition("=")
+        try:
+            override = parser.parse_override(word)
+        except HydraException:
+            hint = f"'{key}=\"VALUE\"', in quotes" if equals else f"{key}=VALUE"
+            raise UsageError(
+                key, value, "cannot be read", "KEY=VALUE in Hydra's grammar", hint
+            ) from None
+        if override.is_sweep_override():  # each job's own value
+            number(override)
+            key, drawn = override.get_key_element(), override.value()
+            values: Iterable[Any] = (
+                [drawn.start] if isinstance(drawn, IntervalSweep)
+                else islice(override.sweep_string_iterator(), _VALUES)
+            )  # fmt: skip
+            overrides += [parser.parse_override(f"{key}={single}") for single in values]
+        else:
+            overrides.append(override)
+    return overrides
+
+
+class Choices:
+    """What the configuration groups offer. Use inside ``initialize_config_dir``.
+
+    Args:
+        folder: of ``--config-dir``, or None.
+    """
+
+    def __init__(self, folder: str | None):
+        loader = GlobalHydra.instance().config_loader()
+        top = [name for name in loader.list_groups("") if name not in ("schema", "hydra")]
+        nested = [f"optimizer/{name}" for name in loader.list_groups("optimizer")]
+        nested += ["hydra/launcher", "hydra/sweeper"]
+        self.groups: dict[str, list[str]] = {
+            name: [option for option in loader.get_group_options(name) if option != _BASIC]
+            for name in [*top, *nested]
+        }
+        self._search: list[str] = []
+        if folder is not None:
+            path = Path(folder).absolute()
+            self._search = [f"hydra.searchpath=['file://{path}']"]
+            for file in path.rglob("*.yaml"):
+                group = str(file.parent.relative_to(path))
+                self.groups.setdefault(group, []).append(file.stem)
+
+    def _compose(self, overrides: list[str]) -> DictConfig:
+        return compose("config", [*self._search, *overrides], return_hydra_config=True)
+
+    def check_group(self, override: Override) -> UsageError | None:
+        """Say what is wrong with ``group=option``, where this is one."""
+        key, value = override.key_or_group, override.get_value_element_as_str()
+        if "." in key or (key.startswith("hydra") and key not in self.groups):
+            return None
+        names = sorted({*self.groups, *schema.Config.__dataclass_fields__})
+        if key not in names:
+            near = nearest(key, names) or "strategy"
+            return UsageError(
+                key, value, "there is no such group or key", ", ".join(names), f"{near}={value}"
+            )
+        options = sorted(self.groups.get(key, []))
+        if key not in self.groups or value == "null" or value in options:
+            return None
+        near = nearest(value, options) or options[0]
+        return UsageError(
+            key, value, "there is no such option", ", ".join(options), f"{key}={near}"
+        )
+
+    def check_keys(self, overrides: list[Override]) -> UsageError | None:
+        """Say what is wrong with the first ``a.b=value`` that is, given the groups chosen."""
+        chosen = [o.input_line for o in overrides if o.key_or_group in self.groups and o.input_line]
+        try:
+            config = self._compose(chosen)
+        except _ERRORS:
+            return None  # the groups themselves do not compose: not a key's fault
+        rounds: list[list[Override]] = []  # of a key that has several values one in each
+        seen: dict[str, int] = {}
+        for override in overrides:
+            key = override.key_or_group
+            if key not in self.groups:
+                seen[key] = seen.get(key, 0) + 1
+                rounds += [[] for _ in range(seen[key] - len(rounds))]
+                rounds[seen[key] - 1].append(override)
+        for each in rounds:
+            found = self._first_wrong(chosen, each)
+            if found is not None:
+                return self._wrong_key(config, *found)
+        return None
+
+    def _first_wrong(
+        self, chosen: list[str], overrides: list[Override]
+    ) -> tuple[Override, BaseException] | None:
+        """Return the first of ``overrides`` that does not compose, and why, by halves."""
+        good, bad, cause = 0, len(overrides) + 1, None
+        tried = len(overrides)  # all of them: most often none is wrong
+        while bad - good > 1:
+            words = [override.input_line or "" for override in overrides[:tried]]
+            try:
+                self._compose([*chosen, *words])
+                good = tried
+            except _ERRORS as error:
+                bad, cause = tried, error.__cause__ or error
+            tried = (good + bad) // 2
+        return None if cause is None else (overrides[bad - 1], cause)
+
+    def _wrong_key(
+        self, config: DictConfig, override: Override, cause: BaseException
+    ) -> UsageError | None:
+        key, value = override.key_or_group, override.get_value_element_as_str()
+        parent, _, name = key.rpartition(".")
+        node = OmegaConf.select(config, parent) if parent else config
+        if not OmegaConf.is_config(node) and key.startswith("hydra"):
+            return None  # Hydra's own words are better
+        if not OmegaConf.is_config(node):
+            head, names = key.split(".")[0], sorted(str(k) for k in config if k != "hydra")
+            right = (nearest(head, names) or "trainer") + key[len(head) :]
+            return UsageError(
+                key, value, f"there is no {parent}", ", ".join(names), f"{right}={value}"
+            )
+        names = sorted(str(k) for k in node)
+        if name not in names and not override.is_add():
+            own = [each for each in names if each != "_target_"]
+            # A function of one's own may take what no file has: it is added.
+            right = f"+{key}"
+            if own:
+                right = ".".join(filter(None, (parent, nearest(name, own) or own[0])))
+            return UsageError(
+                key, value, "there is no such key", ", ".join(names), f"{right}={value}"
+            )
+        text = _first_line(cause)
+        plain: Any = OmegaConf.to_container(node, resolve=False)  # references need a job
+        example = plain.get(name)
+        return UsageError(
+            key, value, f"has the wrong type ({text})", _accepted(text),
+            f"{key}={_typed(example)}",
+        )  # fmt: skip
+
+
+def _typed(example: Any) -> str:
+    """Return a value as one types it."""
+    words = {True: "true", False: "false", None: "null"}
+    if example is None or isinstance(example, bool):
+        return words[example]
+    return str(getattr(example, "name", example))
+
+
+def _accepted(text: str) -> str:
+    """Read from OmegaConf's message which values it would take."""
+    options = re.search(r"expected one of \[(.*?)\]", text)
+    if options:
+        return options.group(1)
+    kind = re.search(r"converted to (\w+)|not a valid (bool)", text)
+    if kind is None:
+        return "a value of the default's type"
+    name = kind.group(1) or kind.group(2)
+    return _TYPES.get(name, name)
+
+
+def _first_line(error: BaseException) -> str:
+    """Return the first line of a message, without OmegaConf's block of detail."""
+    lines = str(error).strip().split("\n")
+    text = lines[0]
+    if text.endswith("composing config:") and len(lines) > 1:  # what is wrong comes after it
+        text += f" {lines[1]}"
+    return re.sub(r"\s+", " ", text)[:500] or type(error).__name__

@@ -1,0 +1,238 @@
+"""Forms of strings and of nodes: which names, paths, addresses, patterns a key may have."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+import re
+from typing import Any
+from urllib.parse import urlsplit
+
+from omegaconf import MISSING
+
+from dtrain.config.ranges import MANY, Each, Form, Range, formed, short
+
+_CHARACTERS = 4096  # of a path or an address
+_NAME_BYTES = 200  # of a folder's name, which gets the time before it; file systems take 255
+_CLASSES = 100_000  # that trainer.class_weight may name
+_ELEMENTS = 2**40  # elements of one example
+_STORES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks", "uc")
+
+
+def _words(value: Any, most: int) -> str | None:
+    """Say why ``value`` cannot stand in one line."""
+    if not isinstance(value, str):
+        return "is not a text"
+    if not value.strip():
+        return "is empty"
+    if len(value) > most:
+        return f"is {len(value):,} characters long, of at most {most:,}"
+    bad = next((c for c in value if not c.isprintable()), None)
+    if bad is not None:
+        return f"holds the character U+{ord(bad):04X}, which cannot be printed"
+    return None
+
+
+def _file_name(value: Any) -> str | None:
+    problem = _words(value, _NAME_BYTES)
+    if problem is not None:
+        return problem
+    if "/" in value or "\\" in value or value.startswith((".", "-", "~")) or value != value.strip():
+        return "is not the name of a folder"
+    if len(value.encode()) > _NAME_BYTES:
+        return f"is {len(value.encode())} bytes long, of at most {_NAME_BYTES}"
+    return None
+
+
+def _dotted(value: Any) -> str | None:
+    problem = _words(value, _CHARACTERS)
+    if problem is None and not all(part.isidentifier() for part in str(value).split(".")):
+        return "is not the dotted name of a function or class"
+    return problem
+
+
+def _metric(value: Any) -> str | None:
+    problem = _words(value, 200)
+    if problem is None and not re.fullmatch(r"[\w./: -]+", value):
+        return "has characters that a metric's name cannot have"
+    return problem
+
+
+def _separator(value: Any) -> str | None:
+    if not isinstance(value, str) or len(value) != 1:
+        return "is not one character"
+    if value in "\n\r\0\"'." or value.isalnum():
+        return "cannot stand between columns"
+    return None
+
+
+def _regular(value: Any) -> str | None:
+    problem = _words(value, 1000)
+    if problem is not None:
+        return problem
+    try:
+        re.compile(value)
+    except (re.error, RecursionError, OverflowError) as error:
+        return f"is no regular expression ({error})"
+    return None
+
+
+def _store(value: Any) -> str | None:
+    """Say why MLflow would not take ``value`` as the address of a tracking store."""
+    problem = _words(value, _CHARACTERS)
+    if problem is not None:
+        return problem
+    scheme, colon, rest = value.partition(":")
+    scheme = scheme.partition("+")[0]
+    if not colon and value not in ("databricks", "uc"):
+        return "has no scheme: MLflow keeps no runs in plain files any more"
+    if scheme == "file":
+        return "MLflow keeps no runs in plain files any more"
+    if scheme not in _STORES and scheme not in _plugins():
+        return f"MLflow has no store of the scheme {scheme!r}"
+    try:
+        parts = urlsplit(value)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        return f"is no address ({error})"
+    if scheme in ("postgresql", "mysql", "mssql"):
+        return _driver(value)
+    if scheme in ("http", "https") and not host:
+        return "names no host"
+    if scheme == "sqlite" and not re.match(r"///[^?]*[^/?]", rest):
+        return "names no file"
+    return None
+
+
+def _driver(address: str) -> str | None:
+    """Say why SQLAlchemy, with which MLflow reads databases, cannot read this one."""
+    from sqlalchemy.engine import make_url
+
+    try:
+        make_url(address).get_dialect().import_dbapi()
+    except ImportError as error:
+        return f"the driver of this database is not installed ({error})"
+    except Exception as error:  # of its own, for each way to be no address
+        return f"is no address of a database ({' '.join(str(error).split())})"
+    return None
+
+
+def _plugins() -> set[str]:
+    return {found.name for found in importlib.metadata.entry_points(group="mlflow.tracking_store")}
+
+
+def _node(value: Any) -> str | None:
+    if not isinstance(value, dict):
+        return "is not a node with _target_"
+    if "_target_" not in value:
+        return "has no _target_"
+    return None
+
+
+def _named(value: Any) -> str | None:
+    """Say why Keras has no loss or metric of such a name, as far as its form goes."""
+    if isinstance(value, str):
+        fits = re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,99}", value)
+        return None if fits else "is not a name that Keras can have"
+    return _node(value)
+
+
+def _loss(value: Any) -> str | None:
+    if not isinstance(value, list):
+        return _named(value)
+    if not value:
+        return "is empty"
+    items = (each for each in value if each is not None)  # an output without a loss
+    return next((problem for each in items if (problem := _named(each))), None)
+
+
+def _class_weight(value: Any) -> str | None:
+    if not isinstance(value, dict):
+        return "is no mapping from classes to weights"
+    if not 1 <= len(value) <= _CLASSES:
+        return f"names {len(value):,} classes"
+    for name, weight in value.items():
+        if isinstance(name, bool) or not isinstance(name, int) or Range(0, MANY).problem(name):
+            return f"{short(name)} is not the number of a class"
+        problem = Range(0, MANY).problem(weight)
+        if problem is not None:
+            return f"the weight {short(weight)} of class {name} {problem}"
+    return None
+
+
+def _rules(value: Any) -> str | None:
+    """Say why ``strategy.rules`` cannot be read: what needs the model is checked by the task."""
+    if value == "auto":
+        return None
+    if not isinstance(value, list):
+        return "is no list of rules"
+    if not value:
+        return "has no rule"
+    for item in value:
+        pattern = item.get("path", item.get("layer")) if isinstance(item, dict) else None
+        if not isinstance(item, dict) or pattern is None or len(item) != 2:
+            return f"{short(item)} is no rule"
+        problem = _regular(pattern)
+        if problem is not None:
+            return f"{short(pattern)} {problem}"
+        for name in ("split", "gather", "device"):
+            if name in item and Range(-64, 4096).problem(item[name]) is not None:
+                return f"{name}: {short(item[name])} is no number that a {name} can have"
+            if name in item and not isinstance(item[name], int):
+                return f"{name}: {short(item[name])} is not a whole number"
+    return None
+
+
+def _size(shape: list[Any]) -> str | None:
+    elements = math.prod(shape)
+    return f"makes an example of {elements:,} numbers" if elements > _ELEMENTS else None
+
+
+def _trace(steps: list[Any]) -> str | None:
+    return None if steps[0] < steps[1] else "is not a first and a later last step"
+
+
+def _choice(*values: str) -> Form:
+    return Form(
+        " or ".join(values), lambda v: None if v in values else "is none of them", values[0]
+    )
+
+
+def text(most: int = 1000) -> Form:
+    """Return the form of any text of one line, up to so many characters."""
+    return Form("a text of one line", lambda value: _words(value, most))
+
+
+FILE_NAME = Form("the name of a folder, up to 200 characters, without /", _file_name, "run")
+PATH = Form("a path", lambda value: _words(value, _CHARACTERS))
+DOTTED = Form("the dotted name of a function or class", _dotted)
+METRIC = Form("the name of a metric", _metric, "val_loss")
+SEPARATOR = Form("one character", _separator, "';'")
+STORE = Form(
+    f"null, or an address of {', '.join(_STORES)}", _store, "http://HOST:PORT"
+)  # fmt: skip
+TOKENS = _choice("bytes", "characters")
+NODE = Form("a node with _target_", _node)
+LOSS = Form("a name of keras.losses, or a node with _target_ (or a list of them)", _loss,
+            "{_target_: keras.losses.Huber}")  # fmt: skip
+METRICS = Each(Form("a name of keras.metrics, or a node with _target_", _named), 0, 1000,
+               "[accuracy]")  # fmt: skip
+CLASS_WEIGHT = Form(
+    "null, or weights by the number of the class", _class_weight, "{0: 1.0, 1: 3.0}"
+)
+CALLBACKS = Each(NODE, 0, 1000, "[]")
+PATTERNS = Each(Form("a regular expression", _regular), 0, 1000, "[]")
+PLACEMENT = Form("auto, or a list of rules", _rules, "auto")
+TRACE = Each(Range(0, MANY), 2, 2, "[20,25]", _trace)
+SHAPE = Each(Range(1, 2**31 - 1), 1, 8, "[28,28,1]", _size)
+IMAGE_SIZE = Each(Range(1, 16_384), 2, 2, "[64,64]")
+
+
+def widths(least: int, most: int, example: str) -> Each:
+    """Return the rule of a list of widths of layers: at least ``least`` of at most ``most``."""
+    return Each(Range(1, most), least, 1000, example)
+
+
+def target(default: str = MISSING) -> Any:
+    """Return the field ``_target_``."""
+    return formed(default, DOTTED)

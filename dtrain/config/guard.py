@@ -1,0 +1,223 @@
+"""Hydra, with a look at all that it has composed before it makes anything of it.
+
+Hydra calls what its own part of a configuration names (callbacks, handlers of logging, launcher,
+sweeper), imports packages on its search path, and sets variables of the environment; a preset, an
+experiment or a run folder can say so. dtrain needs none of it. Every configuration leaves
+:class:`Loader`: for a run, a job of a sweep, ``--cfg``, ``--info`` and ``--help``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from hydra import version
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import create_config_search_path, get_args_parser
+from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from dtrain.config import schema, targets
+from dtrain.errors import UsageError
+
+NAME = "dtrain"
+_SILENT = {"version": 1, "root": None, "disable_existing_loggers": False}
+_PLUGIN = "hydra_plugins.dtrain_sweep."
+_LAUNCHER = {"_target_": f"{_PLUGIN}SweepLauncher"}
+_SWEEPERS = {f"{_PLUGIN}{name}Sweeper" for name in ("Grid", "Random", "Optuna")}
+#: Keys below ``hydra`` that have one value here: it, and what does what another would.
+_FIXED: dict[str, tuple[Any, str]] = {
+    "run": ({"dir": "."}, "output_dir=FOLDER"),
+    "output_subdir": (None, "the run folder's config.yaml and command.json"),
+    "callbacks": ({}, "trainer.callbacks"),
+    "hydra_logging": (_SILENT, "the run folder's logs/"),
+    "job_logging": (_SILENT, "the run folder's logs/"),
+    "verbose": (False, "the run folder's logs/"),
+    "searchpath": ([], "--config-dir FOLDER"),
+    "launcher": (_LAUNCHER, "hydra/launcher=dtrain"),
+    "sweep.subdir": ("${hydra.job.num}", "hydra.sweep.dir=FOLDER"),
+    "job.name": (NAME, "name=NAME"),
+    "job.chdir": (None, "cd FOLDER before the command"),
+    "job.id": ("???", "name=NAME"),
+    "job.num": ("???", "name=NAME"),
+    "job.env_set": ({}, "NAME=VALUE in front of the command"),
+    "job.env_copy": ([], "NAME=VALUE in front of the command"),
+    "runtime.output_dir": ("???", "output_dir=FOLDER"),
+}
+#: Those that Hydra fills in, and those that are obeyed.
+_FREE = ("mode", "sweeper", "overrides", "runtime", "help", "hydra_help", "job", "sweep", "env")
+
+
+class Loader(ConfigLoaderImpl):
+    """Hydra's, which lets no configuration pass that would run anything."""
+
+    def load_configuration(
+        self, config_name: str | None, overrides: list[str], *args: Any, **kwargs: Any
+    ) -> DictConfig:
+        """Compose a configuration.
+
+        Raises:
+            UsageError: it would have Hydra do what dtrain does not let a configuration do.
+        """
+        check_overrides(overrides)
+        config = super().load_configuration(config_name, overrides, *args, **kwargs)
+        check(config, overrides)
+        return config
+
+
+def check_overrides(overrides: list[str]) -> None:
+    """Refuse what Hydra obeys while it composes: a search path, from which it imports."""
+    for each in OverridesParser.create().parse_overrides(overrides):
+        if each.key_or_group.startswith("hydra.searchpath"):
+            raise _refusal("searchpath", each.get_value_string(), "--config-dir FOLDER")
+
+
+def check(config: DictConfig, overrides: list[str]) -> None:
+    """Refuse a composed configuration whose part for Hydra is not dtrain's.
+
+    Args:
+        config: as Hydra composed it; nothing in it is resolved.
+        overrides: that it was composed with.
+
+    Raises:
+        UsageError: naming the first key that is wrong.
+    """
+    part: Any = OmegaConf.to_container(config.hydra, resolve=False, enum_to_str=True)
+    chosen = str(config.hydra.runtime.choices.get("hydra/launcher"))
+    if part.get("launcher") != _LAUNCHER and chosen != NAME:
+        raise UsageError(
+            "hydra/launcher", chosen, "cannot give each job its own process, cores and GPUs",
+            NAME, "hydra/launcher=dtrain",
+        )  # fmt: skip
+    for key, (value, instead) in _FIXED.items():
+        found = _select(part, key)
+        if found != value and not (value is None and found is False):
+            raise _refusal(key, found, instead)
+    for key in part:
+        if key not in _FIXED and key not in _FREE:
+            raise _refusal(key, part[key], "the configuration without it")
+    noted = [*part["overrides"]["hydra"], *part["overrides"]["task"]]
+    if sorted(noted) != sorted(overrides):
+        raise _refusal("overrides", noted, "the overrides on the command line")
+    _check_sweeper(config)
+
+
+def _select(part: Any, key: str) -> Any:
+    for name in key.split("."):
+        part = part.get(name) if isinstance(part, Mapping) else None
+    return part
+
+
+def _refusal(key: str, value: Any, instead: str) -> UsageError:
+    return UsageError(
+        f"hydra.{key}", value, "dtrain does not do what this key of Hydra's says",
+        "hydra.mode, hydra.sweep.dir, hydra.sweeper", instead,
+    )  # fmt: skip
+
+
+def _check_sweeper(config: DictConfig) -> None:
+    """Refuse a sweeper that is not ours, and nodes below it, which Hydra would call."""
+    node = config.hydra.sweeper
+    plain: Any = OmegaConf.to_container(node, resolve=False)
+    target = plain.get("_target_") if isinstance(plain, dict) else plain
+    if target not in _SWEEPERS and not targets.is_trusted(str(target)):
+        raise UsageError(
+            "hydra/sweeper", target, "is not a sweeper of dtrain's", "grid, random, optuna",
+            "hydra/sweeper=grid",
+        )  # fmt: skip
+    for name, value in plain.items():
+        if name != "_target_" and (name.startswith("_") or (name == "params" and _calls(value))):
+            raise _refusal(f"sweeper.{name}", value, "values: numbers, and overrides as text")
+
+
+def _calls(value: Any) -> bool:
+    """Whether a value is or may become a node that is called."""
+    if isinstance(value, dict):
+        return any(
+            isinstance(each, dict | list) or str(name).startswith("_") or _calls(each)
+            for name, each in value.items()
+        )
+    if isinstance(value, list):
+        return any(_calls(each) for each in value)
+    return isinstance(value, str) and value.startswith("${") and value.endswith("}")
+
+
+def run(arguments: list[str], command: Any) -> None:
+    """Do what a command line says.
+
+    Args:
+        arguments: without the program's name.
+        command: called with the configuration of one job; ``hydra_plugins.dtrain_sweep`` calls its
+            ``sweep``.
+
+    Raises:
+        UsageError: an option is none of dtrain's, or the configuration is refused.
+        HydraException, OmegaConfBaseException: it does not compose.
+    """
+    version.setbase("1.3")
+    parser = get_args_parser()
+    options = parser.parse_args(arguments)
+    _check_options(options)
+    if not options.shell_completion:
+        check_overrides(options.overrides)
+    # Plugins are looked for here: the current directory is not among the places.
+    path = create_config_search_path(str(schema.folder("conf")))
+    if options.config_dir is not None:
+        folder = os.path.abspath(options.config_dir)
+        if not os.path.isdir(folder):
+            raise UsageError(
+                "--config-dir", folder, "is no folder", "a folder of presets",
+                "--config-dir FOLDER",
+            )  # fmt: skip
+        path.prepend("command-line", f"file://{folder}", SearchPathQuery(provider="schema"))
+    GlobalHydra.instance().clear()
+    hydra = Hydra(NAME, Loader(path))
+    GlobalHydra.instance().initialize(hydra)
+    given = {"config_name": "config", "overrides": options.overrides}
+    try:
+        if options.help:
+            hydra.app_help("config", parser, options)
+        elif options.cfg:
+            hydra.show_cfg(
+                **given, cfg_type=options.cfg, package=options.package, resolve=options.resolve
+            )
+        elif options.info:
+            hydra.show_info(options.info, **given)
+        elif options.shell_completion:
+            hydra.shell_completion(**given)
+        else:
+            mode = hydra.get_mode(**given)
+            if options.multirun or mode == RunMode.MULTIRUN:
+                given["overrides"].append("hydra.mode=MULTIRUN")
+                hydra.multirun(**given, task_function=command)
+            else:
+                given["overrides"].append("hydra.mode=RUN")
+                hydra.run(**given, task_function=command)
+    finally:
+        GlobalHydra.instance().clear()
+
+
+def _check_options(options: Any) -> None:
+    for name in ("config_name", "config_path", "experimental_rerun", "hydra_help"):
+        value = getattr(options, name)
+        if value:
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(
+                option, value, "is an option of Hydra's that dtrain does not have",
+                "--help, --cfg, --info, --multirun, --config-dir",
+                "--config-dir FOLDER, and --cfg all to see the configuration",
+            )  # fmt: skip
+    asked = [options.run, options.multirun, options.cfg is not None, options.info is not None]
+    if sum(map(bool, [*asked, options.shell_completion])) > 1 or (
+        options.resolve and not (options.cfg or options.help)
+    ):
+        raise UsageError(
+            "options", " ".join(sorted(k for k, v in vars(options).items() if v and v is True)),
+            "do not go together", "one of --run, --multirun, --cfg, --info; --resolve with --cfg",
+            "--cfg job --resolve",
+        )  # fmt: skip

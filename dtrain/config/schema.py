@@ -1,0 +1,331 @@
+"""Types of every configuration key. ``conf/`` gives the values; a key that is not here is refused.
+
+Those of models, datasets, optimizers and schedules are in :mod:`dtrain.config.presets`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING, DictConfig, OmegaConf
+
+import dtrain
+from dtrain.config import presets
+from dtrain.config.forms import (
+    CALLBACKS,
+    CLASS_WEIGHT,
+    FILE_NAME,
+    LOSS,
+    METRIC,
+    METRICS,
+    NODE,
+    PATH,
+    PATTERNS,
+    PLACEMENT,
+    STORE,
+    TRACE,
+    target,
+    text,
+)
+from dtrain.config.ranges import MANY, SEED, YEAR, formed, within
+from dtrain.errors import UsageError, nearest
+
+
+class Precision(enum.Enum):
+    """Numeric policies of Keras."""
+
+    float32 = 1
+    mixed_bfloat16 = 2
+    mixed_float16 = 3
+
+
+class Kind(enum.Enum):
+    """Kinds of device; ``auto`` is the machine's GPUs, else its CPU; with strategy=tpu a TPU."""
+
+    auto = 1
+    cpu = 2
+    gpu = 3
+    tpu = 4
+
+
+class Mode(enum.Enum):
+    """Which objective is better."""
+
+    max = 1
+    min = 2
+
+
+class Replicas(enum.Enum):
+    """What a strategy makes: one replica on one device, one on each, or one across all of them."""
+
+    one = 1
+    per_device = 2
+    across_devices = 3
+
+
+@dataclasses.dataclass
+class Hardware:
+    kind: Kind = Kind.auto
+    devices: int | None = within(None, 1, 10_000)  # this machine has less: controller/limits.py
+    hosts: int | None = within(None, 1, 10_000)
+    intra_op_threads: int | None = within(None, 1, 100_000)
+    inter_op_threads: int | None = within(None, 1, 100_000)
+    onednn: bool = True
+    memory_growth: bool = True
+    precision: Precision = Precision.float32
+    jit_compile: bool = False
+    remat: list[str] = formed([], PATTERNS)
+
+
+class Topology(enum.Enum):
+    """Which processes a strategy makes a cluster of.
+
+    ``single``: one. ``hosts``: one on each host, all alike. ``parameter_servers``: workers and
+    parameter servers, which one chief coordinates.
+    """
+
+    single = 1
+    hosts = 2
+    parameter_servers = 3
+
+
+#: How tensors are reduced over the tasks; ``auto`` is TensorFlow's own choice.
+Communication = enum.Enum("Communication", ["auto", "ring", "nccl"])
+#: When a gradient is applied: as soon as it is there, or averaged with those of a global batch.
+Update = enum.Enum("Update", ["async", "sync"])  # `async` is a keyword, hence the call
+#: What the losses of replicas are: means over their examples, or parts of one sum.
+Reduction = enum.Enum("Reduction", ["mean", "sum"])
+
+
+@dataclasses.dataclass
+class Strategy:
+    _target_: str = target()
+    name: str = formed(MISSING, FILE_NAME)
+    replicas: Replicas = Replicas.one
+    compilable: bool = False
+    topology: Topology = Topology.single
+
+
+@dataclasses.dataclass
+class MultiWorker(Strategy):
+    communication: Communication = Communication.auto
+
+
+@dataclasses.dataclass
+class ParameterServer(Strategy):
+    workers: int = within(2, 1, 10_000)
+    servers: int = within(1, 1, 10_000)
+    update: Update = Update["async"]
+    max_staleness: int | None = within(None, 0, MANY)
+    backup_workers: int = within(0, 0, 10_000)
+
+
+@dataclasses.dataclass
+class Mesh:
+    batch: int | None = within(None, 1, 10_000)
+    model: int | None = within(None, 1, 10_000)
+
+
+@dataclasses.dataclass
+class MeshStrategy(Strategy):
+    mesh: Mesh = dataclasses.field(default_factory=Mesh)
+    rules: Any = formed("auto", PLACEMENT)
+
+
+@dataclasses.dataclass
+class LayerPlacement(Strategy):
+    rules: Any = formed("auto", PLACEMENT)
+
+
+@dataclasses.dataclass
+class Tpu(Strategy):
+    tpu: str | None = formed("local", text())
+    zone: str | None = formed(None, text())
+    project: str | None = formed(None, text())
+
+
+@dataclasses.dataclass
+class Trainer:
+    batch_size: int = within(64, 1, MANY)
+    epochs: int = within(1, 1, MANY)
+    steps_per_epoch: int | None = within(None, 1, MANY)
+    validation_freq: int = within(1, 1, MANY)
+    validation_batch_size: int | None = within(None, 1, MANY)
+    validation_steps: int | None = within(None, 1, MANY)
+    loss: Any = formed("sparse_categorical_crossentropy", LOSS)
+    gradient_reduction: Reduction = Reduction.mean
+    class_weight: Any = formed(None, CLASS_WEIGHT)
+    metrics: list[Any] = formed([], METRICS)
+    callbacks: list[Any] = formed([], CALLBACKS)
+    terminate_on_nan: bool = True
+    deterministic: bool = False
+    log_every_steps: int | None = within(None, 1, MANY)
+
+
+@dataclasses.dataclass
+class Tracking:
+    mlflow: bool = True
+    uri: str | None = formed(None, STORE)
+    experiment: str = formed("dtrain", text(250))
+    histograms: bool = False
+    profile_steps: list[int] | None = formed(None, TRACE)
+
+
+@dataclasses.dataclass
+class Checkpointing:
+    every_epochs: int | None = within(1, 1, MANY)
+    every_steps: int | None = within(None, 1, MANY)
+    every_seconds: float | None = within(None, 0, YEAR)
+    keep: int = within(3, 1, MANY)
+    best: bool = True
+
+
+@dataclasses.dataclass
+class Sweep:
+    parallel: int | None = within(None, 1, 10_000)
+    fail_fast: bool = False
+    resume: str | None = formed(None, PATH)
+    baseline: str | None = formed(None, text())
+
+
+@dataclasses.dataclass
+class Launcher:
+    _target_: str = target()
+    grace_seconds: float = within(30.0, 0, YEAR)
+    start_timeout: float = within(60.0, 1, YEAR)
+    stall_timeout: float | None = within(1800.0, 1, YEAR)
+    max_restarts: int = within(0, 0, 10_000)
+    peer_timeout: float = within(45.0, 5, YEAR)
+
+
+@dataclasses.dataclass
+class Config:
+    """The whole of it. Groups that a person may bring a YAML file of their own for are open."""
+
+    model: Any = formed(MISSING, NODE)
+    dataset: Any = formed(MISSING, NODE)
+    strategy: Any = formed(MISSING, NODE)
+    optimizer: Any = formed(MISSING, NODE)
+    launcher: Any = formed(MISSING, NODE)
+    hardware: Hardware = dataclasses.field(default_factory=Hardware)
+    trainer: Trainer = dataclasses.field(default_factory=Trainer)
+    tracking: Tracking = dataclasses.field(default_factory=Tracking)
+    checkpoint: Checkpointing = dataclasses.field(default_factory=Checkpointing)
+    sweep: Sweep = dataclasses.field(default_factory=Sweep)
+    name: str = formed(MISSING, FILE_NAME)
+    seed: int = within(0, 0, SEED)
+    output_dir: str = formed("outputs", PATH)
+    objective: str = formed(MISSING, METRIC)
+    objective_mode: Mode = Mode.max
+    resume: str | None = formed(None, PATH)
+    fork: str | None = formed(None, PATH)
+    dry_run: bool = False
+
+
+#: Option of each group that has to be chosen, as in ``conf/config.yaml``.
+GROUPS = {
+    "model": "cnn",
+    "dataset": "digits",
+    "strategy": "default",
+    "hardware": "auto",
+    "optimizer": "adam",
+    "optimizer/schedule": "constant",
+    "trainer": "default",
+    "tracking": "mlflow",
+    "launcher": "local",
+}
+
+#: Schema of each option, by the group and name that ``conf/`` refers to it with.
+SCHEMAS: dict[str, dict[str, type]] = {
+    "model": {
+        "mlp": presets.Mlp,
+        "cnn": presets.Cnn,
+        "resnet": presets.Resnet,
+        "transformer": presets.Transformer,
+    },
+    "dataset": {
+        "digits": presets.Digits,
+        "synthetic": presets.Synthetic,
+        "npz": presets.Npz,
+        "csv": presets.Csv,
+        "image_folder": presets.ImageFolder,
+        "text": presets.Text,
+    },
+    "optimizer": {"adam": presets.Adam, "adamw": presets.AdamW, "sgd": presets.Sgd},
+    "optimizer/schedule": {"cosine": presets.Cosine, "warmup": presets.Warmup},
+    "strategy": {
+        "strategy": Strategy,
+        "multiworker": MultiWorker,
+        "parameter_server": ParameterServer,
+        "mesh": MeshStrategy,
+        "layer_placement": LayerPlacement,
+        "tpu": Tpu,
+    },
+    "launcher": {"launcher": Launcher},
+}
+
+
+def folder(name: str) -> Path:
+    """Return ``conf`` or ``experiments``: inside an installed package, else in the checkout."""
+    package = Path(dtrain.__file__).parent
+    installed = package / name
+    return installed if installed.is_dir() else package.parent / name
+
+
+def refuse_removed(choices: Mapping[str, str | None]) -> None:
+    """Refuse ``~GROUP`` and ``GROUP=null``: what would be left is nobody's choice.
+
+    Args:
+        choices: the option of each group, as Hydra has composed them.
+
+    Raises:
+        UsageError: for the first one found.
+    """
+    for group, default in GROUPS.items():
+        if choices.get(group) is None:
+            raise UsageError(
+                group, "null", "a group cannot be left out", "one of its options",
+                f"{group}={default}",
+            )  # fmt: skip
+
+
+def refuse_unknown(config: DictConfig) -> None:
+    """Refuse keys that ``+key=value`` has put beside those that code reads.
+
+    Raises:
+        UsageError: for the first one found. Keys of models, datasets... are checked where the
+            function is called that takes them.
+    """
+    typed = {"": Config, "hardware": Hardware, "trainer": Trainer, "tracking": Tracking}
+    for prefix, kind in {**typed, "checkpoint": Checkpointing, "sweep": Sweep}.items():
+        known = [field.name for field in dataclasses.fields(kind)]
+        for name in map(str, OmegaConf.select(config, prefix) if prefix else config):
+            if name not in known:
+                key = f"{prefix}.{name}" if prefix else name
+                near = nearest(name, known) or known[0]
+                raise UsageError(
+                    key, OmegaConf.select(config, key), "nothing reads this key",
+                    ", ".join(sorted(known)), f"{prefix}.{near}=..." if prefix else f"{near}=...",
+                )  # fmt: skip
+
+
+def register() -> None:
+    """Put the schemas and the experiments into Hydra's store, and our plugins where it looks."""
+    plugins = str(Path(dtrain.__file__).parent / "plugins")
+    if plugins not in sys.path:  # at its end: it is for the package `hydra_plugins` alone
+        sys.path.append(plugins)
+    store = ConfigStore.instance()
+    store.store(name="config_schema", node=Config)
+    for group, options in SCHEMAS.items():
+        for name, schema in options.items():
+            store.store(group=f"schema/{group}", name=name, node=schema)
+    for path in sorted(folder("experiments").glob("*.yaml")):
+        # `experiment=NAME` reads experiments/NAME.yaml, whose keys stand at the top.
+        node: Any = OmegaConf.load(path)
+        store.store(group="experiment", name=path.stem, node=node, package="_global_")

@@ -1,0 +1,331 @@
+"""``_target_``: from the name of a function or class in the configuration to a call of it.
+
+A configuration is data, and may come from elsewhere. What it may name is written out in
+:mod:`dtrain.config.kinds`: at each place what is meant to stand there, of dtrain's own and of
+Keras' public names. Everything else is called only if ``DTRAIN_TRUST`` names its package, or
+itself. That keeps mistakes and hostile files from running code. It is no sandbox: what is trusted
+may do anything, and so may a defect in TensorFlow, Keras or another library that reads a file.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import re
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from dtrain.config import kinds
+from dtrain.config.callables import KNOWN, blame, check_kinds, signature_of
+from dtrain.errors import UsageError, nearest
+from dtrain.host import python_path
+from dtrain.host.python_path import TRUST
+
+#: A path that a callback writes to: fields of plain names alone, which no attribute is read by.
+_FIELD = re.compile(r"\{\w+(:[\w.,]*)?\}")
+
+
+def plain(node: Any) -> Any:
+    """Return a configuration node as plain dicts, lists and scalars."""
+    if not OmegaConf.is_config(node):
+        return node
+    return OmegaConf.to_container(node, resolve=True, enum_to_str=True)
+
+
+def is_trusted(target: str) -> bool:
+    """Say whether ``DTRAIN_TRUST`` lists ``target``, or a package or module that it is below.
+
+    All of dtrain or of Keras cannot be trusted by one word: a part of it can (``keras.utils``).
+    """
+    return any(
+        f"{target}.".startswith(f"{root}.") for root in python_path.trusted() if root not in KNOWN
+    )
+
+
+def check(node: Any, key: str = "") -> None:
+    """Refuse whatever below ``node`` may not be called, importing nothing.
+
+    Args:
+        node: a plain configuration: mappings, sequences and scalars.
+        key: where ``node`` stands in the configuration.
+
+    Raises:
+        UsageError: naming the key and the way to allow it.
+    """
+    _check(node, key, argument=False, trusted=False)
+
+
+def _check(node: Any, key: str, argument: bool, trusted: bool) -> None:
+    if isinstance(node, Mapping):
+        if "_target_" in node:
+            _check_name(node["_target_"], f"{key}._target_" if key else "_target_", argument)
+            trusted = is_trusted(node["_target_"])
+            if not trusted:
+                _check_arguments(node, key)
+            argument = True
+        elif not trusted and ("class_name" in node or "registered_name" in node):
+            raise UsageError(
+                key, "...", "Keras would make an object of it, of any module that it names",
+                "a node with _target_", f"{key}={{_target_:keras.layers.Dense,units:3}}",
+            )  # fmt: skip
+        for name, value in node.items():
+            _check(value, f"{key}.{name}" if key else str(name), argument, trusted)
+    elif isinstance(node, Sequence) and not isinstance(node, str):
+        for position, value in enumerate(node):
+            _check(value, f"{key}[{position}]", argument, trusted)
+
+
+def _check_name(target: Any, key: str, argument: bool) -> None:
+    if target == "???":
+        return  # a value is missing, which is reported as such
+    wanted = kinds.at(key.removesuffix("_target_").rstrip("."), argument)
+    accepted = "; ".join(kind.accepted for kind in wanted)
+    if not isinstance(target, str) or "." not in target:
+        raise UsageError(
+            key, target, "is not the dotted name of a function or class",
+            accepted or "package.module.name", f"{key}=keras.applications.MobileNetV2",
+        )  # fmt: skip
+    if not wanted:
+        raise UsageError(
+            key, target, "nothing is called at this place", ", ".join(kinds.PLACES),
+            f"the configuration without {key}",
+        )  # fmt: skip
+    _allow(target, key, wanted)
+
+
+def _allow(target: str, key: str, wanted: tuple[kinds.Kind, ...]) -> None:
+    """Refuse a name that is neither trusted nor meant to stand at a place of these kinds."""
+    if is_trusted(target):
+        if any(part.startswith("__") for part in target.split(".")):
+            raise UsageError(
+                key, target, "is a special name of Python's", "a function or class of a module",
+                f"{key}=package.module.name",
+            )  # fmt: skip
+    elif target.split(".")[0] not in KNOWN:
+        raise _untrusted(key, target, target.split(".")[0])
+    elif not kinds.named(target, wanted):
+        what = " or ".join(kind.what for kind in wanted) or "public name"
+        raise UsageError(
+            key, target, f"is no {what} that a configuration may name",
+            "; ".join(kind.accepted for kind in wanted or tuple(kinds.PLACES.values())),
+            f"{_trust(target)} in front of the command, if you trust what it does",
+        )  # fmt: skip
+
+
+def _untrusted(key: str, target: str, package: str) -> UsageError:
+    return UsageError(
+        key, target, f"the package {package!r} is not trusted",
+        f"names under {', '.join([*KNOWN, *python_path.trusted()])}",
+        f"{_trust(package)} in front of the command, if you trust its code",
+    )  # fmt: skip
+
+
+def _imported(key: str, target: str, home: str) -> UsageError:
+    package = home.split(".")[0]
+    if package not in KNOWN:
+        return _untrusted(key, target, package)
+    return UsageError(
+        key, target, f"is {package}'s own ({home}), which {target.split('.')[0]} only imports",
+        f"what is defined in your own module, or the name that {package} gives it",
+        f"{_trust(package)} in front of the command, if you trust what it does",
+    )  # fmt: skip
+
+
+def _trust(name: str) -> str:
+    return f"{TRUST}={','.join([*python_path.trusted(), name])}"
+
+
+def _check_arguments(node: Mapping[str, Any], key: str) -> None:
+    """Refuse arguments by which what needs no trust would leave this machine or its folder."""
+    target = node["_target_"]
+    for name, value in node.items():
+        if target.startswith("keras.") and isinstance(value, str) and "://" in value:
+            raise UsageError(
+                f"{key}.{name}", value, f"{target} would read or write elsewhere",
+                "a file of this machine",
+                f"{_trust(target)} in front of the command, if it may",
+            )  # fmt: skip
+    place = written(target)
+    if place is not None and not is_inside(node.get(place[0], place[1] or "")):
+        raise UsageError(
+            f"{key}.{place[0]}", node.get(place[0]), "a callback writes below its run folder",
+            "a relative path without .., with fields of plain names such as {epoch}",
+            f"{place[0]}=best.keras, or {_trust(target)} in front of the command",
+        )  # fmt: skip
+
+
+def written(target: str) -> tuple[str, str | None] | None:
+    """Return the argument by which a callback of Keras' writes, and its default; None of others."""
+    head, _, name = target.rpartition(".")
+    return kinds.WRITES.get(name) if head == "keras.callbacks" else None
+
+
+def is_inside(path: Any) -> bool:
+    """Say whether a path, which may have fields to be filled in, stays below a folder."""
+    if not isinstance(path, str):
+        return False
+    text = _FIELD.sub("0", path)
+    parts = text.split("/")
+    return not ({"", ".", ".."}.intersection(parts) or re.search(r"[{}\\~\0]", text))
+
+
+def locate(target: str, key: str, argument: bool = False) -> Callable[..., Any]:
+    """Import and return what ``target`` names.
+
+    Args:
+        target: the name.
+        key: of ``target`` in the configuration: it decides what is wanted.
+        argument: it is of an argument of another target.
+
+    Raises:
+        UsageError: it may not be named there, does not exist, or cannot be called.
+    """
+    if not isinstance(target, str) or "." not in target:
+        _check_name(target, key, argument)
+    wanted = kinds.at(key.removesuffix("_target_").rstrip("."), argument)
+    _allow(target, key, wanted)
+    python_path.offer()
+    parts = target.split(".")
+    found: Any = None
+    depth = 0
+    for depth in range(len(parts) - 1, 0, -1):
+        module = ".".join(parts[:depth])
+        try:
+            found = importlib.import_module(module)
+            break
+        except ModuleNotFoundError as error:
+            # Only "this very module is absent" may be passed over; an import that fails
+            # inside it is the user's own error and must be seen as it is.
+            if not error.name or not f"{module}.".startswith(f"{error.name}."):
+                raise
+    start = depth if found is not None else 0
+    trusted = is_trusted(target)
+    for position, name in enumerate(parts[start:], start):
+        names = [n for n in dir(found) if not n.startswith("_")] if found is not None else []
+        if found is None or not hasattr(found, name):
+            near = nearest(name, names)
+            whole = ".".join([*parts[:position], near or "NAME", *parts[position + 1 :]])
+            raise UsageError(
+                key,
+                target,
+                f"{name!r} does not exist",
+                "a function or class that can be imported from here",
+                f"{key}={whole}",
+            )
+        found = getattr(found, name)
+        # A trusted module may hold what is not: `mine.os.system`, `mine.keras.utils.get_file`.
+        # A partial is its own, whatever it calls.
+        bound = isinstance(found, functools.partial)
+        if trusted and not bound and (callable(found) or inspect.ismodule(found)):
+            home = _home(found)
+            if not _is_home_trusted(home, target):
+                raise _imported(key, target, home)
+    if not callable(found):
+        raise UsageError(key, target, "cannot be called", "a function or class", f"{key}=...")
+    suited = kinds.named(target, wanted)
+    if not trusted and not kinds.fits(found, target, suited):
+        raise UsageError(
+            key, target, f"is no {' or '.join(kind.what for kind in suited)}",
+            "; ".join(kind.accepted for kind in suited),
+            f"{_trust(target)} in front of the command, if you trust what it does",
+        )  # fmt: skip
+    return found
+
+
+def _home(value: Any) -> str:
+    """Return the module that ``value`` is from, or that of its type where it says nothing."""
+    if isinstance(value, types.FunctionType):  # not __module__: functools.wraps takes another's
+        return str(value.__globals__.get("__name__"))
+    module = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None)
+    return str(module or type(value).__module__)
+
+
+def _is_home_trusted(home: str, target: str) -> bool:
+    """Say whether what is defined in the module ``home`` may be reached by the trusted ``target``.
+
+    Of the user's packages any part may define what another one offers. Not so dtrain and Keras,
+    which a module of the user's may have imported.
+    """
+    tops = {root.split(".")[0] for root in python_path.trusted()}
+    return home.split(".")[0] in {*tops.difference(KNOWN), target.split(".")[0]}
+
+
+def arguments(node: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return the keyword arguments that ``node`` declares, nested targets called."""
+    return {
+        name: _value(value, f"{key}.{name}")
+        for name, value in node.items()
+        if name not in ("_target_", "_partial_")
+    }
+
+
+def _value(value: Any, key: str) -> Any:
+    if isinstance(value, Mapping):
+        if "_target_" in value:
+            return _make(value, key, argument=True)
+        return {name: _value(item, f"{key}.{name}") for name, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_value(item, f"{key}[{position}]") for position, item in enumerate(value)]
+    return value
+
+
+def instantiate(node: Mapping[str, Any], key: str, **derived: Any) -> Any:
+    """Call ``node._target_`` with the other keys of ``node`` as keyword arguments.
+
+    Args:
+        node: a plain mapping with ``_target_``; with ``_partial_: true`` the function is returned
+            with its arguments bound, not called.
+        key: where the node stands in the configuration, for messages.
+        derived: arguments that are filled in where the callable takes them and the node leaves
+            them out or null (``input_shape``, ``classes``).
+
+    Raises:
+        UsageError: the target may not be named there, does not exist, or does not take these
+            arguments.
+    """
+    return _make(node, key, False, derived)
+
+
+def _make(
+    node: Mapping[str, Any], key: str, argument: bool, derived: Mapping[str, Any] | None = None
+) -> Any:
+    function = locate(node["_target_"], f"{key}._target_", argument)
+    given = arguments(node, key)
+    signature = signature_of(function)
+    for name, value in (derived or {}).items():
+        if name in signature.parameters and given.get(name) is None:
+            given[name] = value
+    partial = bool(node.get("_partial_"))
+    try:
+        (signature.bind_partial if partial else signature.bind)(**given)
+    except TypeError as error:
+        kinds = {n: p.kind for n, p in signature.parameters.items()}
+        takes = [n for n, k in kinds.items() if k not in (k.VAR_POSITIONAL, k.VAR_KEYWORD)]
+        open_ended = inspect.Parameter.VAR_KEYWORD in kinds.values()
+        unknown = [n for n in given if n not in takes and not open_ended]
+        missing = [
+            n
+            for n in takes
+            if n not in given and signature.parameters[n].default is inspect.Parameter.empty
+        ]
+        name = next(iter(unknown or missing), "")
+        near = nearest(name, takes)
+        raise UsageError(
+            f"{key}.{name}",
+            given.get(name),
+            f"{node['_target_']} does not take these arguments ({error})",
+            ", ".join(takes),
+            f"{key}.{near or (takes[0] if takes else name)}=...",
+        ) from None
+    if _home(function).split(".")[0] in KNOWN:
+        check_kinds(node["_target_"], signature, given, key)
+    if partial:
+        return functools.partial(function, **given)
+    if key.split(".")[0] in ("strategy", "launcher"):  # they start servers, and networks fail
+        return function(**given)
+    with blame(key, node, f"{_home(function)}."):
+        return function(**given)

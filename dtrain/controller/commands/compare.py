@@ -1,0 +1,85 @@
+"""``python -m dtrain compare``: runs side by side, as a table, a page with plots, and CSV.
+
+Exit codes: 0 done, 1 a store or a disk failed, 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from dtrain import errors
+from dtrain.compare import load_tracked, write_all
+from dtrain.compare.comparison import Comparison, compare
+from dtrain.compare.load_folders import of_folders
+from dtrain.errors import DtrainError, UsageError
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m dtrain compare",
+        description="Print a table of runs; write comparison.html, comparison.csv and curves.csv.",
+    )
+    parser.add_argument(
+        "words", nargs="+", metavar="PATH_OR_RUN_ID",
+        help="a sweep, a run folder, a folder with such below it; a run's id in MLflow, that of a "
+        "sweep standing for its runs",
+    )  # fmt: skip
+    parser.add_argument(
+        "--baseline", metavar="RUN|KEY=VALUE",
+        help="the run from which differences are taken: its name in the table, its folder or id, "
+        "or what it has (strategy=one_device), to each run the one that is like it else; a "
+        "sweep's own by default",
+    )  # fmt: skip
+    parser.add_argument(
+        "--metric", metavar="NAME", help="of curves and differences; loss by default"
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="FOLDER",
+        help="where the files go; by default to the one folder given, else to the current one",
+    )  # fmt: skip
+    parser.add_argument(
+        "--uri", help="tracking store of the ids, instead of the embedded one in ./outputs"
+    )
+    return parser
+
+
+def _found(given: argparse.Namespace) -> Comparison:
+    if "" in given.words:  # a variable of the shell that is not set; it would be read as .
+        raise UsageError(
+            "PATH_OR_RUN_ID", "", "is empty", "a folder or a run's id; . for the current folder",
+            "python -m dtrain compare outputs",
+        )  # fmt: skip
+    ids = [word for word in given.words if load_tracked.is_id(word)]
+    folders = [Path(word) for word in given.words if word not in ids]
+    runs, sweep = of_folders(folders) if folders else ([], None)
+    if ids:
+        runs += load_tracked.of_ids(ids, given.uri or load_tracked.embedded(Path("outputs")))
+        sweep = None
+    return compare(runs, sweep, given.baseline, given.metric)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    Args:
+        arguments: in place of those of the process.
+    """
+    given = _parser().parse_args(arguments)
+    output = given.output or Path()
+    try:
+        one = Path(given.words[0])
+        output = given.output or (one if len(given.words) == 1 and one.is_dir() else Path())
+        found = _found(given)
+        print(*write_all(found, output), sep="\n")
+    except DtrainError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        wrong = errors.of_a_name(error)
+        text = wrong or f"{error.filename or output}: {error.strerror}"
+        print(f"error: {text}", file=sys.stderr)
+        return errors.FAILED if wrong is None else errors.USAGE
+    print(f"page: {output / 'comparison.html'}")
+    return errors.OK

@@ -1,0 +1,139 @@
+"""Folders of runs and sweeps: named, made, opened, taken for one command."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from dtrain.controller import rollback
+from dtrain.errors import DamagedFile, UsageError
+from dtrain.files import reading
+from dtrain.run.folder import RunDir
+
+
+def check_name(name: object) -> str:
+    """Return ``name``, which is to be a part of the name of a folder.
+
+    Raises:
+        UsageError: it is not one file name.
+    """
+    problem = reading.component(name)
+    if problem is not None:
+        raise UsageError(
+            "name", name, problem, "a file name: letters, digits and the like, without /",
+            "name=baseline",
+        )  # fmt: skip
+    return str(name)
+
+
+def create(path: Path, output_dir: str) -> RunDir:
+    """Make a new folder at ``path``, or beside it where that is taken.
+
+    Raises:
+        UsageError: it cannot be made, naming ``output_dir``.
+    """
+    try:
+        return RunDir.create(path)
+    except OSError as error:
+        raise unwritable("output_dir", output_dir, "no folder can be made there", error) from None
+
+
+def open_existing(path: str | os.PathLike[str], key: str) -> RunDir:
+    """Return the folder of a run or a sweep that another command made, perhaps elsewhere.
+
+    What a command that was killed at its start has left there is put right.
+
+    Args:
+        path: of the folder.
+        key: that gave it.
+
+    Raises:
+        DamagedFile: it holds a link, a pipe, a device or far too much.
+        UsageError: there is none, or it cannot be read.
+    """
+    rundir = RunDir(path)
+    try:
+        reading.check_tree(rundir.path)
+        if os.path.lexists(rundir.path / rollback.FOLDER):
+            descriptor = rundir.lock()
+            if descriptor is not None:  # else the command that is at work there will do it
+                try:
+                    rollback.recover(rundir.path)
+                finally:
+                    os.close(descriptor)
+    except (FileNotFoundError, NotADirectoryError):
+        raise UsageError(
+            key, path, "is not a folder", "a folder that an earlier command printed",
+            f"{key}=outputs/DATE/TIME_NAME",
+        ) from None  # fmt: skip
+    except OSError as error:
+        raise unwritable(key, path, "it cannot be opened", error) from None
+    return rundir
+
+
+def read_command(rundir: RunDir) -> dict[str, Any] | None:
+    """Return the contents of ``command.json``, None where there is no such file.
+
+    Raises:
+        DamagedFile: it is not as dtrain writes it.
+        OSError: it cannot be read.
+    """
+    found = reading.read_json(rundir.command)
+    if found is not None:
+        check_command(found, rundir.command)
+    return found
+
+
+def check_command(command: Any, path: Path, field: str = "") -> None:
+    """Refuse what no command of dtrain has written as the overrides of a run or a sweep.
+
+    Raises:
+        DamagedFile: it is not of that form.
+    """
+    if not isinstance(command, dict):
+        raise DamagedFile(path, "is not a mapping", field.rstrip("."))
+    given = command.get("overrides")
+    if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
+        raise DamagedFile(path, "is not a list of overrides", f"{field}overrides")
+    if not isinstance(command.get("config_dir"), str | None):
+        raise DamagedFile(path, "is not a path", f"{field}config_dir")
+    job = command.get("sweep")
+    if job is None:
+        return
+    if not isinstance(job, dict) or type(job.get("number")) is not int:
+        raise DamagedFile(path, "does not have the number of a job", f"{field}sweep.number")
+    differs = job.get("differs", {})
+    if not isinstance(differs, dict) or not all(isinstance(v, str) for v in differs.values()):
+        raise DamagedFile(path, "is not a mapping of keys to values", f"{field}sweep.differs")
+
+
+def lock(rundir: RunDir, key: str) -> int:
+    """Take a folder for this command; return the descriptor to close when it is done with it.
+
+    Raises:
+        UsageError: another command has it, or it cannot be written, naming ``key``, which gave
+            the folder.
+    """
+    try:
+        descriptor = rundir.lock()
+    except OSError as error:
+        raise unwritable(key, rundir.path, "it cannot be locked", error) from None
+    if descriptor is None:
+        holder = rundir.holder()
+        raise UsageError(
+            key, rundir.path, f"the command of process {holder} is at work in it",
+            "a folder that no command works on", f"kill {holder} to stop and save it, or wait",
+        )  # fmt: skip
+    return descriptor
+
+
+def unwritable(key: str, value: object, problem: str, error: OSError) -> UsageError:
+    """Return the error of a folder in which a file cannot be written, with the file and why."""
+    # Of an operation on a descriptor it is a number, which says nothing.
+    known = isinstance(error.filename, str | bytes)
+    place = f"{os.fsdecode(error.filename)}: " if known else ""
+    return UsageError(
+        key, value, f"{problem} ({place}{error.strerror or error})",
+        "a folder that can be written, on a disk with room", f"{key}=FOLDER",
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Where the tasks of a cluster are, and which of them this command is."""

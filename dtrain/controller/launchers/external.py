@@ -1,0 +1,195 @@
+"""One task of a cluster that somebody else starts: its place is in the variable ``TF_CONFIG``."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import secrets
+import sys
+import time
+from typing import Any
+
+from dtrain import errors
+from dtrain.controller.launchers.cluster_env import tf_config
+from dtrain.controller.launchers.local import Local
+from dtrain.controller.launchers.rendezvous import cluster_key
+from dtrain.controller.launchers.rendezvous.chief import Host, Place
+from dtrain.controller.launchers.rendezvous.connection import BEAT
+from dtrain.controller.launchers.rendezvous.follower import Guest
+from dtrain.controller.launchers.rendezvous.messages import Message, is_name
+from dtrain.errors import UsageError
+from dtrain.run.cluster import Cluster, Task
+from dtrain.run.folder import RunDir, read_json, write_json
+
+
+class Env(Local):
+    """Starts this host's own task, once the commands on all hosts have met at the chief's.
+
+    Who started them starts them again, too: Kubernetes, Vertex AI, a person with several shells.
+    """
+
+    shares_machine = False
+    several = False
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        if self.max_restarts:
+            raise UsageError(
+                "launcher.max_restarts", self.max_restarts,
+                "launcher=env starts one task of many, and cannot start the others again",
+                "0; what started the commands can start them again", "launcher.max_restarts=0",
+            )  # fmt: skip
+        self._facts: dict[str, str] = {}
+        self._own: Task | None = None
+        self._host: Host | None = None
+        self._key: bytes | None = None
+        self._losses: dict[str, str] = {}  # tasks of other hosts, and how each was lost
+
+    def check(self, cluster: Cluster, facts: dict[str, str]) -> Cluster:
+        """Return the cluster with the addresses of ``TF_CONFIG``.
+
+        Raises:
+            UsageError: it is wrong, or not of such a cluster, or there is no key for it.
+        """
+        self._facts = facts
+        placed, self._own = tf_config.read(
+            os.environ.get("TF_CONFIG"), cluster, facts["strategy.name"], facts["strategy.topology"]
+        )
+        self._key = cluster_key.find()
+        hosts = [tf_config.host_port(str(task.address))[0] for task in placed.tasks]
+        if self._key is None and not all(map(tf_config.is_local, hosts)):
+            raise cluster_key.missing()
+        return placed
+
+    def own(self, cluster: Cluster) -> Task:
+        """Return the task of this command."""
+        assert self._own is not None, "after check"
+        return self._own
+
+    def followed(self, cluster: Cluster) -> tuple[Task, ...]:
+        """Return the own task alone: the other commands follow theirs."""
+        return (self.own(cluster),)
+
+    def place(self, cluster: Cluster) -> Cluster:
+        """Return it as it is: :meth:`check` has read the addresses."""
+        return cluster
+
+    def start(self, rundir: RunDir, cluster: Cluster) -> None:
+        """Wait for the other commands, and fork this one's task.
+
+        Raises:
+            UsageError: another host has another configuration.
+            TrainingError: a host did not come within ``start_timeout``.
+        """
+        cluster, place = _placed(rundir, cluster)
+        chief = cluster.chief
+        if len(cluster.tasks) > 1:
+            assert chief.address is not None
+            names = [task.name for task in cluster.tasks[1:]]
+            key = self._key or cluster_key.make()
+            timeout = self.peer_timeout
+            self._host = Host(chief.address, names, self._facts, place, key, timeout)
+            self._host.wait(self.start_timeout, _print)
+        self.start_own(rundir, cluster)
+
+    def start_own(self, rundir: RunDir, cluster: Cluster) -> None:
+        """Fork this command's task, of which alone there will be news."""
+        self._rundir, self._cluster = rundir, cluster
+        self._started = {}
+        self._start(self.own(cluster))
+
+    def guest(self, cluster: Cluster) -> Guest:
+        """Return this command's side of the meeting, where it is not the chief's."""
+        assert cluster.chief.address is not None
+        key = self._key or cluster_key.make()
+        name = self.own(cluster).name
+        return Guest(cluster.chief.address, name, self._facts, key, self.peer_timeout)
+
+    def wait(self, timeout: float) -> list[tuple[str, str]]:
+        """Wait for news of the own task; pass on what concerns the job of those of other hosts.
+
+        ``lost`` is a task without which the job cannot go on: :meth:`loss` says how.
+        """
+        news = super().wait(timeout)
+        if self._host is not None:
+            self._host.move(int((read_json(self._rundir.progress) or {}).get("step", 0)))
+        for name, message in self._host.messages() if self._host is not None else []:
+            if message["kind"] == "stop":
+                news.append((name, "stop"))
+            elif name not in self._losses:
+                self._losses[name] = how = self._how(name, message)
+                if how and self._replaceable(name, message["kind"]):
+                    _print(f"{name} {how}: the others go on without it")
+                elif how:
+                    news.append((name, "lost"))
+        return news
+
+    def _how(self, name: str, message: Message) -> str:
+        """Return how another host's task was lost; empty if it ended as it should."""
+        if message["kind"] == "left":
+            if message["code"] in (errors.OK, errors.INTERRUPTED):
+                return ""
+            return f"ended with exit code {message['code']}: {message['words']}".rstrip(": ")
+        if message["kind"] == "gone":
+            return "is gone: its command has ended"
+        if message["kind"] == "late":
+            return (
+                f"is hardly reached: the job stood still for most of {self.peer_timeout:g} s "
+                "(launcher.peer_timeout)"
+            )
+        others = [other for other in self.silent() if other != name]
+        also = f", nor from {', '.join(others)}" if others else ""
+        return f"is lost: nothing came from it for {self.peer_timeout:g} s{also} " + (
+            "(launcher.peer_timeout)"
+        )
+
+    def _replaceable(self, name: str, kind: str) -> bool:
+        """Say whether the job goes on without a task, as TensorFlow notices of those that died.
+
+        What it has handed to one that is silent it would wait for without an end.
+        """
+        task = self._cluster.task(name)
+        left = [t for t in self._cluster.tasks if t.role == task.role and not self._lost(t.name)]
+        return task.replaceable and kind not in ("lost", "late") and bool(left)
+
+    def _lost(self, name: str) -> bool:
+        return bool(self._losses.get(name))
+
+    def loss(self, name: str) -> str:
+        """Return how a task of another host was lost."""
+        return self._losses[name]
+
+    def silent(self) -> list[str]:
+        """Return the tasks of other hosts of which nothing has been heard lately."""
+        return self._host.silent(3 * BEAT) if self._host is not None else []
+
+    def farewell(self, code: int) -> None:
+        """Tell the other commands that the job has ended."""
+        if self._host is not None:
+            self._host.end(code)
+            self._host = None
+
+    def exit_codes(self) -> dict[str, int]:
+        """Return the own task's exit code; one without a port failed: nobody chooses another."""
+        codes = super().exit_codes()
+        return {n: errors.FAILED if c == errors.PORT_TAKEN else c for n, c in codes.items()}
+
+
+def _placed(rundir: RunDir, cluster: Cluster) -> tuple[Cluster, Place]:
+    """Give the run its identity, by which other hosts know its folder, and write it there."""
+    command = read_json(rundir.command) or {}
+    job = command.get("job")
+    if not isinstance(job, str) or re.fullmatch("[0-9a-f]{32}", job) is None:
+        job = secrets.token_hex(16)
+        write_json(rundir.command, {**command, "job": job}, lasting=True)
+    cluster = dataclasses.replace(cluster, job=job)
+    write_json(rundir.cluster, cluster.to_json())
+    day, name = rundir.path.parent.name, rundir.path.name
+    if not is_name(day) or not is_name(name):  # the folder was moved to such a place
+        day, name = time.strftime("%Y-%m-%d"), job
+    return cluster, Place(day, name, job)
+
+
+def _print(text: str) -> None:
+    print(f"dtrain: {text}", file=sys.stderr)

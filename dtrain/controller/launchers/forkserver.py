@@ -1,0 +1,181 @@
+"""The warm server, which imports TensorFlow once, and the processes that are forked from it."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import multiprocessing.connection
+import multiprocessing.context
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.connection import Connection
+from typing import Any
+
+from dtrain.host import python_path
+
+#: Signals that ask for a stop. A terminal, or a scheduler, may send them to every process: the
+#: server must live until its tasks have saved, and a task until it has handlers for them.
+STOPS = {signal.SIGINT, signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP}
+#: Bytes of the path of a folder in which a socket has room: 107 for all of it, on Linux.
+_LONGEST = 70
+#: Environment that the warm server of this process was started with; None before that.
+_warm: dict[str, str] | None = None
+#: Held while a process starts, or is asked whether it has ended. Each job of a sweep is a thread,
+#: and multiprocessing asks all processes when it starts one: of two threads that read the same
+#: exit code at once, one gets a wrong one. Starting changes what the whole process has, too:
+#: variables of the environment, and where standard error goes.
+LOCK = threading.RLock()
+
+
+def warm(environment: dict[str, str]) -> multiprocessing.context.BaseContext:
+    """Start the server, or find it running, and return the context to make processes with.
+
+    The import of TensorFlow is paid once for each controller process. TensorFlow reads part of the
+    environment while it is imported, so a job that needs another one gets a fresh interpreter.
+    Where forking is not safe (macOS, Windows) every process is a fresh one too, and where the
+    folder for temporary files has so long a path that the server's socket has no room in it.
+    """
+    global _warm
+    with LOCK:
+        other = _warm is not None and _warm != environment
+        if sys.platform != "linux" or other or len(os.fsencode(tempfile.gettempdir())) > _LONGEST:
+            return multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        if _warm is None:
+            context.set_forkserver_preload(["dtrain.task.preload"])
+        _warm = dict(environment)
+        with _environment({**environment, **python_path.environment()}), _sheltered():
+            forkserver.ensure_running()
+        return context
+
+
+def ready(environment: dict[str, str]) -> None:
+    """Wait until the server has imported TensorFlow, where there is one."""
+    context: Any = warm(environment)
+    if context.get_start_method() == "forkserver":
+        process = context.Process(target=_nothing)
+        process.start()  # is answered when the import is done
+        process.join()
+
+
+def _nothing() -> None:
+    """Be forked, and end."""
+
+
+@contextlib.contextmanager
+def _environment(changes: dict[str, str]) -> Iterator[None]:
+    """Change variables of this process, which processes that it starts take over."""
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _sheltered() -> Iterator[None]:
+    """Start processes that leave requests to stop to the controller and do not chatter.
+
+    They inherit the signals blocked, until a task unblocks its own. TensorFlow's import writes to
+    standard error: they have none until a task opens its log.
+    """
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    # ORDER: this unblocks SIGINT and SIGTERM, which its process ignores, when it starts that;
+    # afterwards it does nothing.
+    resource_tracker.ensure_running()
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    stderr, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(null)
+
+
+class Process:
+    """One started task, and the pipe by which it tells how far it is.
+
+    Args:
+        server: environment of the warm server that it is to be forked from (:func:`warm`).
+        name: of the process.
+        target: called there with ``arguments`` and the pipe's other end.
+        arguments: to be pickled.
+        own: variables that a fresh interpreter, where there is no such server, begins with.
+    """
+
+    def __init__(
+        self,
+        server: dict[str, str],
+        name: str,
+        target: Callable[..., None],
+        arguments: tuple[Any, ...],
+        own: dict[str, str],
+    ):
+        with LOCK:
+            context: Any = warm(server)
+            ours, theirs = context.Pipe(duplex=False)
+            self._process = context.Process(target=target, args=(*arguments, theirs), name=name)
+            try:
+                if context.get_start_method() == "forkserver":
+                    self._process.start()
+                else:
+                    with _environment({**own, **python_path.environment()}), _sheltered():
+                        self._process.start()
+            finally:
+                theirs.close()
+        self.pid: int = self._process.pid
+        self.sentinel: int = self._process.sentinel
+        self.pipe: Connection | None = ours
+        self._half = b""  # a word that has not come whole
+        self.ended = False  # and that has been told
+        self.seconds = -1.0  # of processor time, at the last look
+
+    def words(self) -> list[str]:
+        """Return what the task has said since the last call."""
+        said: list[str] = []
+        try:
+            while self.pipe is not None and self.pipe.poll():
+                data = os.read(self.pipe.fileno(), 1 << 16)
+                if not data:
+                    raise EOFError
+                *whole, self._half = (self._half + data).split(b"\n")
+                said += [word.decode(errors="replace") for word in whole]
+        except (EOFError, OSError):  # it has ended
+            self._close()
+        return said
+
+    def _close(self) -> None:
+        if self.pipe is not None:
+            self.pipe.close()
+            self.pipe = None
+
+    def code(self) -> int | None:
+        """Return its exit code, None while it is alive."""
+        with LOCK:
+            code: int | None = self._process.exitcode
+            return code
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal, if it is alive."""
+        if self.code() is None:
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(self.pid, number)
+
+    def join(self) -> None:
+        """Wait for its end."""
+        multiprocessing.connection.wait([self.sentinel])
+        self.code()
+        self._close()

@@ -1,0 +1,241 @@
+"""Where the commands of one cluster meet: before TensorFlow starts, at the chief's own address.
+
+Each guest connects to the chief, and both prove that they know the cluster's key
+(:mod:`.messages`). It says which task it is and what its configuration says. When
+all have come and agree, each is given the name of the run folder; otherwise the reason. The
+connections stay open while the job runs: both sides give signs of life, a guest passes on that it
+was asked to stop and how its task ended, the chief how the job ended.
+
+A peer that does not prove the key costs nothing but its own connection.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from dtrain import __version__
+from dtrain.controller.launchers.cluster_env.tf_config import host_port, is_local
+from dtrain.controller.launchers.rendezvous.connection import PROVE, Connection, ready
+from dtrain.controller.launchers.rendezvous.keepalive import Watch
+from dtrain.controller.launchers.rendezvous.messages import Message
+from dtrain.errors import TrainingError, UsageError
+
+#: Connections that have not yet said who they are; beyond it one of them has to go.
+UNIDENTIFIED = 64
+#: Of what a guest sends or does, what concerns the job.
+_NEWS = ("stop", "left", "gone", "lost", "late")
+#: Addresses of which is printed that they know another key.
+REPORTED = 5
+#: Seconds between two looks at those that have come.
+LOOK = 0.2
+
+
+class Place(NamedTuple):
+    """Names the run folder, ``<day>/<name>`` below each host's ``output_dir``, and the run.
+
+    Attributes:
+        day, name: names of a folder each.
+        job: random, the same as long as the run is resumed.
+    """
+
+    day: str
+    name: str
+    job: str
+
+
+class Host:
+    """The chief's side.
+
+    Args:
+        address: ``host:port`` of the chief's TensorFlow server, to start after :meth:`wait`.
+        expected: names of the other tasks.
+        facts: what must be the same everywhere: configuration keys and their values as text.
+        place: the run folder.
+        key: the cluster's.
+        peer_timeout: seconds of silence after which a guest is lost.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        expected: list[str],
+        facts: dict[str, str],
+        place: Place,
+        key: bytes,
+        peer_timeout: float,
+    ):
+        self._address, self._expected, self._place, self._key = address, expected, place, key
+        self._facts = {"dtrain": __version__, **facts}
+        self._watch = Watch(peer_timeout)
+        self._news: list[tuple[str, Message]] = []  # that came while the others were waited for
+        self._strange: set[str] = set()  # addresses of those that know another key
+
+    def wait(self, timeout: float, say: Callable[[str], None] | None = None) -> None:
+        """Return when all guests have come and agree; the port is free again then.
+
+        Args:
+            timeout: seconds that they have.
+            say: called with a sentence whenever another set of tasks is missing.
+
+        Raises:
+            UsageError: a guest has another configuration. The guests that came know it too.
+            TrainingError: some did not come in time, or this machine cannot listen.
+        """
+        if not self._expected:
+            return
+        try:
+            with _listen(self._address) as listener:
+                self._watch.start()
+                self._gather(listener, timeout, say or (lambda sentence: None))
+            # ORDER: the port is closed before a guest's TensorFlow can look for ours there.
+            self._watch.send("place", **self._place._asdict())
+        except BaseException:
+            self._watch.end()
+            raise
+
+    def messages(self) -> list[tuple[str, Message]]:
+        """Return the news: a task's name with ``stop``, ``left``, ``gone``, ``lost`` or ``late``.
+
+        ``gone`` follows what was sent last, ``left`` too. ``late`` is one whose network loses so
+        much that the job stands still.
+        """
+        news, self._news = self._news + self._watch.take(), []
+        news += [(name, {"kind": "late"}) for name in self._watch.hindrances()]
+        return [(name, message) for name, message in news if message["kind"] in _NEWS]
+
+    def move(self, step: int) -> None:
+        """Take note of how far the job is."""
+        self._watch.move(step)
+
+    def silent(self, seconds: float) -> list[str]:
+        """Return the tasks of which nothing was heard for so long, those that are lost included."""
+        return self._watch.silent(seconds)
+
+    def end(self, code: int) -> None:
+        """Send the guests the job's exit code, and close."""
+        self._watch.end("ended", code=code)
+
+    def _gather(self, listener: socket.socket, timeout: float, say: Callable[[str], None]) -> None:
+        deadline = time.monotonic() + timeout
+        unidentified: list[Connection] = []
+        said: list[str] = []
+        try:
+            while missing := self._missing():
+                if missing != said:
+                    said = missing
+                    say(f"waiting for {', '.join(missing)}")
+                if (left := deadline - time.monotonic()) <= 0:
+                    error = f"{', '.join(missing)} did not come to the chief at {self._address}"
+                    self._watch.end("error", error=f"{error} within {timeout:g} s")
+                    raise TrainingError(f"{error} within {timeout:g} s")
+                found = ready([listener, *unidentified], min(left, LOOK))
+                for connection in unidentified:
+                    self._look(connection, say)
+                unidentified = [c for c in unidentified if self._keep(c)]
+                if listener in found:
+                    self._accept(listener, unidentified)
+        finally:
+            for connection in unidentified:
+                connection.close()
+
+    def _missing(self) -> list[str]:
+        """Return who is missing: a guest that has left may come again."""
+        self._news += self._watch.take()
+        here = self._watch.names()
+        missing = [name for name in self._expected if name not in here]
+        self._news = [(n, m) for n, m in self._news if n in here and m["kind"] == "stop"]
+        return missing
+
+    def _accept(self, listener: socket.socket, unidentified: list[Connection]) -> None:
+        try:
+            connected, _ = listener.accept()
+        except OSError:  # it may have gone again
+            return
+        if len(unidentified) >= UNIDENTIFIED:
+            # Any of them: a flood would have the oldest go before they can prove themselves.
+            unidentified.pop(secrets.randbelow(len(unidentified))).close()
+        unidentified.append(Connection(connected, self._key, chief=True))
+
+    def _keep(self, connection: Connection) -> bool:
+        """Say whether a connection is still to be identified; close it when its time is over."""
+        if connection.taken or connection.closed:
+            return False
+        if time.monotonic() - connection.began < PROVE:
+            return True
+        connection.close()
+        return False
+
+    def _look(self, connection: Connection, say: Callable[[str], None]) -> None:
+        connection.flush()
+        message = connection.receive()
+        if message is not None and message["kind"] == "hello":
+            connection.taken = True
+            self._greet(connection, message)
+        elif message is not None:
+            connection.close()
+        if connection.refused and connection.address not in self._strange:
+            self._strange.add(connection.address)
+            if len(self._strange) <= REPORTED:
+                say(f"a peer at {connection.address} does not know this cluster's key")
+
+    def _greet(self, connection: Connection, hello: Message) -> None:
+        task = hello["task"]
+        if task not in self._expected:
+            self._refuse(connection, (
+                "TF_CONFIG.task", task, "the chief expects no such task",
+                ", ".join(self._expected), "the same TF_CONFIG cluster on every host",
+            ))  # fmt: skip
+        elif task in self._watch.names():
+            self._refuse(connection, (
+                "TF_CONFIG.task", task, f"another process has come to the chief as {task}",
+                "one process for each task", "TF_CONFIG with another task.index on this host",
+            ))  # fmt: skip
+        else:
+            self._watch.add(task, connection)
+            self._compare(task, {"dtrain": hello["dtrain"], **hello["facts"]})
+
+    def _refuse(self, connection: Connection, fields: tuple[str, ...]) -> None:
+        """Send one peer the reason; it closes the connection, or its time is over."""
+        connection.send("problem", **_problem(*fields))
+        connection.shut()
+        connection.taken = False
+
+    def _compare(self, task: str, facts: dict[str, Any]) -> None:
+        mine = self._facts
+        differ = [key for key in {**mine, **facts} if mine.get(key) != facts.get(key)]
+        if not differ:
+            return
+        key, *more = differ
+        others = f" (also different: {', '.join(more)})" if more else ""
+        theirs, ours = (str(side.get(key, "(not set)")) for side in (facts, mine))
+        hint = f"{key}={ours}" if key in mine else f"the command without {key}"
+        said = _problem(
+            key, theirs, f"{task} has this, and the chief has {ours}{others}",
+            "the same on every host", f"pip install dtrain=={ours}" if key == "dtrain" else hint,
+        )  # fmt: skip
+        self._watch.end("problem", **said)
+        raise UsageError(**said)
+
+
+def _problem(*fields: str) -> dict[str, str]:
+    names = ("key", "value", "problem", "accepted", "hint")
+    return dict(zip(names, fields, strict=True))
+
+
+def _listen(address: str) -> socket.socket:
+    """Listen on the port of ``address``: on all interfaces, or on loopback for a local address."""
+    host, port = host_port(address)
+    both = not is_local(host) and socket.has_dualstack_ipv6()
+    host = "" if not is_local(host) else "127.0.0.1" if host[0].isalpha() else host
+    family = socket.AF_INET6 if both or ":" in host else socket.AF_INET
+    try:
+        # SO_REUSEADDR, set here, passes to the connections: TensorFlow can bind the port.
+        listener = socket.create_server((host, port), family=family, dualstack_ipv6=both)
+    except OSError as error:
+        raise TrainingError(f"the chief cannot listen at {address}: {error.strerror}") from None
+    listener.setblocking(False)
+    return listener

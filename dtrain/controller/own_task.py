@@ -1,0 +1,154 @@
+"""A command that stands for one task of a cluster and is not the chief's (``launcher=env``)."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+import time
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from dtrain import errors, secrets
+from dtrain.config import targets
+from dtrain.controller import result
+from dtrain.controller.launchers import Env
+from dtrain.controller.launchers.rendezvous.chief import Place
+from dtrain.controller.launchers.rendezvous.connection import BEAT
+from dtrain.controller.launchers.rendezvous.follower import Guest
+from dtrain.controller.supervisor import FROZEN_SECONDS, INTERVAL, Signals
+from dtrain.controller.terminal import report
+from dtrain.errors import DamagedFile, UsageError
+from dtrain.files import reading, writing
+from dtrain.run.cluster import Cluster, Task
+from dtrain.run.folder import RunDir, read_json, write_json, write_text
+
+#: Parts of the configuration that every task must have alike.
+_DECISIVE = ("seed", "trainer", "dataset", "model", "optimizer", "strategy")
+#: Seconds that a task has, after the job has failed elsewhere, to write why to its log.
+_LAST_WORDS = 5.0
+#: What TensorFlow calls its own sign of life to the chief, in errors of one that came too late.
+HEARTBEAT = "CoordinationService/Heartbeat"
+
+
+def run(config: DictConfig, cluster: Cluster, launcher: Env) -> int:
+    """Meet the chief, run this host's task to its end, and return the exit code.
+
+    Raises:
+        UsageError: the chief has another configuration, or runs another run than is resumed here.
+        TrainingError: it did not come.
+    """
+    task, chief = launcher.own(cluster), f"the chief at {cluster.chief.address}"
+    guest = launcher.guest(cluster)
+    why: str | None = None
+    with Signals() as signals:
+        try:
+            _say(f"{task.name}: looking for {chief}")
+            place = guest.meet(launcher.start_timeout, lambda text: _say(f"{task.name}: {text}"))
+            rundir = _folder(config, cluster, place)
+            launcher.start_own(rundir, cluster)
+            signals.started = True
+            _say(f"{task.name}: started; its log is {report.short(rundir.log(task.name))}")
+            why = _follow(task, launcher, guest, signals)
+        except KeyboardInterrupt:
+            return errors.FAILED
+        finally:
+            signals.started = True
+            silent = guest.silent(3 * BEAT)
+            launcher.kill()
+            ended = guest.ended()
+            own = launcher.exit_codes().get(task.name)
+            if own is None or ended is not None:
+                guest.close()
+    own = errors.FAILED if own is None else own
+    code = own if own >= 0 and not task.serves else errors.FAILED if ended is None else ended
+    if code == errors.FAILED:
+        why = why or guest.reason or secrets.mask(result.last_words(rundir.log(task.name)))
+        if silent and ended is None:
+            why = f"{why}; nothing came lately from {chief}"
+        elif HEARTBEAT in why:  # the service is the chief's
+            why = f"{why}; {chief} did not answer in time"
+        _say(f"{task.name}: {why}")
+    guest.close(code, why or "")
+    if code == errors.USAGE:
+        with contextlib.suppress(ValueError):  # it was there before
+            writing.discard(rundir.path)
+    _say(f"{task.name}: ended with exit code {code}")
+    return code
+
+
+def _follow(task: Task, launcher: Env, guest: Guest, signals: Signals) -> str | None:
+    """Return when the own task has ended, or is to be; with the reason, if it is known here."""
+    asked, deadline, frozen, begun = 0, math.inf, 0.0, False
+    while "ended" not in (words := {word for _, word in launcher.wait(INTERVAL)}):
+        begun = begun or "training" in words
+        if signals.count > asked or "stop" in words:
+            if signals.count > 1:
+                return "stopped at once"
+            asked = signals.count
+            _say(f"{task.name}: asked to stop: the chief saves a checkpoint")
+            guest.ask_to_stop()
+            launcher.stop()
+        now = time.monotonic()
+        if (code := guest.ended()) is not None:
+            if task.serves or not begun:  # nothing of it is still wanted
+                return None
+            patience = _LAST_WORDS if code == errors.FAILED else launcher.grace_seconds
+            deadline = min(deadline, now + patience)
+        if now > deadline:
+            return None
+        frozen = (frozen or now) if launcher.frozen() else 0.0
+        if frozen and now - frozen >= FROZEN_SECONDS:
+            return f"was stopped (SIGSTOP) for {FROZEN_SECONDS:g} s"
+    return None
+
+
+def _folder(config: DictConfig, cluster: Cluster, place: Place) -> RunDir:
+    """Return the run's folder: the chief's where the disk is shared, else one of this host's own.
+
+    What is not of this run, by the random name that the chief has given it, is left as it is.
+
+    Raises:
+        UsageError: this host resumes another run than the chief.
+    """
+    if config.resume is not None:
+        rundir = RunDir(config.resume)
+        if _job(rundir) != place.job:
+            raise UsageError(
+                "resume", config.resume, "is not the run that the chief is at",
+                "the same run on every host; a host that has none of it needs no resume=",
+                "the command without resume=",
+            )  # fmt: skip
+    else:
+        path = Path(config.output_dir) / place.day / place.name
+        rundir = RunDir(path) if _job(RunDir(path)) == place.job else RunDir.create(path)
+    rundir.logs.mkdir(exist_ok=True)
+    if not _is_current(rundir, config, cluster):  # it is new, or left by an earlier start
+        write_text(rundir.config, OmegaConf.to_yaml(config))
+        write_json(rundir.cluster, {**cluster.to_json(), "job": place.job})
+    return rundir
+
+
+def _job(rundir: RunDir) -> str | None:
+    """Return the random name of the run that a folder is of, None if it has none."""
+    try:
+        job = (reading.read_json(rundir.cluster) or {}).get("job")
+    except (OSError, DamagedFile):
+        return None
+    return job if isinstance(job, str) and job else None
+
+
+def _is_current(rundir: RunDir, config: DictConfig, cluster: Cluster) -> bool:
+    if not rundir.config.is_file():
+        return False
+    # The chief's own differ in what is of a host (its paths, its devices), never in these.
+    here, planned = targets.plain(OmegaConf.load(rundir.config)), read_json(rundir.cluster)
+    if planned is None or Cluster.from_json(planned).spec() != cluster.spec():
+        return False
+    ours = targets.plain(config)
+    return all(here.get(key) == ours[key] for key in _DECISIVE)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)

@@ -1,0 +1,1 @@
+"""What a job runs on: devices, and what this machine can hold."""

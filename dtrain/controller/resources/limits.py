@@ -1,0 +1,85 @@
+"""What this machine can hold: processes, devices that it makes up, threads, memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from omegaconf import DictConfig
+
+from dtrain.controller.resources.devices import Machine
+from dtrain.errors import UsageError
+from dtrain.host import memory
+from dtrain.run.cluster import Cluster
+
+#: Most logical CPU devices, most processes and most threads of a pool: so many a core, and as many
+#: as the second number on any machine. More only wait for each other.
+DEVICES = (8, 64)
+PROCESSES = (4, 32)
+THREADS = (16, 128)
+#: How often the examples of dataset=synthetic lie in memory while they are made: two terms of a sum
+#: and the sum.
+_COPIES = 3
+_FLOAT = 4  # bytes
+
+
+def check_cluster(config: DictConfig, cluster: Cluster, machine: Machine) -> None:
+    """Compare what a job would start with what its machine can hold.
+
+    Args:
+        config: its values checked.
+        cluster: of the job.
+        machine: on which all its tasks run, or one, if it is not ``shared``.
+
+    Raises:
+        UsageError: it is too much.
+    """
+    tasks = cluster.tasks if machine.shared else cluster.tasks[:1]
+    servers = config.strategy.topology.name == "parameter_servers"
+    many = "strategy.workers" if servers else "hardware.hosts"
+    if servers and config.strategy.servers > config.strategy.workers:
+        many = "strategy.servers"
+    _check(many, len(tasks), PROCESSES, machine, "processes", {
+        "strategy.workers": 2, "strategy.servers": 1, "hardware.hosts": 2,
+    }[many])  # fmt: skip
+    if cluster.device_kind == "cpu":
+        devices = sum(task.devices for task in tasks)
+        _check("hardware.devices", devices, DEVICES, machine, "devices of its CPU", 1)
+    for key in ("intra_op_threads", "inter_op_threads"):
+        threads = config.hardware[key]
+        if threads is not None:
+            _check(f"hardware.{key}", threads, THREADS, machine, "threads", machine.cores)
+
+
+def _check(
+    key: str, found: int, limit: tuple[int, int], machine: Machine, what: str, instead: int
+) -> None:
+    most = max(limit[0] * machine.cores, limit[1])
+    if found > most:
+        raise UsageError(
+            key, found, f"is more {what} than this machine of {machine.cores} cores can serve",
+            f"up to {most} in all", f"{key}={instead}",
+        )  # fmt: skip
+
+
+def check_synthetic(node: Mapping[str, Any]) -> None:
+    """Refuse a ``dataset=synthetic`` that this machine's memory cannot hold.
+
+    Args:
+        node: the ``dataset`` group, its values checked.
+
+    Raises:
+        UsageError: it is too large.
+    """
+    shape = node.get("shape") or [28, 28, 1]
+    examples = node.get("examples", 10_000) + node.get("validation_examples", 1_000)
+    rows = examples * _COPIES + node.get("classes", 10)
+    needed, free = rows * math.prod(shape) * _FLOAT, memory.available()
+    if free is not None and needed > free:
+        key, value = ("examples", examples) if math.prod(shape) < 2**20 else ("shape", shape)
+        raise UsageError(
+            f"dataset.{key}", value,
+            f"takes {memory.text(needed)} of memory, and {memory.text(free)} are free",
+            "examples that fit into the memory of this machine", "dataset.examples=10000",
+        )  # fmt: skip

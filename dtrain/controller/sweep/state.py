@@ -1,0 +1,305 @@
+"""``sweep.json``: what a sweep is made of and how far it is; and ``sweep.resume=``, by it."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from omegaconf.errors import OmegaConfBaseException
+
+from dtrain.config import consent
+from dtrain.controller import rollback
+from dtrain.controller.folders import open_existing, unwritable
+from dtrain.controller.job import Outcome
+from dtrain.controller.sweep.compose import Draft
+from dtrain.controller.sweep.fields import JOB, check
+from dtrain.errors import USAGE, DamagedFile, UsageError
+from dtrain.files import reading, writing
+from dtrain.run import identity
+from dtrain.run.folder import write_json
+
+FILE = "sweep.json"
+#: What the command that goes on with a sweep may say otherwise.
+_FREE = ("sweep.resume", "sweep.parallel", "sweep.fail_fast", "sweep.baseline", "dry_run")
+
+
+class Record:
+    """The file ``sweep.json``, written anew at every change.
+
+    Args:
+        folder: of the sweep.
+        data: its contents.
+        resumed: an earlier command began the sweep.
+
+    Attributes:
+        trained: a job of this command has begun to train.
+        refused: why jobs of this command could not be run.
+    """
+
+    def __init__(self, folder: Path, data: dict[str, Any], resumed: bool = False):
+        self.folder = folder
+        self.data = data
+        self.resumed = resumed
+        self.trained = False
+        self.refused: list[str] = []
+        self._others = 0  # jobs of this command that ended otherwise
+
+    @classmethod
+    def begin(cls, folder: Path, command: dict[str, Any], name: str, config: Any) -> Record:
+        """Return that of a new sweep, of which ``config`` is of one job."""
+        data = {
+            "name": name,
+            "started": time.time(),
+            "command": command,
+            "status": "RUNNING",
+            "ended": None,
+            "objective": config.objective,
+            "objective_mode": config.objective_mode.name,
+            "baseline": None,
+            "best": None,
+            "jobs": [],
+        }
+        return cls(folder, data)
+
+    @property
+    def jobs(self) -> list[dict[str, Any]]:
+        """One entry a job, in the order of their numbers."""
+        jobs: list[dict[str, Any]] = self.data["jobs"]
+        return jobs
+
+    @property
+    def failed(self) -> list[dict[str, Any]]:
+        """Those that failed."""
+        return [job for job in self.jobs if job["status"] == "FAILED"]
+
+    @property
+    def left(self) -> list[dict[str, Any]]:
+        """Those that wait, or were stopped and are still wanted."""
+        ended = ("FINISHED", "FAILED")
+        return [j for j in self.jobs if j["status"] not in ended and not j.get("pruned")]
+
+    def add(self, number: int, overrides: list[str], draft: Draft | None) -> None:
+        """Enter a job that waits, in the place of what is said of one with its number.
+
+        Args:
+            number: of the job.
+            overrides: its words.
+            draft: what they make; None where that is nothing.
+        """
+        past = next((job for job in self.jobs if job["number"] == number), {})
+        entry = {
+            "number": number,
+            "folder": past.get("folder", str(number)),
+            "overrides": overrides,
+            "differs": draft.differs if draft else {},
+            "hash": draft.hash if draft else None,
+            "status": "WAITING",
+            "objective": None,
+            "seconds": None,
+            "exit_code": None,
+            "error": None,
+            "log": None,
+        }
+        self.data["jobs"] = [job for job in self.jobs if job["number"] != number]
+        self.jobs.append(entry)
+        self.jobs.sort(key=lambda job: job["number"])
+
+    def began(self, number: int, folder: Path) -> None:
+        """Note that a job runs, and where."""
+        self._job(number).update(status="RUNNING", folder=folder.name)
+        self.write()
+
+    def train(self) -> None:
+        """Note that a job trains: what an earlier command wrote is of the past."""
+        if not self.trained:
+            self.trained = True
+            try:
+                rollback.forget(self.folder)
+            except OSError as error:
+                print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether nothing was trained, as no job of this command could be run."""
+        return bool(self.refused) and not self._others and not self.trained
+
+    def keep(self) -> None:
+        """Keep what an earlier command wrote until a job trains.
+
+        Raises:
+            UsageError: there is no room for it.
+        """
+        try:
+            rollback.recover(self.folder)
+            rollback.keep(self.folder)
+        except OSError as error:
+            raise unwritable(
+                "sweep.resume", self.folder, "it cannot be resumed", error
+            ) from None  # fmt: skip
+
+    def undo(self) -> None:
+        """Leave the disk as it was before this command, in which nothing was trained."""
+        if not self.resumed:
+            writing.discard(self.folder)
+            return
+        try:
+            rollback.restore(self.folder, logs=True)
+        except OSError as error:  # it stays in .before, and the next command tries again
+            print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+
+    def conclude(self, number: int, outcome: Outcome) -> None:
+        """Note how a job of this command ended."""
+        if outcome.exit_code == USAGE:
+            self.refused.append(str(outcome.error))
+        else:
+            self._others += 1
+        self.ended(number, outcome)
+
+    def ended(self, number: int, outcome: Outcome) -> None:
+        """Note how a job ended."""
+        entry = self._job(number)
+        log = None if outcome.log is None else str(outcome.log.relative_to(self.folder))
+        entry.update(
+            status=outcome.status,
+            objective=outcome.objective,
+            seconds=outcome.seconds,
+            exit_code=outcome.exit_code,
+            error=outcome.error,
+            log=log,
+        )
+        if outcome.pruned:
+            entry["pruned"] = True
+        self.data["best"] = self._best()
+        self.write()
+
+    def close(self, status: str) -> None:
+        """Note how the sweep ended."""
+        self.data.update(status=status, ended=time.time())
+        self.write()
+
+    def write(self) -> None:
+        """Write the file; the jobs go on where that fails."""
+        try:
+            write_json(self.folder / FILE, self.data, lasting=True)
+        except OSError as error:
+            print(f"error: {self.folder / FILE}: {error.strerror}", file=sys.stderr)
+
+    def _job(self, number: int) -> dict[str, Any]:
+        return next(job for job in self.jobs if job["number"] == number)
+
+    def _best(self) -> int | None:
+        sign = 1 if self.data["objective_mode"] == "max" else -1
+        values = {
+            job["number"]: sign * job["objective"]
+            for job in self.jobs
+            if job["status"] == "FINISHED"
+            and job["objective"] is not None
+            and math.isfinite(job["objective"])
+        }
+        return max(values, key=lambda number: (values[number], -number), default=None)
+
+
+def read(folder: Path) -> Record:
+    """Read the record of a sweep that is resumed.
+
+    Raises:
+        DamagedFile: it is not as a sweep wrote it, or the folder holds links, pipes or the like.
+        UsageError: there is none.
+    """
+    data = None
+    if folder.is_dir():
+        open_existing(folder, "sweep.resume")
+        try:
+            data = reading.read_json(folder / FILE)
+        except OSError as error:
+            raise unwritable("sweep.resume", folder, "it cannot be read", error) from None
+    if data is None:
+        raise UsageError(
+            "sweep.resume", folder, f"is not the folder of a sweep (it has no {FILE})",
+            "a folder that a sweep printed as its sweep folder",
+            "sweep.resume=outputs/multirun/DATE/TIME_NAME",
+        )  # fmt: skip
+    check(data, folder / FILE)
+    return Record(folder, data, resumed=True)
+
+
+def arguments(given: list[str]) -> list[str]:
+    """Put the words of the sweep that is resumed before those ``given``.
+
+    Raises:
+        UsageError: ``sweep.resume=`` names no sweep, or a word would change its jobs.
+    """
+    given = [_quoted(word) for word in given]
+    words = {word.partition("=")[0].lstrip("+"): word.partition("=")[2] for word in given}
+    folder = words.get("sweep.resume", "null").strip("'\"")
+    if folder == "null":
+        return given
+    command = read(Path(folder)).data["command"]
+    overrides, config_dir = consent.accept("sweep.resume", folder, command, given)
+    for key, value in words.items():
+        if not key.startswith("-") and key.split(".")[0] != "tracking" and key not in _FREE:
+            raise UsageError(
+                key, value, "would change the jobs of a sweep that is resumed",
+                "sweep.parallel, sweep.fail_fast, sweep.baseline, tracking",
+                f"sweep.resume={folder} without {key}=..., or a new sweep",
+            )  # fmt: skip
+    kept = [
+        word
+        for word in overrides
+        if not any(
+            word.partition("=")[0].lstrip("+") == key or word.startswith(f"{key}.") for key in words
+        )
+    ]
+    flags = ["-m"] if not {"-m", "--multirun"} & set(given) else []
+    if config_dir:
+        flags += ["--config-dir", config_dir]
+    options = [word for word in given if word.startswith("-")]
+    # ORDER: options stand before the first word: Hydra takes no two groups of words.
+    return [*flags, *options, *kept, *(word for word in given if word not in options)]
+
+
+def _quoted(word: str) -> str:
+    """Put into quotes, which a shell has eaten, a value that is a word itself."""
+    key, _, value = word.partition("=")
+    plain = key == "sweep.baseline" and value and value[0] not in "'\""
+    return f"{key}='{value}'" if plain else word
+
+
+def past(record: Record, draft: Draft) -> tuple[str | None, Outcome | None]:
+    """Look for what an earlier command has done of a job.
+
+    Returns:
+        Its run folder if it is to be resumed, and how it ended if it is done. Both are None where
+        there is nothing of this very job: it gets a new folder, and what is there stays.
+
+    Raises:
+        DamagedFile: its folder holds links, pipes or the like.
+    """
+    folder = next((j["folder"] for j in record.jobs if j["number"] == draft.number), None)
+    if folder is None or not (record.folder / folder).is_dir():
+        return None, None
+    rundir = open_existing(record.folder / folder, "sweep.resume")
+    try:
+        if identity.job_hash(reading.read_yaml(rundir.config)) != draft.hash:
+            return None, None
+    except (OSError, DamagedFile, OmegaConfBaseException):  # not written yet, or spoilt
+        return None, None
+    try:
+        result = reading.read_json(rundir.result) or {}
+    except DamagedFile:
+        result = {}
+    wanted = ("status", "exit_code", "objective", "seconds", "pruned")
+    if any(not JOB[name][0](result.get(name)) for name in wanted):
+        result = {}
+    if result.get("status") == "FINISHED" or result.get("pruned"):
+        return None, Outcome(
+            result["exit_code"],
+            result["objective"],
+            status=result["status"],
+            seconds=result["seconds"],
+            pruned=bool(result.get("pruned")),
+        )
+    return str(rundir.path), None

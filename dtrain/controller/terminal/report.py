@@ -1,0 +1,151 @@
+"""What a person reads before and after a run."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from dtrain import secrets
+from dtrain.controller.plan import Plan
+from dtrain.controller.terminal.progress import View
+from dtrain.host.columns import aligned
+from dtrain.run.cluster import Cluster
+from dtrain.run.folder import RunDir
+from dtrain.tracking.mlflow.store import uri
+
+
+def short(path: Path) -> str:
+    """Return ``path`` relative to the current directory where it lies below it."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def print_plan(
+    config: DictConfig, planned: Plan, folder: Path, layouts: Sequence[str] = ()
+) -> None:
+    """Print what would be started, and where results would go.
+
+    Args:
+        config: resolved.
+        planned: the processes.
+        folder: where a new run folder would go.
+        layouts: lines about variables or layers, of a strategy that takes the model apart.
+    """
+    cluster, batch = planned.cluster, config.trainer.batch_size
+
+    def known(value: int | None) -> str:
+        return "known once the task has loaded the dataset" if value is None else f"{value:,}"
+
+    rows = {
+        "strategy": config.strategy.name,
+        "replicas": f"{cluster.replicas}",
+        **_mesh(config, cluster),
+        "global batch": f"{batch} examples",
+        "per-replica batch": f"{batch // cluster.replicas} examples",
+        **_updates(config),
+        "train examples": known(planned.train_examples),
+        "validation examples": known(planned.validation_examples),
+        **_validation(config, planned),
+        "steps per epoch": known(planned.steps_per_epoch),
+        "epochs": f"{config.trainer.epochs}",
+        "precision": config.hardware.precision.name,
+        **_untried(config),
+        "run folder": config.resume or short(folder),
+        "tracking": "none (journal and TensorBoard)",
+    }
+    if config.tracking.mlflow:
+        rows["tracking"] = secrets.mask(uri(config))
+    print(f"plan: {config.name}")
+    for name, value in rows.items():
+        print(f"  {name:<20} {value}")
+    for line in [*drawing(cluster), *layouts]:
+        print(f"  {line}")
+    print("dry_run=true: nothing was started")
+
+
+def _updates(config: DictConfig) -> dict[str, str]:
+    steps = OmegaConf.select(config, "optimizer.gradient_accumulation_steps")
+    examples = config.trainer.batch_size * (steps or 1)
+    return {"updates": f"every {steps} steps, of {examples} examples"} if steps else {}
+
+
+def _validation(config: DictConfig, planned: Plan) -> dict[str, str]:
+    if planned.validation_examples == 0:
+        return {}
+    batch = config.trainer.validation_batch_size or config.trainer.batch_size
+    return {"validation batch": f"{batch} examples"}
+
+
+def _mesh(config: DictConfig, cluster: Cluster) -> dict[str, str]:
+    if "mesh" not in config.strategy:
+        return {}
+    columns = cluster.chief.devices // cluster.replicas
+    return {"mesh": f"{cluster.replicas} x {columns} (batch x model)"}
+
+
+def _untried(config: DictConfig) -> dict[str, str]:
+    return {"untried": "strategy=tpu has not yet run on a TPU"} if "tpu" in config.strategy else {}
+
+
+def drawing(cluster: Cluster) -> list[str]:
+    """Return the cluster as lines: who leads, who trains, who serves, where and on what."""
+    rows = [("task", "does", "devices", "address")]
+    for task in cluster.tasks:
+        kind = cluster.device_kind.upper() if task.devices else "CPU"
+        devices = ", ".join(f"{kind}:{index}" for index in range(max(1, task.devices)))
+        if task == cluster.chief:
+            does = "coordinates" if task.devices == 0 else "trains and records"
+        elif task.role == "ps":
+            does = "keeps variables"
+        else:
+            does = "computes gradients" if task.serves else "trains"
+        address = task.address or "this machine"
+        rows.append((task.name, does, devices, address))
+    branches = ["  ", *(["├─"] * (len(rows) - 2)), "└─"]
+    return [f"{branch} {line}" for branch, line in zip(branches, aligned(rows), strict=True)]
+
+
+def ui(config: DictConfig) -> str:
+    """Return what opens MLflow's UI on the store of a run: a command, or its address."""
+    given = secrets.mask(uri(config))
+    if given.startswith("http"):
+        return given
+    if config.tracking.uri is not None:
+        return f"mlflow ui --backend-store-uri {shlex.quote(given)}"
+    folder = short(Path(config.output_dir))
+    other = "" if folder == "outputs" else f" --output-dir {shlex.quote(folder)}"
+    return f"python -m dtrain ui{other}"
+
+
+def print_end(
+    view: View, config: DictConfig, rundir: RunDir, result: dict[str, Any], shipped: bool
+) -> None:
+    """Say how the run ended, where it is, and how to see it."""
+    metrics = "  ".join(f"{name} {value:.4g}" for name, value in result["metrics"].items())
+    speed = result["examples_per_second"]
+    view.detail(
+        f"{result['status']}: step {result['step']}"
+        + (f", {speed:,.0f} examples/s" if speed else "")
+        + (f"  {metrics}" if metrics else "")
+    )
+    if result["error"]:
+        view.detail(f"error: {result['error']}")
+    path = short(rundir.path)
+    view.detail(f"run folder: {path}")
+    if rundir.tensorboard.exists():
+        view.detail(f"see it:  tensorboard --logdir {shlex.quote(path)}")
+    sync = f"python -m dtrain sync {shlex.quote(path)}"
+    if not shipped:
+        view.detail(f"tracking: MLflow has not got everything; type: {sync}")  # a sweep tries on
+    elif config.tracking.mlflow:
+        view.detail(f"compare: {ui(config)}")
+    else:
+        view.detail(f"not tracked; to ship it to MLflow later: {sync}")
+    if result["status"] == "KILLED" and result["exit_code"] == 75:
+        view.detail(f"go on with: python -m dtrain resume={shlex.quote(path)}")

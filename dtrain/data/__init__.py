@@ -1,0 +1,1 @@
+"""Data: sources, formats, splits, and the order of examples."""

@@ -1,0 +1,130 @@
+"""``trainer.class_weight``: the weight of an example, from its target.
+
+TensorFlow is imported only where a source's ``take`` has it, as in :mod:`dtrain.data.sources`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dtrain.data.sources import Source, Splits
+from dtrain.errors import UsageError
+
+#: Examples that are looked at before training, at most: are their targets classes?
+ROWS = 256
+KEY = "trainer.class_weight"
+
+
+def weighted(splits: Splits, weights: Mapping[int, float]) -> Source:
+    """Return the examples to train on, with the weights of their classes.
+
+    As ``class_weight`` of Keras' ``fit``, whose targets are numbers of classes, ``[b]`` or
+    ``[b, 1]``, or have the classes as their last axis; a class that is not named weighs 1. An
+    example that has a weight already has the product: Keras refuses both together.
+
+    Args:
+        splits: what to train on, and its number of classes where that is known.
+        weights: by class.
+
+    Raises:
+        UsageError: the first examples have no targets, several, or none that are classes.
+    """
+    source = splits.train
+    parts = source.take(np.arange(min(ROWS, len(source))))
+    if len(parts) < 2 or parts[1] is None:
+        raise _refused(weights, "the examples have no targets")
+    if not (hasattr(parts[1], "shape") or isinstance(parts[1], np.generic)):
+        raise _refused(weights, "the examples have several targets")
+    y = np.asarray(parts[1])
+    several = y.ndim > 1 and y.shape[-1] > 1
+    whole = y.dtype.kind in "biuf" and np.array_equal(y, np.round(y))
+    if several and not (y.dtype.kind in "biuf" and np.allclose(y.sum(-1), 1, atol=1e-3)):
+        raise _refused(
+            weights, f"the targets, {' x '.join(map(str, y.shape[1:]))} numbers an example, do not "
+            "add up to 1 over the last axis, as one-hot classes do"
+        )  # fmt: skip
+    if not several and not whole:
+        raise _refused(weights, "the targets are no whole numbers")
+    known = y.shape[-1] if several else splits.classes and max(2, splits.classes)
+    if known and max(weights) >= known:
+        raise _refused(weights, f"the classes of the dataset go up to {known - 1}")
+    return Weighted(source, weights)
+
+
+def _refused(weights: Mapping[int, float], problem: str) -> UsageError:
+    return UsageError(
+        KEY, "{" + ",".join(f"{k}:{v:g}" for k, v in weights.items()) + "}", problem,
+        "null, or weights of classes that the targets are, as whole numbers or one-hot",
+        f"{KEY}=null",
+    )  # fmt: skip
+
+
+class Weighted:
+    """A source with weights by class.
+
+    Args:
+        source: gives ``(x, y)`` or ``(x, y, sample_weight)``.
+        weights: by class.
+    """
+
+    def __init__(self, source: Source, weights: Mapping[int, float]):
+        self.in_graph = getattr(source, "in_graph", False)
+        self.thread_safe = getattr(source, "thread_safe", False)
+        self._source: Any = source
+        self._classes = np.array(sorted(weights), np.int64)
+        self._weights = np.array([weights[k] for k in sorted(weights)], np.float32)
+        if hasattr(self._source, "tensors"):  # by which a cluster knows what can be sent ahead
+            self.tensors = self._source.tensors
+
+    def bind(self, tensors: Any) -> None:
+        """Read from ``tensors``: the same values in another place."""
+        self._source = copy.copy(self._source)
+        self._source.bind(tensors)
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def take(self, indices: Any) -> tuple[Any, Any, Any]:
+        """Read: int64 ``[b]`` to ``(x, y, float32 [b])``."""
+        x, y, *own = self._source.take(indices)
+        found = self._in_graph(y) if self.in_graph else self._in_python(np.asarray(y))
+        return x, y, _product(found, *own) if own else found
+
+    def _in_python(self, y: np.ndarray) -> np.ndarray:
+        """Return the weights of examples; of each position where a target has several."""
+        if y.ndim > 1:
+            y = y.argmax(-1) if y.shape[-1] > 1 else y[..., 0]
+        classes = np.round(y).astype(np.int64)
+        at = np.minimum(np.searchsorted(self._classes, classes), len(self._classes) - 1)
+        return np.where(self._classes[at] == classes, self._weights[at], np.float32(1))
+
+    def _in_graph(self, y: Any) -> Any:
+        import tensorflow as tf
+
+        if y.shape.rank > 1:
+            y = tf.cast(y, tf.uint8) if y.dtype == tf.bool else y
+            y = tf.argmax(y, -1) if y.shape[-1] > 1 else y[..., 0]
+        classes = tf.cast(tf.round(y) if y.dtype.is_floating else y, tf.int64)
+        at = tf.searchsorted(self._classes, tf.reshape(classes, [-1]))
+        at = tf.reshape(tf.minimum(at, len(self._classes) - 1), tf.shape(classes))
+        found = tf.where(tf.gather(self._classes, at) == classes, tf.gather(self._weights, at), 1.0)
+        return tf.ensure_shape(found, classes.shape)
+
+
+def _product(found: Any, own: Any) -> Any:
+    """Multiply weights, of which some may be of examples and others of positions in them."""
+    if isinstance(found, np.ndarray):
+        own = np.asarray(own, np.float32)
+    else:
+        import tensorflow as tf
+
+        own = tf.cast(own, tf.float32)
+    while len(own.shape) < len(found.shape):
+        own = own[..., None]
+    while len(found.shape) < len(own.shape):
+        found = found[..., None]
+    return own * found

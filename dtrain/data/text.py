@@ -1,0 +1,131 @@
+"""Text as tokens that follow each other: of a file, or a made-up sample that needs none."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+
+from dtrain.data.sources import Splits, Windows
+from dtrain.data.splits import check_fraction, existing_file
+from dtrain.errors import UsageError, nearest
+
+#: Words of :func:`sample`.
+WHO = "baker bear bird captain cat cow doctor dog duck farmer friend frog goat hunter king"
+HOW = "brave clever cold gentle green happy little lost proud quiet strange tired"
+DO = "admire draw find follow forget help hide like paint remember see want"
+WHAT = "apple boat book candle door garden hat lamp letter picture ring stone"
+WHERE = "barn bridge castle church forest harbour house market mill river road village"
+THEN = "dream laugh listen run shout sing sleep speak stop travel wait work"
+
+
+def text(
+    path: str | None = None,
+    tokens: str = "bytes",
+    length: int = 64,
+    stride: int | None = None,
+    validation_split: float = 0.1,
+) -> Splits:
+    """Windows of a text: for each token, the next one is to be predicted.
+
+    The first part of the text is trained on and the last is held out; no window reaches into both.
+
+    Args:
+        path: a text file; None for :func:`sample`.
+        tokens: ``bytes`` (256 classes, of any file) or ``characters`` (of UTF-8; their classes are
+            in the order of their code points. All of the file is looked at for that: what is held
+            out has no character that is not a class).
+        length: tokens of an example, int32 ``[length]``. Its targets are as many, one further on.
+        stride: from the first token of an example to that of the next; ``length`` if None.
+        validation_split: fraction to hold out.
+
+    Raises:
+        UsageError: there is no such file, or no example in it; it is no UTF-8; an argument is out
+            of range.
+    """
+    stride = length if stride is None else stride
+    for name, value in (("length", length), ("stride", stride)):
+        if value < 1:
+            raise UsageError(
+                f"dataset.{name}", value, "is too small", "1 or more", f"dataset.{name}=64"
+            )
+    check_fraction(validation_split)
+    data = sample().encode() if path is None else existing_file(path).read_bytes()
+    if tokens == "bytes":
+        sequence, classes = np.frombuffer(data, np.uint8), 256
+    elif tokens == "characters":
+        sequence, classes = _characters(data, path)
+    else:
+        raise UsageError(
+            "dataset.tokens", tokens, "is no kind of token", "bytes or characters",
+            f"dataset.tokens={nearest(tokens, ('bytes', 'characters')) or 'bytes'}",
+        )  # fmt: skip
+    held = round(len(sequence) * validation_split)
+    train, validation = sequence[: len(sequence) - held], sequence[len(sequence) - held :]
+    _check_room(len(train), "to train on", tokens, length, path)
+    if held:
+        _check_room(held, "to evaluate on", tokens, length, path)
+    return Splits(
+        Windows(train, length, stride),
+        Windows(validation, length, stride) if held else None,
+        classes,
+    )
+
+
+def sample(characters: int = 200_000, seed: int = 0) -> str:
+    """Make up English, which is the same everywhere.
+
+    Two sentences about somebody belong together: verbs and the pronoun agree with the subject, and
+    the second may come back to a thing of the first.
+
+    Args:
+        characters: at least so many, all of them ASCII.
+        seed: of the choices.
+    """
+    draw = random.Random(seed).random  # the only numbers that no version of Python may change
+
+    def one(words: str) -> str:
+        choice = words.split()
+        return choice[int(draw() * len(choice))]
+
+    pairs: list[str] = []
+    size = 0
+    while size < characters:
+        many, back, thing = draw() < 0.5, draw() < 0.5, one(WHAT)
+        subject = f"Some {one(HOW)} {one(WHO)}s" if many else f"The {one(HOW)} {one(WHO)}"
+        pronoun, ending = ("They", "") if many else ("It", "s")
+        first = f"{subject} {one(DO)}{ending} the {thing} in the {one(WHERE)}."
+        second = f"{one(DO)}{ending} the {thing}" if back else f"{one(THEN)}{ending}"
+        pairs.append(f"{first} {pronoun} {second}.\n")
+        size += len(pairs[-1])
+    return "".join(pairs)
+
+
+def _characters(data: bytes, path: str | None) -> tuple[np.ndarray, int]:
+    """Return the number of each character, int32 ``[n]``, and how many different ones there are."""
+    try:
+        points = np.frombuffer(data.decode().encode("utf-32-le"), np.uint32)
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            "dataset.path", path,
+            f"is no UTF-8 (byte 0x{data[error.start]:02x} at offset {error.start:,})",
+            "text in UTF-8, or dataset.tokens=bytes", "dataset.tokens=bytes",
+        ) from None  # fmt: skip
+    present = np.zeros(0x110000, np.int32)
+    present[points] = 1
+    return (np.cumsum(present, dtype=np.int32) - 1)[points], int(present.sum())
+
+
+def _check_room(n: int, purpose: str, tokens: str, length: int, path: str | None) -> None:
+    """Refuse a part of the text without an example and the token after it."""
+    if n < 2:
+        raise UsageError(
+            "dataset.path", path, f"has {n} {tokens} {purpose}, which makes no example",
+            "a longer text, or another dataset.validation_split", "dataset.path=FILE",
+        )  # fmt: skip
+    if n <= length:
+        raise UsageError(
+            "dataset.length", length,
+            f"the text has {n:,} {tokens} {purpose}, and an example takes one more than its length",
+            f"1 to {n - 1:,}", f"dataset.length={n - 1}",
+        )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Files: read within bounds, written whole, and what stands in them checked."""

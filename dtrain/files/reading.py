@@ -1,0 +1,226 @@
+"""Files that this process did not write: read without following links, and within bounds.
+
+A run folder may come from somebody else, or be damaged. So a file is read only if it is a regular
+file of a bounded size, and a name that stands in a file is one component below its folder.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from dtrain.errors import DamagedFile
+from dtrain.files import plain_yaml
+
+#: Bytes of the largest JSON file and of the largest YAML file that are read.
+JSON_BYTES, YAML_BYTES = 64 << 20, 1 << 18
+#: How deep JSON may be nested.
+DEPTH = 64
+#: Entries that a run folder may have, and how deep its folders may be nested.
+ENTRIES, FOLDERS = 1_000_000, 16
+#: Bytes of the longest file name (ext4, XFS, btrfs, NFS).
+NAME_BYTES = 255
+
+
+# Names
+
+
+def component(name: object) -> str | None:
+    """Return why ``name`` is not the name of one file, None if it is."""
+    if not isinstance(name, str) or not name:
+        return "is empty" if name == "" else "is no text"
+    if name in (".", "..") or "/" in name:
+        return "is not one file name"
+    if not name.isprintable():
+        return "has characters that cannot be printed"
+    if len(name.encode(errors="surrogatepass")) > NAME_BYTES - 32:  # room for `.tmp` and numbers
+        return f"is longer than {NAME_BYTES - 32} bytes"
+    return None
+
+
+def below(folder: Path, name: object, path: Path, field: str) -> Path:
+    """Return ``folder / name`` for a ``name`` that ``field`` of the file ``path`` gave.
+
+    Raises:
+        DamagedFile: it is not one component.
+    """
+    problem = component(name)
+    if problem is not None:
+        raise DamagedFile(path, f"{str(name)[:80]!r} {problem}", field)
+    return folder / str(name)
+
+
+# Reading
+
+
+def open_regular(path: Path, flags: int) -> int:
+    """Open a regular file that exists, without following a link in its place.
+
+    Raises:
+        DamagedFile: something else is there.
+        OSError: there is none, or it may not be opened.
+    """
+    _regular(path, os.lstat(path))  # ORDER: before opening: that of a device may have effects
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise DamagedFile(path, "is a symbolic link, not a regular file") from None
+        raise
+    try:
+        _regular(path, os.fstat(descriptor))
+    except DamagedFile:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _regular(path: Path, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise DamagedFile(path, f"is {_kind(found.st_mode)}, not a regular file")
+
+
+def _kind(mode: int) -> str:
+    kinds = {
+        stat.S_IFLNK: "a symbolic link",
+        stat.S_IFDIR: "a folder",
+        stat.S_IFIFO: "a named pipe",
+        stat.S_IFSOCK: "a socket",
+    }
+    return kinds.get(stat.S_IFMT(mode), "a device")
+
+
+def open_read(path: Path) -> int:
+    """Open a regular file for reading; return the descriptor.
+
+    Raises:
+        DamagedFile: it is a link, a pipe, a folder, ...
+        OSError: there is none, or it may not be read.
+    """
+    return open_regular(path, os.O_RDONLY)
+
+
+def read_bytes(path: Path, limit: int = JSON_BYTES) -> bytes:
+    """Return the contents of a regular file.
+
+    Raises:
+        DamagedFile: it is no regular file, or longer than ``limit`` bytes.
+        OSError: there is none, or it cannot be read.
+    """
+    with os.fdopen(open_read(path), "rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise DamagedFile(path, f"is longer than {limit:,} bytes")
+    return data
+
+
+def read_json(path: Path, limit: int = JSON_BYTES) -> dict[str, Any] | None:
+    """Return the object in a JSON file; None where there is no file.
+
+    Raises:
+        DamagedFile: it is no regular file, too long, too deep, or not a JSON object.
+        OSError: it cannot be read.
+    """
+    try:
+        data = read_bytes(path, limit)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return parse_json(data, path)
+
+
+def parse_json(data: bytes, path: Path, field: str | None = None) -> dict[str, Any]:
+    """Return the object that ``data`` is, from the file ``path``.
+
+    Raises:
+        DamagedFile: it is none, not UTF-8, or nested deeper than :data:`DEPTH`.
+    """
+    try:
+        value = json.loads(data.decode("utf-8"))  # of bytes it would take UTF-16, too
+        if not isinstance(value, dict):
+            raise DamagedFile(path, "is not a JSON object", field)
+        check_value(value)
+    except (ValueError, RecursionError) as error:
+        reason = str(error) if isinstance(error, json.JSONDecodeError) else "cannot be decoded"
+        raise DamagedFile(path, f"is not valid JSON ({reason})", field) from None
+    return value
+
+
+def check_value(value: Any, depth: int = 0) -> None:
+    """Refuse what cannot be walked, printed or written again.
+
+    Raises:
+        RecursionError: it is nested deeper than :data:`DEPTH`.
+        UnicodeEncodeError: a text in it has half a character.
+    """
+    if depth > DEPTH:
+        raise RecursionError
+    if isinstance(value, str):
+        value.encode()  # a lone surrogate is no character
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            str(name).encode()
+            check_value(item, depth + 1)
+    elif isinstance(value, list):
+        for item in value:
+            check_value(item, depth + 1)
+
+
+def read_yaml(path: Path, limit: int = YAML_BYTES) -> DictConfig:
+    """Return the mapping in a YAML file that dtrain wrote: plain scalars, lists and mappings.
+
+    Raises:
+        DamagedFile: it is no regular file, too long, too deep, has anchors or tags, or is not a
+            mapping that OmegaConf takes.
+        OSError: there is none, or it cannot be read.
+    """
+    found = read_plain(path, limit)
+    try:
+        return OmegaConf.create(found)
+    except (ValueError, RecursionError, OmegaConfBaseException) as error:
+        raise plain_yaml.damaged(path, error) from None
+
+
+def read_plain(path: Path, limit: int = YAML_BYTES) -> dict[str, Any]:
+    """Return what :func:`read_yaml` does as plain values: references stay what they are.
+
+    Raises:
+        DamagedFile, OSError: as of :func:`read_yaml`.
+    """
+    found = plain_yaml.parse(read_bytes(path, limit), path)
+    try:
+        check_value(found)
+    except (ValueError, RecursionError) as error:
+        raise plain_yaml.damaged(path, error) from None
+    return found
+
+
+def check_tree(folder: Path) -> None:
+    """Refuse a folder of a run, or of a sweep, that holds anything but files and folders.
+
+    Raises:
+        DamagedFile: a link, pipe, socket or device is in it, or too much.
+        OSError: it cannot be read.
+    """
+    left = ENTRIES
+    todo = [(folder, 0)]
+    while todo:
+        here, depth = todo.pop()
+        if depth > FOLDERS:
+            raise DamagedFile(here, f"is nested deeper than {FOLDERS} folders")
+        with os.scandir(here) as entries:
+            for entry in entries:
+                left -= 1
+                if left < 0:
+                    raise DamagedFile(folder, f"has more than {ENTRIES:,} files")
+                mode = entry.stat(follow_symlinks=False).st_mode
+                if stat.S_ISDIR(mode):
+                    todo.append((Path(entry.path), depth + 1))
+                elif not stat.S_ISREG(mode):
+                    raise DamagedFile(Path(entry.path), f"is {_kind(mode)}, not a regular file")

@@ -1,0 +1,265 @@
+"""Every change to a file: written aside, appended, renamed, removed. It is done here alone.
+
+New files get names that cannot be foreseen, and no link is followed. What is removed because a
+command was wrong must have been made by this very process: :func:`make_folder` notes each folder
+that it makes, and :func:`discard` removes no other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from dtrain.errors import DamagedFile
+from dtrain.files.reading import open_read, open_regular
+
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
+#: Folders that this process has made: path, and device and inode.
+_made: dict[Path, tuple[int, int]] = {}
+
+
+# Writing
+
+
+def write_bytes(path: Path, data: bytes, lasting: bool = False) -> None:
+    """Write ``data`` to ``path`` so that a reader sees the old file or the new one, whole.
+
+    A link at ``path`` is replaced, never followed.
+
+    Args:
+        path, data: what goes where.
+        lasting: on the disk itself on return, for what a run cannot be resumed without.
+
+    Raises:
+        OSError: it cannot be written; what was there before stays.
+    """
+    write_parts(path, [data], lasting)
+
+
+def write_parts(path: Path, parts: Iterable[bytes], lasting: bool = False) -> None:
+    """Write what ``parts`` make together, one after the other, as :func:`write_bytes` does."""
+    temporary = aside(path)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        descriptor = os.open(temporary, flags, 0o666)
+        with os.fdopen(descriptor, "wb") as file:
+            for part in parts:
+                file.write(part)
+            file.flush()
+            if lasting:
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        if isinstance(error, OSError):  # of a write it names no file, of the others one aside
+            error.filename, error.filename2 = str(path), None
+        raise
+    if lasting:
+        sync(path.parent)
+
+
+def aside(path: Path) -> Path:
+    """Return a name beside ``path`` that cannot be foreseen, for what is being made or removed."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+
+
+def sync(folder: Path) -> None:
+    """Flush the names in ``folder`` to the disk: what was made, renamed or removed there."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy a regular file to a new one, on the disk itself on return.
+
+    Raises:
+        DamagedFile: ``source`` is no regular file.
+        OSError: it cannot be read, or ``target`` cannot be written, or is there.
+    """
+    with os.fdopen(open_read(source), "rb") as old, target.open("xb") as new:
+        try:
+            shutil.copyfileobj(old, new)
+            new.flush()
+            os.fsync(new.fileno())
+        except OSError as error:
+            error.filename = error.filename or str(target)
+            raise
+
+
+def unwritable(folder: Path) -> str | None:
+    """Return why nothing more can be written to ``folder``; None if something can."""
+    probe = folder / f".probe.{secrets.token_hex(8)}.tmp"
+    try:
+        with probe.open("xb") as file:
+            file.write(b"\0" * 4096)
+    except OSError as error:
+        return str(error.strerror)
+    finally:
+        remove(probe)
+    return None
+
+
+def open_lock(path: Path) -> int:
+    """Open a file to lock it, made where it is not there; return the descriptor.
+
+    Raises:
+        DamagedFile: it is no regular file, or has a second name (a hard link).
+        OSError: it cannot be made or opened.
+    """
+    with contextlib.suppress(FileExistsError):
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    return _only_name(path, open_regular(path, os.O_RDWR))
+
+
+def open_append(path: Path) -> int:
+    """Open a file to append to it, made where it is not there; return the descriptor.
+
+    Raises:
+        DamagedFile: it is no regular file, or has a second name (a hard link), which may be a file
+            of somebody else.
+        OSError: it may not be written.
+    """
+    flags = os.O_WRONLY | os.O_APPEND
+    with contextlib.suppress(FileExistsError):
+        return os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    return _only_name(path, open_regular(path, flags))
+
+
+def _only_name(path: Path, descriptor: int) -> int:
+    if os.fstat(descriptor).st_nlink > 1:  # what is written would be in another file, too
+        os.close(descriptor)
+        raise DamagedFile(path, "has a second name (a hard link)")
+    return descriptor
+
+
+def truncate(path: Path, size: int) -> None:
+    """Cut a file off after ``size`` bytes.
+
+    Raises:
+        DamagedFile, OSError: as of :func:`open_append`.
+    """
+    descriptor = open_append(path)
+    try:
+        os.truncate(descriptor, size)
+    finally:
+        os.close(descriptor)
+
+
+def write_key(path: Path, key: bytes) -> None:
+    """Make a file that its user alone may read; where there is one, that one stays.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary = aside(path)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(temporary, flags, 0o600), "wb") as file:
+            file.write(key)
+        # ORDER: it appears as a whole, and the first of several commands makes it for all.
+        with contextlib.suppress(FileExistsError):
+            os.link(temporary, path)
+    finally:
+        remove(temporary)
+
+
+# Replacing and removing
+
+
+def replace(source: Path, target: Path) -> None:
+    """Give ``source`` the name ``target``, of which the file that is there, if any, is gone.
+
+    Raises:
+        OSError: it cannot be done; both are as they were.
+    """
+    os.replace(source, target)
+
+
+def rename(source: Path, target: Path) -> None:
+    """Give ``source`` the name ``target``, which is free.
+
+    Raises:
+        OSError: it cannot be done; ``source`` is as it was.
+    """
+    os.rename(source, target)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it that are not there, and note each as this process's own.
+
+    Raises:
+        FileExistsError: there is one.
+        OSError: it cannot be made.
+    """
+    path = path.absolute()
+    if not path.parent.is_dir():
+        with contextlib.suppress(FileExistsError):  # of another command at the same moment
+            make_folder(path.parent)
+    os.mkdir(path)
+    found = os.lstat(path)
+    _made[path] = found.st_dev, found.st_ino
+
+
+def discard(path: Path) -> None:
+    """Remove a folder that this process has made, and those above it that it made, where empty.
+
+    Raises:
+        ValueError: this process has not made it.
+    """
+    path = path.absolute()
+    if not _is_own(path):
+        raise ValueError(f"{path} was not made by this command: it stays")
+    remove(path)
+    del _made[path]
+    for parent in path.parents:
+        if not _is_own(parent):
+            return
+        try:
+            os.rmdir(parent)
+        except OSError:  # a later command uses it
+            return
+        del _made[parent]
+
+
+def _is_own(path: Path) -> bool:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return _made.get(path) == (found.st_dev, found.st_ino)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder as far as that can be done; a link is removed, never followed."""
+    if path.is_dir() and not path.is_symlink():
+        with contextlib.suppress(RecursionError):  # somebody nested folders without end
+            shutil.rmtree(path, ignore_errors=True)
+    elif os.path.lexists(path):
+        with contextlib.suppress(OSError):
+            unlink(path)
+
+
+def unlink(path: Path) -> None:
+    """Remove a file.
+
+    Raises:
+        OSError: it is not there, is a folder, or cannot be removed.
+    """
+    os.unlink(path)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what killed writers have left in ``folder``, which is this command's (locked)."""
+    for name in os.listdir(folder):
+        if _TEMPORARY.fullmatch(name):
+            remove(folder / name)

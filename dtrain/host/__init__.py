@@ -1,0 +1,1 @@
+"""This machine and this process: Python's path, memory, versions, the terminal."""

@@ -1,0 +1,32 @@
+"""Checkpoints: the state of a run in a folder of its own, whole or not there at all.
+
+``<checkpoints>/<step>/`` has ``state.safetensors`` (full arrays by name, whatever the number of
+replicas) and ``manifest.json`` (sizes and checksums, and what is not an array: position, callback
+state, identities). ``<checkpoints>/latest`` is the pointer: it names the step that was saved last,
+and is written last. What was killed or failed before that did not save. TensorFlow is not imported.
+
+``disk``      file operations that are on the disk when they return
+``arrays``    named arrays as the bytes of a file
+``format``    one checkpoint: what its files hold
+``store``     the checkpoints of a run: which one counts, and how another comes to
+``writer``    saves from a thread, and keeps the newest and the best
+``__main__``  ``python -m dtrain checkpoint PATH``: what is there, and whether it is sound
+"""
+
+from dtrain.run.checkpoint.arrays import digest, non_finite
+from dtrain.run.checkpoint.format import Checkpoint, load, pack, unpack
+from dtrain.run.checkpoint.store import newest, save, steps
+from dtrain.run.checkpoint.writer import Writer
+
+__all__ = [
+    "Checkpoint",
+    "Writer",
+    "digest",
+    "load",
+    "newest",
+    "non_finite",
+    "pack",
+    "save",
+    "steps",
+    "unpack",
+]

@@ -1,0 +1,236 @@
+"""One checkpoint: every variable by path in a safetensors file, and a manifest with checksums.
+
+The manifest guards itself and the state: a changed bit or a missing end of either is found when
+it is read. Its ``digest`` is the identity of the arrays, whatever file they are in.
+
+Format: https://github.com/huggingface/safetensors#format
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dtrain.errors import CheckpointError, DamagedFile
+from dtrain.files import reading, writing
+from dtrain.run import schemas
+from dtrain.run.checkpoint import disk
+from dtrain.run.checkpoint.arrays import PIECE, canonical, decode, digest, dtypes, encode
+
+STATE = "state.safetensors"
+MANIFEST = "manifest.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that was read back and found sound.
+
+    Attributes:
+        step: global step at which it was taken.
+        path: its folder.
+        arrays: by name, full arrays.
+        meta: everything else that was saved with them.
+    """
+
+    step: int
+    path: Path
+    arrays: dict[str, np.ndarray]
+    meta: dict[str, Any]
+
+
+def pack(checkpoint: Checkpoint) -> Iterator[bytes | memoryview]:
+    """Yield a checkpoint as bytes, for another process, in pieces; what is large is not copied."""
+    about = {"step": checkpoint.step, "path": str(checkpoint.path), "meta": checkpoint.meta}
+    head = canonical({**about, "dtypes": dtypes(checkpoint.arrays)})
+    yield len(head).to_bytes(8, "little") + head
+    yield from encode(checkpoint.arrays)
+
+
+def unpack(fill: Callable[[memoryview], None]) -> Checkpoint:
+    """Return what was given to :func:`pack`.
+
+    Args:
+        fill: fills a buffer with the next bytes of all the pieces.
+    """
+    size = bytearray(8)
+    fill(memoryview(size))
+    head = bytearray(int.from_bytes(size, "little"))
+    fill(memoryview(head))
+    about = json.loads(head)
+    arrays = decode(fill, about["dtypes"])
+    return Checkpoint(about["step"], Path(about["path"]), arrays, about["meta"])
+
+
+def _checksum(manifest: dict[str, Any]) -> str:
+    return hashlib.sha256(canonical({**manifest, "sha256": None})).hexdigest()
+
+
+def _text(manifest: dict[str, Any]) -> bytes:
+    return json.dumps(manifest, indent=1).encode()
+
+
+def write(path: Path, step: int, arrays: Mapping[str, np.ndarray], meta: dict[str, Any]) -> None:
+    """Write one checkpoint as the new folder ``path``, and flush it to the disk.
+
+    Args:
+        path: the folder; its parent exists, and it does not.
+        step: global step.
+        arrays: full arrays by name, of any shape and layout.
+        meta: JSON values; keys that are numbers are read back as text.
+
+    Raises:
+        OSError: a file cannot be written.
+        TypeError, ValueError: of a value that JSON has not, or an array of texts or objects.
+    """
+    os.mkdir(path)
+    size, found = 0, hashlib.sha256()
+
+    def pieces() -> Iterator[bytes | memoryview]:
+        nonlocal size
+        for piece in encode(arrays):
+            size += len(piece)
+            found.update(piece)
+            yield piece
+
+    disk.write(path / STATE, pieces())
+    manifest = {
+        "step": step,
+        "files": {STATE: {"bytes": size, "sha256": found.hexdigest()}},
+        "dtypes": dtypes(arrays),
+        "digest": digest(arrays),
+    }
+    disk.write(path / MANIFEST, [_manifest(manifest, meta)])
+    disk.sync(path)
+
+
+def _manifest(manifest: dict[str, Any], meta: dict[str, Any]) -> bytes:
+    plain = json.loads(json.dumps(meta))  # as it will be read: keys become text
+    whole = {**manifest, "meta": plain, "sha256": None}
+    whole["sha256"] = _checksum(whole)
+    return _text(whole)
+
+
+def rewrite(path: Path, meta: dict[str, Any], temporary: str) -> None:
+    """Give the checkpoint at ``path`` another ``meta``; at any moment it has the old or the new.
+
+    Args:
+        path: its folder; its arrays stay as they are, and are not read.
+        meta: JSON values.
+        temporary: begins the name of a file that is half written.
+
+    Raises:
+        OSError, TypeError, ValueError: as of :func:`write`.
+        CheckpointError: its manifest is damaged.
+    """
+    aside = path / f"{temporary}{MANIFEST}"
+    try:
+        disk.write(aside, [_manifest(read_manifest(path), meta)])
+        writing.replace(aside, path / MANIFEST)
+    except BaseException:
+        disk.remove(aside)
+        raise
+    disk.sync(path)
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Read and verify the manifest of the checkpoint at ``path``; its arrays are not looked at.
+
+    Returns:
+        ``step``, ``meta``, ``files``, ``dtypes`` and, but for older ones, ``digest``.
+
+    Raises:
+        CheckpointError: it is missing, truncated or altered.
+    """
+    file = path / MANIFEST
+    try:
+        data = reading.read_bytes(file)
+        manifest = reading.parse_json(data, file)
+        sound = manifest["sha256"] == _checksum(manifest)
+        if not sound or data != _text(manifest):  # JSON has several spellings: \u00e9, \u00E9
+            raise CheckpointError(f"{file} does not match its checksum")
+        schemas.check(manifest, schemas.Manifest, file)
+    except OSError as error:
+        raise CheckpointError(f"{file} cannot be read: {error.strerror}") from error
+    except DamagedFile as error:
+        raise CheckpointError(str(error)) from error
+    except (ValueError, KeyError) as error:
+        raise CheckpointError(f"{file} is not a manifest: {error!r}") from error
+    name = path.name.removeprefix(".old-")
+    if name.isdecimal() and name != str(manifest["step"]):
+        raise CheckpointError(f"{file}: step {manifest['step']} is not that of its folder")
+    return manifest
+
+
+def load(path: Path) -> Checkpoint:
+    """Read and verify one checkpoint.
+
+    Raises:
+        CheckpointError: a file is missing, truncated or altered (named).
+    """
+    manifest = read_manifest(path)
+    try:
+        arrays = _read(path / STATE, manifest["files"][STATE], manifest["dtypes"])
+        # Older ones have no digest. This finds no damage, but another reading of whole files.
+        if "digest" in manifest and digest(arrays) != manifest["digest"]:
+            raise CheckpointError(f"{path} does not match its digest: it is read otherwise")
+        return Checkpoint(manifest["step"], path, arrays, manifest["meta"])
+    except OSError as error:
+        raise CheckpointError(f"{path / STATE} cannot be read: {error.strerror}") from error
+    except DamagedFile as error:
+        raise CheckpointError(str(error)) from error
+    except (ValueError, KeyError, TypeError, AttributeError, EOFError, RecursionError) as error:
+        # Checksums fit: another version of dtrain wrote it.
+        raise CheckpointError(f"{path} is of another version: {error!r}") from error
+
+
+def _read(path: Path, expected: dict[str, Any], dtypes: dict[str, str]) -> dict[str, np.ndarray]:
+    """Read the arrays of a file, once, and verify it; nothing is believed of it before.
+
+    Raises:
+        CheckpointError: it is not the file that ``expected`` has size and checksum of.
+        OSError: it cannot be read.
+        ValueError, KeyError, TypeError, EOFError: as of :func:`_decode`, of a file that is.
+    """
+    found = hashlib.sha256()
+    with os.fdopen(reading.open_read(path), "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size != expected["bytes"]:
+            raise CheckpointError(f"{path} has {size} bytes and should have {expected['bytes']}")
+        left = size
+
+        def fill(buffer: memoryview) -> None:
+            nonlocal left
+            if len(buffer) > left:
+                raise EOFError(f"{path} ends within an array")
+            for at in range(0, len(buffer), PIECE):
+                piece = buffer[at : at + PIECE]
+                rest = piece
+                while rest:
+                    count = file.readinto(rest)
+                    if not count:
+                        raise EOFError(f"{path} is being changed")
+                    rest = rest[count:]
+                found.update(piece)
+            left -= len(buffer)
+
+        problem: Exception | None = None
+        arrays: dict[str, np.ndarray] = {}
+        try:
+            arrays = decode(fill, dtypes, size)
+        except Exception as error:  # of a damaged file; the checksum decides
+            problem = error
+    if left:  # WHY: the rest is not read for its checksum: it may be as large as a disk
+        why = problem or f"{left} bytes after the last array"
+        raise CheckpointError(f"{path} is damaged, or of another version: {why}") from problem
+    if found.hexdigest() != expected["sha256"]:
+        raise CheckpointError(f"{path} does not match its checksum")
+    if problem is not None:
+        raise problem
+    return arrays

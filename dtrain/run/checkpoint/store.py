@@ -1,0 +1,282 @@
+"""The checkpoints of a run: which one counts, and how another one comes to count.
+
+Names in the folder, apart from the checkpoints themselves (``<step>``):
+
+``latest``        the pointer: the step that was saved last, with a checksum
+``.tmp-<name>``   being written or removed: of no use to anybody
+``.old-<step>``   set aside while the same step is saved again; it counts where ``<step>`` is absent
+
+A save is done when the pointer is on the disk. Whatever ends it before, and whenever: what is
+loaded next is what it was about to save, or what was saved before it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dtrain.errors import CheckpointError, DamagedFile
+from dtrain.files import reading, writing
+from dtrain.run.checkpoint import disk, format
+from dtrain.run.checkpoint.arrays import non_finite
+from dtrain.run.checkpoint.format import Checkpoint, load, write
+
+POINTER = "latest"
+TEMPORARY = ".tmp-"
+ASIDE = ".old-"
+_POINTER_BYTES = 1000  # at most
+
+
+def _numbered(folder: Path, prefix: str = "") -> list[int]:
+    """Return, ascending, the numbers N for which ``folder`` has ``<prefix>N``."""
+    if not folder.is_dir():
+        return []
+    pattern = re.compile(re.escape(prefix) + "(0|[1-9][0-9]{0,17})")
+    found = [pattern.fullmatch(name) for name in os.listdir(folder)]
+    return sorted(int(match[1]) for match in found if match)
+
+
+def steps(folder: Path) -> list[int]:
+    """Return the steps for which ``folder`` has a checkpoint under its final name, ascending."""
+    return _numbered(folder)
+
+
+def _pointer(step: int) -> bytes:
+    # The step itself could be altered into another one that is there: hence the checksum.
+    checksum = hashlib.sha256(f"{POINTER} {step}".encode()).hexdigest()
+    return json.dumps({"step": step, "sha256": checksum}).encode() + b"\n"
+
+
+def committed(folder: Path) -> int | None:
+    """Return the step that the pointer names, None where there is none, as in older runs.
+
+    Raises:
+        CheckpointError: the pointer cannot be read, or is damaged.
+    """
+    path = folder / POINTER
+    try:
+        data = reading.read_bytes(path, _POINTER_BYTES)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+    except DamagedFile as error:
+        raise CheckpointError(str(error)) from error
+    try:
+        step = reading.parse_json(data, path)["step"]
+    except (DamagedFile, KeyError) as error:
+        raise CheckpointError(f"{path} is damaged: it is no pointer") from error
+    if type(step) is not int or step < 0:
+        raise CheckpointError(f"{path} is damaged: it is no pointer")
+    if data != _pointer(step):
+        raise CheckpointError(f"{path} is damaged: it does not match its checksum")
+    return step
+
+
+def candidates(folder: Path) -> tuple[list[Path], list[str]]:
+    """Return the checkpoints of a run, the one to go on from first, then the next best.
+
+    That of the pointer comes first, whether it is there or not; then those before it, descending.
+    What has a step above the pointer was never committed, or belongs to a future that the run has
+    gone back from: it comes last, for it is better than nothing. Without a sound pointer all are
+    in descending order.
+
+    Returns:
+        Their folders, and what is wrong with the pointer, if anything is.
+
+    Raises:
+        OSError: the pointer is there and cannot be read.
+    """
+    problems: list[str] = []
+    last: int | None = None
+    try:
+        last = committed(folder)
+    except CheckpointError as error:
+        problems.append(_damage(error))
+    found = {step: folder / f"{ASIDE}{step}" for step in _numbered(folder, ASIDE)}
+    found |= {step: folder / str(step) for step in steps(folder)}
+    if last is not None:
+        found.setdefault(last, folder / str(last))
+    order = sorted(found, key=lambda step: (last is None or step <= last, step), reverse=True)
+    return [found[step] for step in order], problems
+
+
+def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+    """Return the checkpoint to go on from, and why others were passed over.
+
+    Returns:
+        The first sound one of :func:`candidates`, None if none is; a sentence for each that comes
+        before it, and one for a damaged pointer.
+
+    Raises:
+        OSError: one that is there cannot be read now. It is not passed over: the next reader may
+            be able to read it, and what was recorded up to it would be lost.
+    """
+    paths, problems = candidates(folder)
+    for path in paths:
+        try:
+            return load(path), problems
+        except CheckpointError as error:
+            problems.append(_damage(error))
+    return None, problems
+
+
+def _damage(error: CheckpointError) -> str:
+    """Return what is wrong with a file; raise what is wrong with the disk or the permission."""
+    cause = error.__cause__
+    if isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError | NotADirectoryError):
+        raise cause
+    return str(error)
+
+
+def save(folder: Path, step: int, arrays: Mapping[str, np.ndarray], meta: dict[str, Any]) -> Path:
+    """Save one checkpoint; on return it is on the disk and the pointer names it.
+
+    Args:
+        folder: where the checkpoints of the run are; it is made where it is not there.
+        step: global step; an earlier checkpoint of the same step is replaced.
+        arrays: full arrays by name, of any shape and layout.
+        meta: JSON values.
+
+    Returns:
+        The folder of the checkpoint.
+
+    Raises:
+        CheckpointError: an array is not finite, or something cannot be written (named). Nothing of
+            it is left then, and the pointer names what it named before.
+    """
+    name = non_finite(arrays)
+    if name is not None:
+        raise CheckpointError(f"{name} is not finite at step {step}; it was not saved")
+    final, temporary, pointer = (
+        folder / each for each in (f"{step}", f"{TEMPORARY}{step}", f"{TEMPORARY}{POINTER}")
+    )
+    try:
+        disk.make_folder(folder)
+        disk.remove(temporary)
+        write(temporary, step, arrays, meta)
+        # ORDER: a full disk is to be noticed before the renames.
+        disk.write(pointer, [_pointer(step)])
+        _commit(folder, step)
+    except Exception as error:  # of encoding too (MemoryError): whatever it is, nothing is left
+        disk.remove(temporary)
+        disk.remove(pointer)
+        raise _failed(final, error) from error
+    discard(folder, [folder / f"{ASIDE}{step}"])
+    return final
+
+
+def rewrite(folder: Path, step: int, meta: dict[str, Any]) -> None:
+    """Give the checkpoint of ``step`` another ``meta``; its arrays stay as they are.
+
+    Raises:
+        CheckpointError: it cannot be written (named); the checkpoint has the old ``meta`` then.
+    """
+    try:
+        format.rewrite(folder / str(step), meta, TEMPORARY)
+    except Exception as error:
+        raise _failed(folder / str(step), error) from error
+
+
+def _failed(path: Path, error: Exception) -> CheckpointError:
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return CheckpointError(
+        f"the checkpoint of step {path.name} could not be written to {path}: {reason}"
+    )
+
+
+def _commit(folder: Path, step: int) -> None:
+    """Give what was written its name, then let the pointer name it; or change nothing at all."""
+    final, aside = folder / str(step), folder / f"{ASIDE}{step}"
+    temporary, pointer = folder / f"{TEMPORARY}{step}", folder / POINTER
+    undo: list[Callable[[], None]] = []
+    try:
+        # ORDER: aside, in place, on the disk, pointer, on the disk. Between any two of these the
+        # last or the one before is found under its name, or aside, by `candidates`.
+        if final.exists():
+            discard(folder, [aside])
+            writing.rename(final, aside)
+            undo.append(lambda: writing.rename(aside, final))
+        writing.rename(temporary, final)
+        undo.append(lambda: writing.rename(final, temporary))
+        disk.sync(folder)
+        before = _bytes(pointer)
+        writing.replace(folder / f"{TEMPORARY}{POINTER}", pointer)
+        undo.append(lambda: _put_back(pointer, before))
+        disk.sync(folder)
+    except BaseException:
+        # ORDER: pointer first. If that fails, it goes on naming the new one, which is whole.
+        with contextlib.suppress(OSError):
+            for action in reversed(undo):
+                action()
+            disk.sync(folder)
+        raise
+
+
+def _bytes(path: Path) -> bytes | None:
+    try:
+        return reading.read_bytes(path, _POINTER_BYTES)
+    except (OSError, DamagedFile):
+        return None
+
+
+def _put_back(pointer: Path, before: bytes | None) -> None:
+    if before is None:
+        writing.unlink(pointer)
+        return
+    temporary = pointer.with_name(f"{TEMPORARY}{POINTER}")
+    disk.write(temporary, [before])
+    writing.replace(temporary, pointer)
+
+
+def discard(folder: Path, paths: Iterable[Path]) -> None:
+    """Remove checkpoints as far as that can be done; none is ever half there under its name."""
+    gone: list[Path] = []
+    with contextlib.suppress(OSError):
+        for path in paths:
+            if path.exists():
+                gone.append(folder / f"{TEMPORARY}{path.name}")
+                disk.remove(gone[-1])
+                writing.rename(path, gone[-1])
+        if gone:
+            disk.sync(folder)  # ORDER: their names are gone for good before their files go
+            for path in gone:
+                disk.remove(path)
+
+
+def tidy(folder: Path) -> None:
+    """Remove what killed saves have left, as far as that can be done.
+
+    No other process may be saving there. Afterwards there are checkpoints and the pointer, and no
+    checkpoint above the pointer, unless nothing else is sound.
+    """
+    for step in _numbered(folder, ASIDE):
+        final, aside = folder / str(step), folder / f"{ASIDE}{step}"
+        if final.exists():
+            discard(folder, [aside])
+        else:
+            with contextlib.suppress(OSError):  # it counts where it is, too
+                writing.rename(aside, final)
+    for place in (folder, *(folder / str(step) for step in steps(folder))):
+        for leftover in place.glob(f"{TEMPORARY}*") if place.is_dir() else []:
+            disk.remove(leftover)
+    try:
+        last = committed(folder)
+    except CheckpointError:
+        return  # all of them may count
+    if last is None or last >= max(steps(folder), default=0):
+        return
+    try:
+        found, _ = newest(folder)
+    except OSError:
+        return
+    if found is not None and found.step <= last:
+        discard(folder, [folder / str(step) for step in steps(folder) if step > last])

@@ -1,0 +1,110 @@
+"""The run folder: the only thing that the controller and the tasks share."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from dtrain.errors import UsageError
+from dtrain.files import reading, writing
+
+
+class RunDir:
+    """Names the files of one run folder (the contract is in the README, "The run folder").
+
+    Args:
+        path: the folder; it need not exist.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.path = Path(path).absolute()
+        self.config = self.path / "config.yaml"
+        self.command = self.path / "command.json"
+        self.cluster = self.path / "cluster.json"
+        self.journal = self.path / "journal.jsonl"
+        self.progress = self.path / "progress.json"
+        self.result = self.path / "result.json"
+        self.tracking = self.path / "tracking.json"
+        self.checkpoints = self.path / "checkpoints"
+        self.tensorboard = self.path / "tensorboard"
+        self.logs = self.path / "logs"
+        self.model = self.path / "model.keras"
+        self.weights = self.path / "model.weights.h5"  # of a model that Keras cannot serialize
+
+    def log(self, task_name: str) -> Path:
+        """Return the log file of the task called ``task_name`` (``<role>-<index>``)."""
+        return self.logs / f"{task_name}.log"
+
+    @classmethod
+    def create(cls, path: Path) -> RunDir:
+        """Make a new folder at ``path``, or at ``path-2``, ``path-3``... where it is taken."""
+        for attempt in range(1, 1000):
+            candidate = path if attempt == 1 else path.with_name(f"{path.name}-{attempt}")
+            try:
+                writing.make_folder(candidate)
+            except FileExistsError:
+                continue
+            return cls(candidate)
+        raise FileExistsError(path)
+
+    def lock(self) -> int | None:
+        """Take the folder for this process, until it ends or closes the descriptor returned.
+
+        Returns:
+            None where another process has it: its id is in the file.
+
+        Raises:
+            DamagedFile: something that is no regular file, or has a second name, is in its place.
+            OSError: it cannot be made or written.
+        """
+        descriptor = writing.open_lock(self.path / ".lock")
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        with contextlib.suppress(OSError):  # a full disk: it is locked all the same
+            os.pwrite(descriptor, f"{os.getpid():<31}\n".encode(), 0)
+        return descriptor
+
+    def holder(self) -> str:
+        """Return the id of the process that took the folder last; ``?`` where it is not there."""
+        try:
+            text = reading.read_bytes(self.path / ".lock", 100).decode().strip()
+        except (OSError, UsageError, UnicodeDecodeError):
+            return "?"
+        return text if text.isdecimal() and text.isascii() else "?"
+
+
+def write_text(path: Path, text: str, lasting: bool = False) -> None:
+    """Write ``text``, as UTF-8, so that a reader sees the old file or the new one, whole.
+
+    Args:
+        path, text: what goes where.
+        lasting: on the disk itself on return, for what a run cannot be resumed without.
+
+    Raises:
+        OSError: it cannot be written; what was there before stays.
+    """
+    writing.write_bytes(path, text.encode(), lasting)
+
+
+def write_json(path: Path, value: Any, lasting: bool = False) -> None:
+    """Write ``value`` as :func:`write_text` does; half of a character in a text becomes ``?``."""
+    text = json.dumps(value, indent=1, default=str, ensure_ascii=False) + "\n"
+    # Names of files that are no UTF-8, in a message of an error: it has to be readable again.
+    writing.write_bytes(path, text.encode(errors="replace"), lasting)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Return the object in a JSON file; None where there is no file.
+
+    Raises:
+        DamagedFile: it is no regular file, too long, too deep, or not a JSON object.
+        OSError: it cannot be read.
+    """
+    return reading.read_json(path)

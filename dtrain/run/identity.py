@@ -1,0 +1,112 @@
+"""What makes a resumed run the same run: hashes of what decides its numbers, and versions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from dtrain import secrets
+from dtrain.config import targets
+from dtrain.data import draws
+from dtrain.host.versions import version
+
+#: Which examples a step sees.
+DATA = ("dataset", "trainer.batch_size", "trainer.steps_per_epoch")
+#: What a resumed run may not change: its numbers would no longer be those of one run.
+FIXED = (
+    "model",
+    *DATA,
+    "optimizer",
+    "seed",
+    "trainer.loss",
+    "trainer.gradient_reduction",
+    "trainer.class_weight",
+    "trainer.validation_steps",
+    "trainer.metrics",
+    "trainer.callbacks",
+    "hardware.precision",
+)
+#: What runs had that say nothing of a key: they began before there was such a one.
+BEFORE = {"trainer.gradient_reduction": "mean"}
+#: What may be otherwise about two jobs that are the same one.
+OUTSIDE = (
+    "name",
+    "output_dir",
+    "resume",
+    "dry_run",
+    "tracking",
+    "launcher",
+    "checkpoint",
+    "sweep",
+)
+_PACKAGES = ("dtrain", "tensorflow", "keras", "numpy")
+
+
+def value(config: DictConfig, key: str) -> Any:
+    """Return what ``config`` has under ``key`` as plain values, enumerations by their names.
+
+    Secrets are hidden: another password makes no other run.
+    """
+    found = secrets.hide(targets.plain(OmegaConf.select(config, key, default=BEFORE.get(key))), key)
+    return getattr(found, "name", found)
+
+
+def fingerprints(config: DictConfig) -> dict[str, str]:
+    """Return a hash of what ``config`` has under each of :data:`FIXED`.
+
+    That of the dataset is also one of how examples are drawn (:data:`dtrain.data.draws.VERSION`).
+    """
+    found = {key: _hash(value(config, key)) for key in FIXED}
+    return found | {"dataset": _hash([draws.VERSION, found["dataset"]])}
+
+
+def changed(saved: dict[str, str], now: dict[str, str]) -> set[str]:
+    """Return the keys of :data:`FIXED` whose fingerprints differ.
+
+    Args:
+        saved: those in a checkpoint, of a dtrain that perhaps did not have all keys; empty in one
+            of the first rules.
+        now: of a configuration.
+    """
+    before = {key: _hash(BEFORE.get(key)) for key in FIXED} if saved else {}
+    return {key for key in FIXED if {**before, **saved}.get(key) != now[key]}
+
+
+def drawn_otherwise(config: DictConfig, saved: dict[str, str]) -> bool:
+    """Say whether a checkpoint is of the same dataset, with examples drawn by older rules.
+
+    Args:
+        config: of a run.
+        saved: the fingerprints in one of its checkpoints. Those of the first rules did not name
+            them, and before that there were no fingerprints.
+    """
+    return saved.get("dataset") in (None, _hash(value(config, "dataset")))
+
+
+def config_hash(config: DictConfig) -> str:
+    """Return one hash of everything that decides the numbers of a run."""
+    return _hash(fingerprints(config))
+
+
+def job_hash(config: DictConfig) -> str:
+    """Return one hash of everything that makes a job of a sweep this very one.
+
+    That is more than decides its numbers: how long it trains, its strategy, its hardware.
+    """
+    whole = targets.plain(config)
+    return _hash({key: value for key, value in whole.items() if key not in OUTSIDE})
+
+
+def _hash(found: Any) -> str:
+    # Twice: keys of a mapping may be of several types, which cannot be sorted, and become text.
+    text = json.dumps(json.loads(json.dumps(found, default=str)), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what computes the numbers, of what is installed of it."""
+    found = {name: version(name) for name in _PACKAGES}
+    return {name: text for name, text in found.items() if text is not None}

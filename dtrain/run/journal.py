@@ -1,0 +1,317 @@
+"""The journal: one JSON object a line, appended by the chief alone; the truth about a run.
+
+Between two starts of a job, when no task runs, the controller adds ``restart``.
+
+A damaged line costs that line: whoever reads the journal passes over it and counts it.
+
+Every line has ``event`` and ``time`` (seconds since the epoch). Events:
+
+``start``       training is about to begin: what was derived (replicas, parameters, ...)
+``metrics``     ``step``, ``epoch``, ``metrics``: means over the steps since the last point
+``checkpoint``  ``step``, ``path``
+``notice``      ``message``: something a person should know
+``restart``     ``step``, ``message``: tasks died, and were started again from a checkpoint
+``error``       ``kind`` (``usage`` or ``training``), ``message``
+``end``         ``status``, ``step``, ``examples``, ``examples_per_second``
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from dtrain.errors import DamagedFile
+from dtrain.files import reading, writing
+from dtrain.run import schemas
+
+#: Bytes of the longest line; a longer one is damaged.
+LINE_BYTES = 1 << 20
+#: Of a file with more damaged lines than these, or more bytes in lines that are too long, nothing
+#: is read.
+DAMAGED, LONG_BYTES = 100_000, 2 << 30
+#: Bytes by which a follower knows the line again that it has read last.
+_KNOWN_BYTES = 4096
+#: Of events that are read here and elsewhere: the fields that they cannot do without.
+_REQUIRED = {"metrics": {"step", "metrics"}, "restart": {"step"}, "checkpoint": {"step"}}
+_COUNTS = ("step", "epoch", "examples", "evaluated_examples", "parameters", "train_examples")
+_NUMBERS = ("examples_per_second", "best_objective")
+_TEXTS = ("message", "status", "kind", "path")
+_NO_NUMBERS = ("nan", "inf", "-inf")
+
+
+def _finite(value: Any) -> Any:
+    # JSON has no NaN: a number that is none is written as its name, and read back as a float.
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+class Journal:
+    """Appends events; :func:`read` finds each as one whole line when :meth:`write` returns.
+
+    Whatever becomes of the process then, the line stays; it survives the loss of power from
+    :meth:`sync` on, which is called before each checkpoint is saved.
+
+    Args:
+        path: the file. A last line that a killed writer left torn is cut off first.
+
+    Raises:
+        DamagedFile: it is no regular file, or has a second name (a hard link).
+        OSError: it cannot be written.
+    """
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._file = writing.open_append(path)
+        try:
+            _cut_torn(path)
+        except BaseException:
+            os.close(self._file)
+            raise
+        self._lock = threading.Lock()  # checkpoints are reported from their own thread
+
+    def write(self, event: str, **fields: Any) -> None:
+        """Append one event, stamped with the present time unless ``time`` is given.
+
+        Raises:
+            ValueError: it is longer than :data:`LINE_BYTES`, or holds what JSON has not.
+            OSError: the disk is full; nothing of the event is left.
+        """
+        line = _finite({"event": event, "time": round(time.time(), 3), **fields})
+        text = json.dumps(line, allow_nan=False, ensure_ascii=False)
+        # Half a character, of a file's name in a message, would make the line a damaged one.
+        data = f"{text}\n".encode(errors="replace")
+        if len(data) > LINE_BYTES:
+            raise ValueError(f"the event {event} has {len(data):,} bytes: {LINE_BYTES:,} at most")
+        with self._lock:
+            before = os.fstat(self._file).st_size
+            try:
+                rest = memoryview(data)
+                while rest:  # less is written where the disk fills up
+                    rest = rest[os.write(self._file, rest) :]
+            except OSError:
+                writing.truncate(self._path, before)  # half a line would spoil the next one
+                raise
+
+    def sync(self) -> None:
+        """Flush what was written to the disk itself."""
+        os.fsync(self._file)
+
+    def close(self) -> None:
+        """Flush to the disk itself and close."""
+        try:
+            self.sync()
+        finally:
+            os.close(self._file)
+
+
+def _cut_torn(path: Path) -> None:
+    """Cut off what stands behind the last newline."""
+    with os.fdopen(reading.open_read(path), "rb") as file:
+        end = begin = os.fstat(file.fileno()).st_size
+        found = -1
+        while found < 0 < begin:
+            begin = max(0, begin - LINE_BYTES)
+            file.seek(begin)
+            found = file.read(LINE_BYTES).rfind(b"\n")
+    if begin + found + 1 < end:
+        writing.truncate(path, begin + found + 1)
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Return all whole events of the journal at ``path``; an absent file has none.
+
+    Raises:
+        DamagedFile: it is no regular file.
+        OSError: it cannot be read.
+    """
+    return Follower(path).new()
+
+
+def cut(path: Path, step: int, validated: bool = True) -> str | None:
+    """Take back what a resumed run will write again: events of steps after ``step``, and ends.
+
+    Damaged lines are left out as well, and a notice in the journal says how many they were.
+
+    Args:
+        path: the file.
+        step: of the checkpoint that the run is resumed from.
+        validated: whether it was saved after the validation that belongs to its step, if any does.
+
+    Returns:
+        That notice; None where no line is damaged.
+
+    Raises:
+        DamagedFile: it is no regular file.
+        OSError: it cannot be read or written; then it is as it was.
+    """
+    follower = Follower(path)
+    writing.write_parts(path, _kept(follower, step, validated), lasting=True)
+    return follower.notice()
+
+
+def _kept(follower: Follower, step: int, validated: bool) -> Iterator[bytes]:
+    for line, event in follower.lines():
+        known = event["event"] in ("start", "notice", "metrics", "checkpoint", "restart")
+        again = not validated and event.get("step") == step and _of_validation(event)
+        if known and event.get("step", 0) <= step and not again:
+            yield line
+    notice = follower.notice()
+    if notice is not None:
+        said = {"event": "notice", "time": round(time.time(), 3), "message": notice}
+        yield (json.dumps(said) + "\n").encode()
+
+
+def _of_validation(line: dict[str, Any]) -> bool:
+    names = line.get("metrics") or {}
+    # What callbacks have added at the epoch's end is in it as well.
+    return "examples_per_second" not in names and any(n.startswith("val_") for n in names)
+
+
+class Follower:
+    """Reads a journal while it grows; one of which read lines were cut, from its beginning again.
+
+    Args:
+        path: the file; it need not exist yet.
+
+    Attributes:
+        damaged: how many lines were passed over.
+    """
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._offset = 0
+        self._last = b""  # end of the line that was read; each has its time: no two are alike
+        self._long = False  # the offset is within a line that is too long
+        self._passed = 0  # bytes of such lines
+        self._number = 0  # of lines that were read
+        self._first = 0  # number of the first that is damaged
+        self.damaged = 0
+
+    def new(self) -> list[dict[str, Any]]:
+        """Return the events completed since the last call.
+
+        Raises:
+            DamagedFile: it is no regular file, or has too many damaged lines.
+            OSError: it cannot be read.
+        """
+        return list(self.events())
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """Yield what :meth:`new` returns, one by one: of a long journal a line is in memory."""
+        return (event for _, event in self.lines())
+
+    def lines(self) -> Iterator[tuple[bytes, dict[str, Any]]]:
+        """Yield each sound line completed since the last call, and the event that it is."""
+        for line in self._lines():
+            event = _event(line)
+            if event is not None:
+                yield line, event
+            else:
+                self.damaged += 1
+                self._first = self._first or self._number
+                if self.damaged > DAMAGED:
+                    raise DamagedFile(self._path, f"has more than {DAMAGED:,} damaged lines")
+
+    def skip(self) -> None:
+        """Pass over the events completed since the last call, unread."""
+        for _ in self._lines():
+            pass
+
+    def notice(self) -> str | None:
+        """Return a sentence about the lines that were passed over; None where there are none."""
+        if not self.damaged:
+            return None
+        lines = "1 damaged line" if self.damaged == 1 else f"{self.damaged:,} damaged lines"
+        return f"{self._path.name}: passed over {lines}, the first is line {self._first:,}"
+
+    def _lines(self) -> Iterator[bytes]:
+        """Yield the lines completed since the last call; one that is too long is empty."""
+        try:
+            descriptor = reading.open_read(self._path)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        with os.fdopen(descriptor, "rb") as file:
+            self._find(file)
+            while piece := file.readline(LINE_BYTES):
+                ends = piece.endswith(b"\n")
+                if not (ends or self._long or len(piece) == LINE_BYTES):
+                    return  # it is being written
+                self._offset += len(piece)
+                self._last = piece[-_KNOWN_BYTES:]
+                line, self._long = b"" if self._long else piece, not ends
+                self._passed += len(piece) if self._long else 0
+                if self._passed > LONG_BYTES:
+                    raise DamagedFile(self._path, f"has lines of more than {LONG_BYTES:,} bytes")
+                if ends:
+                    self._number += 1
+                    yield line
+
+    def _find(self, file: IO[bytes]) -> None:
+        """Go to where the last call ended, or to the beginning if that is not there any more."""
+        file.seek(self._offset - len(self._last))
+        if file.read(len(self._last)) != self._last:
+            self._offset, self._last, self._long = 0, b"", False
+            self._number = self._first = self._passed = self.damaged = 0
+        file.seek(self._offset)
+
+
+def _event(line: bytes) -> dict[str, Any] | None:
+    """Return the event that a line is, its metrics as numbers; None if it is damaged."""
+    if not line.startswith(b"{"):
+        return None
+    try:
+        event = json.loads(line)
+        return event if isinstance(event, dict) and _sound(event) else None
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        return None
+
+
+def _sound(event: dict[str, Any]) -> bool:
+    """Say whether the fields that an event has are of their types."""
+    if (
+        not isinstance(event.get("event"), str)
+        or not 0 <= _number(event.get("time")) <= schemas.LATEST
+    ):
+        return False
+    if not _REQUIRED.get(event["event"], set()) <= event.keys():
+        return False
+    for name, value in event.items():
+        if name == "metrics" and not isinstance(value, dict):
+            return False
+        elif name == "metrics":
+            event[name] = {metric: _number(item) for metric, item in value.items()}
+            value = list(value)  # their names
+        elif name in _COUNTS and value is not None and not _is_count(value):
+            return False
+        elif name in _NUMBERS and value is not None:
+            _number(value)
+        elif name in _TEXTS and not isinstance(value, str):
+            return False
+        reading.check_value(value)
+    return all(event.get(name, 0) is not None for name in ("step", "epoch", "metrics"))
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= schemas.LARGEST
+
+
+def _number(value: Any) -> float:
+    """Return a number, or the name of one that JSON has not, as it is read.
+
+    Raises:
+        TypeError, ValueError, OverflowError: it is none.
+    """
+    if isinstance(value, bool) or (isinstance(value, str) and value not in _NO_NUMBERS):
+        raise ValueError
+    return float(value)

@@ -1,0 +1,1 @@
+"""What a task does with its session: one module for each action."""

@@ -1,0 +1,359 @@
+"""The outer loop: how many steps a call, and what happens between two calls.
+
+Several tasks may run it side by side. What each could decide otherwise (how many steps fit into a
+second, whether it is time to save, whether a stop was requested) is agreed on before each call.
+
+At the end of an epoch the state is saved first and evaluated then: a stop during the validation
+leaves it to the resumed run, which begins by it (``pending_validation`` of a checkpoint).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+
+from dtrain.errors import NonFiniteLoss
+from dtrain.run.checkpoint import Checkpoint
+from dtrain.task import train_state
+from dtrain.task.actions.validation import CALL_SECONDS, evaluate
+from dtrain.task.callbacks import Callbacks
+from dtrain.task.metric_sums import Sums
+from dtrain.task.recorder import Records
+from dtrain.task.snapshots import Saving, Snapshot
+from dtrain.task.step_schedule import Schedule
+from dtrain.task.strategies import Strategy
+from dtrain.task.strategies.steps import Steps
+
+
+class Loop:
+    """Trains from a position to the end of the run, or to a request to stop.
+
+    Args:
+        model: built in the strategy's scope.
+        strategy: what it runs on.
+        steps: the compiled functions.
+        schedule: when things happen.
+        callbacks: Keras callbacks.
+        records: what is written.
+        stopping: says whether somebody asked this task to stop.
+        identity: JSON values to be saved with every checkpoint.
+        begun: called once, when there is something that a stop would have to save.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        strategy: Strategy,
+        steps: Steps,
+        schedule: Schedule,
+        callbacks: Callbacks,
+        records: Records,
+        stopping: Callable[[], bool],
+        identity: dict[str, Any],
+        begun: Callable[[], None] = lambda: None,
+    ):
+        self._model = model
+        self._strategy = strategy
+        self._steps = steps
+        self._schedule = schedule
+        self._callbacks = callbacks
+        self._records = records
+        self._stopping = stopping
+        self._saving = Saving(model, strategy, schedule, callbacks, records, identity)
+        self._begun = begun
+
+        self.step = 0
+        self.examples = 0  # that were trained on
+        self.evaluated = 0  # examples of the last evaluation
+        self.logs: dict[str, float] = {}  # of the last whole epoch
+        self._interval, self._epoch = Sums(), Sums()
+        self._calls, self._step_seconds = 0, 0.0  # seconds of a step of the last call
+        self._train_seconds, self._train_examples = 0.0, 0
+        self._interval_seconds = 0.0
+        self._pending = False  # the epoch that has ended is to be evaluated
+        self._noticed: set[str] = set()  # names of logs that a notice was written of
+        self._loss: float | None = None  # of the last call
+        # What the tasks have agreed on for the next call; end: a callback ended the training.
+        self._stop = self._end = self._save_now = False
+
+    @property
+    def examples_per_second(self) -> float:
+        """Throughput of training itself, all replicas together, the first call left out."""
+        return self._train_examples / self._train_seconds if self._train_seconds else 0.0
+
+    def run(self, checkpoint: Checkpoint | None = None) -> None:
+        """Train to the end.
+
+        Args:
+            checkpoint: where to go on; its arrays are already in the variables.
+
+        Raises:
+            NonFiniteLoss: the loss is NaN or infinite.
+            CheckpointError: a checkpoint could not be written.
+            Interrupted: a stop was asked for; the state is saved, or could not be.
+        """
+        schedule, hooks = self._schedule, self._callbacks.hooks
+        self._model.stop_training = False
+        hooks.on_train_begin()
+        if checkpoint is not None:
+            self._restore(checkpoint)
+        if self._pending:
+            self._end_epoch(self.step // schedule.steps_per_epoch - 1, due=True)
+        while self.step < schedule.total_steps:
+            count = self._consult()
+            if self._end:
+                break
+            epoch, before = self.step // schedule.steps_per_epoch, self.step
+            if not (self._stop or self._save_now):
+                if self.step % schedule.steps_per_epoch == 0:
+                    hooks.on_epoch_begin(epoch)
+                self._train_until(self._next_boundary(), count)
+            if self._stop or self._save_now:
+                self._settle()
+            advanced = self.step > before
+            ended = advanced and self.step % schedule.steps_per_epoch == 0
+            due = self._stop or self._save_now or (advanced and schedule.saves(self.step))
+            if ended:
+                self._end_epoch(epoch, due)
+            elif due and self._saving.step != self.step:
+                self._save()
+            if self._stop and self.step < schedule.total_steps:
+                self._saving.interrupt(self.step, None)
+        self._settle()
+        self._log_interval()  # up to here, where a callback cut it short
+        if self._saving.step != self.step:
+            self._save()
+        self._records.wait()
+        if self._model.optimizer is not None:
+            # As Keras' fit does at its end: with use_ema the model is left with averaged weights.
+            with self._strategy.engine.scope():
+                self._model.optimizer.finalize_variable_values(self._model.trainable_variables)
+        hooks.on_train_end(self.logs)
+
+    def _consult(self) -> int:
+        """Let one number of steps, and anybody's wish to stop or to save, hold for all tasks."""
+        # The first call traces, the second is the first to tell the time of a step: both take one.
+        count = 1 if self._calls < 2 else int(CALL_SECONDS / max(self._step_seconds, 1e-6))
+        count = min(count, self._steps.max_steps)
+        leads = self._records.keeps
+        steps, stop, end, save = self._strategy.agree([
+            max(1, count) if leads else 0,
+            self._stopping(),
+            self._model.stop_training,
+            leads and self.step > max(0, self._saving.step) and self._saving.by_time(),
+        ])  # fmt: skip
+        self._stop, self._end, self._save_now = stop > 0, end > 0, save > 0
+        return int(steps)
+
+    def _next_boundary(self) -> int:
+        """Return the next step at which somebody wants the host to be back."""
+        schedule = self._schedule
+        end = schedule.next_end(
+            self.step, schedule.steps_per_epoch, schedule.checkpoint_steps,
+            None if self._steps.spans_points else schedule.log_every,
+            1 if self._callbacks.every_batch else None,
+        )  # fmt: skip
+        trace = self._records.profile_steps or ()
+        return min([end, *(step for step in trace if step > self.step)])
+
+    def _train_until(self, boundary: int, count: int) -> None:
+        schedule = self._schedule
+        while not (self._stop or self._end or self._save_now):
+            count = min(count, boundary - self.step)
+            batch = self.step % schedule.steps_per_epoch
+            self._records.profile(self.step)
+            if self._callbacks.every_batch:
+                self._callbacks.hooks.on_train_batch_begin(batch)
+            # Where the state is looked at, no later step may have begun.
+            rest = schedule.next_end(self.step, schedule.steps_per_epoch, schedule.checkpoint_steps)
+            ahead = rest - self.step - count
+            self._train_call(functools.partial(self._steps.train, count, ahead))
+            if self._callbacks.every_batch:
+                self._callbacks.hooks.on_train_batch_end(batch, self._steps.results(self._epoch))
+            if self.step >= boundary:
+                return
+            count = self._consult()
+
+    def _settle(self) -> None:
+        """Take in the steps that have begun already: the state is to be of a whole step."""
+        self._train_call(self._steps.settle)
+
+    def _train_call(self, call: Callable[[], Sums]) -> None:
+        begin = time.perf_counter()
+        sums = call()
+        if sums.steps == 0:
+            return
+        seconds = time.perf_counter() - begin
+        self._calls += 1
+        if self._calls == 1:
+            if self._strategy.replicas > 1:
+                self._strategy.check_copies(self._model)
+            self._begun()
+        self._step_seconds = seconds / sums.steps
+        if self._calls > 1:
+            self._train_seconds += seconds
+            self._train_examples += sums.examples
+        self.examples += sums.examples
+        self._loss = self._steps.results(sums).get("loss")
+        every, begun, finite = self._schedule.log_every, self.step, sums.steps
+        if self._schedule.terminate_on_nan and not math.isfinite(self._loss or 0.0):
+            finite = sums.first_not_finite() or 0  # so many steps, from the first
+        borders = range(every - begun % every, sums.steps, every)
+        for part in sums.split(borders if self._steps.spans_points else ()):
+            if self.step + part.steps - begun > finite:
+                raise NonFiniteLoss(
+                    f"the loss is {self._loss} at step {begun + finite + 1} "
+                    f"(trainer.terminate_on_nan=true); a lower optimizer.learning_rate or "
+                    f"optimizer.global_clipnorm=1.0 may help"
+                )
+            self.step += part.steps
+            self._interval_seconds += seconds * part.steps / sums.steps
+            self._interval.add(part)
+            self._epoch.add(part)
+            if self.step % every == 0 or self.step == self._schedule.total_steps:
+                self._log_interval()
+        self._report_progress()
+
+    def _report_progress(self, evaluated: int = 0) -> None:
+        schedule = self._schedule
+        report = {
+            "step": self.step,
+            "total_steps": schedule.total_steps,
+            "epoch": (self.step - 1) // schedule.steps_per_epoch + 1,
+            "epochs": schedule.epochs,
+            "steps_per_epoch": schedule.steps_per_epoch,
+            "loss": self._loss,
+            "metrics": self.logs,
+            "examples_per_second": self.examples_per_second,
+            "evaluated": evaluated,
+        }
+        self._records.progress(report, always=self.step in (1, schedule.total_steps))
+
+    def _log_interval(self) -> None:
+        if self._interval.examples == 0:
+            return
+        epoch = (self.step - 1) // self._schedule.steps_per_epoch
+        metrics = self._steps.results(self._interval)
+        metrics.update(self._learning_rate())
+        metrics["examples_per_second"] = self._interval.examples / self._interval_seconds
+        metrics.update(self._steps.interval())
+        self._records.point(self.step, epoch + 1, metrics)
+        self._interval, self._interval_seconds = Sums(), 0.0
+
+    def _end_epoch(self, epoch: int, due: bool) -> None:
+        """Record the end of an epoch, evaluate, call the callbacks, and save where it is ``due``.
+
+        Raises:
+            Interrupted: a stop was asked for, and the validation is left to the resumed run.
+        """
+        logs = self._steps.results(self._epoch)
+        if not self._pending:
+            seen = {"epoch_examples": self._epoch.examples, "examples": self.examples}
+            self._records.point(self.step, epoch + 1, {k: float(n) for k, n in seen.items()})
+        validation: dict[str, float] = {}
+        if self._schedule.validates(epoch):
+            validation = {f"val_{name}": value for name, value in self._validate(due).items()}
+            logs.update(validation)
+        self._pending, self._epoch = False, Sums()
+        # Callbacks of Keras add the learning rate, of which there is a point already.
+        written = self._learning_rate() if self._interval.examples == 0 else {}
+        try:
+            self._callbacks.hooks.on_epoch_end(epoch, logs)
+        finally:  # a callback that raises ends the run, and what was measured is written
+            added, ignored = self._callbacks.added(logs)
+            new = {k: v for k, v in added.items() if written.get(k) != v}
+            if validation or new:
+                self._records.point(self.step, epoch + 1, {**validation, **new})
+            self.logs = {**logs, **added}
+        self._notice(ignored, complete=bool(validation) or not self._schedule.validation_examples)
+        self._records.epoch_ended(self.step, self._model)
+        if due:
+            self._save()
+
+    def _notice(self, ignored: list[str], complete: bool) -> None:
+        """Report, once each, what of the logs is not recorded, and an objective that is missing."""
+        objective = self._schedule.objective
+        if complete and objective not in self.logs and objective not in self._noticed:
+            self._noticed.add(objective)
+            known = ", ".join(sorted(self.logs))
+            message = f"objective={objective} is not among the metrics of this run ({known})"
+            self._records.event("notice", message=f"{message}; no checkpoint is kept as the best")
+        if new := sorted(set(ignored) - self._noticed):
+            self._noticed.update(new)
+            message = f"callbacks put into logs what is no finite number: {', '.join(new)}"
+            self._records.event("notice", message=f"{message}; it is not recorded")
+
+    def _learning_rate(self) -> dict[str, float]:
+        optimizer = self._model.optimizer
+        if optimizer is None:  # which a train_step of its own may do without
+            return {}
+        return {"learning_rate": float(np.asarray(optimizer.learning_rate))}
+
+    def _validate(self, due: bool) -> dict[str, float]:
+        # ORDER: taken before anything of the validation has happened, hooks included: a resumed
+        # run does the whole of it.
+        taken: Snapshot | None = None
+        if not self._pending:
+            self._pending = True
+            taken = self._take()
+            if due:
+                self._saving.submit(self.step, taken)
+                taken = None
+        hooks, sums = self._callbacks.hooks, None
+        if not self._stop:
+            hooks.on_test_begin()
+            sums = evaluate(
+                self._strategy, self._steps, self._schedule, self._records.keeps, self._stopping,
+                lambda done: self._report_progress(done.examples),
+                hooks if self._callbacks.every_test_batch else None,
+            )  # fmt: skip
+        if sums is None:
+            self._saving.interrupt(self.step, taken)
+        self.evaluated = sums.examples
+        logs = self._steps.results(sums)
+        hooks.on_test_end(logs)
+        return logs
+
+    def _save(self) -> None:
+        """Take a snapshot and have it written while training goes on."""
+        self._records.wait()  # the one before need not be in memory any more
+        self._saving.submit(self.step, self._take())
+
+    def _take(self) -> Snapshot | None:
+        """Return a snapshot of everything; None in a task that keeps none."""
+        if not self._records.keeps:
+            return None
+        arrays, sums = train_state.pack_sums(interval=self._interval, epoch=self._epoch)
+        meta = {
+            **sums,
+            "interval_seconds": self._interval_seconds,
+            "examples": self.examples,
+            "steps": self._steps.summary(),
+            "logs": self.logs,
+            "pending_validation": self._pending,
+            "objective": self._objective(),
+        }
+        return self._saving.take(arrays, meta)
+
+    def _objective(self) -> float | None:
+        if self.step % self._schedule.steps_per_epoch or self._pending:
+            return None  # the logs are of an earlier step
+        value = self.logs.get(self._schedule.objective)
+        return value if value is not None and math.isfinite(value) else None
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        meta, arrays = checkpoint.meta, checkpoint.arrays
+        self.step = self._saving.step = checkpoint.step
+        self.logs, self.examples = meta["logs"], meta["examples"]
+        self._interval = train_state.unpack_sums("interval", arrays, meta["interval"])
+        self._interval_seconds = meta["interval_seconds"]
+        self._steps.restore(meta["steps"])
+        self._epoch = train_state.unpack_sums("epoch", arrays, meta["epoch"])
+        self._callbacks.restore(arrays, meta["callbacks"])
+        self._pending = meta.get("pending_validation", False)

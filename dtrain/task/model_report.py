@@ -1,0 +1,106 @@
+"""What becomes of a model over devices, for ``dry_run=true``: it is built, nothing is trained."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from dtrain.config.targets import plain
+from dtrain.data.sources import Splits
+from dtrain.errors import DtrainError
+from dtrain.host.columns import aligned
+from dtrain.run.cluster import Cluster
+from dtrain.task import build
+from dtrain.task.process import hardware
+from dtrain.task.strategies import Default, LayerPlacement
+from dtrain.task.strategies.dtensor import layouts
+from dtrain.task.strategies.dtensor.layouts import Placement
+
+#: Headings of columns that are set to the right.
+NUMBERS = ("bytes", "on each device")
+
+
+def child(text: str, cluster: dict[str, Any], environment: dict[str, str], pipe: Any) -> None:
+    """Run as a forked process; send (exit code, lines or one message).
+
+    Args:
+        text: the configuration, as YAML.
+        cluster: as of ``cluster.json``.
+        environment: of this process.
+        pipe: a connection to the controller.
+    """
+    os.environ.update(environment)
+    config = OmegaConf.create(text)
+    assert isinstance(config, DictConfig)
+    try:
+        pipe.send((0, describe(config, Cluster.from_json(cluster))))
+    except DtrainError as error:
+        pipe.send((error.exit_code, str(error)))
+    except Exception as error:  # of the person's model or data
+        pipe.send((DtrainError.exit_code, f"{type(error).__name__}: {error}"))
+    pipe.close()
+    os._exit(0)
+
+
+def describe(config: DictConfig, cluster: Cluster) -> list[str]:
+    """Return a table of the model's variables or layers, and of what each device has of them.
+
+    Raises:
+        UsageError: the model cannot be built, or ``strategy.rules`` do not fit it.
+    """
+    on_cpu = dataclasses.replace(cluster, device_kind="cpu")  # the variables are the same there
+    devices = hardware.configure(config.hardware, on_cpu, cluster.chief)
+    splits, _ = build.dataset(config)
+    if "mesh" in config.strategy:
+        rows = _variables(config, splits, cluster.chief.devices // cluster.replicas)
+    else:
+        rows = _layers(config, splits, devices, cluster.device_kind.upper())
+    return aligned(rows, {i for i, heading in enumerate(rows[0]) if heading in NUMBERS})
+
+
+def _variables(config: DictConfig, splits: Splits, parts: int) -> list[tuple[str, ...]]:
+    """Return a row for each variable on a mesh whose rows hold a model in ``parts``."""
+    model = build.model(config, splits, Default([]), 1, 1)
+    weights = [(v.path, tuple(v.shape)) for v in model.variables]
+    placed = layouts.place(plain(config.strategy.rules), weights, parts)
+    owners = [(*each, placement) for each, placement in zip(weights, placed, strict=True)]
+    kept = [] if model.optimizer is None else model.optimizer.variables
+    slots = [layouts.slot(v.name, tuple(v.shape), owners) for v in kept]
+    rows: list[tuple[str, ...]] = [("variable", "shape", "layout", "bytes", "on each device")]
+    for variable, placement in zip(model.variables, placed, strict=True):
+        shape = " x ".join(map(str, variable.shape))
+        rows.append((variable.path, shape, str(placement), *_sizes([variable], [placement], parts)))
+    rows.append(("all variables", "", "", *_sizes(model.variables, placed, parts)))
+    rows.append(("optimizer", "", "as its variable", *_sizes(kept, slots, parts)))
+    return rows
+
+
+def _layers(
+    config: DictConfig, splits: Splits, devices: list[str], kind: str
+) -> list[tuple[str, ...]]:
+    """Return a row for each layer, and what its variables and the optimizer come to on a device."""
+    strategy = LayerPlacement(devices, plain(config.strategy.rules))
+    model = build.model(config, splits, strategy, 1, 1)
+    rows: list[tuple[str, ...]] = [("layer", "device", "bytes")]
+    rows += [(path, f"{kind}:{index}", f"{size:,}") for path, index, size in strategy.placed]
+    kept = [] if model.optimizer is None else model.optimizer.variables
+    for name, variables in (("all variables", model.variables), ("optimizer", kept)):
+        for index, device in enumerate(devices):
+            there = [v for v in variables if v.value.device.endswith(device)]
+            size = sum(math.prod(v.shape) * v.value.dtype.size for v in there)
+            rows.append((name, f"{kind}:{index}", f"{size:,}"))
+    return rows
+
+
+def _sizes(variables: list[Any], placed: list[Placement], parts: int) -> tuple[str, str]:
+    """Return the bytes of all of them, and of what one device has."""
+    whole = own = 0
+    for variable, placement in zip(variables, placed, strict=True):
+        size = variable.value.dtype.size
+        whole += math.prod(variable.shape) * size
+        own += math.prod(placement.part(variable.shape, parts)) * size
+    return f"{whole:,}", f"{own:,}"

@@ -1,0 +1,72 @@
+"""Connections of TensorFlow's servers whose other end no longer answers are given up.
+
+gRPC waits for an answer as long as TCP lets it: for ever, where the question has arrived. Its
+options for that are not within TensorFlow's reach, those of its sockets are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+import sys
+import threading
+
+from dtrain.run.cluster import Cluster, Task
+
+#: Seconds between two looks for new connections.
+_LOOK = 2.0
+
+
+def give_up_after(seconds: float, cluster: Cluster, task: Task) -> threading.Event:
+    """Have the kernel end connections between the tasks on which nothing is answered for so long.
+
+    Args:
+        seconds: that the other end may be silent.
+        cluster: all tasks, with their addresses.
+        task: the one that this process is.
+
+    Returns:
+        What ends the looking for new connections, when it is set.
+    """
+    over = threading.Event()
+    ports = {_port(each.address) for each in cluster.tasks if each != task and each.address}
+    own = _port(task.address or ":0")
+    done: set[tuple[int, int]] = set()
+
+    def watch() -> None:
+        while not over.wait(_LOOK):
+            for name in os.listdir("/proc/self/fd"):
+                with contextlib.suppress(OSError):
+                    _limit(int(name), seconds, own, ports, done)
+
+    if sys.platform == "linux":
+        threading.Thread(target=watch, name="sockets", daemon=True).start()
+    return over
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+def _limit(
+    descriptor: int, seconds: float, own: int, ports: set[int], done: set[tuple[int, int]]
+) -> None:
+    found = os.fstat(descriptor)
+    if not stat.S_ISSOCK(found.st_mode) or (descriptor, found.st_ino) in done:
+        return
+    with socket.socket(fileno=os.dup(descriptor)) as known:
+        if known.family not in (socket.AF_INET, socket.AF_INET6):
+            return
+        if known.type != socket.SOCK_STREAM:
+            return
+        # ORDER: one that is only being connected has no peer yet, and is looked at again.
+        if known.getsockname()[1] != own and known.getpeername()[1] not in ports:
+            return
+        probe = max(1, int(seconds / 4))
+        known.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        known.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, probe)
+        known.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, probe)
+        known.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
+    done.add((descriptor, found.st_ino))

@@ -1,0 +1,47 @@
+"""What steps, optimizers and rehearsals ask of a strategy: no more than this.
+
+A strategy (:class:`dtrain.task.strategies.base.Strategy`) has it; a test may have a smaller one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import keras
+import tensorflow as tf
+
+
+class Replicas(Protocol):
+    """The replicas that share each global batch, and what they add up."""
+
+    several_optimizers: bool
+    gradient_reduction: str
+    in_turn: bool
+    engine: Any
+
+    @property
+    def replicas(self) -> int:
+        """How many replicas share each global batch."""
+
+    @property
+    def batches(self) -> int:
+        """How many batches of their own a global batch is divided into."""
+
+    def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
+        """Let ``optimizer`` take replicas for one."""
+
+    def run(self, step: Callable[[Any], Any], data: Any) -> Any:
+        """Run ``step`` once on every replica, each with its part of ``data``."""
+
+    def local_sum(self, value: Any) -> tf.Tensor:
+        """Add a value of each replica up over the replicas of this task."""
+
+    def total(self, vector: tf.Tensor) -> tf.Tensor:
+        """Add a vector up over the tasks; each of them must call it at the same point."""
+
+    def agree(self, numbers: list[float]) -> list[float]:
+        """Add numbers up over the tasks, on the host; each must call it at the same point."""
+
+    def reset(self, metrics: list[keras.metrics.Metric]) -> None:
+        """Let metrics begin again, on every replica of this task."""

@@ -1,0 +1,134 @@
+"""What a run leaves behind: the journal, TensorBoard, the progress file, checkpoints."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import keras
+import numpy as np
+
+from dtrain.errors import CheckpointError
+from dtrain.run.checkpoint import Writer
+from dtrain.run.folder import RunDir, read_json, write_json
+from dtrain.run.journal import Journal
+from dtrain.task.tensorboard import Summaries
+
+#: The progress file is written at most this often, in seconds.
+PROGRESS_SECONDS = 0.25
+
+
+class Records:
+    """Fans out to everything that is written; the chief alone has one that writes.
+
+    Args:
+        rundir: where the progress file goes.
+        journal: gets every point and event.
+        summaries: TensorBoard.
+        writer: saves checkpoints.
+    """
+
+    #: Whether anything is kept: what is costly to bring together need not be, otherwise.
+    keeps = True
+
+    def __init__(self, rundir: RunDir, journal: Journal, summaries: Summaries, writer: Writer):
+        self._rundir = rundir
+        self._journal = journal
+        self._summaries = summaries
+        self._writer = writer
+        self._progress_at = 0.0
+        self.profile_steps = summaries.profile_steps
+
+    def event(self, kind: str, **fields: Any) -> None:
+        """Write an event to the journal."""
+        self._journal.write(kind, **fields)
+
+    def point(self, step: int, epoch: int, metrics: dict[str, float]) -> None:
+        """Write metrics; epochs count from 1."""
+        self.event("metrics", step=step, epoch=epoch, metrics=metrics)
+        self._summaries.scalars(step, metrics)
+
+    def progress(self, report: dict[str, Any], always: bool) -> None:
+        """Say where the run is, unless that was said just now."""
+        now = time.monotonic()
+        if always or now - self._progress_at >= PROGRESS_SECONDS:
+            self._progress_at = now
+            write_json(self._rundir.progress, {**report, "time": time.time()})
+
+    def profile(self, step: int) -> None:
+        """Start or stop the profiler's trace where ``step`` is its first or last."""
+        self._summaries.profile(step)
+
+    def epoch_ended(self, step: int, model: keras.Model) -> None:
+        """Write histograms where they were asked for, and flush."""
+        self._summaries.weights(step, model)
+        self._summaries.flush()
+
+    def save(self, step: int, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
+        """Begin to write a checkpoint (:meth:`dtrain.run.checkpoint.Writer.submit`)."""
+        tracked = read_json(self._rundir.tracking) or {}
+        self._writer.submit(step, arrays, {**meta, "mlflow_run_id": tracked.get("run_id")})
+
+    @property
+    def last_step(self) -> int | None:
+        """The step that a resumed run begins with, None where nothing is saved."""
+        return self._writer.last_step
+
+    def wait(self) -> None:
+        """Wait for the checkpoint that is being written."""
+        self._writer.wait()
+
+    def end(self, **fields: Any) -> None:
+        """Wait for the checkpoint that is being written, write the last event, close TensorBoard.
+
+        The process ends next, and with it whatever is half written.
+        """
+        try:
+            self._writer.wait()
+        except CheckpointError as error:  # the run has ended by another error, or by this one
+            print(error, file=sys.stderr)
+        try:
+            best = self._writer.best_step()
+            objective = None if best is None else self._writer.objectives[best]
+            self.event("end", best_step=best, best_objective=objective, **fields)
+        finally:
+            self._summaries.close(fields["status"])
+
+
+class Silence(Records):
+    """Of a task that is not the chief: keeps nothing.
+
+    Args:
+        profile_steps: as of the chief: these steps are boundaries for all.
+    """
+
+    keeps = False
+    last_step = None
+
+    def __init__(self, profile_steps: tuple[int, int] | None):
+        self.profile_steps = profile_steps
+
+    def event(self, kind: str, **fields: Any) -> None:
+        """Nothing."""
+
+    def point(self, step: int, epoch: int, metrics: dict[str, float]) -> None:
+        """Nothing."""
+
+    def progress(self, report: dict[str, Any], always: bool) -> None:
+        """Nothing."""
+
+    def profile(self, step: int) -> None:
+        """Nothing."""
+
+    def epoch_ended(self, step: int, model: keras.Model) -> None:
+        """Nothing."""
+
+    def save(self, step: int, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
+        """Nothing."""
+
+    def wait(self) -> None:
+        """Nothing."""
+
+    def end(self, **fields: Any) -> None:
+        """Nothing."""

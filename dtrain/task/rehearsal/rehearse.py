@@ -1,0 +1,338 @@
+"""A training step on a few examples, whole and in parts, before training; nothing of it stays.
+
+On several replicas each sees its part of the global batch. What a step keeps by hand is then the
+mean over the replicas: right for a running mean, and wrong for a count or a sum over the examples,
+such as those of a codebook. And what it draws has a row an example, or is one for the batch: of a
+draw of two numbers on a replica with two examples nobody can tell. So the model's own step is run
+once on ``2 n`` examples and once on each half of them, and both are looked at.
+
+All of it happens on copies of the variables, on the CPU, and with no optimizer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import random
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from dtrain.errors import UsageError, behind
+from dtrain.task import input_pipeline, keras_internals, optimizers
+from dtrain.task.replica import gradients, random_draws
+from dtrain.task.step_logs import unwrapped
+
+if TYPE_CHECKING:
+    from dtrain.task.input_pipeline import Inputs
+    from dtrain.task.protocol import Replicas
+
+#: Examples of each of the two parts, at most, and how many steps are tried one after the other:
+#: what the examples of one do not change, those of another may.
+ROWS, TRIES = 8, 3
+#: A value may differ from that of the whole batch by so much of its change: rounding, and the
+#: statistics of parts where layers normalize by them.
+TOLERANCE, NORMALIZED = 0.02, 0.25
+#: Pictures may differ by so much of their range, in the mean: by a shade where one is rounded.
+SHADE = 0.002
+
+
+@dataclasses.dataclass(frozen=True)
+class Rehearsed:
+    """What is known of a training step before it is traced for the replicas.
+
+    Attributes:
+        seed: of the experiment.
+        draws: see :func:`randomness.part`; None where that is not known.
+    """
+
+    seed: int = 0
+    draws: tuple[bool | None, ...] | None = None
+
+    @contextlib.contextmanager
+    def traced(self) -> Iterator[None]:
+        """Let Python's and NumPy's own random numbers be the same whenever a step is traced.
+
+        What a step draws by them is a constant of its graph, of which each replica has one:
+        ``AugMix`` chooses its operations so.
+        """
+        before = random.getstate(), np.random.get_state()
+        random.seed(self.seed)
+        np.random.seed(self.seed % 2**32)
+        try:
+            yield
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])
+
+
+def rehearse(model: keras.Model, strategy: Replicas, inputs: Inputs) -> Rehearsed:
+    """Run the model's training step on a few examples, where there is anything to be learnt of it.
+
+    Args:
+        model: built and compiled.
+        strategy: says how many replicas share a batch.
+        inputs: has examples to try it on.
+
+    Raises:
+        UsageError: the step keeps what would be wrong on the replicas, or draws what would.
+    """
+    found = Rehearsed(inputs.seed)
+    rows = min(ROWS, len(inputs.train) // 2)
+    if strategy.replicas == 1 or not rows or not _may_surprise(model):
+        return found
+    with tf.device("CPU:0"):
+        count = min(TRIES, len(inputs.train) // (2 * rows))
+        positions = tf.range(count * 2 * rows, dtype=tf.int64)
+        data = tuple(input_pipeline.take(inputs.train, positions))
+        try:
+            rehearsal = _Rehearsal(model, found, rows, data)
+            rehearsed = rehearsal.run()
+            if rehearsal.reduces and not strategy.in_turn:
+                raise UsageError(
+                    "model", type(model).__name__,
+                    "adds up over the replicas itself (all_reduce), and workers do not meet",
+                    "a strategy whose replicas meet in a step", "strategy=multiworker",
+                )  # fmt: skip
+            return rehearsed
+        except Exception as error:
+            if (refused := behind(error)) is not None:
+                raise refused from None
+            # It does not run on one device, on so few examples: training says why, or does.
+            return found
+
+
+def _may_surprise(model: keras.Model) -> bool:
+    """Whether a layer is not one of Keras' that are known to be right on several replicas."""
+    kinds = {type(layer).__module__ for layer in keras_internals.layers(model)}
+    return any(not kind.startswith("keras.") or ".layers.preprocessing." in kind for kind in kinds)
+
+
+class _Copies(keras.StatelessScope):
+    """Has a variable of TensorFlow's for each of Keras', as a step on one device would."""
+
+    def __init__(self, copies: dict[int, tf.Variable]):
+        super().__init__(collect_losses=True)
+        self.state_mapping.update(copies)
+        self._copies = copies
+
+    def add_update(self, update: Any) -> None:
+        """Assign to the copy."""
+        variable, value = update
+        if id(variable) in self._copies:
+            self._copies[id(variable)].assign(tf.cast(value, self._copies[id(variable)].dtype))
+        else:
+            super().add_update(update)
+
+
+class _Rehearsal:
+    """See :func:`rehearse`; ``data`` are ``2 * rows`` examples for each try."""
+
+    def __init__(
+        self, model: keras.Model, found: Rehearsed, rows: int, data: tuple[tf.Tensor, ...]
+    ):
+        self._model, self._found, self._rows, self._data = model, found, rows, data
+        metrics = [v for metric in model.metrics for v in metric.variables]
+        variables = {id(v): v for v in [*model.variables, *metrics]}
+        self._copies = {i: tf.Variable(_value(v.value)) for i, v in variables.items()}
+        watched = [*keras_internals.of_own_classes(model), *model.trainable_variables]
+        named = {id(v): (v.path, self._copies[id(v)]) for v in watched if id(v) in variables}
+        plain = keras_internals.plain_variables(model)
+        self._watched = [*named.values(), *plain]
+        self._state = [*self._copies.values(), *(variable for _, variable in plain)]
+        self._pictures: list[str] = []  # names of the layers that have changed them
+        #: Whether the step itself adds something up over the replicas.
+        self.reduces = False
+
+    def run(self) -> Rehearsed:
+        """Return what was found.
+
+        Raises:
+            UsageError: as :func:`rehearse`.
+        """
+        record, start = random_draws.Record(), self._values()
+        whole = self._function(random_draws.watched(record))
+        try:
+            given, _ = self._stepped(whole, 0, 2 * self._rows, [])
+            draws = self._draws(record, given)
+            parts = [self._function(random_draws.part(r, 2, self._rows, draws)) for r in range(2)]
+            self._put(start)
+            if self._watched or self._pictures:
+                for begin in range(0, len(self._data[0]), 2 * self._rows):
+                    self._try(begin, whole, parts)
+        finally:
+            self._put(start)
+        return dataclasses.replace(self._found, draws=draws)
+
+    def _try(self, begin: int, whole: Any, parts: list[Any]) -> None:
+        """Compare a step of the whole batch that begins at ``begin`` with those of its parts."""
+        start, rows = self._values(), self._rows
+        given, pictures = self._stepped(whole, begin, begin + 2 * rows, [])
+        left, expected = self._values(), self._seen()
+        found, changed = [], []
+        for r, part in enumerate(parts):
+            self._put(start)
+            at = begin + r * rows
+            changed.append(self._stepped(part, at, at + rows, given)[1])
+            found.append(self._seen())
+        self._put(start)
+        before = self._seen()
+        self._put(left)
+        for name, value, *each in zip(self._pictures, pictures, *changed, strict=True):
+            _check_pictures(name, value.numpy(), np.concatenate([part.numpy() for part in each]))
+        if not self.reduces:
+            self._check(before, expected, found)
+
+    def _values(self) -> list[tf.Tensor]:
+        return [_value(variable) for variable in self._state]
+
+    def _put(self, values: list[tf.Tensor]) -> None:
+        for variable, value in zip(self._state, values, strict=True):
+            variable.assign(value)
+
+    def _seen(self) -> list[np.ndarray]:
+        return [_value(variable).numpy() for _, variable in self._watched]
+
+    def _stepped(
+        self, function: Any, begin: int, end: int, given: list[Any]
+    ) -> tuple[list[Any], list[Any]]:
+        """Run a step on some examples; return its gradients, and pictures that it has changed."""
+        gradients, pictures = function([part[begin:end] for part in self._data], given)
+        return gradients, pictures
+
+    def _draws(
+        self, record: random_draws.Record, given: list[Any]
+    ) -> tuple[bool | None, ...] | None:
+        """Trace the step of a part, and say of each draw whether it has a row an example."""
+        half = random_draws.Record()
+        function = self._function(random_draws.watched(half))
+        function.get_concrete_function([part[: self._rows] for part in self._data], given)
+        return random_draws.per_example(record, half)
+
+    def _function(self, drawing: Any) -> Any:
+        """Return a function from examples, and gradients, to gradients and changed pictures.
+
+        Without gradients it returns its own. A part has those of the whole batch: they are what
+        the replicas' mean is.
+        """
+
+        @functools.partial(tf.function, autograph=False)
+        def step(data: Any, given: list[Any]) -> tuple[list[Any], list[Any]]:
+            own: list[Any] = []
+            changed: list[tuple[str, tf.Tensor]] = []
+            with (
+                self._found.traced(), drawing, _Copies(self._copies), self._changes(changed),
+                gradients.of_another_batch(list(given), own), self._without_optimizers(),
+            ):  # fmt: skip
+                self._model.train_step(unwrapped(tuple(data)))
+            here = tf.compat.v1.get_default_graph()
+            pictures = [(name, value) for name, value in changed if value.graph is here]
+            self._pictures = [name for name, _ in pictures]
+            return own, [value for _, value in pictures]
+
+        return step
+
+    @contextlib.contextmanager
+    def _changes(self, changed: list[tuple[str, tf.Tensor]]) -> Iterator[None]:
+        """Take note of the pictures that Keras' augmentation layers make of others."""
+        found = [
+            layer
+            for layer in keras_internals.layers(self._model)
+            if hasattr(layer, "transform_images") and ".preprocessing." in type(layer).__module__
+        ]
+
+        def noting(layer: keras.Layer, original: Any) -> Any:
+            @functools.wraps(original)
+            def transform(*args: Any, **kwargs: Any) -> Any:
+                value = original(*args, **kwargs)
+                changed.append((layer.name, value))
+                return value
+
+            return transform
+
+        for layer in found:
+            vars(layer)["transform_images"] = noting(layer, layer.transform_images)
+        try:
+            yield
+        finally:
+            for layer in found:
+                del vars(layer)["transform_images"]
+
+    @contextlib.contextmanager
+    def _without_optimizers(self) -> Iterator[None]:
+        """Let optimizers apply nothing, and note whether replicas would meet."""
+        found = list(optimizers.named(self._model).values())
+        context, original = tf.distribute.ReplicaContext, tf.distribute.ReplicaContext.all_reduce
+
+        def reduce(context: Any, *args: Any, **kwargs: Any) -> Any:
+            self.reduces = True
+            return original(context, *args, **kwargs)
+
+        for optimizer in found:
+            optimizer.apply = lambda *_, o=optimizer, **__: o.iterations
+        context.all_reduce = reduce
+        try:
+            yield
+        finally:
+            context.all_reduce = original
+            for optimizer in found:
+                del optimizer.apply
+
+    def _check(
+        self, before: list[np.ndarray], whole: list[np.ndarray], parts: list[list[np.ndarray]]
+    ) -> None:
+        """Refuse a variable that replicas would leave at another value than the whole batch does.
+
+        Raises:
+            UsageError: naming it.
+        """
+        tolerance = NORMALIZED if _normalizes(self._model) else TOLERANCE
+        for (name, _), start, value, *each in zip(
+            self._watched, before, whole, *parts, strict=True
+        ):
+            if value.dtype.kind == "f" and np.isfinite(value).all():
+                mean = np.mean([part.astype(np.float64) for part in each], axis=0)
+                far, change = np.linalg.norm(mean - value), np.linalg.norm(value - start)
+                right = far <= tolerance * change + 1e-5 * np.linalg.norm(value) + 1e-7
+            else:  # each replica has its own
+                right = all(np.array_equal(part, value, equal_nan=True) for part in each)
+            if not right:
+                raise UsageError(
+                    "model", name,
+                    "the training step assigns it what several replicas would have otherwise: each "
+                    "computes it of its part of the batch, and the mean over them is kept",
+                    "a mean over the examples, a value made of all_reduce sums of "
+                    "tf.distribute.get_replica_context(), or one replica",
+                    "strategy=one_device",
+                )  # fmt: skip
+
+
+def _check_pictures(name: str, whole: np.ndarray, parts: np.ndarray) -> None:
+    """Refuse a layer that changes a picture by the others of its batch.
+
+    Raises:
+        UsageError: naming it.
+    """
+    if whole.shape != parts.shape or whole.ndim == 0:
+        return
+    span = float(whole.max() - whole.min())
+    if not np.abs(whole.astype(np.float64) - parts).mean() <= SHADE * span:
+        raise UsageError(
+            "model", name,
+            "changes each picture by all those of its batch, and each replica has its part of "
+            "them alone; keras.layers.Equalization does, and RandAugment and AugMix call it",
+            "a model without it, or one replica", "strategy=one_device",
+        )  # fmt: skip
+
+
+def _value(variable: Any) -> tf.Tensor:
+    return tf.identity(tf.convert_to_tensor(variable))
+
+
+def _normalizes(model: keras.Model) -> bool:
+    kinds = keras.layers.BatchNormalization
+    return any(isinstance(layer, kinds) for layer in keras_internals.layers(model))

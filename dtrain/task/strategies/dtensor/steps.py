@@ -1,0 +1,179 @@
+"""Steps on a mesh: the whole batch and the whole model in one graph, which DTensor divides."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from dtrain.errors import UsageError
+from dtrain.task import input_pipeline
+from dtrain.task.input_pipeline import Inputs
+from dtrain.task.metric_replay import Replay
+from dtrain.task.metric_sums import Sums
+from dtrain.task.rehearsal.rehearse import Rehearsed
+from dtrain.task.step_logs import evaluates, unwrapped
+from dtrain.task.strategies.dtensor.substitutes import substituted
+from dtrain.task.strategies.steps import Steps
+
+if TYPE_CHECKING:
+    from dtrain.task.strategies import Mesh
+
+#: The loss on the mesh and on the host may differ by so much of it: mixed precision rounds.
+TOLERANCE = 0.02
+
+
+class MeshSteps(Steps):
+    """Training and evaluation of one model on a mesh.
+
+    A call into TensorFlow has one step: DTensor crashes while it lays a loop out that trains.
+
+    Args:
+        model: compiled and built, its variables on the mesh.
+        strategy: the mesh.
+        inputs: what to read.
+        replay: the metrics whose states do not add up, if there are any.
+
+    Raises:
+        UsageError: DTensor cannot compute this model, or gets another loss than the host; or what
+            one of those metrics is given cannot be recorded.
+    """
+
+    def __init__(
+        self, model: keras.Model, strategy: Mesh, inputs: Inputs, replay: Replay | None = None
+    ):
+        def whole(make: Any) -> Any:
+            return iter(make(inputs, replicas=1, first_replica=0, local_replicas=1))
+
+        held = None if inputs.validation is None else whole(input_pipeline.evaluation)
+        training, rehearsed = whole(input_pipeline.training), Rehearsed(inputs.seed)
+        super().__init__(
+            model, strategy, inputs, training, held, replay=replay, rehearsed=rehearsed
+        )
+        self._mesh = strategy
+        self.learn()
+        if evaluates(model):
+            self._check(next(whole(input_pipeline.training)))
+
+    def train(self, steps: int, ahead: int = 0) -> Sums:
+        """Run ``steps`` training steps, one a call; DTensor works on while the next is prepared."""
+        rows = [self._run(next(self._train_iterator), training=True) for _ in range(steps)]
+        return self._sums(_numbers(rows), steps * self._global_batch, training=True)
+
+    @property
+    def evaluation_examples(self) -> int:
+        """How many examples one evaluation step takes: a batch."""
+        return self._evaluation_batch
+
+    def evaluate(self, steps: int, rest: int) -> Sums:
+        """Run ``steps`` full evaluation steps, and one more of ``rest`` examples if any.
+
+        What does not divide by the mesh, such as the rest, is computed by every row of it.
+        """
+        sums, even = Sums(), self._evaluation_batch % self._mesh.replicas == 0
+        if steps:
+            batches = (next(self._evaluation_iterator)[0] for _ in range(steps))
+            rows = [self._run(batch, divided=even) for batch in batches]
+            examples = steps * self._evaluation_batch
+            sums.append(self._sums(_numbers(rows), examples, training=False))
+        if rest:
+            batch, _ = next(self._evaluation_iterator)
+            row = self._run(tuple(part[:rest] for part in batch), divided=False)
+            sums.append(self._sums(_numbers([row]), rest, training=False))
+        return sums
+
+    def _run(
+        self, batch: Any, training: bool = False, divided: bool = True, recorded: bool = True
+    ) -> tf.Tensor:
+        """Begin one step on ``batch``, on the host; return the row that it will have."""
+        data = tf.nest.map_structure(lambda part: self._mesh.pack(part, divided), batch)
+        return self._translated(lambda: self._step(data, training, recorded))
+
+    @tf.function(autograph=False)
+    def _step(self, data: Any, training: bool, recorded: bool) -> tf.Tensor:
+        step = self._model.train_step if training else self._model.test_step
+        rows = tf.nest.flatten(data)[0].shape[0]
+        with self._rehearsed.traced(), substituted(self._mesh.mesh):
+            if recorded:
+                returned, given = self._recorded(step, data, rows, training)
+            else:
+                returned, given = step(unwrapped(data)), []
+        # The values that a step returns are means over the whole batch.
+        row = self._row(self._logs(returned), rows, training)
+        return tf.concat([row, *given], 0) if given else row
+
+    def _whole(self, tensor: tf.Tensor) -> tf.Tensor:
+        return self._mesh.gathered(tensor)
+
+    @property
+    def _update_parts(self) -> int:
+        return 1  # DTensor divides it
+
+    def _traced(self, data: Any, training: bool) -> None:
+        step = self._model.train_step if training else self._model.test_step
+        with self._rehearsed.traced(), substituted(self._mesh.mesh):
+            self._recorded(step, data, tf.nest.flatten(data)[0].shape[0], training)
+
+    def _check(self, batch: Any) -> None:
+        """Refuse a model of which DTensor gets an operation wrong, as it does without a word.
+
+        (A slice of an axis before the one that is split gives other elements.) The loss of one
+        batch is computed on the mesh and, from the whole variables, on the host.
+        """
+        with tf.device("CPU:0"):
+            variables = [*self._model.variables, *self._variables]
+            values = [(v, tf.constant(v.numpy(), v.value.dtype)) for v in variables]
+
+        def on_the_host() -> Any:
+            with (
+                tf.device("CPU:0"),
+                keras.StatelessScope(state_mapping=values, collect_losses=True),
+            ):
+                return (self._model.test_step(unwrapped(batch)) or {}).get("loss")
+
+        try:
+            # A batch of training, which may be larger than one of a validation.
+            row = _numbers([self._run(batch, recorded=False)])
+            sums = self._sums(row, self._global_batch, training=False)
+        except tf.errors.OpError as error:
+            on_the_host()  # raises what is wrong with the model itself
+            reason = str(error).split("\n")[0]
+            raise self._refused(f"DTensor cannot compute this model ({reason})") from None
+        for variable, value in values:  # seeds, which the run does not go on from
+            if not variable.trainable and variable.dtype in ("int64", "uint32", "int32"):
+                variable.assign(value)
+        found, expected = self.results(sums).get("loss"), on_the_host()
+        if found is None or expected is None or not math.isfinite(float(expected)):
+            return
+        if not math.isclose(found, float(expected), rel_tol=TOLERANCE, abs_tol=1e-6):
+            raise self._refused(
+                f"DTensor computes an operation of this model wrongly (a loss of {found:.6g} where "
+                f"one device has {float(expected):.6g})"
+            )
+
+    def _translated(self, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except tf.errors.OpError as error:
+            if "dtensor" not in str(error).lower():
+                raise
+            found = re.search(r"'tf\.(\w+)' op does not implement layout", str(error))
+            reason = found.group(1) if found else str(error).split("error: ")[-1].split("\n")[0]
+            raise self._refused(f"DTensor cannot lay this model out ({reason})") from None
+
+    def _refused(self, problem: str) -> UsageError:
+        return UsageError(
+            "strategy.mesh", self._mesh.sizes, problem,
+            "other strategy.rules, a model without that operation, or another strategy",
+            "strategy=mirrored",
+        )  # fmt: skip
+
+
+def _numbers(rows: list[tf.Tensor]) -> np.ndarray:
+    """Wait for the rows of some steps, float64 ``[k, m]``."""
+    return np.stack([row.numpy() for row in rows])

@@ -1,0 +1,1 @@
+"""Layers of one model on several devices."""

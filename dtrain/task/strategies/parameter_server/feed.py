@@ -1,0 +1,79 @@
+"""How the examples of a step come to the worker that runs it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+from dtrain.data.sources import Source
+from dtrain.task import input_pipeline
+from dtrain.task.input_pipeline import Inputs
+from dtrain.task.tensors import fresh
+
+if TYPE_CHECKING:
+    from dtrain.task.strategies.parameter_server.protocol import Coordinator
+
+
+class Feed:
+    """Brings a step's examples to the worker that runs it.
+
+    What a source of tensors holds is sent to each worker once and read there. A source in plain
+    Python is read by the chief, and its examples travel with the step.
+
+    Args:
+        strategy: has the coordinator.
+        source: what is read.
+        inputs: says which examples.
+        parts: how many equal parts a global batch has.
+        training: whether this is for training or for evaluation.
+    """
+
+    def __init__(
+        self, strategy: Coordinator, source: Source, inputs: Inputs, parts: int, training: bool
+    ):
+        self._source = source
+        self._inputs = inputs
+        self._parts = parts
+        self._part: Any = (
+            input_pipeline.training_part if training else input_pipeline.evaluation_part
+        )
+        self._local: Iterator[Any] | None = None
+        self._remote: Any = None
+        if not getattr(source, "in_graph", False):
+            make = input_pipeline.training if training else input_pipeline.evaluation
+            dataset = make(inputs, replicas=parts, first_replica=0, local_replicas=parts)
+            self._local = iter(dataset)
+        elif hasattr(source, "tensors"):
+            tensors = tuple(source.tensors())
+            self._remote = iter(
+                strategy.coordinator.create_per_worker_dataset(
+                    lambda: tf.data.Dataset.from_tensors(tensors).repeat()
+                )
+            )
+
+    def arguments(self, step: int) -> list[tuple[Any, ...]]:
+        """Return what :meth:`load` needs on a worker, for each part of ``step``; ascending.
+
+        The second of the arguments is the number of the part.
+        """
+        parts = [tf.constant(part, tf.int64) for part in range(self._parts)]
+        if self._local is not None:
+            return [(next(self._local), part) for part in parts]
+        number = fresh(np.int64(step))
+        if self._remote is None:
+            return [(number, part) for part in parts]
+        return [(number, part, self._remote) for part in parts]
+
+    def load(self, *arguments: Any) -> Any:
+        """Return the examples; traced, and run on a worker."""
+        if self._local is not None:
+            return arguments[0]
+        source: Any = self._source
+        if self._remote is not None:
+            source = copy.copy(source)
+            source.bind(next(arguments[2]))
+        return self._part(self._inputs, source, *arguments[:2], self._parts)

@@ -1,0 +1,337 @@
+"""What asynchronous and synchronous updates have in common: steps, evaluation, accounts."""
+
+from __future__ import annotations
+
+import collections
+import queue
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from dtrain.errors import UsageError
+from dtrain.task import input_pipeline
+from dtrain.task.input_pipeline import Inputs
+from dtrain.task.metric_replay import Replay
+from dtrain.task.metric_sums import Sums
+from dtrain.task.rehearsal.rehearse import rehearse
+from dtrain.task.replica import evaluation_seeds, gradients
+from dtrain.task.strategies.parameter_server.feed import Feed
+from dtrain.task.strategies.steps import Steps
+from dtrain.task.tensors import fresh
+
+if TYPE_CHECKING:
+    from dtrain.task.strategies.parameter_server.protocol import Coordinator
+
+#: Between two looks at a step whose worker has died.
+RETRY_SECONDS = 0.1
+
+_EVALUATION = "evaluation"  # marks the keys of its steps; those of training begin with a number
+
+worker_index = tf.distribute.coordinator.experimental_get_current_worker_index
+
+
+class CoordinatedSteps(Steps):
+    """What asynchronous and synchronous updates have in common: steps, evaluation, accounts.
+
+    Args:
+        model: built in the strategy's scope.
+        strategy: has the coordinator.
+        inputs: the data.
+        replay: the metrics whose states do not add up, if there are any.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        strategy: Coordinator,
+        inputs: Inputs,
+        replay: Replay | None = None,
+    ):
+        rehearsed = rehearse(model, strategy, inputs)
+        super().__init__(model, strategy, inputs, None, None, replay=replay, rehearsed=rehearsed)
+        self._engine = strategy.engine
+        self._coordinator = strategy.coordinator
+        self._workers = strategy.workers
+        self._step = inputs.start_step
+        self._feed = Feed(strategy, inputs.train, inputs, strategy.replicas, training=True)
+        self._evaluation_feed = None
+        self._evaluation_steps = inputs.evaluation_steps
+        if inputs.validation is not None:
+            self._evaluation_feed = Feed(strategy, inputs.validation, inputs, 1, training=False)
+        self._evaluation_step = 0
+        self._validation, self._counted_draws = inputs.validation, False
+        # One thread for each step in flight waits for its result: TensorFlow has no "any of".
+        self._waiting = ThreadPoolExecutor(2 * self._workers, "result")
+        self._results_queue: queue.SimpleQueue[tuple[tuple[Any, ...], Any]] = queue.SimpleQueue()
+        self._worker_steps: collections.Counter[int] = collections.Counter()
+
+    #: What :meth:`interval` tells is of whole calls, and a call has no cost that a long one saves.
+    spans_points = False
+
+    def _begin(self, key: tuple[Any, ...], function: Any, arguments: tuple[Any, ...]) -> None:
+        """Hand a step out; its result comes by :meth:`_next`, under ``key``."""
+        remote = self._coordinator.schedule(function, args=arguments)
+
+        self._waiting.submit(lambda: self._results_queue.put((key, self._await(remote))))
+
+    def _await(self, remote: Any) -> Any:
+        """Return a step's result, or the error that ended it for good."""
+        while True:
+            try:
+                return remote.fetch()
+            except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError):
+                # Its worker has died between the step and this look at its result; the coordinator
+                # has the step run again elsewhere, unless it has given up, and then it says so.
+                try:
+                    self._coordinator.done()
+                except Exception as error:
+                    return error
+                time.sleep(RETRY_SECONDS)
+            except Exception as error:  # of the step itself, to be raised where it is awaited
+                return error
+
+    def _next(self) -> tuple[tuple[Any, ...], Any]:
+        key, value = self._results_queue.get()
+        if isinstance(value, Exception):
+            raise value
+        return key, value
+
+    def _pure(
+        self, data: Any, training: bool, replicas: int = 1, batch: Any = 0
+    ) -> tuple[list[Any], list[Any], tf.Tensor]:
+        """Run Keras' step without side effects.
+
+        Args:
+            data: a batch, or the part of a replica.
+            training: which step.
+            replicas: how many share the global batch; the mean of their gradients is applied.
+            batch: of an evaluation: which of it this is.
+
+        Returns:
+            The gradient of each trainable variable (or None), the new value of each other
+            variable (or None), and the metric states, returned values and what was recorded as
+            float64 ``[m]``.
+        """
+        model, caught = self._model, []
+        share = tf.shape(tf.nest.flatten(data)[0])[0]
+        zeros = [(v, tf.zeros(v.shape, v.dtype)) for v in self._variables]
+        optimizer = model.optimizer
+
+        def catch(grads: Any, trainable_variables: Any = None) -> Any:
+            caught.append((list(grads), list(trainable_variables or model.trainable_variables)))
+            scope.old = set(weights)
+            return optimizer.iterations
+
+        # Regularizers ask the scope for weights. It must return the variables themselves, for the
+        # gradient tape knows no others; its constructor would read them.
+        weights = {id(v): v.value for v in model.trainable_variables}
+        scope = _Scope(zeros, collect_losses=True)
+        scope.state_mapping.update(weights)
+
+        def moved() -> list[keras.Variable]:
+            return [
+                v
+                for v in model.trainable_variables
+                if scope.state_mapping.get(id(v)) is not weights[id(v)]
+            ]
+
+        with scope:
+            if training:
+                optimizer.apply = catch
+                rows = self._global_batch // replicas
+                try:
+                    with gradients.apart(replicas, rows, self._summed) as given:
+                        returned, recorded = self._recorded(model.train_step, data, share, True)
+                except AttributeError:  # of the tape: what was assigned is no variable here
+                    _check_pure(moved(), scope)
+                    raise
+                finally:
+                    del optimizer.apply
+                _check_pure(moved(), scope)
+            else:
+                with evaluation_seeds.evaluating(batch, self._draws):
+                    returned, recorded = self._recorded(model.test_step, data, share, False)
+            logs = self._logs(returned)
+        self._names[training] = list(logs)
+        pairs = zip(self._variables, self._sizes, strict=True)
+        states = [scope.get_current_value(v) for v, size in pairs if size]
+        numbers = [tf.reshape(tf.cast(s, tf.float64), [-1]) for s in (*states, *logs.values())]
+        vector = tf.concat([*numbers, tf.zeros([0], tf.float64), *recorded], 0)
+        if not training:
+            return [], [], vector
+        if len(caught) != 1:
+            raise UsageError(
+                "strategy", "ps", f"the model's train_step applies gradients {len(caught)} times",
+                "a train_step that calls self.optimizer.apply or apply_gradients once",
+                "strategy=mirrored",
+            )  # fmt: skip
+        if replicas > 1:
+            _check_whole(caught[0][0], given)
+        found = {id(variable): gradient for gradient, variable in zip(*caught[0], strict=True)}
+        others = [scope.get_current_value(v) for v in model.non_trainable_variables]
+        return [found.get(id(v)) for v in model.trainable_variables], others, vector
+
+    def _update(self, gradients: list[Any]) -> None:
+        """Let the optimizer update the weights that have a gradient."""
+        pairs = zip(gradients, self._model.trainable_variables, strict=True)
+        found = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
+        self._model.optimizer.apply_gradients(found)
+
+    def _traced(self, data: Any, training: bool) -> None:
+        self._pure(data, training, self._update_parts)
+
+    def _account(
+        self, vectors: list[np.ndarray], rows: int, training: bool, steps: int = 0
+    ) -> Sums:
+        """Turn what the parts of a step returned into sums.
+
+        Args:
+            vectors: of :meth:`_pure`, in the order of the parts.
+            rows: examples of each.
+            training, steps: which step, and how many these are together.
+        """
+        names = self._names[training]
+        end = self._width + len(names)
+        weights = np.ones(end)
+        weights[self._width :] = [rows * self._parts(name, training) for name in names]
+        row = np.zeros(end)
+        for vector in vectors:
+            row = row + vector[:end] * weights
+        whole = np.concatenate([row, *(vector[end:] for vector in vectors)])
+        sums = self._sums(whole[None], rows * len(vectors), training)
+        sums.steps = steps
+        return sums
+
+    @property
+    def evaluation_examples(self) -> int:
+        """How many examples one evaluation step takes: a batch."""
+        return self._evaluation_batch
+
+    def evaluate(self, steps: int, rest: int) -> Sums:
+        """Run full evaluation steps, and one of ``rest`` examples if any, over all workers."""
+        assert self._evaluation_feed is not None
+        sums, begun, ended, total = Sums(), 0, 0, steps + bool(rest)
+        arrived: dict[int, Sums] = {}
+        self._count_draws()
+        while ended < total:
+            while begun < total and begun - ended < 2 * self._workers:
+                whole = begun < steps
+                [arguments] = self._evaluation_feed.arguments(self._evaluation_step)
+                function = self._evaluate_whole if whole else self._evaluate_rest
+                rows = self._evaluation_batch if whole else rest
+                batch = fresh(np.int64(begun))
+                self._begin((_EVALUATION, begun, rows), function, (batch, *arguments))
+                self._evaluation_step = (self._evaluation_step + 1) % self._evaluation_steps
+                begun += 1
+            key, vector = self._next()
+            if key[0] is not _EVALUATION:
+                self._came_late()
+                continue
+            arrived[key[1]] = self._account([np.asarray(vector)], key[2], training=False)
+            while ended in arrived:  # in the order of the batches, whichever came first
+                sums.append(arrived.pop(ended))
+                ended += 1
+        self._draws.advance(total)
+        return sums
+
+    def _count_draws(self) -> None:
+        """Learn how often a ``test_step`` draws: steps run side by side, each with its seeds."""
+        if self._counted_draws:
+            return
+        self._counted_draws = True
+        assert self._validation is not None
+        with tf.device("CPU:0"):
+            parts = input_pipeline.take(self._validation, tf.zeros([1], tf.int64))
+        specs = tuple(tf.TensorSpec([None, *part.shape[1:]], part.dtype) for part in parts)
+        step = tf.function(lambda data: self._pure(data, training=False)[-1], autograph=False)
+        step.get_concrete_function(specs)
+
+    def _came_late(self) -> None:
+        """Take note of a training step that ended during an evaluation."""
+        raise AssertionError("every step has ended before an evaluation begins")
+
+    @tf.function(autograph=False)
+    def _evaluate_whole(self, batch: tf.Tensor, *arguments: Any) -> tf.Tensor:
+        assert self._evaluation_feed is not None
+        data, _ = self._evaluation_feed.load(*arguments)
+        return self._engine.run(lambda: self._pure(data, training=False, batch=batch)[-1])
+
+    @tf.function(autograph=False)
+    def _evaluate_rest(self, batch: tf.Tensor, *arguments: Any) -> tf.Tensor:
+        assert self._evaluation_feed is not None
+        data, count = self._evaluation_feed.load(*arguments)
+        real = tuple(part[:count] for part in data)
+        return self._engine.run(lambda: self._pure(real, training=False, batch=batch)[-1])
+
+    def summary(self) -> dict[str, Any]:
+        """Return how many steps, or parts of steps, each worker has done."""
+        return {"worker_steps": {f"worker-{w}": n for w, n in sorted(self._worker_steps.items())}}
+
+    def restore(self, summary: dict[str, Any]) -> None:
+        """Go on counting from a summary."""
+        for name, steps in summary.get("worker_steps", {}).items():
+            self._worker_steps[int(name.removeprefix("worker-"))] = steps
+
+
+class _Scope(keras.StatelessScope):
+    """Values of variables; it takes note of weights that are read once they are old."""
+
+    def __init__(self, *arguments: Any, **named: Any):
+        super().__init__(*arguments, **named)
+        #: Weights that were given to the optimizer: they change when the step is over.
+        self.old: set[int] = set()
+        self.read: list[keras.Variable] = []
+
+    def get_current_value(self, variable: keras.Variable) -> Any:
+        """Return a value, as the scope has it."""
+        if id(variable) in self.old:
+            self.read.append(variable)
+        return super().get_current_value(variable)
+
+
+def _check_pure(moved: list[keras.Variable], scope: _Scope) -> None:
+    """Refuse a ``train_step`` that does what a worker cannot: the servers have the weights.
+
+    Args:
+        moved: the weights that it has assigned itself.
+        scope: says which it has read after they were given to the optimizer.
+
+    Raises:
+        UsageError: there is one.
+    """
+    if moved:
+        raise _refused(f"assigns weights itself ({moved[0].path})")
+    if scope.read:
+        raise _refused(
+            f"reads weights after it has applied their gradients ({scope.read[0].path}), which are "
+            "then what they were before"
+        )
+
+
+def _check_whole(applied: list[Any], given: list[Any]) -> None:
+    """Refuse a ``train_step`` that needs the gradient of the whole batch, which a worker has not.
+
+    Args:
+        applied: the gradients that it gives to the optimizer.
+        given: those that tapes gave to it.
+
+    Raises:
+        UsageError: it does more than to hand one over as the other.
+    """
+    if any(g is not None and all(g is not each for each in given) for g in applied):
+        raise _refused(
+            "changes gradients between the tape and the optimizer, and a worker has those of its "
+            "part of the batch"
+        )
+
+
+def _refused(does: str) -> UsageError:
+    return UsageError(
+        "strategy", "ps", f"the model's step {does}",
+        "a train_step that applies what the tape gives, as Keras' own does (global_clipnorm of the "
+        "optimizer clips), or a strategy whose replicas meet in a step", "strategy=multiworker",
+    )  # fmt: skip

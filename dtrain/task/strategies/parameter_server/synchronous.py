@@ -1,0 +1,174 @@
+"""One update a global batch: the average of what the workers computed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from dtrain.task.input_pipeline import Inputs
+from dtrain.task.metric_replay import Replay
+from dtrain.task.metric_sums import Sums
+from dtrain.task.replica import random_draws
+from dtrain.task.strategies.parameter_server.steps import CoordinatedSteps, worker_index
+
+if TYPE_CHECKING:
+    from dtrain.task.strategies.parameter_server.protocol import Coordinator
+
+
+class SynchronousSteps(CoordinatedSteps):
+    """One averaged update a global batch, of which each worker computes a part.
+
+    With backup workers the update is made of the first gradients to come, and those of the
+    slowest are dropped (Chen et al. 2016, Revisiting Distributed Synchronous SGD): a worker that
+    is late is given nothing new before it is done. The examples of what is dropped are not
+    trained on, nor counted.
+
+    Args:
+        model, strategy, inputs: as of :class:`CoordinatedSteps`.
+        backup_workers: how many gradients a step does without.
+        replay: as of :class:`CoordinatedSteps`.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        strategy: Coordinator,
+        inputs: Inputs,
+        backup_workers: int,
+        replay: Replay | None = None,
+    ):
+        super().__init__(model, strategy, inputs, replay)
+        self._needed = self._workers - backup_workers
+        self._rows = self._global_batch // self._workers
+        self._late = 0  # parts of earlier steps that are still being computed
+        self._dropped = 0
+        self._told = 0  # of them, in points of the journal
+
+    def train(self, steps: int, ahead: int = 0) -> Sums:
+        """Run ``steps`` updates, one after the other."""
+        sums = Sums()
+        for _ in range(steps):
+            sums.append(self._train_one())
+        return sums
+
+    def _train_one(self) -> Sums:
+        step, parts = self._step, self._feed.arguments(self._step)
+        while self._workers - self._late < self._needed:
+            self._next()
+            self._came_late()
+        free = self._workers - self._late
+        for turn in range(free):  # in turn, so that no part of the batches is always left out
+            part = (step + turn) % self._workers
+            self._begin((step, part), self._compute, parts[part])
+        arrived: dict[int, Any] = {}
+        while len(arrived) < self._needed:
+            (of_step, part), value = self._next()
+            if of_step == step:
+                arrived[part] = value
+            else:
+                self._came_late()
+        self._late += free - len(arrived)
+        self._dropped += self._workers - self._needed
+        # Summed in the order of the parts: the result must not depend on who came first.
+        values = [arrived[part] for part in sorted(arrived)]
+        self._apply(tf.stack([v[0] for v in values]), values[0][1])
+        vectors = [np.asarray(vector) for _, _, vector in values]
+        for vector in vectors:
+            self._worker_steps[int(vector[-1])] += 1
+        self._step += 1
+        return self._account([v[:-1] for v in vectors], self._rows, training=True, steps=1)
+
+    def _came_late(self) -> None:
+        self._late -= 1
+
+    @tf.function(autograph=False)
+    def _compute(self, *arguments: Any) -> Any:
+        """Return gradients and new floating values as one vector, whole numbers, accounts."""
+        data = self._feed.load(*arguments)
+
+        def replica() -> Any:
+            draws = self._rehearsed.draws
+            part = random_draws.part(arguments[1], self._workers, self._rows, draws)
+            with self._rehearsed.traced(), part:
+                gradients, others, vector = self._pure(data, True, self._workers)
+            self._split = _Split(self._model, gradients, others)
+            account = tf.cast(worker_index(), tf.float64)[None]
+            floats, whole = self._split.join(gradients, others)
+            return floats, whole, tf.concat([vector, account], 0)
+
+        return self._engine.run(replica)
+
+    @tf.function(autograph=False)
+    def _apply(self, floats: tf.Tensor, whole: tf.Tensor) -> None:
+        model = self._model
+        gradients, others = self._split.part(tf.reduce_mean(floats, axis=0), whole)
+        with self._engine.scope():
+            # The optimizer is only ever called inside a replica.
+            with tf.distribute.ReplicaContext(self._engine, 0):
+                self._update(gradients)
+            for variable, value in zip(model.non_trainable_variables, others, strict=True):
+                if value is not None:
+                    variable.assign(value)
+
+    def interval(self) -> dict[str, float]:
+        """Return how many gradients were dropped since the last such call, if any may be."""
+        if self._needed == self._workers:
+            return {}
+        dropped, self._told = self._dropped - self._told, self._dropped
+        return {"dropped_gradients": float(dropped)}
+
+    def summary(self) -> dict[str, Any]:
+        """Return how many parts each worker has done, and how many gradients were dropped."""
+        return {**super().summary(), "dropped_gradients": self._dropped}
+
+    def restore(self, summary: dict[str, Any]) -> None:
+        """Go on counting from a summary."""
+        super().restore(summary)
+        self._dropped = self._told = summary.get("dropped_gradients", 0)
+
+
+class _Split:
+    """Packs gradients and the values of layers into two vectors, and unpacks them.
+
+    Args:
+        model: whose variables they are of.
+        gradients: of each trainable variable, or None.
+        others: of each other variable, or None.
+    """
+
+    def __init__(self, model: keras.Model, gradients: list[Any], others: list[Any]):
+        pairs = [*zip(model.trainable_variables, gradients, strict=True),
+                 *zip(model.non_trainable_variables, others, strict=True)]  # fmt: skip
+        self._trainable = len(gradients)
+        self._present = [value is not None for _, value in pairs]
+        self._variables = [variable for variable, _ in pairs]
+
+    def join(self, gradients: list[Any], others: list[Any]) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return float32 ``[f]`` and int64 ``[w]``."""
+        floats, whole = [tf.zeros([0])], [tf.zeros([0], tf.int64)]
+        for value in (*gradients, *others):
+            if value is None:
+                continue
+            value = tf.convert_to_tensor(value)
+            kind = floats if value.dtype.is_floating else whole
+            kind.append(tf.reshape(tf.cast(value, kind[0].dtype), [-1]))
+        return tf.concat(floats, 0), tf.concat(whole, 0)
+
+    def part(self, floats: tf.Tensor, whole: tf.Tensor) -> tuple[list[Any], list[Any]]:
+        """Return gradients and others again."""
+        values: list[Any] = []
+        for variable, present in zip(self._variables, self._present, strict=True):
+            if not present:
+                values.append(None)
+                continue
+            size = int(np.prod(variable.shape))
+            if tf.as_dtype(variable.dtype).is_floating:
+                vector, floats = floats[:size], floats[size:]
+            else:
+                vector, whole = whole[:size], whole[size:]
+            with tf.device(variable.value.device):  # on its server, where it will be needed
+                values.append(tf.cast(tf.reshape(vector, variable.shape), variable.dtype))
+        return values[: self._trainable], values[self._trainable :]

@@ -1,0 +1,444 @@
+"""The compiled functions: many training or evaluation steps in one call into TensorFlow."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from dtrain.task import keras_internals
+from dtrain.task.input_pipeline import Inputs
+from dtrain.task.metric_replay import Replay
+from dtrain.task.metric_sums import Sums
+from dtrain.task.rehearsal.rehearse import Rehearsed
+from dtrain.task.replica import evaluation_seeds, gradients, random_draws
+from dtrain.task.step_logs import Returned, add_up_losses, has_own_steps, is_loss, named, unwrapped
+from dtrain.task.tensors import fresh
+
+if TYPE_CHECKING:
+    from dtrain.task.protocol import Replicas
+
+
+#: What a call returns, and the tasks of a cluster reduce in one go, is not larger than about this.
+ROWS_BYTES = 2**20
+
+
+class Steps:
+    """Training and evaluation of one model under one strategy.
+
+    Args:
+        model: compiled and built in the strategy's scope.
+        strategy: runs the steps.
+        inputs: says how many examples a batch has.
+        train_iterator: of :meth:`Strategy.iterate`; gives batches.
+        evaluation_iterator: likewise; gives (batch, count), or None.
+        jit_compile: compile each step by XLA.
+        replay: the metrics whose states do not add up, if there are any.
+        rehearsed: what is known of the training step.
+
+    Raises:
+        UsageError: what one of those metrics is given cannot be recorded.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        strategy: Replicas,
+        inputs: Inputs,
+        train_iterator: Any,
+        evaluation_iterator: Any | None,
+        jit_compile: bool = False,
+        replay: Replay | None = None,
+        rehearsed: Rehearsed | None = None,
+    ):
+        if strategy.replicas > 1:
+            gradients.install()  # ORDER: before anything is traced, an evaluation too
+            keras_internals.keep_losses_apart(model)
+        self._model = model
+        self._strategy = strategy
+        self._rehearsed = rehearsed or Rehearsed()
+        self._global_batch = inputs.global_batch
+        self._evaluation_batch = inputs.evaluation_batch
+        self._evaluates = inputs.validation is not None
+        self._train_iterator = train_iterator
+        self._evaluation_iterator: Any = evaluation_iterator
+        self._variables: list[keras.Variable] = [v for m in model.metrics for v in m.variables]
+        # Names of what a step returns beside metrics, by training or not; known once traced.
+        self._names: dict[bool, list[str]] = {True: [], False: []}
+        self._replay = replay
+        replayed = set() if replay is None else set(replay.positions)
+        self._sizes = [
+            0 if position in replayed else math.prod(variable.shape)
+            for position, variable in enumerate(self._variables)
+        ]
+        self._width = sum(self._sizes)
+        self._own = has_own_steps(model)
+        self._evaluate: Any = None
+        self._returned = Returned(model.metrics if self._own else [])
+        self._draws = evaluation_seeds.Draws()
+        self._summed = strategy.batches > 1 and strategy.gradient_reduction == "sum"
+        if self._summed:
+            add_up_losses(model.metrics, gradients.parts)
+        self._train_step = (
+            tf.function(self._train_part, autograph=False, jit_compile=True)
+            if jit_compile
+            else self._train_part
+        )
+
+    def learn(self) -> None:
+        """Learn what the metrics whose states do not add up are given, where there are any.
+
+        Raises:
+            UsageError: it cannot be recorded.
+        """
+        replay, parts = self._replay, self._update_parts
+        if replay is None:
+            return
+
+        def trace(training: bool, specs: tuple[Any, ...]) -> None:
+            step = tf.function(lambda data: self._traced(data, training), autograph=False)
+            step.get_concrete_function(specs)
+
+        rows = self._global_batch // parts
+        replay.learn(True, rows, parts, functools.partial(trace, True))
+        if self._evaluates:
+            replay.learn(False, self._evaluation_batch, 1, functools.partial(trace, False))
+        replay.check()
+
+    @property
+    def _update_parts(self) -> int:
+        """How many replicas have a part of the batch of an update, each a step of its own."""
+        return self._strategy.replicas
+
+    def _traced(self, data: Any, training: bool) -> None:
+        step = self._train_part if training else self._test_part
+        self._strategy.run(lambda part: step(part)[1], data)
+
+    @property
+    def max_steps(self) -> int:
+        """How many steps one call may have: it returns the metric states of each."""
+        width = self._width
+        if self._replay is not None:
+            width += self._strategy.replicas * max(map(self._replay.width, (True, False)))
+        return max(1, ROWS_BYTES // 8 // max(1, width))
+
+    @property
+    def spans_points(self) -> bool:
+        """Whether points can be told apart within a call: of each step all is known.
+
+        It is not of the learning rate that a schedule has had: that is read after a call.
+        """
+        optimizer = self._model.optimizer
+        return optimizer is None or isinstance(optimizer.learning_rate, keras.Variable)
+
+    def train(self, steps: int, ahead: int = 0) -> Sums:
+        """Run ``steps`` training steps in one call.
+
+        Args:
+            steps: how many.
+            ahead: how many more may be begun before it returns; of use where steps overlap.
+
+        Returns:
+            The metric sums over exactly these steps and all replicas.
+        """
+        # The number is a tensor: another number must not trace the function again.
+        outcome = self._train(fresh(np.int64(steps)))
+        return self._sums(outcome.numpy(), steps * self._global_batch, training=True)
+
+    def settle(self) -> Sums:
+        """Wait for steps that were begun and not returned; here there are none."""
+        return Sums()
+
+    def interval(self) -> dict[str, float]:
+        """Return what else there is to be told of the steps since the last such call."""
+        return {}
+
+    def summary(self) -> dict[str, Any]:
+        """Return what else there is to be told of the whole run, as JSON values."""
+        return {}
+
+    def restore(self, summary: dict[str, Any]) -> None:
+        """Go on counting from a :meth:`summary`; of a run on another strategy it may be empty."""
+
+    @property
+    def evaluation_batch(self) -> int:
+        """How many examples a batch of an evaluation has."""
+        return self._evaluation_batch
+
+    @property
+    def evaluation_examples(self) -> int:
+        """How many examples one evaluation step takes: a batch on each replica."""
+        return self._evaluation_batch * self._strategy.replicas
+
+    def evaluate(self, steps: int, rest: int) -> Sums:
+        """Run ``steps`` full evaluation steps, and one more of ``rest`` examples if any."""
+        if self._evaluate is None:
+            self._evaluate = self._traced_evaluation()
+        outcome = self._evaluate(fresh(np.int64(steps + bool(rest))))
+        examples = steps * self.evaluation_examples + rest
+        self._draws.advance(-(-examples // self._evaluation_batch))
+        return self._sums(outcome.numpy(), examples, training=False)
+
+    def _traced_evaluation(self) -> Any:
+        """Return the function of many evaluation steps.
+
+        On several replicas it is traced once more where a ``test_step`` draws: how often it does
+        decides which seeds the second replica takes.
+        """
+
+        def function() -> Any:
+            return tf.function(self._evaluate_steps, autograph=False)
+
+        found = function()
+        if self._strategy.replicas > 1:
+            found.get_concrete_function(tf.TensorSpec([], tf.int64))
+            if self._draws.counts:
+                found = function()
+        return found
+
+    def results(self, sums: Sums) -> dict[str, float]:
+        """Turn sums into values by name.
+
+        A metric gives its result, unless a step of the class's own did not update it. What such a
+        step returned under a name that no updated metric has (a plain tensor) gives its mean over
+        the examples.
+        """
+        values = {name: value / max(1, sums.examples) for name, value in sums.returned.items()}
+        if not sums.states:
+            return values
+        tensors = [
+            fresh(state, variable.dtype)
+            for state, variable in zip(sums.states, self._variables, strict=True)
+        ]
+        position = 0
+        for metric, result in zip(self._model.metrics, self._results(tensors), strict=True):
+            states = sums.states[position : position + len(metric.variables)]
+            updated = not self._own or any(
+                np.any(state != initial)
+                for state, initial in zip(states, self._initial(position, metric), strict=True)
+            )
+            position += len(metric.variables)
+            for name, value in result.items():
+                for told in self._returned.names.get(name, {name} if updated else ()):
+                    if updated or told not in values:
+                        values[told] = float(value)
+        return values
+
+    def _initial(self, position: int, metric: keras.metrics.Metric) -> list[Any]:
+        """Return the states of a metric, whose variables begin at ``position``, before any step."""
+        known: dict[int, Any] = {}
+        if self._replay is not None:
+            known = dict(zip(self._replay.positions, self._replay.initial, strict=True))
+        return [known.get(position + i, 0) for i in range(len(metric.variables))]
+
+    def _sums(self, rows: np.ndarray, examples: int, training: bool) -> Sums:
+        """Take apart the rows of :meth:`_row`, float64 ``[k, m]``."""
+        ends = [*itertools.accumulate(self._sizes), self._width + len(self._names[training])]
+        *states, returned, given = np.split(rows, ends, axis=1)
+        shaped = [
+            state.reshape(len(rows), *variable.shape)
+            if state.shape[1]
+            else np.zeros([len(rows), *variable.shape])
+            for state, variable in zip(states, self._variables, strict=True)
+        ]
+        replayed = None
+        if self._replay is not None:
+            batch = self._global_batch // self._update_parts
+            batch = batch if training else self._evaluation_batch
+            replayed = self._replay.of_steps(training, given, examples, batch)
+        return Sums.of_steps(
+            shaped, dict(zip(self._names[training], returned.T, strict=True)), examples,
+            len(rows) if training else 0, replayed,
+        )  # fmt: skip
+
+    # Keras does not put a model's step through AutoGraph, and neither do these loops.
+    @tf.function(autograph=False)
+    def _train(self, steps: tf.Tensor) -> Any:
+        rows = self._global_batch / self._strategy.replicas
+        return self._repeat(
+            steps, lambda data, _: self._train_step(data), self._train_iterator, rows, training=True
+        )
+
+    def _evaluate_steps(self, steps: tf.Tensor) -> Any:
+        # Full steps and the rest by one function: tracing is the most of a short evaluation.
+        return self._repeat(
+            steps, self._drawn_part, self._evaluation_iterator, rows=1, training=False
+        )
+
+    def _drawn_part(self, data: Any, turn: tf.Tensor) -> Any:
+        """Evaluate a replica's batch of turn ``turn``, with the random draws of that batch."""
+        replicas = self._strategy.replicas
+        if replicas == 1:
+            return self._part(data)
+        context = tf.distribute.get_replica_context()
+        batch = turn * replicas + tf.cast(context.replica_id_in_sync_group, tf.int64)
+        with evaluation_seeds.evaluating(batch, self._draws):
+            return self._part(data)
+
+    def _train_part(self, data: Any) -> Any:
+        """Run Keras' step on one replica, with the random draws of its rows of the batch."""
+        context, replicas = tf.distribute.get_replica_context(), self._strategy.replicas
+        rows = self._global_batch // replicas
+        draws = self._rehearsed.draws
+        part = random_draws.part(context.replica_id_in_sync_group, replicas, rows, draws)
+        averaged = gradients.averaged(replicas, rows, self._summed)
+        with self._rehearsed.traced(), part, averaged:
+            return self._recorded(self._model.train_step, data, rows, training=True)
+
+    def _test_part(self, data: Any) -> Any:
+        """Run Keras' step on a batch of an evaluation."""
+        rows = tf.shape(tf.nest.flatten(data)[0])[0]
+        return self._recorded(self._model.test_step, data, rows, training=False)
+
+    def _recorded(self, step: Any, data: Any, rows: Any, training: bool) -> Any:
+        """Run a step of Keras' on a batch of ``rows``.
+
+        Returns:
+            What it returned, and what it gave to metrics whose states do not add up, as
+            ``[float64 [w]]``, or nothing where there are none.
+        """
+        if self._replay is None:
+            return step(unwrapped(data)), []
+        with self._replay.recording() as calls:
+            logs = step(unwrapped(data))
+        return logs, self._replay.given(training, calls, rows, self._whole)
+
+    def _whole(self, tensor: tf.Tensor) -> tf.Tensor:
+        """Return a tensor of a replica in one piece."""
+        return tensor
+
+    def _part(self, data: Any) -> Any:
+        """Evaluate the real rows only; a replica that has none does nothing.
+
+        Weights of zero would not do: Keras divides the loss by the number of rows, padding
+        included, and does not weight ``metrics``.
+
+        Returns:
+            As of :meth:`_recorded`, each value that was returned times the rows it stands for.
+        """
+        batch, count = data
+        names: list[str] = []
+
+        def some() -> Any:
+            logs, given = self._counted(self._real(batch, count), count)
+            names.extend(logs)
+            return logs, given
+
+        def none() -> Any:
+            given = [] if self._replay is None else [self._replay.width(training=False)]
+            zeros = {name: tf.constant(0.0) for name in names}
+            return zeros, [tf.zeros([width], tf.float64) for width in given]
+
+        # ORDER: tf.cond traces the first branch first; the second must have the same names.
+        return tf.cond(count > 0, some, none)
+
+    def _counted(self, batch: Any, count: tf.Tensor) -> Any:
+        returned, given = self._test_part(batch)
+        logs = self._logs(returned)
+        return {name: value * tf.cast(count, tf.float32) for name, value in logs.items()}, given
+
+    def _real(self, batch: Any, count: tf.Tensor) -> Any:
+        """Return the first ``count`` rows, the real ones, of a replica's evaluation batch."""
+        return tuple(part[:count] for part in batch)
+
+    def _repeat(
+        self, steps: tf.Tensor, step: Any, iterator: Any, rows: float, training: bool
+    ) -> tf.Tensor:
+        """Return a row for each of ``steps`` steps, over all tasks by one reduction.
+
+        Args:
+            steps: how many.
+            step: what a replica does with its part of an element of ``iterator``, and with the
+                number of the step among these.
+            iterator: of the input.
+            rows: as of :meth:`_row`.
+            training: likewise.
+        """
+
+        def body(i: tf.Tensor, found: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
+            row = self._one(lambda part: step(part, i), next(iterator), rows, training)
+            return i + 1, found.write(tf.cast(i, tf.int32), row)
+
+        found = tf.TensorArray(tf.float64, tf.cast(steps, tf.int32), infer_shape=False)
+        start = [tf.constant(0, tf.int64), found]
+        _, found = tf.while_loop(lambda i, _: i < steps, body, start, parallel_iterations=1)
+        width = self._width + len(self._names[training])
+        if self._replay is not None:
+            width += self._strategy.replicas * self._replay.width(training)
+        return self._strategy.total(tf.ensure_shape(found.stack(), [None, width]))
+
+    def _one(self, step: Any, data: Any, rows: float, training: bool) -> tf.Tensor:
+        """Run one step on every replica and return its row, float64 ``[m]``."""
+
+        def replica(part: Any) -> Any:
+            logs, given = step(part)
+            if self._replay is not None:
+                context = tf.distribute.get_replica_context()
+                place = context.replica_id_in_sync_group, self._strategy.replicas
+                given = self._replay.slots(given, *place)
+            return self._logs(logs), given
+
+        logs, given = self._strategy.run(replica, data)
+        row = self._row(logs, rows, training)
+        return tf.concat([row, *map(self._strategy.local_sum, given)], 0) if given else row
+
+    def _logs(self, logs: Any) -> dict[str, tf.Tensor]:
+        # Keras' own steps return the results of the metrics, which are read from their states.
+        return self._returned.values(logs) if self._own else {}
+
+    def _row(self, logs: dict[str, Any], rows: float, training: bool) -> tf.Tensor:
+        """Read and reset what one step has added, over this task's replicas: float64 ``[m]``.
+
+        Args:
+            logs: what the step returned by name, each value a mean over ``rows`` rows.
+            rows: of each replica; 1 where ``logs`` are sums already.
+            training: which kind of step.
+        """
+        return flat(self._vectors(logs, rows, training, self._strategy.local_sum))
+
+    def _vectors(
+        self, logs: dict[str, Any], rows: float, training: bool, read: Any
+    ) -> list[tf.Tensor]:
+        """Read, by ``read``, and reset what one step has added; see :func:`joined`."""
+        self._names[training] = list(logs)
+        # ORDER: all reads before the first reset.
+        pairs = zip(self._variables, self._sizes, strict=True)
+        found = [read(variable.value) for variable, size in pairs if size]
+        found += [read(value) * rows * self._parts(name, training) for name, value in logs.items()]
+        vectors = joined(found)
+        with tf.control_dependencies(vectors):
+            self._strategy.reset(self._model.metrics)
+        return vectors
+
+    def _parts(self, name: str, training: bool) -> int:
+        """Return of how many parts a number that a step returned is the sum, and not the mean."""
+        return self._strategy.batches if self._summed and training and is_loss(name) else 1
+
+    @tf.function(autograph=False)
+    def _results(self, states: list[tf.Tensor]) -> list[dict[str, tf.Tensor]]:
+        results = []
+        with keras.StatelessScope(list(zip(self._variables, states, strict=True))):
+            for metric in self._model.metrics:
+                # A result may be the variable itself, which has this value in here alone.
+                found = named(metric.name, metric.result())
+                results.append({name: tf.convert_to_tensor(value) for name, value in found})
+        return results
+
+
+def joined(values: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Join tensors of any shapes, a vector for each run of one type."""
+    return [
+        tf.concat([tf.reshape(value, [-1]) for value in group], 0)
+        for _, group in itertools.groupby(values, lambda value: value.dtype)
+    ]
+
+
+def flat(vectors: list[tf.Tensor]) -> tf.Tensor:
+    """Join vectors of any types into one float64 ``[m]``."""
+    parts = [tf.cast(vector, tf.float64) for vector in vectors]
+    return tf.concat([*parts, tf.zeros([0], tf.float64)], 0) if len(parts) != 1 else parts[0]

@@ -1,0 +1,1 @@
+"""Training on TPUs. Not yet run on hardware."""

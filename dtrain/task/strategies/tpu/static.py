@@ -1,0 +1,127 @@
+"""Steps that are compiled whole for the device: shapes that are known, and no float64 on it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import keras
+import tensorflow as tf
+
+from dtrain.data.sources import Source
+from dtrain.task import input_pipeline
+from dtrain.task.input_pipeline import Inputs
+from dtrain.task.metric_sums import Sums
+from dtrain.task.rehearsal.rehearse import rehearse
+from dtrain.task.strategies.steps import Steps, flat
+
+if TYPE_CHECKING:
+    from dtrain.task.strategies.base import Strategy
+
+
+class StaticSteps(Steps):
+    """Training and evaluation where XLA compiles what a replica does, as it does for TPUs.
+
+    XLA must know every shape, so the last examples of an evaluation, which fill no batch, are not
+    cut out of one: as many as go evenly into the replicas are a smaller step of their own, and of
+    the others each goes to a replica, alone. (Padding of weight zero would be counted, see
+    ``Steps._part``.) A replica reads and resets its metrics itself; they are added up on the host,
+    as float64, which TPUs do not have.
+
+    Args:
+        model: compiled and built in the strategy's scope.
+        strategy: runs the steps.
+        inputs: what to read.
+    """
+
+    def __init__(self, model: keras.Model, strategy: Strategy, inputs: Inputs):
+        held, replicas = inputs.validation, strategy.replicas
+        training = strategy.lay_out(input_pipeline.training, inputs)
+        rehearsed = rehearse(model, strategy, inputs)
+        super().__init__(model, strategy, inputs, training, None, rehearsed=rehearsed)
+        self._ends: list[tuple[Any, int]] = []  # (iterator, examples) of the steps of the rest
+        if held is None:
+            return
+
+        def stretch(first: int, examples: int, batch: int) -> Any:
+            part = Stretch(held, first, examples)
+            given = dataclasses.replace(
+                inputs, validation=part, global_batch=batch, validation_batch=None,
+                validation_steps=None,
+            )  # fmt: skip
+            return strategy.lay_out(input_pipeline.evaluation_in_parts, given)
+
+        examples, batch = inputs.evaluation_examples, inputs.evaluation_batch
+        batch = self._evaluation_batch = max(replicas, batch - batch % replicas)
+        whole = examples // batch * batch
+        even = (examples - whole) // replicas * replicas
+        odd = examples - whole - even
+        if whole:
+            self._evaluation_iterator = stretch(0, whole, batch)
+        if even:
+            self._ends.append((stretch(whole, even, even), even))
+        if odd:
+            self._ends.append((stretch(whole + even, odd, replicas), odd))
+
+    @property
+    def evaluation_examples(self) -> int:
+        """How many examples one evaluation step takes: a batch, of which each replica has a part.
+
+        TPUs have their memory for parts, as in training.
+        """
+        return self._evaluation_batch
+
+    def evaluate(self, steps: int, rest: int) -> Sums:
+        """Run ``steps`` full evaluation steps, and the smaller ones of the rest if any."""
+        sums = Sums()
+        if steps:
+            sums.append(super().evaluate(steps, 0))
+        if rest:
+            for end, (_, examples) in enumerate(self._ends):
+                rows = self._evaluate_end(end).numpy()
+                sums.append(self._sums(rows, examples, training=False))
+        return sums
+
+    @tf.function(autograph=False)
+    def _evaluate_end(self, end: int) -> tf.Tensor:
+        iterator, examples = self._ends[end]
+        part = super()._part if examples % self._strategy.replicas else self._part
+        row = self._one(part, next(iterator), 1, training=False)
+        return self._strategy.total(row[None])
+
+    def _part(self, data: Any) -> Any:
+        return self._counted(*data)  # all rows are real
+
+    def _real(self, batch: Any, count: tf.Tensor) -> Any:
+        return batch  # one row
+
+    def _one(self, step: Any, data: Any, rows: float, training: bool) -> tf.Tensor:
+        def replica(part: Any) -> list[tf.Tensor]:
+            logs, _ = step(part)
+            return self._vectors(self._logs(logs), rows, training, tf.convert_to_tensor)
+
+        vectors = self._strategy.run(replica, data)
+        with tf.device("CPU:0"):
+            return flat([self._strategy.local_sum(vector) for vector in vectors])
+
+
+class Stretch:
+    """Some neighbouring examples of a source.
+
+    Args:
+        source: which has them.
+        first: index of the first.
+        examples: how many.
+    """
+
+    def __init__(self, source: Source, first: int, examples: int):
+        self.in_graph = getattr(source, "in_graph", False)
+        self.thread_safe = getattr(source, "thread_safe", False)
+        self._source, self._first, self._examples = source, first, examples
+
+    def __len__(self) -> int:
+        return self._examples
+
+    def take(self, indices: Any) -> tuple[Any, ...]:
+        """Return the examples at ``indices``, counted from the first."""
+        return self._source.take(indices + self._first)

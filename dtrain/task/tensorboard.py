@@ -1,0 +1,129 @@
+"""TensorBoard event files: a projection of the journal, written by the chief.
+
+Train and validation go to two sub-folders of one logdir under the same names, so that TensorBoard
+draws them into one chart, as Keras does.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from tensorboard.plugins.hparams import api as hparams
+from tensorboard.plugins.hparams import api_pb2
+from tensorboard.plugins.hparams.summary import session_end_pb
+
+from dtrain.files import writing
+from dtrain.run.journal import Follower
+from dtrain.task.tensors import fresh
+
+_STATUS = {
+    "FINISHED": api_pb2.STATUS_SUCCESS,
+    "FAILED": api_pb2.STATUS_FAILURE,
+    "KILLED": api_pb2.STATUS_UNKNOWN,
+}
+
+
+class Summaries:
+    """Writes scalars, and on request histograms and a profiler trace.
+
+    Args:
+        folder: the logdir of the run. What an earlier start of the same run left there is
+            replaced by the points that the journal holds.
+        past: the journal of that earlier start.
+        histograms: write the distribution of every weight at each epoch's end.
+        profile_steps: first and last step of a trace, or None.
+        job: of a sweep, its ``number`` and what ``differs``, for TensorBoard's view of the
+            hyperparameters; None of a single run.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        past: Path,
+        histograms: bool,
+        profile_steps: tuple[int, int] | None,
+        job: dict[str, Any] | None = None,
+    ):
+        writing.remove(folder)
+        self._folder = folder
+        self._writers: dict[str, Any] = {}
+        self._histograms = histograms
+        self.profile_steps = profile_steps
+        self._profiling = False
+        self._session = None if job is None else self._begin(job)
+        for event in Follower(past).events():
+            if event["event"] == "metrics":
+                self.scalars(event["step"], event["metrics"])
+
+    def _begin(self, job: dict[str, Any]) -> Any:
+        writer = tf.summary.create_file_writer(str(self._folder))
+        values = {key: _number(text) for key, text in job["differs"].items()}
+        with writer.as_default():
+            hparams.hparams(values, trial_id=f"job {job['number']}")
+        writer.flush()  # it is shown while the run goes on
+        return writer
+
+    def _writer(self, split: str) -> Any:
+        if split not in self._writers:
+            self._writers[split] = tf.summary.create_file_writer(str(self._folder / split))
+        return self._writers[split]
+
+    def scalars(self, step: int, metrics: dict[str, float]) -> None:
+        """Write one point of the journal; ``val_x`` is ``x`` of ``validation``."""
+        at = fresh(np.int64(step))
+        for name, value in metrics.items():
+            split = "validation" if name.startswith("val_") else "train"
+            with self._writer(split).as_default(step=at):
+                tf.summary.scalar(name.removeprefix("val_"), fresh(value))
+
+    def weights(self, step: int, model: keras.Model) -> None:
+        """Write histograms, where they were asked for."""
+        if self._histograms:
+            with self._writer("train").as_default(step=step):
+                for variable in model.trainable_variables:
+                    tf.summary.histogram(variable.path, variable.numpy())
+
+    def profile(self, step: int) -> None:
+        """Start or stop the trace where ``step`` is its first or last."""
+        if self.profile_steps is None:
+            return
+        first, last = self.profile_steps
+        if not self._profiling and first <= step < last:
+            tf.profiler.experimental.start(str(self._folder))
+            self._profiling = True
+        elif self._profiling and step >= last:
+            tf.profiler.experimental.stop()
+            self._profiling = False
+
+    def flush(self) -> None:
+        """Hand what was written to the system."""
+        for writer in self._writers.values():
+            writer.flush()
+
+    def close(self, status: str = "KILLED") -> None:
+        """End a trace that still runs, and close the files; ``status`` is how the run ended."""
+        if self._profiling:
+            tf.profiler.experimental.stop()
+        if self._session is not None:
+            with self._session.as_default(step=0):
+                end = session_end_pb(_STATUS[status]).SerializeToString()
+                tf.summary.experimental.write_raw_pb(end)
+            self._session.close()
+        for writer in self._writers.values():
+            writer.close()
+
+
+def _number(text: str) -> bool | int | float | str:
+    """Return ``text`` as the number that it is, so that TensorBoard has an axis for it."""
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -1,0 +1,163 @@
+"""The full training state as named arrays, whatever the strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from dtrain.errors import CheckpointError
+from dtrain.task import keras_internals, optimizers
+from dtrain.task.metric_sums import Sums
+from dtrain.task.replica.gradients import updating
+from dtrain.task.strategies import Strategy
+
+
+class _Plain:
+    """A variable of TensorFlow's own, as those of Keras are used here.
+
+    Args:
+        path: its name.
+        variable: the variable.
+    """
+
+    def __init__(self, path: str, variable: Any):
+        self.path = path
+        self._variable = variable
+        self.shape = variable.shape
+
+    @property
+    def value(self) -> tf.Tensor:
+        """What it holds."""
+        return tf.convert_to_tensor(self._variable)
+
+    def assign(self, value: Any) -> None:
+        """Set it."""
+        self._variable.assign(value)
+
+
+def variables(model: keras.Model) -> dict[str, Any]:
+    """Name every variable of the model and its optimizers by path, the same in every process.
+
+    Weights, normalisation statistics, seed generators, states of stateful layers, TensorFlow's own
+    variables in layers, optimizer slots and iterations, loss scale and moving averages: of
+    ``compile``'s optimizer under ``optimizer/``, of any other under ``optimizer/PATH/``
+    (:func:`dtrain.task.optimizers.named`), and so of those inside of one. Metric variables are not
+    among them: :class:`Sums` holds their state.
+    """
+    named: dict[str, Any] = {}
+    plain = [_Plain(path, each) for path, each in keras_internals.plain_variables(model)]
+    groups: list[tuple[str, list[Any]]] = [
+        ("model", [*model.variables, *keras_internals.states(model), *plain])
+    ]
+    for path, optimizer in optimizers.named(model).items():
+        prefix = path if path == "optimizer" else f"optimizer/{path}"
+        if path == "optimizer" or optimizer.built:
+            groups.append((prefix, optimizer.variables))
+        known = {id(variable) for variable in optimizer.variables}
+        for place, inner in optimizers.held(optimizer).items():
+            # Of a loss scale optimizer they are its own as well.
+            rest = [variable for variable in inner.variables if id(variable) not in known]
+            known |= {id(variable) for variable in rest}
+            groups.append((f"{prefix}/{place}", rest if inner.built else []))
+    for prefix, found in groups:
+        for variable in found:
+            name, count = f"{prefix}/{variable.path}", 1
+            while name in named:  # two layers of a person's model may share a name
+                count += 1
+                name = f"{prefix}/{variable.path}#{count}"
+            named[name] = variable
+    return named
+
+
+def snapshot(model: keras.Model, strategy: Strategy) -> dict[str, np.ndarray]:
+    """Copy every variable to the host."""
+    with strategy.engine.scope():
+        return {
+            name: np.asarray(tf.convert_to_tensor(variable.value))
+            for name, variable in variables(model).items()
+        }
+
+
+def restore(
+    model: keras.Model, strategy: Strategy, arrays: Mapping[str, np.ndarray], forked: bool = False
+) -> None:
+    """Set every variable from ``arrays``; arrays of other things are left alone.
+
+    Args:
+        model: built under ``strategy``.
+        strategy: which it is.
+        arrays: of :func:`snapshot`, perhaps under another strategy.
+        forked: the optimizer may be another one: what has no array of its name and shape stays
+            as it was made.
+
+    Raises:
+        CheckpointError: a variable has no array, or one of another shape.
+    """
+    left: dict[str, keras.Variable] = {}
+    with strategy.engine.scope():
+        for name, variable in variables(model).items():
+            problem = _problem(name, variable, arrays)
+            if problem is None:
+                variable.assign(arrays[name])
+            elif forked and name.startswith("optimizer/"):
+                left[name] = variable
+            else:
+                raise CheckpointError(f"{problem}: it is of another model")
+        if left:
+            _begin_where_another_was(left, model, arrays)
+
+
+def _problem(name: str, variable: keras.Variable, arrays: Mapping[str, np.ndarray]) -> str | None:
+    if name not in arrays:
+        return f"the checkpoint has no {name}"
+    shape, found = tuple(variable.shape), tuple(arrays[name].shape)
+    return None if shape == found else f"{name} has shape {shape} and the checkpoint's {found}"
+
+
+def _begin_where_another_was(
+    left: dict[str, keras.Variable], model: keras.Model, arrays: Mapping[str, np.ndarray]
+) -> None:
+    """Let schedules, and averages of weights, go on from the step that another optimizer left."""
+    counts = [
+        int(array)
+        for name, array in arrays.items()
+        if name.startswith("optimizer/") and name.endswith("/iteration")
+    ]
+    if not counts:
+        return  # the weights alone were taken over
+    for name, variable in left.items():
+        if name.endswith("/iteration"):  # `optimizer.iterations` may be computed from it
+            variable.assign(max(counts))
+    for path, optimizer in optimizers.named(model).items():
+        averages = [v for v in optimizer.variables if v.path.endswith("_average")]
+        if not any(average is variable for average in averages for variable in left.values()):
+            continue
+        weights = model.trainable_variables
+        if path != "optimizer":
+            weights = updating(optimizer)._trainable_variables
+        for average, weight in zip(averages, weights, strict=True):
+            average.assign(weight.value)  # Keras starts them at the first step only
+
+
+def pack_sums(**named: Sums) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Return the arrays, and a JSON value by name, that :func:`unpack_sums` turns back."""
+    arrays = {
+        f"sums/{name}/{i}": state
+        for name, sums in named.items()
+        for i, state in enumerate(sums.states)
+    }
+    return arrays, {
+        name: {"returned": sums.returned, "examples": sums.examples} for name, sums in named.items()
+    }
+
+
+def unpack_sums(name: str, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Sums:
+    """Rebuild what :func:`pack_sums` took apart."""
+    states: list[np.ndarray] = []
+    while f"sums/{name}/{len(states)}" in arrays:
+        states.append(arrays[f"sums/{name}/{len(states)}"])
+    return Sums(states, meta["returned"], meta["examples"])

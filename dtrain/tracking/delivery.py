@@ -1,0 +1,200 @@
+"""A thread that delivers to a server, whatever becomes of it. Training never waits for it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+from dtrain import secrets
+from dtrain.run.journal import Follower
+from dtrain.tracking.base import Tracker
+
+#: Seconds between two deliveries: each costs a transaction while training goes on.
+INTERVAL = 5.0
+#: Longest wait between two tries while the server is away, in seconds; it doubles up to there.
+LONGEST = 30.0
+#: Seconds between two tries at the end.
+RETRY_SECONDS = 1.0
+#: Longest wait for the last delivery, in seconds; and where the server is found to be away. The
+#: first delivery of all makes the tables of a SQLite store, which takes a while on busy cores.
+LAST_SECONDS = 60.0
+AWAY_SECONDS = 15.0
+#: Seconds after which a person hears that the store is locked by others.
+BUSY_SECONDS = 60.0
+#: Events that are read from the journal at once: the others wait there, and not in memory.
+EVENTS = 1000
+_CHARACTERS = 300  # of an error: MLflow's may hold a whole page
+#: Places that a person was told of: of the jobs of a sweep one speaks for all.
+_told: set[str] = set()
+
+
+class Delivery:
+    """Calls ``deliver`` from a thread, and again after an error.
+
+    Args:
+        place: where it delivers to.
+        deliver: ships what there is; gets None, and in the end what :meth:`finish` was given.
+            Returns whether there was anything, and so whether the server is there.
+        doubt: called after an error: what was being done may have been done.
+        warn: called with one line when the server is away, and when it is back.
+        prepare: called once, before anything: what takes long, such as importing a client.
+    """
+
+    def __init__(
+        self,
+        place: str,
+        deliver: Callable[[tuple[str, float] | None], bool],
+        doubt: Callable[[], None],
+        warn: Callable[[str], None],
+        prepare: Callable[[], None] = lambda: None,
+    ):
+        self._place = place
+        self._prepare = prepare
+        self._deliver = deliver
+        self._doubt = doubt
+        self._warn = warn
+        self._ending = threading.Event()
+        self._left = threading.Event()  # nobody waits any more
+        self._last: tuple[str, float] | None = None
+        self._done = False
+        self._away_since: float | None = None
+        self._warned = False
+        self._thread = threading.Thread(target=self._run, name="tracking", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        if sys.platform == "linux":
+            # A thread's own niceness: tracking gives way to training where cores are short.
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+        self._prepare()  # seconds of CPU, while the tasks import TensorFlow
+        wait = INTERVAL
+        while not self._left.is_set():
+            ending = self._ending.wait(wait)
+            if ending and self._last is None:
+                return
+            try:
+                if self._deliver(self._last if ending else None):
+                    self._succeeded()
+                    wait = INTERVAL
+            except Exception as error:  # whatever a server, a driver or a proxy may raise
+                self._failed(error)
+                wait = min(2 * wait, LONGEST)
+                if ending:
+                    self._left.wait(RETRY_SECONDS)
+                continue
+            if ending:
+                self._done = True
+                return
+
+    def _failed(self, error: Exception) -> None:
+        self._doubt()
+        now = time.monotonic()
+        self._away_since = self._away_since or now
+        # Others write to the same file: that is no outage, and passes.
+        busy = "database is locked" in str(error) and now - self._away_since < BUSY_SECONDS
+        if self._warned or busy:
+            return
+        self._warned = True
+        if self._place not in _told:
+            _told.add(self._place)
+            self._warn(f"tracking: {reason(error)}; training goes on")
+
+    def _succeeded(self) -> None:
+        if self._place in _told:
+            _told.discard(self._place)
+            self._warn("tracking: back again")
+        self._away_since, self._warned = None, False
+
+    def finish(self, last: tuple[str, float] | None) -> bool:
+        """Deliver the rest; with None nothing was recorded, and nothing is.
+
+        Args:
+            last: the final status, and when it was reached, seconds since the epoch.
+
+        Returns:
+            Whether all is delivered; it waits for that, but not for long.
+        """
+        self._last = last
+        self._ending.set()
+        begun = time.monotonic()
+        while self._thread.is_alive():
+            longest = LAST_SECONDS if self._away_since is None else AWAY_SECONDS
+            if time.monotonic() - begun > longest:
+                break
+            self._thread.join(0.1)
+        self._left.set()
+        return self._done
+
+
+def reason(error: Exception) -> str:
+    """Return an error in one line without secrets."""
+    lines = secrets.mask(str(error)).splitlines() or [type(error).__name__]
+    text = lines[0]
+    return text if len(text) <= _CHARACTERS else f"{text[: _CHARACTERS - 1]}…"
+
+
+class RunDelivery:
+    """Follows a journal and ships it while the run trains.
+
+    Args:
+        tracker: does the writing.
+        journal: the file to follow.
+        warn: called with one line when the server is away, and when it is back.
+        past: times of the starts of a resumed run that earlier commands made.
+    """
+
+    def __init__(
+        self,
+        tracker: Tracker,
+        journal: Path,
+        warn: Callable[[str], Any],
+        past: Collection[float] = (),
+    ):
+        self._tracker = tracker
+        self._follower = Follower(journal)
+        self._ahead = Follower(journal)  # looks whether training has begun, and keeps nothing
+        self._pending: list[dict[str, Any]] = []
+        self._began = False
+        self._past = past
+        self._started = time.time()
+        self._delivery = Delivery(
+            tracker.place, self._deliver, tracker.doubt, warn, tracker.prepare
+        )
+
+    def _deliver(self, last: tuple[str, float] | None) -> bool:
+        shipped = False
+        while self._more(last is not None):
+            self._tracker.open(self._started)
+            self._tracker.ship(self._pending)
+            self._pending = []
+            shipped = True
+        if last is not None:
+            self._tracker.open(self._started)
+            self._tracker.close(*last)
+        return shipped or last is not None
+
+    def _more(self, ending: bool) -> bool:
+        """Read some events, beside those that could not be shipped; say whether to ship them."""
+        self._began = self._began or any(
+            event["event"] == "start" and event["time"] not in self._past
+            for event in self._ahead.events()
+        )
+        if not (self._began or ending):
+            return False
+        room = max(0, EVENTS - len(self._pending))
+        self._pending += itertools.islice(self._follower.events(), room)
+        return bool(self._pending)
+
+    def finish(self, status: str | None, ended: float) -> bool:
+        """Ship the rest and set the status; with None nothing was recorded, and nothing is.
+
+        Returns:
+            Whether MLflow has everything.
+        """
+        return self._delivery.finish(None if status is None else (status, ended))

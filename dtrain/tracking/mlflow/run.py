@@ -1,0 +1,208 @@
+"""One run folder, as one MLflow run."""
+
+from __future__ import annotations
+
+import itertools
+import platform
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from dtrain.config import environment
+from dtrain.host.versions import version
+from dtrain.run import schemas
+from dtrain.run.cluster import Cluster
+from dtrain.run.folder import RunDir, read_json, write_json
+from dtrain.run.journal import Follower
+from dtrain.tracking.mlflow.known_steps import Steps
+from dtrain.tracking.mlflow.store import BATCH, Store, allowed, import_mlflow, place
+from dtrain.tracking.mlflow.tags import first, job_name, job_tags, parent
+
+_PARAM_CHARACTERS = 6000  # of one parameter: MLflow's own limit
+
+
+def flatten(node: Any, prefix: str = "") -> dict[str, str]:
+    """Turn nested mappings into ``a.b.c: text``; lists stay whole."""
+    if not isinstance(node, dict):
+        return {prefix: str(node)[:_PARAM_CHARACTERS]}
+    flat: dict[str, str] = {}
+    for name, value in node.items():
+        flat.update(flatten(value, f"{prefix}.{name}" if prefix else str(name)))
+    return flat
+
+
+def tags(config: DictConfig, cluster: Cluster) -> dict[str, str]:
+    """Describe where and with what the run was made."""
+    found = {
+        "strategy": config.strategy.name,
+        "device_kind": cluster.device_kind,
+        "host": platform.node(),
+        "python": platform.python_version(),
+    }
+    for name in ("dtrain", "tensorflow", "keras", "hydra-core", "mlflow"):
+        number = version(name)
+        if number is not None:
+            found[name] = number
+    if config.get("fork") is not None:  # which runs of older versions have not
+        found["forked_from"] = config.fork
+        origin = schemas.glance(RunDir(Path(config.fork).parent.parent).tracking, schemas.Shipped)
+        if origin is not None and "run_id" in origin:
+            found["forked_from_run_id"] = origin["run_id"]
+    commit = _git("rev-parse", "HEAD")
+    if commit:
+        found["mlflow.source.git.commit"] = found["git_commit"] = commit
+        found["git_dirty"] = str(bool(_git("status", "--porcelain"))).lower()
+    return found
+
+
+def _git(*arguments: str) -> str:
+    try:
+        done = subprocess.run(
+            ["git", *arguments], capture_output=True, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+class Shipper:
+    """Writes one run folder to one MLflow run; may be told the same events twice.
+
+    Args:
+        config: of the run, with references in the place of secrets.
+        rundir: its folder; ``tracking.json`` there holds the MLflow run's id once it exists.
+        cluster: the planned processes.
+    """
+
+    def __init__(self, config: DictConfig, rundir: RunDir, cluster: Cluster):
+        self.place = place(config)
+        self._config = config
+        self._rundir = rundir
+        self._cluster = cluster
+        command = schemas.read(rundir.command, schemas.Command)
+        self._job: Any = command.get("sweep") if command else None
+        self._store: Store | None = None
+        self._run_id = ""
+        self._resumed = False
+        self._known: dict[str, Steps] = {}
+
+    def prepare(self) -> None:
+        """Import MLflow: 3 to 9 s of CPU."""
+        import_mlflow()
+
+    def open(self, started: float) -> None:
+        """Connect, and find or create the run.
+
+        Args:
+            started: when the run began, seconds since the epoch.
+        """
+        if self._run_id:
+            return
+        self._store = store = Store(self._config)
+        name, more = self._config.name, {}
+        if self._job is not None:
+            name = job_name(self._job, self._config.name)
+            above = parent(store, self._config, self._rundir.path.parent, started)
+            more = job_tags(self._job, above)
+
+        def described() -> dict[str, str]:
+            origin = {"mlflow.source.name": "dtrain", "run_dir": str(self._rundir.path)}
+            return {**origin, **more, **tags(self._config, self._cluster)}
+
+        run_id, self._resumed = store.run(self._rundir.tracking, name, started, described)
+        if self._resumed:
+            store.call("update_run", run_id, status="RUNNING")
+        self._run_id = run_id
+
+    def doubt(self) -> None:
+        """Look again at what MLflow has: a call failed, and may have been done all the same."""
+        self._known.clear()
+        self._resumed = True
+
+    def ship(self, events: list[dict[str, Any]]) -> None:
+        """Write what ``events`` say; a point that is already there is not written again."""
+        assert self._store is not None, "after open"
+        points = []
+        for event in events:
+            if event["event"] == "start":
+                derived = {k: v for k, v in event.items() if k not in ("event", "time", "step")}
+                self._store.parameters(self._run_id, self._parameters(derived), self._resumed)
+            elif event["event"] == "metrics":
+                points += [
+                    (key, value, int(event["time"] * 1000), event["step"])
+                    for key, value in event["metrics"].items()
+                    if event["step"] not in self._steps(key)
+                ]
+        for begin in range(0, len(points), BATCH):
+            part = points[begin : begin + BATCH]
+            self._store.points(self._run_id, part)
+            for key, _, _, step in part:
+                self._known[key].add(step)
+
+    def _steps(self, key: str) -> Steps:
+        """Return the steps at which MLflow has a point of ``key``."""
+        assert self._store is not None
+        if key not in self._known:
+            known = self._known[key] = Steps()
+            if self._resumed:
+                history = self._store.call("get_metric_history", self._run_id, allowed(key))
+                for step in sorted({point.step for point in history}):
+                    known.add(step)
+        return self._known[key]
+
+    def _parameters(self, derived: dict[str, Any]) -> dict[str, str]:
+        plain = environment.written(self._config)
+        plain.pop("sweep", None)  # of the command, not of this job
+        differing = first((self._job or {}).get("differs", {}))
+        return {**differing, **flatten(plain), **flatten(derived)}
+
+    def close(self, status: str, ended: float) -> None:
+        """Add the artifacts and set the final status.
+
+        Args:
+            status: ``FINISHED``, ``FAILED`` or ``KILLED``.
+            ended: when the run did, seconds since the epoch.
+        """
+        assert self._store is not None, "after open"
+        rundir, call = self._rundir, self._store.call
+        result: Any = schemas.read(rundir.result, schemas.Course) or {}
+        for name in ("restarts", "pruned"):
+            if name in result:
+                call("set_tag", self._run_id, name, str(result[name]).lower())
+        for path in (rundir.config, rundir.result, rundir.model, rundir.weights):
+            if path.is_file() and not path.is_symlink():
+                call("log_artifact", self._run_id, str(path))
+        call("set_terminated", self._run_id, status, int(ended * 1000))
+        tracked: Any = schemas.read(rundir.tracking, schemas.Shipped) or {}
+        write_json(rundir.tracking, {**tracked, "shipped": status})
+
+
+def ship_folder(config: DictConfig, rundir: RunDir) -> str | None:
+    """Make MLflow hold what a run folder holds, whatever is missing there.
+
+    Args:
+        config: of the run; where ``tracking.uri`` differs from the run's own, it goes there.
+        rundir: the folder, in which no command is at work.
+
+    Returns:
+        A sentence about damaged lines of its journal; None where there are none.
+
+    Raises:
+        DamagedFile: another file of it cannot be used.
+    """
+    result: Any = schemas.read(rundir.result, schemas.Result) or {}
+    cluster = Cluster.from_json(read_json(rundir.cluster) or {}, rundir.cluster)
+    first = next(Follower(rundir.journal).events(), {"time": time.time()})
+    started = result.get("started") or first["time"]
+    shipper = Shipper(config, rundir, cluster)
+    shipper.open(started)
+    follower = Follower(rundir.journal)
+    events = follower.events()
+    while some := list(itertools.islice(events, BATCH)):  # of a long run not all are in memory
+        shipper.ship(some)
+    # No result: the controller was killed and could not say how the run ended.
+    shipper.close(result.get("status", "KILLED"), started + (result.get("seconds") or 0.0))
+    return follower.notice()

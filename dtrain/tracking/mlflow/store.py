@@ -1,0 +1,232 @@
+"""The tracking store: where it is, how it is reached, how a run is found in it again."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import re
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from omegaconf import DictConfig
+
+from dtrain import secrets
+from dtrain.config import environment
+from dtrain.errors import UsageError
+from dtrain.files import writing
+from dtrain.run import schemas
+from dtrain.run.folder import write_json
+
+#: Tag by which a run is found whose creation was never answered.
+TOKEN = "dtrain.token"
+#: Points in one call: MLflow's own limit.
+BATCH = 1000
+_PARAMETERS = 100  # likewise
+_FORBIDDEN = re.compile(r"[^\w./: -]")  # in names of metrics and parameters: MLflow's own rule
+_connecting = threading.Lock()
+
+
+def uri(config: DictConfig) -> str:
+    """Return ``tracking.uri``, or that of the embedded store under ``output_dir``.
+
+    Raises:
+        UsageError: its password is not in the run folder that ``config`` is from.
+    """
+    given = environment.written(config.tracking)["uri"]
+    if given is None:
+        return f"sqlite:///{Path(config.output_dir).absolute()}/mlflow.db"
+    environment.check("tracking.uri", given)
+    return str(config.tracking.uri)
+
+
+def sqlite_file(address: str) -> Path | None:
+    """Return the file that the address of a SQLite store names; None of any other store."""
+    match = re.match(r"sqlite(?:\+\w+)?:///([^?:]+)", address)
+    return None if match is None else Path(match[1]).absolute()
+
+
+def place(config: DictConfig) -> str:
+    """Return a name of where a run is recorded, which may be printed."""
+    return str(environment.written(config.tracking)["uri"] or config.output_dir)
+
+
+def import_mlflow() -> Any:
+    """Import MLflow with short waits and without its chatter."""
+    # Its own defaults keep a call to a dead server waiting for minutes; we try again ourselves.
+    # It must not: of a request sent twice both may be done, and there would be two runs.
+    os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = "0"
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    # Lines with the address, password and all.
+    os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
+    with _connecting:  # threads that import one package together can find it half made
+        import mlflow.entities
+        import mlflow.tracking
+    for name in ("mlflow", "alembic"):
+        # It sets its own level when it is imported, and logs what it raises as well.
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    return mlflow
+
+
+def allowed(name: str) -> str:
+    """Return ``name`` as MLflow takes it."""
+    return _FORBIDDEN.sub("_", name)
+
+
+class Store:
+    """One tracking store, from many threads and processes.
+
+    Args:
+        config: of a run; its ``tracking`` and ``output_dir`` count.
+    """
+
+    def __init__(self, config: DictConfig):
+        self._config = config
+        self._address = uri(config)
+        self.shown = secrets.mask(self._address)
+        self._client: Any = None
+        self._experiment: str | None = None
+
+    def call(self, method: str, *arguments: Any, **named: Any) -> Any:
+        """Call a method of MLflow's client, connecting first where that has not been done."""
+        # Explicit client and ids: MLflow's fluent globals leak from one run into the next.
+        if self._client is None:
+            mlflow = import_mlflow()
+            with _connecting, self._turn():  # the first of all makes the tables
+                self._client = mlflow.tracking.MlflowClient(self._address)
+        with self._turn():
+            return getattr(self._client, method)(*arguments, **named)
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Let one thread of one process at a time at a SQLite file: it would refuse the others."""
+        path = sqlite_file(self._address)
+        if path is None:
+            yield
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with os.fdopen(writing.open_lock(path.with_name(f".{path.name}.lock")), "r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def run(
+        self, file: Path, name: str, started: float, tags: Callable[[], dict[str, str]]
+    ) -> tuple[str, bool]:
+        """Find the MLflow run that ``file`` (``tracking.json``) names, or create it.
+
+        Args:
+            file: remembers the run. It is written before the run is created as well: a creation
+                that was not answered may have been done.
+            name: of a new run.
+            started: when that began, seconds since the epoch.
+            tags: returns those of a new run.
+
+        Returns:
+            Its id, and whether it was there before.
+        """
+        with os.fdopen(writing.open_lock(file.with_name(f".{file.name}.lock")), "r+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # the jobs of a sweep look for their parent together
+            past = schemas.read(file, schemas.Tracking)
+            if past is None or past["uri"] != self.shown:
+                past = None
+            if past is not None and "run_id" in past:
+                known = self.call("get_run", past["run_id"])
+                if known.data.tags.get(TOKEN) == past["token"]:
+                    if self._is_embedded:
+                        self._check_place(str(known.info.artifact_uri))
+                    return past["run_id"], True
+                past = None  # that of another folder
+            experiment = self._experiment_id()
+            token = uuid.uuid4().hex if past is None else past["token"]
+            about = {"uri": self.shown, "experiment_id": experiment, "token": token}
+            found = []
+            if past is None:
+                write_json(file, about)
+            else:
+                found = self.call("search_runs", [experiment], f"tags.`{TOKEN}` = '{token}'")
+            run_id = found[0].info.run_id if found else self._create(
+                experiment, name, started, {**tags(), TOKEN: token}
+            )  # fmt: skip
+            write_json(file, {**about, "run_id": run_id})
+            return run_id, bool(found)
+
+    def _create(self, experiment: str, name: str, started: float, tags: dict[str, str]) -> str:
+        run = self.call(
+            "create_run", experiment, start_time=int(started * 1000), run_name=name, tags=tags
+        )
+        return str(run.info.run_id)
+
+    def _experiment_id(self) -> str:
+        if self._experiment is None:
+            name = self._config.tracking.experiment
+            file = sqlite_file(self._address)
+            # Of its own accord MLflow puts a new experiment's files below the current directory.
+            location = None
+            if file is not None:
+                location = (file.parent / "mlartifacts").as_uri()
+            found = self.call("get_experiment_by_name", name)
+            if found is None:
+                try:
+                    self.call("create_experiment", name, artifact_location=location)
+                except Exception:
+                    if self.call("get_experiment_by_name", name) is None:
+                        raise
+                found = self.call("get_experiment_by_name", name)  # perhaps another's
+            if self._is_embedded:
+                self._check_place(str(found.artifact_location))
+            self._experiment = str(found.experiment_id)
+        return self._experiment
+
+    @property
+    def _is_embedded(self) -> bool:
+        """Whether it is that of ``output_dir``; one that the user names has files anywhere."""
+        return self._config.tracking.uri is None
+
+    def _check_place(self, found: str) -> None:
+        """Refuse the embedded store where it would write files anywhere but beside itself.
+
+        The outputs were moved or copied, and their store has the path of before; or they came from
+        elsewhere, and the store names any path of this machine.
+
+        Args:
+            found: where the store puts the files of an experiment or a run, an address.
+
+        Raises:
+            UsageError: that is not below ``mlartifacts``.
+        """
+        store = sqlite_file(self._address)
+        assert store is not None, "is embedded"
+        wanted = (store.parent / "mlartifacts").as_uri()
+        parts = found.removeprefix(wanted).split("/")
+        if found.startswith(wanted) and parts[0] == "" and ".." not in map(unquote, parts):
+            return
+        raise UsageError(
+            "tracking.experiment", self._config.tracking.experiment,
+            f"{store} keeps its files in {found}, and not beside itself: it was moved or copied, "
+            "or another user made it",
+            "an experiment that is not there yet, or another store",
+            "tracking.experiment=NAME of a new one; to sync, --uri sqlite:////PATH/OF/new.db",
+        )  # fmt: skip
+
+    def points(self, run_id: str, points: list[tuple[str, float, int, int]]) -> None:
+        """Write up to :data:`BATCH` points: key, value, milliseconds since the epoch, step."""
+        metric = import_mlflow().entities.Metric
+        metrics = [metric(allowed(key), *point) for key, *point in points]
+        self.call("log_batch", run_id, metrics=metrics)
+
+    def parameters(self, run_id: str, values: dict[str, str], resumed: bool) -> None:
+        """Write parameters, in their order; MLflow refuses to change one that is there."""
+        values = {allowed(key): value for key, value in values.items()}
+        if resumed:
+            present = self.call("get_run", run_id).data.params
+            values = {key: value for key, value in values.items() if key not in present}
+        entity = import_mlflow().entities.Param
+        entries = [entity(*item) for item in values.items()]
+        for first in range(0, len(entries), _PARAMETERS):
+            self.call("log_batch", run_id, params=entries[first : first + _PARAMETERS])

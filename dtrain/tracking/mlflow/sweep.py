@@ -1,0 +1,191 @@
+"""The parent run of a sweep in MLflow: what was asked, what came of each job, the best one."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from dtrain import secrets
+from dtrain.config import consent, environment
+from dtrain.errors import DamagedFile
+from dtrain.files import reading
+from dtrain.run import schemas
+from dtrain.run.folder import RunDir, write_json
+from dtrain.tracking.delivery import Delivery
+from dtrain.tracking.mlflow.run import ship_folder
+from dtrain.tracking.mlflow.store import Store, import_mlflow, place
+from dtrain.tracking.mlflow.tags import parent
+
+#: Of a sweep folder, beside ``sweep.json``: what its end makes.
+COMPARISON = ("comparison.html", "comparison.csv")
+_NOTE_CHARACTERS = 7000  # of the run's description: MLflow cuts it off at 8,000
+
+
+class Parent:
+    """Records one sweep, from a thread of its own, as its jobs' trackers record them.
+
+    The run itself is created with the first job that trains. Until the sweep ends the thread ships
+    jobs that ended while the server was away, once it is back.
+
+    Args:
+        config: of the sweep; ``tracking`` and ``output_dir`` count.
+        folder: of the sweep.
+        warn: called with one line when the server is away, and when it is back.
+    """
+
+    def __init__(self, config: DictConfig, folder: Path, warn: Callable[[str], None]):
+        self._config = config
+        self._folder = folder
+        self._warn = warn
+        self._delivery: Delivery | None = None
+
+    def open(self) -> None:
+        """Begin; returns at once."""
+        if self._config.tracking.mlflow:
+            self._delivery = Delivery(
+                place(self._config), self._deliver, lambda: None, self._warn, import_mlflow
+            )
+
+    def close(self, status: str | None, ended: float) -> bool:
+        """Record how the sweep ended. Call when ``sweep.json`` and the comparison are written.
+
+        Args:
+            status: ``FINISHED``, ``FAILED`` or ``KILLED``; None where nothing was trained: then
+                nothing is recorded.
+            ended: when, seconds since the epoch.
+
+        Returns:
+            Whether MLflow has everything, of every job as well.
+        """
+        if self._delivery is None:
+            return True
+        return self._delivery.finish(None if status is None else (status, ended))
+
+    def _deliver(self, last: tuple[str, float] | None) -> bool:
+        if last is not None:
+            record(Store(self._config), self._config, self._folder, *last)
+        shipped = [job for job in _unshipped(self._folder) if _ship(job)]
+        return last is not None or bool(shipped)
+
+
+def record(store: Store, config: DictConfig, folder: Path, status: str, ended: float) -> None:
+    """Write what a sweep folder says of the sweep as a whole to its run.
+
+    Args:
+        store, config, folder: as of :func:`dtrain.tracking.mlflow.tags.parent`.
+        status, ended: as of :meth:`Parent.close`.
+    """
+    run_id = parent(store, config, folder, ended)
+    sweep: Any = schemas.read(folder / "sweep.json", schemas.Sweep) or {}
+    words = (sweep.get("command") or {}).get("overrides", [])
+    given = dict(word.lstrip("+~").partition("=")[::2] for word in words)
+    store.parameters(run_id, given, resumed=True)
+    jobs: list[dict[str, Any]] = sweep.get("jobs", [])
+    best = next((job for job in jobs if job["number"] == sweep.get("best")), None)
+    tags = {"overrides": " ".join(words), "objective": str(sweep.get("objective"))}
+    points = {"jobs": float(len(jobs))}
+    for kind in ("FINISHED", "FAILED", "KILLED"):
+        points[f"jobs_{kind.lower()}"] = float(sum(job["status"] == kind for job in jobs))
+    if best is not None:
+        overrides = " ".join(best.get("overrides", []))
+        tags |= {"best_job": str(best["number"]), "best_overrides": overrides}
+        result = schemas.glance(folder / best["folder"] / "result.json", schemas.Result)
+        metrics = result.get("metrics", {}) if result else {}
+        points |= {f"best.{key}": float(v) for key, v in metrics.items() if v is not None}
+    tags["mlflow.note.content"] = _note(jobs, sweep.get("best"))
+    for key, value in tags.items():
+        store.call("set_tag", run_id, key, secrets.mask(value))
+    at = int(ended * 1000)
+    store.points(run_id, [(key, value, at, 0) for key, value in points.items()])
+    store.call("log_text", run_id, secrets.mask(_table(jobs)), "jobs.csv")
+    for name in ("sweep.json", *COMPARISON):
+        if (folder / name).exists():
+            store.call("log_artifact", run_id, str(folder / name))
+    store.call("set_terminated", run_id, status, at)
+    file = folder / "tracking.json"
+    write_json(file, {**(schemas.read(file, schemas.Shipped) or {}), "shipped": status})
+
+
+def jobs_of(folder: Path) -> list[RunDir]:
+    """Return the run folders of a sweep, by their numbers.
+
+    Raises:
+        DamagedFile: its record cannot be used.
+    """
+    sweep = schemas.read(folder / "sweep.json", schemas.Sweep)
+    found = [folder / job["folder"] for job in sweep["jobs"]] if sweep else []
+    return [RunDir(path) for path in found if path.is_dir() and not path.is_symlink()]
+
+
+def _unshipped(folder: Path) -> Iterator[RunDir]:
+    """Yield the jobs that have ended and of which MLflow has not got everything."""
+    for rundir in jobs_of(folder):
+        result = schemas.glance(rundir.result, schemas.Result)
+        tracked: Any = schemas.glance(rundir.tracking, schemas.Shipped) or {}
+        shipped = tracked.get("shipped")
+        if result is not None and result["status"] != shipped:
+            yield rundir
+
+
+def _ship(rundir: RunDir) -> bool:
+    """Ship the folder of a job unless a command is at work in it: its own tracker ships it."""
+    try:
+        lock = rundir.lock()
+        if lock is None:
+            return False
+        try:
+            config = reading.read_yaml(rundir.config)
+            command = reading.read_json(rundir.command)
+            if not consent.is_own_address(command, environment.address(config)):
+                return False  # `dtrain.controller.commands.sync` says why
+            ship_folder(config, rundir)
+        finally:
+            os.close(lock)
+    except (
+        DamagedFile
+    ):  # the others are not to wait for it; `dtrain.controller.commands.sync` says what it is
+        return False
+    return True
+
+
+def _columns(jobs: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Return the table of the jobs: what differs stands first after the number."""
+    keys = list(dict.fromkeys(key for job in jobs for key in job["differs"]))
+    told = ("status", "objective", "seconds", "error")
+    rows = [
+        [
+            str(job["number"]),
+            *(str(job["differs"].get(key, "")) for key in keys),
+            *("" if job.get(name) is None else str(job[name]) for name in told),
+        ]
+        for job in jobs
+    ]
+    return ["job", *keys, *told], rows
+
+
+def _table(jobs: list[dict[str, Any]]) -> str:
+    head, rows = _columns(jobs)
+    text = io.StringIO()
+    csv.writer(text).writerows([head, *rows])
+    return text.getvalue()
+
+
+def _note(jobs: list[dict[str, Any]], best: int | None) -> str:
+    """Return the table in Markdown, the best job in bold, as the run's description shows it."""
+    head, rows = _columns(jobs)
+    lines = [head, ["---"] * len(head)]
+    for row in rows:
+        cells = [cell.replace("|", "\\|").replace("\n", " ")[:100] for cell in row]
+        lines.append([f"**{c}**" if c else "" for c in cells] if row[0] == str(best) else cells)
+    text = ""
+    for line in lines:
+        text += f"| {' | '.join(line)} |\n"
+        if len(text) > _NOTE_CHARACTERS:
+            return f"{text}\n{len(rows)} jobs in all: jobs.csv"
+    return text

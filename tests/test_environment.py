@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
+
+from dtrain.config import environment, schema, targets
+from dtrain.errors import UsageError
+from dtrain.run import identity
+from tests.test_schema import GIVEN, PRESETS, composed
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    # What a test puts there is taken back, of whatever name.
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    os.environ["DTRAIN_ENV"] = "DATA, N, HF_TOKEN, PIN, PW, LOGIN_SECRET"
+
+
+def resolved(text: str) -> Any:
+    config = OmegaConf.create(text)
+    environment.resolve(config)
+    return config
+
+
+def test_what_is_no_secret_becomes_its_value() -> None:
+    os.environ.update(DATA="/data", N="7")
+    config = resolved(
+        "{a: '${oc.env:DATA}', b: '${oc.env:DATA}/x', c: '${b}', n: '${oc.decode:${oc.env:N}}',"
+        " d: '${n}', e: '${oc.env:ABSENT,here}', f: {g: '${a}'}, h: ['${oc.env:DATA}'],"
+        " weights: /data/w.h5, dataset: {_target_: dtrain.data}}"
+    )
+    assert environment.written(config) == {
+        "a": "/data", "b": "/data/x", "c": "/data/x", "n": 7, "d": 7, "e": "here",
+        "f": {"g": "/data"}, "h": ["/data"], "weights": "/data/w.h5",
+        "dataset": {"_target_": "dtrain.data"},
+    }  # fmt: skip
+    assert not [name for name in os.environ if name.startswith("DTRAIN_SECRET_")]
+
+
+def test_a_secret_of_the_environment_stays_there() -> None:
+    os.environ.update(HF_TOKEN="s3cr3t", PIN="1234", PW="pwpw", LOGIN_SECRET="{user: me, k: s3}")
+    config = resolved(
+        "{a: '${oc.env:HF_TOKEN}', b: 'https://host/${oc.env:HF_TOKEN}/x', c: '${b}',"
+        " password: '${oc.env:PIN}', again: '${password}',"
+        " pin: {password: '${oc.decode:${oc.env:PIN}}'},"
+        " uri: 'http://me:${oc.env:PW}@host', same: '${uri}',"
+        " login: '${oc.create:${oc.decode:${oc.env:LOGIN_SECRET}}}', far: '${oc.env:${which}}',"
+        " which: HF_TOKEN, plain: 'no s3cr3t', dataset: {_target_: dtrain.s3cr3t}}"
+    )
+    text = OmegaConf.to_yaml(config)
+    assert environment.written(config) == {
+        "a": "${oc.env:HF_TOKEN}", "b": "https://host/${oc.env:HF_TOKEN}/x",
+        "c": "https://host/${oc.env:HF_TOKEN}/x", "password": "${oc.env:PIN}",
+        "again": "${oc.env:PIN}", "pin": {"password": "${oc.decode:${oc.env:PIN}}"},
+        "uri": "http://me:${oc.env:PW}@host", "same": "http://me:${oc.env:PW}@host",
+        "login": "${oc.create:${oc.decode:${oc.env:LOGIN_SECRET}}}", "far": "${oc.env:HF_TOKEN}",
+        "which": "HF_TOKEN", "plain": "no s3cr3t", "dataset": {"_target_": "dtrain.s3cr3t"},
+    }  # fmt: skip
+    assert config.c == "https://host/s3cr3t/x"
+    assert config.pin.password == 1234
+    assert config.login.user == "me"
+    again = OmegaConf.create(text)  # as a task reads it
+    assert targets.plain(again) == targets.plain(config)
+
+
+def test_what_was_typed_moves_to_the_environment() -> None:
+    config = resolved(
+        "{dataset: {api_key: abc, password: 12, token: null, tokens: 5, other: abc},"
+        " uri: 'http://me:pw@host/?token=t&x=1', list: [{secret: s}], same: '${dataset.api_key}'}"
+    )
+    assert environment.written(config) == {
+        "dataset": {
+            "api_key": "${oc.env:DTRAIN_SECRET_DATASET_API_KEY}",
+            "password": "${oc.decode:${oc.env:DTRAIN_SECRET_DATASET_PASSWORD}}",
+            "token": None, "tokens": 5, "other": "abc",
+        },
+        "uri": "http://me:${oc.env:DTRAIN_SECRET_URI_}@host/?token=${oc.env:DTRAIN_SECRET_URI}&x=1",
+        "list": [{"secret": "${oc.env:DTRAIN_SECRET_LIST_0_SECRET}"}],
+        "same": "abc",
+    }  # fmt: skip
+    assert config.dataset.api_key == "abc"
+    assert config.dataset.password == 12
+    assert config.uri == "http://me:pw@host/?token=t&x=1"
+
+
+def test_two_jobs_of_one_process_may_have_two_secrets() -> None:
+    one = resolved("{password: a}")
+    two = resolved("{password: b}")
+    assert (one.password, two.password) == ("a", "b")
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_no_key_of_ours_is_named_like_a_secret(preset: str) -> None:
+    config = composed(preset, *GIVEN.get(preset, []))
+    environment.resolve(config)
+    assert environment.written(config) == targets.plain(config)
+
+
+WORDS = (
+    "+dataset.api_key=s3cr3t", "tracking.uri=http://me:s3cr3t@host:1/",
+    "'trainer.callbacks=[{_target_:a.B,token:s3cr3t,n:1}]'".strip("'"),
+    "+model.password='s3cr3t'", "seed=3", "strategy=mirrored", "~dataset.cache",
+    "optimizer/schedule=cosine", "model=custom",
+)  # fmt: skip
+
+
+def test_words_that_may_be_written() -> None:
+    config = resolved(
+        "{dataset: {api_key: s3cr3t}, tracking: {uri: 'http://me:s3cr3t@host:1/'},"
+        " trainer: {callbacks: [{_target_: a.B, token: s3cr3t, n: 1}]},"
+        " model: {password: s3cr3t}, seed: 3}"
+    )
+    words = environment.words(list(WORDS), config)
+    assert words == [
+        "+dataset.api_key=${oc.env:DTRAIN_SECRET_DATASET_API_KEY}",
+        "tracking.uri=http://me:${oc.env:DTRAIN_SECRET_TRACKING_URI}@host:1/",
+        "trainer.callbacks=[{_target_:a.B,token:${oc.env:DTRAIN_SECRET_TRAINER_CALLBACKS_0_TOKEN},n:1}]",
+        "+model.password=${oc.env:DTRAIN_SECRET_MODEL_PASSWORD}",
+        "seed=3", "strategy=mirrored", "~dataset.cache", "optimizer/schedule=cosine",
+        "model=custom",
+    ]  # fmt: skip
+    OverridesParser.create().parse_overrides(words)  # as a resume does
+    assert config.seed == 3
+
+
+def test_words_have_the_values_of_what_is_no_secret() -> None:
+    os.environ.update(DATA="/data", N="two words", HF_TOKEN="s3cr3t", PW="pwpw")
+    words = [
+        "dataset.path=${oc.env:DATA}/x", "name=${oc.env:N}", "model.a=${oc.env:HF_TOKEN}",
+        "+model.password=${oc.env:DATA}", "tracking.uri=http://me:${oc.env:PW}@${oc.env:DATA}",
+        "model.b=${oc.env:DATA,x}",
+    ]  # fmt: skip
+    assert environment.words(words, OmegaConf.create({})) == [
+        "dataset.path=/data/x", "name=${oc.env:N}", "model.a=${oc.env:HF_TOKEN}",
+        "+model.password=${oc.env:DATA}", "tracking.uri=http://me:${oc.env:PW}@/data",
+        "model.b=${oc.env:DATA,x}",
+    ]  # fmt: skip
+
+
+def test_a_word_with_escapes_has_to_be_given_again() -> None:
+    config = resolved('{dataset: {login: {password: "it\'s"}}}')
+    assert environment.words([r"+dataset.login={password:'it\'s'}"], config) == [
+        "+dataset.login=???"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("DTRAIN_SECRET_A_PASSWORD", "it is a secret, which the run folder does not hold"),
+        ("MINE", "the environment has no variable MINE"),
+    ],
+)
+def test_a_reference_to_nothing(name: str, problem: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        resolved(f"{{a: {{password: '${{oc.env:{name}}}'}}}}")
+    assert str(caught.value) == (
+        f"a.password=***: {problem}; accepted: the value, given anew; "
+        f"type: {name}=VALUE in front of the command"
+    )
+
+
+@pytest.mark.parametrize("text", ["${oc.env:HOME}", "${oc.env: 'HOME'}", "${oc.env:HOME,x}"])
+def test_a_variable_that_the_user_has_not_named(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        resolved(f'{{a: {{b: "{text}"}}}}')
+    assert str(caught.value).startswith("a.b=${oc.env:HOME}: asks for the variable HOME of your")
+    assert "DTRAIN_ENV=HOME in front of the command" in str(caught.value)
+
+
+def test_another_password_makes_no_other_run(tmp_path: Path) -> None:
+    schema.register()
+    one, two, none = (composed("dataset=digits", f"+dataset.x_{k}={v}") for k, v in
+                      (("token", "a"), ("token", "b"), ("y", "b")))  # fmt: skip
+    assert identity.config_hash(one) == identity.config_hash(two) != identity.config_hash(none)

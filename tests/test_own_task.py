@@ -1,0 +1,411 @@
+"""A command that is not the chief's: from the meeting to its exit code."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from dtrain import errors
+from dtrain.config import targets
+from dtrain.controller import own_task, result
+from dtrain.controller.launchers.rendezvous.chief import Place
+from dtrain.errors import TrainingError, UsageError
+from dtrain.run.cluster import Cluster, Task
+from dtrain.run.folder import RunDir, read_json, write_json
+from tests.test_schema import composed
+
+PLACES = ["a.example:1", "b.example:2", "c.example:3"]
+CLUSTER = Cluster(
+    (Task("chief", 0, 1), Task("worker", 0, 1), Task("ps", 0, 0, serves=True)), "cpu", 2, {}
+).at(PLACES)
+CHIEFS = "2026-01-01/12-00-00_name"
+PLACE = Place("2026-01-01", "12-00-00_name", "ab" * 16)
+
+
+def config(tmp_path: Path, *overrides: str) -> DictConfig:
+    found: DictConfig = composed(f"output_dir={tmp_path}/mine", *overrides)
+    return found
+
+
+# --- the run folder
+
+
+def chiefs_folder(
+    path: Path, own: DictConfig, cluster: Cluster = CLUSTER, job: str = PLACE.job
+) -> tuple[RunDir, dict[Path, bytes]]:
+    """Make a run folder as the chief does, and return its contents too."""
+    rundir = RunDir.create(path)
+    rundir.config.write_text(OmegaConf.to_yaml(own, resolve=True))
+    write_json(rundir.cluster, {**cluster.to_json(), "job": job})
+    return rundir, contents(rundir)
+
+
+def contents(rundir: RunDir) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in rundir.path.rglob("*") if path.is_file()}
+
+
+def test_a_shared_disk(tmp_path: Path) -> None:
+    """The chief's folder is used as it is, though this host has other devices."""
+    chiefs = config(tmp_path, "hardware.devices=2", "name=other")
+    there, before = chiefs_folder(tmp_path / "mine" / CHIEFS, chiefs)
+    found = own_task._folder(config(tmp_path), CLUSTER, PLACE)
+    assert found.path == there.path
+    assert contents(found) == before
+    assert found.logs.is_dir()
+
+
+def test_a_disk_of_ones_own(tmp_path: Path) -> None:
+    own = config(tmp_path, "trainer.epochs=7")
+    found = own_task._folder(own, CLUSTER, PLACE)
+    assert found.path == tmp_path / "mine" / CHIEFS
+    assert OmegaConf.load(found.config) == targets.plain(own)
+    written = Cluster.from_json(read_json(found.cluster) or {})
+    assert written == dataclasses.replace(CLUSTER, job=PLACE.job)
+    assert found.logs.is_dir()
+
+
+def test_what_a_resumed_run_left_here(tmp_path: Path) -> None:
+    """The first life of the run had other ports and ended earlier."""
+    path = tmp_path / "mine" / CHIEFS
+    old = CLUSTER.at(["a.example:7", "b.example:8", "c.example:9"])
+    chiefs_folder(path, config(tmp_path, "trainer.epochs=7"), old)
+    found = own_task._folder(config(tmp_path, "trainer.epochs=9"), CLUSTER, PLACE)
+    assert found.path == path
+    assert OmegaConf.load(found.config).trainer.epochs == 9
+    assert Cluster.from_json(read_json(found.cluster) or {}).spec() == CLUSTER.spec()
+
+
+@pytest.mark.parametrize("job", ["cd" * 16, "", None])
+def test_the_folder_of_another_run(job: Any, tmp_path: Path) -> None:
+    """It is left as it is, be it of the same name."""
+    path = tmp_path / "mine" / CHIEFS
+    there, before = chiefs_folder(path, config(tmp_path, "trainer.epochs=7"), job=job)
+    found = own_task._folder(config(tmp_path), CLUSTER, PLACE)
+    assert found.path == path.with_name(f"{path.name}-2")
+    assert contents(there) == before
+
+
+@pytest.mark.parametrize("damage", ["{", "[1]", "link", "fifo"])
+def test_a_folder_that_cannot_be_read(damage: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine" / CHIEFS
+    there, _ = chiefs_folder(path, config(tmp_path))
+    text = there.cluster.read_text()
+    there.cluster.unlink()
+    if damage == "link":
+        (tmp_path / "elsewhere").write_text(text)
+        there.cluster.symlink_to(tmp_path / "elsewhere")
+    elif damage == "fifo":
+        os.mkfifo(there.cluster)
+    else:
+        there.cluster.write_text(damage)
+    assert own_task._folder(config(tmp_path), CLUSTER, PLACE).path.name == f"{path.name}-2"
+
+
+def test_a_folder_that_is_resumed(tmp_path: Path) -> None:
+    """It is this host's own word where it lies, and the chief's that it is the same run."""
+    there, before = chiefs_folder(tmp_path / "moved", config(tmp_path))
+    own = config(tmp_path, f"resume={there.path}")
+    assert own_task._folder(own, CLUSTER, PLACE).path == there.path
+    assert contents(there) == before
+    with pytest.raises(UsageError, match="is not the run that the chief is at"):
+        own_task._folder(own, CLUSTER, PLACE._replace(job="cd" * 16))
+    assert contents(there) == before
+
+
+# --- the loop
+
+
+class Guest:
+    """This command's line to the chief."""
+
+    def __init__(self, folder: Place):
+        self.folder: Place | BaseException = folder
+        self.code: int | None = None
+        self.asked = 0
+        self.closed = False
+        self.left: tuple[int, str] | None = None
+        self.reason: str | None = None
+        self.chief_silent = False
+
+    def meet(self, timeout: float, say: Callable[[str], None]) -> Place:
+        assert timeout == 60
+        if isinstance(self.folder, BaseException):
+            raise self.folder
+        return self.folder
+
+    def ended(self) -> int | None:
+        return self.code
+
+    def ask_to_stop(self) -> None:
+        self.asked += 1
+
+    def silent(self, seconds: float) -> bool:
+        return self.chief_silent
+
+    def close(self, code: int | None = None, words: str = "") -> None:
+        if code is not None and not self.closed:
+            self.left = code, words
+        self.closed = True
+
+
+class Story:
+    """A launcher of one task, told in looks: what happens before each of them."""
+
+    start_timeout, grace_seconds = 60.0, 30.0
+
+    def __init__(self, name: str, guest: Guest):
+        self.guest_, self.name = guest, name
+        self.looks: list[Callable[[], Any]] = []
+        self.code: int | None = None
+        self.asked: list[str] = []
+        self.now = 1000.0
+        self._words: list[str] = []
+        self.stopped: set[str] = set()
+
+    def frozen(self) -> set[str]:
+        return self.stopped
+
+    def own(self, cluster: Cluster) -> Task:
+        return cluster.task(self.name)
+
+    def guest(self, cluster: Cluster) -> Guest:
+        return self.guest_
+
+    def start_own(self, rundir: RunDir, cluster: Cluster) -> None:
+        self.asked.append("start")
+        rundir.log(self.name).write_text("my last words\n")
+
+    def word(self, word: str) -> Callable[[], None]:
+        return lambda: self._words.append(word)
+
+    def end_with(self, code: int) -> Callable[[], None]:
+        def act() -> None:
+            self.code = code
+            self._words.append("ended")
+
+        return act
+
+    def chief_ends(self, code: int) -> Callable[[], None]:
+        return lambda: setattr(self.guest_, "code", code)
+
+    def wait(self, timeout: float) -> list[tuple[str, str]]:
+        self.now += timeout
+        assert self.now < 2000, "this goes on for ever"
+        if self.looks:
+            self.looks.pop(0)()
+        words, self._words = self._words, []
+        return [(self.name, word) for word in words]
+
+    def stop(self) -> None:
+        self.asked.append("stop")
+
+    def kill(self) -> None:
+        self.asked.append("kill")
+        if self.code is None and "start" in self.asked:
+            self.code = -9
+
+    def exit_codes(self) -> dict[str, int]:
+        return {} if self.code is None else {self.name: self.code}
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Story]:
+    def make(name: str) -> Story:
+        story = Story(name, Guest(PLACE))
+        monkeypatch.setattr(own_task, "time", story)
+        return story
+
+    return make
+
+
+def run(story: Any, tmp_path: Path) -> int:
+    before = signal.getsignal(signal.SIGTERM)
+    code = own_task.run(config(tmp_path), CLUSTER, story)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert story.guest_.closed
+    assert story.asked[-1] == "kill"
+    return code
+
+
+def ctrl_c() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("code", [errors.OK, errors.FAILED, errors.INTERRUPTED])
+def test_a_task_that_trains_has_its_own_code(
+    code: int, story: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = story("worker-0")
+    told.looks = [told.word("started"), told.word("joined"), told.end_with(code)]
+    assert run(told, tmp_path) == code
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:2] == [
+        "worker-0: looking for the chief at a.example:1",
+        f"worker-0: started; its log is mine/{CHIEFS}/logs/worker-0.log",
+    ]
+    assert ("worker-0: my last words" in lines) == (code == errors.FAILED)
+    assert lines[-1] == f"worker-0: ended with exit code {code}"
+
+
+@pytest.mark.parametrize("code", [errors.OK, errors.FAILED, errors.INTERRUPTED])
+def test_a_task_that_serves_has_the_job_s_code(code: int, story: Any, tmp_path: Path) -> None:
+    told = story("ps-0")
+    told.looks = [told.word("joined"), told.chief_ends(code)]
+    assert run(told, tmp_path) == code
+    assert told.now < 1001, "it is not waited for"
+
+
+@pytest.mark.parametrize("name", ["ps-0", "worker-0"])
+def test_a_task_that_dies(
+    name: str, story: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = story(name)
+    told.looks = [told.end_with(-11)]
+    assert run(told, tmp_path) == errors.FAILED
+    assert f"{name}: my last words" in capsys.readouterr().err
+
+
+def test_the_chief_is_told_how_a_task_ended(story: Any, tmp_path: Path) -> None:
+    told = story("worker-0")
+    told.looks = [told.end_with(errors.FAILED)]
+    assert run(told, tmp_path) == errors.FAILED
+    assert told.guest_.left == (errors.FAILED, "my last words")
+
+
+def test_a_chief_that_is_silent(
+    story: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """TensorFlow misses it first: its error does not name it as we do."""
+    told = story("worker-0")
+    told.guest_.chief_silent = True
+    told.looks = [told.end_with(errors.FAILED)]
+    assert run(told, tmp_path) == errors.FAILED
+    said = "worker-0: my last words; nothing came lately from the chief at a.example:1"
+    assert said in capsys.readouterr().err
+
+
+def test_a_chief_that_answers_too_late(
+    story: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is heard now and then, and TensorFlow names a call alone."""
+    said = "Deadline Exceeded RPC: /tensorflow.CoordinationService/Heartbeat"
+    monkeypatch.setattr(result, "last_words", lambda log: said)
+    told = story("worker-0")
+    told.looks = [told.end_with(errors.FAILED)]
+    assert run(told, tmp_path) == errors.FAILED
+    wanted = f"worker-0: {said}; the chief at a.example:1 did not answer in time"
+    assert wanted in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["ps-0", "worker-0"])
+def test_a_chief_that_is_lost(
+    name: str, story: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = story(name)
+    told.guest_.reason = "nothing came from the chief"
+    told.looks = [told.chief_ends(errors.FAILED)]
+    assert run(told, tmp_path) == errors.FAILED
+    assert told.now - 1000 < 6
+    assert f"{name}: nothing came from the chief\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["ps-0", "worker-0"])
+def test_a_task_that_is_stopped(
+    name: str, story: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = story(name)
+    told.looks = [
+        lambda: told.stopped.add(name),
+        told.stopped.clear,
+        lambda: told.stopped.add(name),
+    ]
+    assert run(told, tmp_path) == errors.FAILED
+    assert round(told.now - 1000) == 6
+    assert told.guest_.left == (errors.FAILED, "was stopped (SIGSTOP) for 5 s")
+    assert f"{name}: was stopped (SIGSTOP) for 5 s" in capsys.readouterr().err
+
+
+def test_a_task_that_lingers_after_the_chief(story: Any, tmp_path: Path) -> None:
+    told = story("worker-0")
+    told.looks = [told.word("training"), told.chief_ends(errors.OK)]
+    assert run(told, tmp_path) == errors.OK
+    assert round(told.now - 1000) == told.grace_seconds
+
+
+def test_a_chief_that_ends_before_the_first_step(story: Any, tmp_path: Path) -> None:
+    """The task may be in the midst of what takes minutes, and nothing of it is wanted."""
+    told = story("worker-0")
+    told.looks = [told.word("joined"), ctrl_c, told.chief_ends(errors.INTERRUPTED)]
+    assert run(told, tmp_path) == errors.INTERRUPTED
+    assert told.now < 1002
+
+
+def test_a_task_that_ends_after_the_chief(story: Any, tmp_path: Path) -> None:
+    told = story("worker-0")
+    told.looks = [
+        told.word("training"), told.chief_ends(errors.FAILED), lambda: None,
+        told.end_with(errors.INTERRUPTED),
+    ]  # fmt: skip
+    assert run(told, tmp_path) == errors.INTERRUPTED
+
+
+def test_a_request_to_stop(story: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = story("worker-0")
+    told.looks = [ctrl_c, *[lambda: None] * 10, told.end_with(errors.INTERRUPTED)]
+    assert run(told, tmp_path) == errors.INTERRUPTED
+    assert told.guest_.asked == 1
+    assert told.asked == ["start", "stop", "kill"]
+    said = "worker-0: asked to stop: the chief saves a checkpoint"
+    assert capsys.readouterr().err.count(said) == 1
+
+
+def test_a_task_that_was_asked_to_stop(story: Any, tmp_path: Path) -> None:
+    told = story("ps-0")
+    told.looks = [told.word("stop"), lambda: None, told.chief_ends(errors.INTERRUPTED)]
+    assert run(told, tmp_path) == errors.INTERRUPTED
+    assert told.guest_.asked == 1
+
+
+def test_a_second_request(story: Any, tmp_path: Path) -> None:
+    told = story("worker-0")
+    told.looks = [ctrl_c, lambda: None, ctrl_c]
+    assert run(told, tmp_path) == errors.FAILED
+    assert told.now < 1001
+    assert told.asked == ["start", "stop", "kill"]
+
+
+def test_ctrl_c_at_a_terminal_is_one_request(story: Any, tmp_path: Path) -> None:
+    """It reaches the task too, which says so."""
+    told = story("ps-0")
+    told.looks = [ctrl_c, told.word("stop"), lambda: None, told.chief_ends(errors.INTERRUPTED)]
+    assert run(told, tmp_path) == errors.INTERRUPTED
+
+
+def test_ctrl_c_while_the_chief_is_looked_for(story: Any, tmp_path: Path) -> None:
+    told = story("worker-0")
+    told.guest_.folder = KeyboardInterrupt()
+    assert run(told, tmp_path) == errors.FAILED
+    assert told.asked == ["kill"]
+
+
+@pytest.mark.parametrize(
+    "problem", [TrainingError("no chief"), UsageError("a.b", 1, "is not 2", "2", "a.b=2")]
+)
+def test_a_meeting_that_fails(problem: Exception, story: Any, tmp_path: Path) -> None:
+    told = story("worker-0")
+    told.guest_.folder = problem
+    with pytest.raises(type(problem), match=str(problem)):
+        own_task.run(config(tmp_path), CLUSTER, told)
+    assert told.guest_.closed
+    assert told.asked == ["kill"]
+    assert not (tmp_path / "mine").exists()

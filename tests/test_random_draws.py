@@ -1,0 +1,575 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests import warm
+from tests.sampled import sampled
+from tests.test_strategies import HOSTS, together
+
+REPLICAS = [1, 2, 3, 4]
+#: What has one row an example, from ``x [rows, 7, 3]`` of positive numbers and a dtype.
+DRAWS: dict[str, Callable[..., Any]] = {
+    "dropout": lambda r, x, t: r.dropout(cast(x, t), 0.3, seed=5),
+    "dropout of pairs": lambda r, x, t: r.dropout(cast(x[:, :2], t), 0.5, seed=5),
+    "dropout of columns": lambda r, x, t: r.dropout(cast(x, t), 0.3, (None, 1, None), seed=5),
+    "dropout of all": lambda r, x, t: r.dropout(cast(x, t), 1.0, seed=5),
+    "dropout of none": lambda r, x, t: r.dropout(cast(x, t), 0.0, seed=5),
+    "uniform": lambda r, x, t: r.uniform((x.shape[0], 7, 3), 0.0, 2.0, t, seed=5),
+    "uniform of a row": lambda r, x, t: r.uniform((x.shape[0],), dtype=t, seed=5),
+    "uniform of windows": lambda r, x, t: r.uniform((x.shape[0] * 2, 5), dtype=t, seed=5),
+    "normal": lambda r, x, t: r.normal((x.shape[0], 7), 1.5, 0.1, t, seed=5),
+    "normal of its own": lambda r, x, t: r.normal(x.shape[:2], x[:, :, 0], 2.0, seed=5),
+    "truncated": lambda r, x, t: r.truncated_normal((x.shape[0], 7), 0.5, 0.1, t, seed=5),
+    "randint": lambda r, x, t: r.randint((x.shape[0], 7), 0, 1000, seed=5),
+    "categorical": lambda r, x, t: r.categorical(x[:, :, 0], 5, seed=5),
+    "gamma": lambda r, x, t: r.gamma((x.shape[0], 7), 1.5, t, seed=5),
+    "gamma of columns": lambda r, x, t: r.gamma((x.shape[0], 7), list(range(1, 8)), seed=5),
+    "gamma of its own": lambda r, x, t: r.gamma((x.shape[0], 7), x[:, :, 0], seed=5),
+    "binomial": lambda r, x, t: r.binomial((x.shape[0], 7), 10.0, 0.3, t, seed=5),
+    "binomial of its own": lambda r, x, t: r.binomial(x.shape[:2], x[:, :, 0] + 9, 0.5, seed=5),
+    "beta": lambda r, x, t: r.beta((x.shape[0], 7), 2.0, x[:, :, 0], seed=5),
+}
+#: XLA has no kernel for the others.
+COMPILED = [k for k in DRAWS if not k.startswith(("gamma", "binomial of its own", "beta"))]
+
+
+def cast(x: Any, dtype: str) -> Any:
+    import tensorflow as tf
+
+    return tf.cast(x, dtype)
+
+
+def batch(rows: int) -> Any:
+    import numpy as np
+
+    return np.random.default_rng(0).uniform(0.1, 0.9, (rows, 7, 3)).astype(np.float32)
+
+
+def host(value: Any) -> Any:
+    import numpy as np
+
+    return np.asarray(value, np.float64)
+
+
+def parts(
+    draw: Callable[[Any], Any], x: Any, replicas: int, traced: bool = False, jit: bool = False
+) -> list[Any]:
+    """Draw for each of ``replicas`` equal parts of ``x``; ``traced`` with a tensor for which."""
+    import tensorflow as tf
+
+    from dtrain.task.replica.random_draws import part
+
+    rows = len(x) // replicas
+
+    def one(replica: Any, own: Any) -> Any:
+        with part(replica, replicas, rows):
+            return draw(own)
+
+    function = tf.function(one, autograph=False, jit_compile=jit) if traced or jit else one
+    own = [tf.constant(x[r * rows : (r + 1) * rows]) for r in range(replicas)]
+    return [host(function(tf.constant(r) if traced else r, own[r])) for r in range(replicas)]
+
+
+@pytest.mark.task
+@pytest.mark.parametrize(
+    "dtype", sampled(["float32", "float64", "float16", "bfloat16"], "float32", "bfloat16")
+)
+def test_parts_are_the_rows_of_the_whole_draw(dtype: str) -> None:
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    for replicas in REPLICAS:
+        for rows in (3, 4):
+            x = batch(rows * replicas)
+            for name, function in DRAWS.items():
+
+                def draw(own: Any, function: Any = function) -> Any:
+                    return function(keras.random, own, dtype)
+
+                whole = host(draw(tf.constant(x)))
+                for traced in (False, True):
+                    found = np.concatenate(parts(draw, x, replicas, traced))
+                    context = str((name, replicas, rows, traced))
+                    np.testing.assert_array_equal(found, whole, context)
+
+
+@pytest.mark.task
+@pytest.mark.parametrize("name", ["uniform", "normal"])
+def test_parts_of_draws_that_threads_share(name: str) -> None:
+    import keras
+    import numpy as np
+
+    # Over two million numbers; rows that begin within a group of four.
+    for dtype, width in (("float32", 32771), ("float64", 32771), ("bfloat16", 32772)):
+
+        def draw(own: Any, dtype: str = dtype, width: int = width) -> Any:
+            return getattr(keras.random, name)((own.shape[0], width), dtype=dtype, seed=3)
+
+        x = batch(66)
+        whole = host(draw(x))
+        np.testing.assert_array_equal(np.concatenate(parts(draw, x, 3)), whole)
+        np.testing.assert_array_equal(np.concatenate(parts(draw, x, 2, traced=True)), whole)
+
+
+@pytest.mark.task
+@pytest.mark.parametrize("traced", sampled([False, True], True))
+def test_parts_compiled_by_xla(traced: bool) -> None:
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    for name in COMPILED:
+        for replicas, rows in ((3, 3), (2, 3)):  # without any even dimension, and with one
+            x = batch(rows * replicas)
+
+            def draw(own: Any, name: str = name) -> Any:
+                return DRAWS[name](keras.random, own, "float32")
+
+            whole = host(tf.function(draw, jit_compile=True, autograph=False)(tf.constant(x)))
+            found = np.concatenate(parts(draw, x, replicas, traced, jit=True))
+            # XLA may add and multiply in one rounding, or in two.
+            np.testing.assert_allclose(found, whole, 1e-6, 1e-6, err_msg=str((name, replicas)))
+
+
+@pytest.mark.task
+def test_parts_of_a_batch_whose_size_is_not_known_in_the_graph() -> None:
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    from dtrain.task.replica.random_draws import part
+
+    draws: list[Callable[[Any], Any]] = [
+        lambda x: keras.random.dropout(x, 0.3, seed=5),
+        lambda x: keras.random.dropout(x, 0.3, (None, 1, None), seed=5),
+        lambda x: keras.random.normal(keras.ops.shape(x), seed=5),
+        lambda x: keras.random.normal(tf.shape(x), seed=5),
+        lambda x: keras.random.uniform(keras.ops.shape(x)[:1], seed=5),
+        lambda x: keras.random.truncated_normal(tf.shape(x), seed=5),
+        lambda x: keras.random.categorical(x[:, 0], 2, seed=5),
+    ]
+    x = batch(6)
+    for index, draw in enumerate(draws):
+
+        @tf.function(
+            autograph=False,
+            input_signature=[tf.TensorSpec([], tf.int32), tf.TensorSpec([None, None, 3])],
+        )
+        def own(replica: Any, x: Any, draw: Any = draw) -> Any:
+            with part(replica, 2, 3):
+                return draw(x)
+
+        found = [host(own(r, x[3 * r : 3 * r + 3])) for r in (0, 1)]
+        np.testing.assert_array_equal(np.concatenate(found), host(draw(x)), str(index))
+
+
+@pytest.mark.task
+def test_what_is_not_per_example_is_alike_on_all_replicas() -> None:
+    import keras
+    import numpy as np
+
+    x = batch(12)
+    shared: dict[str, Callable[[Any], Any]] = {
+        "one mask": lambda x: keras.random.dropout(x, 0.5, (1, 7, 3), seed=5)[:1] / x[:1],
+        "scalar": lambda x: keras.random.uniform((), seed=5),
+        "weights": lambda x: keras.random.normal((7, 4), seed=5),
+        "columns": lambda x: keras.random.shuffle(np.arange(7.0), seed=5),
+        "second axis": lambda x: keras.random.shuffle(np.tile(np.arange(7), (4, 1)), 1, seed=5),
+        "one choice": lambda x: keras.random.randint((1,), 0, 10**6, seed=5),
+    }
+    for name, draw in shared.items():
+        whole = host(draw(x))
+        for found in parts(draw, x, 3):
+            np.testing.assert_allclose(found, whole, 1e-6, err_msg=name)
+
+
+@pytest.mark.task
+def test_a_shuffle_of_examples_is_refused() -> None:
+    import keras
+
+    from dtrain.errors import UsageError
+    from dtrain.task.replica.random_draws import part
+
+    x = batch(4)
+    for draws in (None, [True]):
+        with part(1, 3, 4, draws), pytest.raises(UsageError, match=r"keras\.random\.shuffle"):
+            keras.random.shuffle(x, seed=5)
+    with part(1, 3, 4, [False]):  # as many columns, say
+        found = host(keras.random.shuffle(x, seed=5))
+    assert (found == host(keras.random.shuffle(x, seed=5))).all()
+
+
+@pytest.mark.task
+def test_a_draw_whose_size_follows_the_batch_has_a_row_an_example() -> None:
+    """And one that does not is alike on all replicas, though it has as many rows."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    from dtrain.task.replica.random_draws import Record, part, per_example, watched
+
+    def draw(rows: int) -> list[Any]:
+        return [
+            host(keras.random.uniform((2,), seed=5)),
+            host(keras.random.uniform((rows, 3), seed=5)),
+            host(tf.random.stateless_normal([rows, 3], [5, 0], 1.0, 2.0)),
+            host(tf.random.stateless_uniform([2, 3], [5, 0])),
+            host(tf.random.stateless_uniform([rows], [5, 0], 0, 9, tf.int32)),
+            host(keras.random.randint((2,), 0, 1000, seed=5)),
+            host(keras.random.uniform((), seed=5)),
+        ]
+
+    records = [Record(), Record()]
+    for record, rows in zip(records, (8, 4), strict=True):
+        with watched(record):
+            whole = draw(8)
+            del record.names[:], record.sizes[:]
+            draw(rows)
+    draws = per_example(*records)
+    assert draws == (False, True, True, False, True, False, None)
+    assert per_example(records[0], Record()) is None
+    for replica in range(4):
+        with part(replica, 4, 2, draws):
+            found = draw(2)
+        for each, expected, own in zip(found, whole, draws, strict=True):
+            rows = expected[2 * replica : 2 * replica + 2] if own else expected
+            np.testing.assert_allclose(each, rows, 1e-6)
+
+
+@pytest.mark.task
+def test_outside_a_part_keras_draws_as_ever() -> None:
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    from dtrain.task.replica.random_draws import install, part
+
+    x = batch(4)
+
+    def draw() -> list[Any]:
+        values = [host(f(keras.random, tf.constant(x), "float32")) for f in DRAWS.values()]
+        return [*values, host(keras.random.shuffle(x, seed=5))]
+
+    expected = draw()
+    install()
+    install()  # a second time changes nothing
+    found = draw()
+    with part(0, 1, 4):
+        alone = draw()
+    for a, b, c in zip(expected, found, alone, strict=True):
+        np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(a, c)
+
+
+def layers(policy: str) -> dict[str, Any]:
+    """Layers that draw, by name, each with the shape of an example."""
+    import keras
+
+    class Own(keras.layers.Layer):
+        def __init__(self) -> None:
+            super().__init__(dtype=policy)
+            self.generator = keras.random.SeedGenerator(7)
+
+        def call(self, x: Any, training: bool = False) -> Any:
+            shape = keras.ops.shape(x)
+            noise = keras.random.normal(shape, seed=self.generator, dtype=x.dtype)
+            noise *= keras.random.uniform((shape[0], 1), seed=11, dtype=x.dtype)
+            return keras.random.dropout(x + noise, 0.5, seed=self.generator)
+
+    class Attention(keras.layers.Layer):
+        def __init__(self) -> None:
+            super().__init__(dtype=policy)
+            self.own = keras.layers.MultiHeadAttention(2, 4, dropout=0.4, dtype=policy, seed=3)
+
+        def build(self, shape: Any) -> None:
+            self.own.build(shape, shape)
+
+        def call(self, x: Any, training: bool = False) -> Any:
+            return self.own(x, x, training=training)
+
+    kinds = keras.layers
+    given = {"dtype": policy, "seed": 3}
+    masked = kinds.Dropout(0.5, **given)
+    return {
+        "Dropout": (kinds.Dropout(0.4, **given), [5]),
+        "SpatialDropout1D": (kinds.SpatialDropout1D(0.4, **given), [4, 3]),
+        "SpatialDropout2D": (kinds.SpatialDropout2D(0.4, **given), [3, 3, 5]),
+        "GaussianNoise": (kinds.GaussianNoise(0.4, **given), [3, 5]),
+        "GaussianDropout": (kinds.GaussianDropout(0.4, **given), [7]),
+        "AlphaDropout": (kinds.AlphaDropout(0.4, **given), [7]),
+        "RandomFlip": (kinds.RandomFlip(**given), [4, 4, 2]),
+        "RandomRotation": (kinds.RandomRotation(0.2, **given), [6, 6, 2]),
+        "RandomTranslation": (kinds.RandomTranslation(0.3, 0.3, **given), [6, 6, 2]),
+        "RandomContrast": (kinds.RandomContrast(0.3, **given), [4, 4, 3]),
+        "Attention": (Attention(), [5, 6]),
+        "LSTM": (kinds.LSTM(3, dropout=0.4, recurrent_dropout=0.4, **given), [4, 3]),
+        "TimeDistributed": (kinds.TimeDistributed(masked, dtype=policy), [4, 3]),
+        "Own": (Own(), [7]),
+    }
+
+
+@pytest.mark.task
+@pytest.mark.parametrize(
+    ("policy", "tolerance"), [("float32", 2e-6), ("mixed_bfloat16", 2e-2), ("float64", 1e-12)]
+)
+def test_layers_draw_for_the_global_batch(policy: str, tolerance: float) -> None:
+    import numpy as np
+    import tensorflow as tf
+
+    for name, (layer, shape) in layers(policy).items():
+        x = np.random.default_rng(0).uniform(0.5, 1.5, (6, *shape)).astype(np.float32)
+        layer(x[:2])
+        seeds = [v for v in layer.non_trainable_variables if "seed" in v.name]
+        assert seeds, name
+        start = [v.numpy() for v in seeds]
+
+        def call(own: Any, layer: Any = layer, seeds: Any = seeds, start: Any = start) -> Any:
+            for variable, value in zip(seeds, start, strict=True):
+                variable.assign(value)
+            return layer(own, training=True)
+
+        whole = host(call(tf.constant(x)))
+        after = [v.numpy().tolist() for v in seeds]
+        found = parts(call, x, 2, traced=True)
+        np.testing.assert_allclose(np.concatenate(found), whole, tolerance, tolerance, err_msg=name)
+        assert [v.numpy().tolist() for v in seeds] == after, "as many draws as ever"
+        assert not np.allclose(host(call(tf.constant(x[3:]))), found[1]), "what it is for"
+
+
+@pytest.mark.task
+def test_the_next_seed_is_caught_by_a_stateless_scope() -> None:
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    from dtrain.task.replica.random_draws import part
+
+    layer = keras.layers.Dropout(0.5, seed=3)
+    [seed] = layer.variables
+    x = np.ones((4, 5), np.float32)
+
+    @tf.function(autograph=False)
+    def own(replica: Any, x: Any) -> Any:
+        with keras.StatelessScope() as scope, part(replica, 2, 2):
+            return layer(x, training=True), scope.get_current_value(seed)
+
+    found = [own(tf.constant(r, tf.int64), x[:2]) for r in (0, 1)]
+    assert [state.numpy().tolist() for _, state in found] == [[3, 1], [3, 1]]
+    assert seed.numpy().tolist() == [3, 0]
+    whole = layer(x, training=True)
+    np.testing.assert_array_equal(np.concatenate([mask for mask, _ in found]), whole)
+
+
+#: Divides by 1, 2, 3 and 4; no part begins with a new counter.
+GLOBAL, STEPS, SHAPE = 36, 10, (3, 3, 1)
+
+
+def losses(strategy: Any, parted: bool = True, policy: str = "float32") -> list[float]:
+    """Train ten steps inside one graph, as dtrain does; return the mean loss so far, by step."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    from dtrain.task.replica.random_draws import part
+
+    keras.utils.set_random_seed(0)
+    keras.config.set_dtype_policy(policy)
+    replicas = strategy.replicas
+    rows = GLOBAL // replicas
+    generator = np.random.default_rng(0)
+    x = tf.constant(generator.standard_normal((STEPS, GLOBAL, *SHAPE)), tf.float32)
+    y = tf.constant(generator.integers(0, 3, (STEPS, GLOBAL)))
+    with strategy.scope():
+        model = keras.Sequential(
+            [
+                keras.Input(SHAPE),
+                keras.layers.RandomFlip(seed=1),
+                keras.layers.GaussianNoise(0.5, seed=2),
+                keras.layers.Flatten(),
+                keras.layers.Dense(7, activation="tanh"),
+                keras.layers.Dropout(0.4, seed=3),
+                keras.layers.Dense(3, activation="softmax", dtype="float32"),
+            ]
+        )
+    with strategy.optimizer_scope():
+        optimizer = keras.optimizers.SGD(0.2)
+    with strategy.scope():
+        model.compile(optimizer, "sparse_categorical_crossentropy")
+    with strategy.optimizer_scope():
+        optimizer.build(model.trainable_variables)
+    with strategy.scope():
+        model.compute_loss(x[0], y[0], model(x[0]))  # makes the rest
+
+    def replica(step: Any) -> Any:
+        index = tf.distribute.get_replica_context().replica_id_in_sync_group
+        first = index * rows
+        data = (x[step][first : first + rows], y[step][first : first + rows])
+        data = tuple(tf.ensure_shape(d, [rows, *d.shape[1:]]) for d in data)
+        with part(index, replicas if parted else 1, rows):
+            return model.train_step(data)["loss"]
+
+    @tf.function(autograph=False)
+    def train() -> Any:
+        def body(step: Any, found: Any) -> Any:
+            each = strategy.local_sum(strategy.run(replica, step))
+            return step + 1, found.write(step, each)
+
+        found = tf.TensorArray(tf.float32, STEPS, element_shape=[])
+        return tf.while_loop(lambda step, _: step < STEPS, body, (0, found))[1].stack()
+
+    return [float(loss) for loss in train() / replicas]
+
+
+@pytest.mark.task
+@pytest.mark.parametrize(
+    ("kind", "devices"),
+    [("Mirrored", 2), ("Mirrored", 3), ("Mirrored", 4), ("CentralStorage", 2)],
+)
+def test_losses_are_those_of_one_replica_on_any_number(kind: str, devices: int) -> None:
+    from dtrain.task import strategies
+
+    expected = losses(strategies.OneDevice(["CPU:0"]), parted=False)
+    assert len(set(expected)) == STEPS
+    strategy = getattr(strategies, kind)([f"CPU:{i}" for i in range(devices)])
+    assert losses(strategy) == pytest.approx(expected, rel=1e-5)
+    assert losses(strategy, parted=False) != pytest.approx(expected, rel=1e-3), "what it is for"
+
+
+@pytest.mark.task(devices=2)
+def test_losses_are_those_of_one_replica_in_mixed_precision() -> None:
+    from dtrain.task import strategies
+
+    expected = losses(strategies.OneDevice(["CPU:0"]), parted=False, policy="mixed_bfloat16")
+    mirrored = strategies.Mirrored(["CPU:0", "CPU:1"])
+    assert losses(mirrored, policy="mixed_bfloat16") == pytest.approx(expected, rel=5e-3)
+
+
+def in_a_cluster(cluster: Any, task: Any, devices: list[str]) -> list[Any]:
+    from dtrain.task.strategies import MultiWorker
+
+    strategy = MultiWorker(devices, cluster, task, "ring")
+    found = losses(strategy)
+    return strategy.agree([loss * strategy.replicas for loss in found])
+
+
+def on_one_device() -> list[float]:
+    from dtrain.task.strategies import OneDevice
+
+    return losses(OneDevice(["CPU:0"]), parted=False)
+
+
+def test_losses_are_those_of_one_replica_in_a_cluster() -> None:
+    expected = warm.call(on_one_device, 1, {})
+    for found in together(in_a_cluster, HOSTS, 4):
+        assert [loss / 4 for loss in found] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.task(devices=4)
+def test_replicas_have_masks_of_their_own() -> None:
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    from dtrain.task import strategies
+    from dtrain.task.replica.random_draws import part
+
+    strategy = strategies.Mirrored([f"CPU:{i}" for i in range(4)])
+    with strategy.scope():
+        layer = keras.layers.Dropout(0.5, seed=3)
+
+    def replica(_: Any) -> Any:
+        index = tf.distribute.get_replica_context().replica_id_in_sync_group
+        with part(index, 4, 3):
+            return layer(tf.ones([3, 50]), training=True)
+
+    masks = tf.function(lambda: strategy.run(replica, None), autograph=False)
+    found = [np.stack(strategy.engine.experimental_local_results(masks())) for _ in range(2)]
+    for step in found:
+        for one in range(4):
+            for other in range(one):
+                assert 0.3 < np.mean(step[one] == step[other]) < 0.7
+    assert 0.3 < np.mean(found[0] == found[1]) < 0.7
+    whole = keras.layers.Dropout(0.5, seed=3)(tf.ones([12, 50]), training=True)
+    np.testing.assert_array_equal(np.concatenate(found[0]), whole)
+
+
+@pytest.mark.task
+def test_a_part_holds_in_its_thread_until_it_is_left() -> None:
+    import keras
+    import numpy as np
+
+    from dtrain.task.replica.random_draws import part
+
+    whole = host(keras.random.uniform((8, 3), seed=5))
+
+    def draw(rows: int = 2) -> Any:
+        return host(keras.random.uniform((rows, 3), seed=5))
+
+    found = []
+    with part(3, 4, 2):
+        np.testing.assert_array_equal(draw(), whole[6:])
+        with part(1, 2, 4):
+            np.testing.assert_array_equal(draw(4), whole[4:])
+            with part(0, 1, 2):
+                np.testing.assert_array_equal(draw(), whole[:2])
+            np.testing.assert_array_equal(draw(4), whole[4:])
+        with pytest.raises(KeyError), part(1, 4, 2):
+            raise KeyError
+        np.testing.assert_array_equal(draw(), whole[6:])
+
+        def other() -> None:
+            found.append(draw())
+            with part(1, 4, 2):
+                entered.set()
+                left.wait(60)
+                found.append(draw())
+
+        entered, left = threading.Event(), threading.Event()
+        thread = threading.Thread(target=other)
+        thread.start()
+        entered.wait(60)
+        np.testing.assert_array_equal(draw(), whole[6:])
+        left.set()
+        thread.join()
+    np.testing.assert_array_equal(draw(), whole[:2])
+    np.testing.assert_array_equal(found, [whole[:2], whole[2:4]])
+
+
+@pytest.mark.task
+def test_a_keras_that_draws_in_another_way_is_refused() -> None:
+    import sys
+    import types
+
+    from keras.src.backend.tensorflow import random
+
+    from dtrain.errors import TrainingError
+    from dtrain.task.replica import random_draws
+
+    def changed(**values: Any) -> Any:
+        module = types.ModuleType("changed")
+        module.__dict__.update({k: getattr(random, k) for k in random_draws.PARAMETERS} | values)
+        sys.modules["changed"] = module
+        return module
+
+    def other(shape: Any, seed: Any) -> None: ...
+
+    for values, problem in (
+        ({"dropout": None}, r"changed\.dropout with parameters None"),
+        ({"_cast_seed": None}, r"changed\._cast_seed"),
+        ({"normal": other}, r"changed\.normal with parameters \['shape', 'seed'\]"),
+    ):
+        module = changed(**values)
+        with pytest.raises(TrainingError, match=problem):
+            random_draws.install("changed")
+        assert module.uniform is random.uniform, "nothing was replaced"
+    with pytest.raises(TrainingError, match="not_there"):
+        random_draws.install("not_there")
+    module = changed()
+    random_draws.install("changed")
+    assert module.uniform.__wrapped__ is random.uniform
+    assert not hasattr(random, "drawn_by_dtrain")

@@ -1,0 +1,95 @@
+"""What a step takes and returns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+@pytest.mark.task
+def test_batches_and_numbers() -> None:
+    import numpy as np
+    import tensorflow as tf
+
+    from dtrain.task import step_logs
+
+    assert step_logs.unwrapped((3,)) == 3 and step_logs.unwrapped((3, 4)) == (3, 4)
+    given = {"a": 1, "b": {"c": {"d": tf.constant(2.0)}}, "e": None, "f": tf.ones([2]), "g": "text"}
+    assert [name for name, _ in step_logs.flattened(given)] == ["a", "d", "e", "f", "g"]
+    assert list(step_logs.flattened(None)) == []
+    assert {k: float(v) for k, v in step_logs.scalars(given).items()} == {"a": 1, "d": 2}
+    result = {"x": tf.constant(1.0), "y": tf.constant([[2.0, 3.0]]), "z": np.float32(4)}
+    found = {k: float(v) for k, v in step_logs.named("m", result)}
+    assert found == {"x": 1, "y_0": 2, "y_1": 3, "z": 4}
+
+
+@pytest.mark.task
+def test_results_of_metrics_under_other_names() -> None:
+    import keras
+
+    from dtrain.task.step_logs import Returned
+
+    total, plain = keras.metrics.Mean(name="total"), keras.metrics.Mean(name="plain")
+    returned = Returned([total, plain])
+    total.update_state(3.0)
+    given = {"loss": total.result(), "total": total.result(), "other": keras.ops.ones([])}
+    assert {k: float(v) for k, v in returned.values(given).items()} == {"other": 1}
+    assert returned.names == {"total": {"loss", "total"}}
+
+
+@pytest.mark.task
+def test_trackers_of_losses_have_the_sum_of_the_parts() -> None:
+    import keras
+    import tensorflow as tf
+
+    from dtrain.task import step_logs
+
+    loss, other = keras.metrics.Mean(name="My_Loss"), keras.metrics.Mean(name="size")
+    error = keras.metrics.MeanSquaredError(name="loss_of_squares")  # a mean over examples
+    replicas = 4
+    step_logs.add_up_losses([loss, other, error], lambda: replicas)
+    loss.update_state(tf.constant(2.0), sample_weight=3)
+    loss.update_state(1, 1)
+    assert float(loss.result()) == (4 * 2 * 3 + 4 * 1) / 4
+    loss.reset_state()
+    loss.update_state(tf.constant([2.0, 4.0]))  # of each example
+    other.update_state(5.0)
+    error.update_state([1.0], [3.0])
+    assert [float(m.result()) for m in (loss, other, error)] == [3, 5, 4]
+    replicas = 1
+    other.update_state(5.0)
+    loss.reset_state()
+    loss.update_state(7.0)
+    assert [float(m.result()) for m in (loss, other)] == [7, 5]
+
+
+def _compiled(kind: str) -> Any:
+    import keras
+
+    class Own(keras.Model):
+        def train_step(self, data: Any) -> Any:
+            return {}
+
+    class Tested(Own):
+        def test_step(self, data: Any) -> Any:
+            return {}
+
+    class Computed(Own):
+        def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+            return 0.0
+
+    inputs = keras.Input([2])
+    kernel = "l2" if kind == "regularized" else None
+    outputs = keras.layers.Dense(1, kernel_regularizer=kernel)(inputs)
+    model = {"tested": Tested, "computed": Computed}.get(kind, Own)(inputs, outputs)
+    model.compile(loss="mse" if kind == "loss" else None)
+    return model
+
+
+@pytest.mark.task
+def test_what_there_is_to_evaluate_by() -> None:
+    from dtrain.task.step_logs import evaluates
+
+    kinds = ("loss", "regularized", "tested", "computed", "none")
+    assert [evaluates(_compiled(kind)) for kind in kinds] == [True, True, True, True, False]
