@@ -10,7 +10,7 @@ import pytest
 from dtrain.run.cluster import Cluster, Task
 from tests.conftest import QUICK
 from tests.sampled import sampled
-from tests.test_coordinated import servers, strategy_of
+from tests.test_parameter_server import servers, strategy_of
 from tests.test_steps import BATCH, settings
 from tests.test_strategies import together
 from tests.test_zoo import FEW, NAMES, configured

@@ -12,7 +12,7 @@ from dtrain.data.sources import Arrays, Splits
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Task
 from tests.sampled import sampled
-from tests.test_coordinated import servers
+from tests.test_parameter_server import servers
 from tests.test_steps import BATCH, in_order, prepare, settings
 from tests.test_strategies import together
 
@@ -55,7 +55,7 @@ KINDS = ["whole", "one-hot", "column", "python", "weighted"]
 def config(kind: str, weights: Any) -> Any:
     loss = "categorical_crossentropy" if kind == "one-hot" else "sparse_categorical_crossentropy"
     return settings(
-        dataset={"_target_": "tests.test_weights.data", "kind": kind},
+        dataset={"_target_": "tests.test_class_weights.data", "kind": kind},
         optimizer={"_target_": "keras.optimizers.SGD", "learning_rate": 0.1, "momentum": 0.9},
         trainer={"loss": loss, "metrics": ["accuracy"], "class_weight": weights},
     )
@@ -121,7 +121,7 @@ def test_on_a_mesh() -> None:
 
 def _cluster(cluster: Any, task: Any, devices: list[str], servers: bool) -> Any:
     from dtrain.task.strategies import MultiWorker
-    from tests.test_coordinated import strategy_of
+    from tests.test_parameter_server import strategy_of
 
     if servers:
         return wrong(KINDS, "ParameterServer", 1, strategy_of(cluster, task, "sync"))

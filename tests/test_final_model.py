@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.test_callbacks import tiny
-from tests.test_records import made
+from tests.test_recorder import made
 
 
 @pytest.mark.task

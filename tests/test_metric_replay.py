@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.sampled import sampled
-from tests.test_coordinated import servers
+from tests.test_parameter_server import servers
 from tests.test_steps import BATCH, prepare, settings
 from tests.test_strategies import together
 
@@ -117,8 +117,8 @@ def network(input_shape: Any, classes: Any, kind: str) -> Any:
 
 def config(kind: str, **trainer: Any) -> Any:
     return settings(
-        model={"_target_": "tests.test_replay.network", "kind": kind},
-        dataset={"_target_": "tests.test_replay.tokens"},
+        model={"_target_": "tests.test_metric_replay.network", "kind": kind},
+        dataset={"_target_": "tests.test_metric_replay.tokens"},
         trainer={"loss": None, "metrics": [], **trainer},
     )
 
@@ -206,7 +206,7 @@ def test_without_a_validation() -> None:
 
 
 def _cluster(cluster: Any, task: Any, devices: list[str], update: str) -> Any:
-    from tests.test_coordinated import strategy_of
+    from tests.test_parameter_server import strategy_of
 
     strategy = strategy_of(cluster, task, update)
     return [each for kind in ("ids", "masked") for each in wrong(kind, "", 1, strategy)]
@@ -310,7 +310,7 @@ def odd(input_shape: Any, classes: Any, kind: str) -> Any:
 
 
 def odd_config(kind: str) -> Any:
-    return settings(model={"_target_": "tests.test_replay.odd", "kind": kind})
+    return settings(model={"_target_": "tests.test_metric_replay.odd", "kind": kind})
 
 
 @pytest.mark.task(devices=2)

@@ -281,7 +281,7 @@ def many(folder: str, name: str, number: int, points: int) -> list[str]:
 def test_two_sweeps_on_one_sqlite_file(number: int, tmp_path: Path) -> None:
     """The first moments are the hardest: both commands make the tables, all jobs their parent."""
     code = (
-        "import sys, json; from tests.test_parent import many; "
+        "import sys, json; from tests.test_mlflow_sweep import many; "
         "print(json.dumps(many(sys.argv[1], 'b', int(sys.argv[2]), 200)))"
     )
     root = Path(__file__).parents[1]

@@ -112,12 +112,12 @@ def linear(input_shape: Any, classes: Any, steps: str = "keras") -> Any:
 
 def config(steps: str = "keras", in_graph: bool = True, **changed: Any) -> Any:
     return settings(
-        model={"_target_": "tests.test_coordinated.linear", "steps": steps},
-        dataset={"_target_": "tests.test_coordinated.numbered", "in_graph": in_graph},
+        model={"_target_": "tests.test_parameter_server.linear", "steps": steps},
+        dataset={"_target_": "tests.test_parameter_server.numbered", "in_graph": in_graph},
         optimizer={"_target_": "keras.optimizers.Adam", "learning_rate": 1e-3},
         trainer={
             "loss": "mse",
-            "metrics": [{"_target_": "tests.test_coordinated.seen"}, "mean_absolute_error"],
+            "metrics": [{"_target_": "tests.test_parameter_server.seen"}, "mean_absolute_error"],
         },
         **changed,
     )

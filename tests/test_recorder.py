@@ -11,8 +11,8 @@ import pytest
 
 from tests.test_callbacks import tiny
 from tests.test_loop import Clock
-from tests.test_summaries import events as tensorboard
-from tests.test_summaries import scalars
+from tests.test_tensorboard import events as tensorboard
+from tests.test_tensorboard import scalars
 
 
 def made(folder: Path, profile: tuple[int, int] | None = None, histograms: bool = False) -> Any:

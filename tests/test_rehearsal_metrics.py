@@ -61,7 +61,7 @@ def trainer(*metrics: Any) -> Any:
 def test_what_does_not_add_up_is_found(kind: str) -> None:
     from dtrain.task.rehearsal import metrics as probe
 
-    own = {"_target_": "tests.test_probe.metric", "kind": kind}
+    own = {"_target_": "tests.test_rehearsal_metrics.metric", "kind": kind}
     for name, devices in (("OneDevice", 1), ("Mirrored", 2)):
         config = settings(trainer=trainer("accuracy", own))
         model, strategy, _, splits = prepare(name, devices, config)
@@ -75,8 +75,8 @@ def test_what_adds_up_is_not() -> None:
     from dtrain.task import train_state
     from dtrain.task.rehearsal import metrics as probe
 
-    own = {"_target_": "tests.test_probe.metric", "kind": "sum"}
-    for model_of in ({}, {"model": {"_target_": "tests.test_probe.sampling"}}):
+    own = {"_target_": "tests.test_rehearsal_metrics.metric", "kind": "sum"}
+    for model_of in ({}, {"model": {"_target_": "tests.test_rehearsal_metrics.sampling"}}):
         config = settings(trainer=trainer(own, "accuracy"), **model_of)
         model, strategy, _, splits = prepare("Mirrored", 2, config)
         before = train_state.snapshot(model, strategy)
@@ -88,7 +88,7 @@ def test_what_adds_up_is_not() -> None:
 @pytest.mark.task
 def test_a_result_may_be_the_variable_itself() -> None:
     """Whose value between two steps is 0."""
-    own = {"_target_": "tests.test_probe.metric", "kind": "sum"}
+    own = {"_target_": "tests.test_rehearsal_metrics.metric", "kind": "sum"}
     steps = prepare("OneDevice", 1, settings(trainer=trainer(own)))[2]
     sums = steps.train(2)
     assert steps.results(sums)["own"] == pytest.approx(float(sums.states[2]))

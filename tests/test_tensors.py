@@ -54,3 +54,16 @@ def test_of_points_nothing_is_kept(tmp_path: Path) -> None:
 
     assert grown(write) < 2500
     summaries.close()
+
+
+@pytest.mark.task
+def test_a_total_is_the_sum_in_order() -> None:
+    import numpy as np
+    import tensorflow as tf
+
+    from dtrain.task.tensors import total
+
+    parts = [tf.constant([0.1, 1e8]), tf.constant([0.2, 1.0]), tf.constant([0.3, -1e8])]
+    wanted = np.float32([0.1, 1e8]) + np.float32([0.2, 1.0]) + np.float32([0.3, -1e8])
+    assert total(parts).numpy().tolist() == wanted.tolist() == [np.float32(0.6), 0.0]
+    assert total([tf.constant(2), tf.Variable(3)]).numpy() == 5

@@ -40,7 +40,7 @@ def recurrent(input_shape: Any, classes: int) -> Any:
 
 
 STATEFUL = {
-    "model": {"_target_": "tests.test_state.everything"},
+    "model": {"_target_": "tests.test_train_state.everything"},
     "optimizer": {"_target_": "keras.optimizers.Adam", "learning_rate": 0.01, "use_ema": True},
 }
 
@@ -190,7 +190,7 @@ def recurring(start: int, saved: Any = None) -> tuple[Any, Any]:
     from dtrain.task import train_state as state
 
     config = settings(
-        model={"_target_": "tests.test_state.recurrent"},
+        model={"_target_": "tests.test_train_state.recurrent"},
         trainer={"loss": "sparse_categorical_crossentropy", "metrics": [], "batch_size": 8},
     )
     config.dataset.validation_examples = 16
@@ -239,7 +239,7 @@ def plain_state(input_shape: Any, classes: int) -> Any:
 def test_variables_of_tensorflow_are_saved_too(kind: str, devices: int) -> None:
     from dtrain.task import train_state as state
 
-    config = settings(model={"_target_": "tests.test_state.plain_state"})
+    config = settings(model={"_target_": "tests.test_train_state.plain_state"})
     model, strategy, steps, _ = prepare(kind, devices, config)
     steps.train(3)
     saved = state.snapshot(model, strategy)

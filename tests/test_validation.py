@@ -8,7 +8,7 @@ import pytest
 
 from dtrain.run.cluster import Task
 from tests.sampled import sampled
-from tests.test_coordinated import servers
+from tests.test_parameter_server import servers
 from tests.test_steps import BATCH, prepare, settings
 from tests.test_strategies import together
 
@@ -95,7 +95,7 @@ def test_on_a_mesh() -> None:
 
 def _cluster(cluster: Any, task: Any, devices: list[str], update: str | None) -> Any:
     from dtrain.task.strategies import MultiWorker
-    from tests.test_coordinated import strategy_of
+    from tests.test_parameter_server import strategy_of
 
     if update is not None:
         return wrong("ParameterServer", 1, strategy_of(cluster, task, update))

@@ -12,7 +12,7 @@ import pytest
 
 from dtrain.run.cluster import Task
 from tests.sampled import sampled
-from tests.test_coordinated import servers
+from tests.test_parameter_server import servers
 from tests.test_strategies import together
 
 ZOO = Path(__file__).parent / "zoo"
@@ -214,7 +214,7 @@ def test_a_mesh_agrees(name: str) -> None:
 def _cluster(cluster: Any, task: Any, devices: list[str], what: str, names: list[str]) -> Any:
     """Train all of them on one cluster, in each of its tasks; the chief says what is wrong."""
     from dtrain.task.strategies import MultiWorker
-    from tests.test_coordinated import strategy_of
+    from tests.test_parameter_server import strategy_of
 
     strategy = (
         strategy_of(cluster, task, "sync")

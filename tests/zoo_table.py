@@ -16,7 +16,7 @@ from typing import Any
 
 from dtrain.run.cluster import Task
 from tests import warm
-from tests.test_coordinated import servers
+from tests.test_parameter_server import servers
 from tests.test_strategies import together
 from tests.test_zoo import ALONE, CLOSE, NAMES, SEVERAL, STEPS, declared, stands_for
 
@@ -105,7 +105,7 @@ def beside_fit(name: str) -> dict[str, str]:
 
 def of_a_cluster(cluster: Any, task: Any, devices: list[str], name: str) -> dict[str, str]:
     from dtrain.task.strategies import MultiWorker
-    from tests.test_coordinated import strategy_of
+    from tests.test_parameter_server import strategy_of
     from tests.test_zoo import trained
 
     what = "ps" if any(each.role == "ps" for each in cluster.tasks) else "multiworker"

@@ -20,6 +20,7 @@ import tensorflow as tf
 from keras.src.backend.common import global_state
 
 from dtrain.errors import TrainingError, UsageError
+from dtrain.task.tensors import total
 
 #: Where Keras keeps what layers do not get as arguments: is this training, in which precision?
 CONTEXTS = ("current_call_ctx", "autocast_scope")
@@ -129,7 +130,7 @@ def _computed_twice(layer: keras.Layer) -> Callable[..., Any]:
 
 def _summed(losses: list[tf.Tensor]) -> list[tf.Tensor]:
     """Return one, if there are any: the second time they come in another order."""
-    return [tf.add_n([tf.cast(loss, tf.float32) for loss in losses])] if losses else []
+    return [total([tf.cast(loss, tf.float32) for loss in losses])] if losses else []
 
 
 @contextlib.contextmanager

@@ -10,6 +10,10 @@ from __future__ import annotations
 import json
 import random
 import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -191,3 +195,47 @@ def test_every_model_trains_by_the_command(model: str, dtrain, monkeypatch) -> N
     assert run.code == 0, run.output
     assert run.result["step"] == 2 * PER_EPOCH
     assert run.rundir.model.exists() or run.rundir.weights.exists()
+
+
+@pytest.fixture
+def busy() -> Iterator[None]:
+    """Keep the cores busy, so that threads overtake each other otherwise each time."""
+    spin = "import time\nwhile time.monotonic() < {until}: pass"
+    others = [
+        subprocess.Popen([sys.executable, "-c", spin.format(until=time.monotonic() + 600)])
+        for _ in range(2)
+    ]
+    yield
+    for other in others:
+        other.kill()
+        other.wait()
+
+
+@pytest.mark.parametrize(
+    ("model", "strategy"), sampled([(m, s) for m in NAMES for s in ("one_device", "mirrored")])
+)
+def test_bits_do_not_depend_on_threads(model: str, strategy: str, dtrain, busy, monkeypatch):
+    monkeypatch.setenv("DTRAIN_TRUST", "tests")
+    refusals = declared(model, "REFUSED", {})
+    if strategy == "mirrored" and ("mirrored" in refusals or "mirrored 4" in refusals):
+        pytest.skip("it is refused")
+    trainer = declared(model, "TRAINER", {})
+    of = (
+        *(each for each in BASE if not each.startswith(("trainer.callbacks", "trainer.epochs"))),
+        *(f"trainer.{key}={typed(value)}" for key, value in trainer.items()),
+        *STRATEGIES[strategy],
+        "trainer.epochs=60",
+        "trainer.log_every_steps=100",
+        "checkpoint.every_steps=1000",
+        "objective=loss",
+        f"model._target_=tests.zoo.{model}.model",
+        f"dataset._target_=tests.zoo.data.{declared(model, 'DATA', 'points')}",
+    )
+    first, second = dtrain(*of), dtrain(*of)
+    assert first.code == second.code == 0, first.output
+    bits = [
+        {name: array.tobytes() for name, array in found.arrays.items()}
+        for run in (first, second)
+        for found in [checkpoint.load(run.rundir.checkpoints / str(60 * PER_EPOCH))]
+    ]
+    assert [name for name in bits[0] if bits[0][name] != bits[1][name]] == []

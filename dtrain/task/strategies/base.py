@@ -20,6 +20,7 @@ from dtrain.task.metric_replay import Replay
 from dtrain.task.rehearsal.rehearse import rehearse
 from dtrain.task.replica import gradients
 from dtrain.task.strategies.steps import Steps
+from dtrain.task.tensors import total
 
 #: Copies of a weight are alike where they differ by so much of its largest element: devices of
 #: several kinds may round otherwise.
@@ -183,7 +184,7 @@ class Strategy:
     def local_sum(self, value: Any) -> tf.Tensor:
         """Add a value of each replica up over the replicas of this task, in or out of a graph."""
         parts = self.engine.experimental_local_results(value)
-        return tf.add_n([tf.convert_to_tensor(part) for part in parts])
+        return total(parts)
 
     def check_copies(self, model: keras.Model) -> None:
         """Refuse a model whose step has left the replicas with weights of their own.

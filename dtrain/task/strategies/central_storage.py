@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from dtrain.task.strategies.base import NONE, Strategy, dtype_of
+from dtrain.task.tensors import total
 
 
 class CentralStorage(Strategy):
@@ -76,7 +77,7 @@ class ReplicaLocal:
 
     def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
         own = self._own()
-        value = tf.add_n([tf.convert_to_tensor(c) for c in self._copies]) if own is None else own
+        value = total(self._copies) if own is None else own
         return tf.convert_to_tensor(value, dtype=dtype)
 
     def __getitem__(self, key: Any) -> tf.Tensor:
