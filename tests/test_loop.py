@@ -62,7 +62,7 @@ class Scripted:
         returned = {"loss": np.array(losses) * BATCH}
         return Sums.of_steps([], returned, steps * BATCH, steps)
 
-    def settle(self) -> Any:
+    def drain(self) -> Any:
         from dtrain.task.metric_sums import Sums
 
         return Sums()
@@ -137,7 +137,7 @@ def looped(
     callbacks: Any = (),
     stopping: Callable[[], bool] = lambda: False,
     profile: tuple[int, int] | None = None,
-    leads: bool = True,
+    is_chief: bool = True,
     share: Any = dict,
     **schedule: Any,
 ) -> Trained:
@@ -175,7 +175,7 @@ def looped(
     rundir = RunDir(folder)
     model = tiny() if model is None else model
     records = Silence(profile)
-    if leads:
+    if is_chief:
         records = Records(
             rundir,
             Journal(rundir.journal),
@@ -817,7 +817,7 @@ def beside(says: Callable[[], list[float]]) -> Any:
             super().__init__([])
             self.told: list[list[float]] = []
 
-        def agree(self, numbers: list[float]) -> list[float]:
+        def all_reduce_numbers(self, numbers: list[float]) -> list[float]:
             self.told.append([float(number) for number in numbers])
             return [a + b for a, b in zip(numbers, says(), strict=False)]
 
@@ -825,18 +825,24 @@ def beside(says: Callable[[], list[float]]) -> Any:
 
 
 @pytest.mark.task
-@pytest.mark.parametrize("leads", [True, False])
-def test_a_stop_that_another_task_was_asked_for_stops_this_one(tmp_path: Path, leads: bool) -> None:
+@pytest.mark.parametrize("is_chief", [True, False])
+def test_a_stop_that_another_task_was_asked_for_stops_this_one(
+    tmp_path: Path, is_chief: bool
+) -> None:
     from dtrain.errors import Interrupted
 
     for after in (0, 1, 7, 13):
         steps = Scripted(Clock(), seconds=1.0)
-        strategy = beside(lambda steps=steps, after=after: [not leads, steps.step >= after, 0, 0])
-        trained = looped(tmp_path / str(after), steps, strategy=strategy, leads=leads, log_every=20)
+        strategy = beside(
+            lambda steps=steps, after=after: [not is_chief, steps.step >= after, 0, 0]
+        )
+        trained = looped(
+            tmp_path / str(after), steps, strategy=strategy, is_chief=is_chief, log_every=20
+        )
         with pytest.raises(Interrupted, match=f"stopped at step {after}, "):
             trained.loop.run()
         assert steps.calls == [1] * after
-        assert trained.saved == ([after] if leads else [])
+        assert trained.saved == ([after] if is_chief else [])
         assert all(stop == 0 for _, stop, *_ in strategy.told), "nobody asked this one"
 
 
@@ -846,7 +852,7 @@ def test_this_task_tells_the_others_of_its_stop(tmp_path: Path) -> None:
 
     steps, strategy = Scripted(Clock(), seconds=1.0), beside(lambda: [1, 0, 0, 0])
     trained = looped(
-        tmp_path / "run", steps, strategy=strategy, leads=False, stopping=lambda: steps.step >= 3
+        tmp_path / "run", steps, strategy=strategy, is_chief=False, stopping=lambda: steps.step >= 3
     )
     with pytest.raises(Interrupted):
         trained.loop.run()
@@ -854,18 +860,25 @@ def test_this_task_tells_the_others_of_its_stop(tmp_path: Path) -> None:
 
 
 @pytest.mark.task
-@pytest.mark.parametrize("leads", [True, False])
-def test_a_callback_of_another_task_ends_the_training_of_all(tmp_path: Path, leads: bool) -> None:
+@pytest.mark.parametrize("is_chief", [True, False])
+def test_a_callback_of_another_task_ends_the_training_of_all(
+    tmp_path: Path, is_chief: bool
+) -> None:
     steps, callback = Scripted(Clock()), recorder()
-    strategy = beside(lambda: [not leads, 0, steps.step >= 20, 0])
+    strategy = beside(lambda: [not is_chief, 0, steps.step >= 20, 0])
     trained = looped(
-        tmp_path / "run", steps, strategy=strategy, leads=leads, callbacks=[callback], epochs=9
+        tmp_path / "run",
+        steps,
+        strategy=strategy,
+        is_chief=is_chief,
+        callbacks=[callback],
+        epochs=9,
     )
     trained.loop.run()
     assert trained.loop.step == 20
     assert callback.seen[-1] == ("done", {"loss": 15.5})
     assert [entry[1] for entry in callback.seen if entry[0] == "begin"] == [0, 1]
-    assert trained.saved == ([20] if leads else [])
+    assert trained.saved == ([20] if is_chief else [])
     assert all(end == 0 for _, _, end, _ in strategy.told)
 
 
@@ -876,8 +889,8 @@ def test_a_callback_of_this_task_is_told_to_the_others(tmp_path: Path) -> None:
     stopping = keras.callbacks.EarlyStopping(monitor="loss", patience=1)
     strategy = beside(lambda: [1, 0, 0, 0])
     trained = looped(
-        tmp_path / "run", Scripted(Clock()), strategy=strategy, leads=False, callbacks=[stopping],
-        epochs=9,
+        tmp_path / "run", Scripted(Clock()), strategy=strategy, is_chief=False,
+        callbacks=[stopping], epochs=9,
     )  # fmt: skip
     trained.loop.run()
     assert trained.loop.step == 20
@@ -889,7 +902,7 @@ def test_the_chief_says_how_many_steps_a_call_has(tmp_path: Path) -> None:
     # By its own clock this task would take one step a call, and evaluate one.
     steps, strategy = Scripted(Clock(), seconds=3.0), beside(lambda: [7, 0, 0, 0])
     plan = {"steps_per_epoch": 50, "log_every": 50, "validation_examples": 16 * BATCH + 1}
-    trained = looped(tmp_path / "run", steps, strategy=strategy, leads=False, **plan)
+    trained = looped(tmp_path / "run", steps, strategy=strategy, is_chief=False, **plan)
     trained.loop.run()
     assert steps.calls == [7, 7, 7, 7, 7, 7, 7, 1] * 2
     assert steps.evaluated == [(7, 0), (7, 0), (2, 0), (0, 1)] * 2
@@ -901,7 +914,7 @@ def test_the_chief_says_how_many_steps_a_call_has(tmp_path: Path) -> None:
 def test_only_the_chief_looks_at_the_clock_to_save(tmp_path: Path) -> None:
     plan = {"log_every": 20, "checkpoint_seconds": 3.0}
     steps, strategy = Scripted(Clock(), seconds=1.0), beside(lambda: [1, 0, 0, 0])
-    looped(tmp_path / "other", steps, strategy=strategy, leads=False, **plan).loop.run()
+    looped(tmp_path / "other", steps, strategy=strategy, is_chief=False, **plan).loop.run()
     assert {save for *_, save in strategy.told} == {0.0}
 
     steps, strategy = Scripted(Clock(), seconds=1.0), beside(lambda: [0, 0, 0, 0])
@@ -916,9 +929,9 @@ def test_only_the_chief_looks_at_the_clock_to_save(tmp_path: Path) -> None:
     settled: list[int] = []
 
     class Noted(Scripted):
-        def settle(self) -> Any:
+        def drain(self) -> Any:
             settled.append(self.step)
-            return super().settle()
+            return super().drain()
 
     noted, wishes = Noted(Clock(), seconds=1.0), [4, 9]
 
@@ -928,7 +941,7 @@ def test_only_the_chief_looks_at_the_clock_to_save(tmp_path: Path) -> None:
             wishes.remove(noted.step)
         return [1, 0, 0, wish]
 
-    options = {**plan, "epochs": 1, "strategy": beside(chief), "leads": False}
+    options = {**plan, "epochs": 1, "strategy": beside(chief), "is_chief": False}
     looped(tmp_path / "noted", noted, **options).loop.run()
     assert set(settled) == {4, 9, 10}
 
@@ -993,7 +1006,7 @@ def test_two_tasks_side_by_side_do_the_same(tmp_path: Path) -> None:
                 super().__init__([])
                 self.index = index
 
-            def agree(self, numbers: list[float]) -> list[float]:
+            def all_reduce_numbers(self, numbers: list[float]) -> list[float]:
                 said[self.index] = numbers
                 meet.wait()
                 total = [a + b for a, b in zip(*said, strict=True)]
@@ -1003,7 +1016,7 @@ def test_two_tasks_side_by_side_do_the_same(tmp_path: Path) -> None:
         for index, seconds in enumerate((0.3, 2.0)):
             steps, model = Scripted(clock, seconds), tiny()
             found.append(looped(
-                tmp_path / f"{name}-{index}", steps, model, Task(index), leads=index == 0,
+                tmp_path / f"{name}-{index}", steps, model, Task(index), is_chief=index == 0,
                 stopping=lambda steps=steps, i=index: i == 1 and steps.step >= stop,
                 checkpoint_seconds=2.0, validation_examples=5 * BATCH + 1,
                 callbacks=[ending(end if index else 99)], log_every=7,
@@ -1069,7 +1082,7 @@ class Overlapping(Scripted):
         self.begun.append(self.step + self.in_flight)
         return sums
 
-    def settle(self) -> Any:
+    def drain(self) -> Any:
         from dtrain.task.metric_sums import Sums
 
         waiting, self.in_flight = self.in_flight, 0
@@ -1402,7 +1415,7 @@ def test_all_tasks_have_the_numbers_of_the_chief(tmp_path: Path) -> None:
             super().__init__([])
             self.index = index
 
-        def agree(self, numbers: list[float]) -> list[float]:
+        def all_reduce_numbers(self, numbers: list[float]) -> list[float]:
             said[self.index] = numbers
             meet.wait()
             total = [a + b for a, b in zip(*said, strict=True)]
@@ -1420,7 +1433,7 @@ def test_all_tasks_have_the_numbers_of_the_chief(tmp_path: Path) -> None:
     for index in range(2):
         strategy = Task(index)
         found.append(looped(
-            tmp_path / str(index), Scripted(clock), tiny(), strategy, leads=index == 0,
+            tmp_path / str(index), Scripted(clock), tiny(), strategy, is_chief=index == 0,
             callbacks=[writing(values(index)), seen[index]],
             share=functools.partial(shared, strategy, index == 0),
         ))  # fmt: skip

@@ -219,10 +219,10 @@ def asynchronous(cluster: Cluster, task: Task, devices: list[str]) -> Any:
         else:
             total.add(sums)
         done += sums.steps
-    settled = steps.settle()
+    settled = steps.drain()
     total.add(settled)
     outcome["settled"] = (settled.steps, settled.examples)
-    outcome["again"] = steps.settle().steps
+    outcome["again"] = steps.drain().steps
     rest = steps.train(200 - done - settled.steps)
     total.add(rest)
     outcome["calls"] = calls
@@ -363,7 +363,7 @@ def test_a_slow_worker_holds_the_others_back() -> None:
                 steps = Scripted(workers, bound, choose)
                 done = sum(steps.train(asked, 7).steps for asked in (1, 30, 19))
                 assert done == 50
-                done += steps.settle().steps
+                done += steps.drain().steps
                 # Each was begun and ended once, and none too many at a time.
                 assert done == len(steps.seen) == steps._step
                 assert not steps.running
@@ -428,7 +428,7 @@ def synchronous(cluster: Cluster, task: Task, devices: list[str], own: str) -> A
     model, steps = made(strategy, config(own))
     sums = steps.train(2)
     sums.add(steps.train(4, ahead=3))
-    settled = steps.settle().steps
+    settled = steps.drain().steps
     point = steps.interval()
     held = steps.results(steps.evaluate(2, 5))
     about = (sums.steps, sums.examples, settled, point, int(model.optimizer.iterations.numpy()))
@@ -491,7 +491,7 @@ def backed_up(cluster: Cluster, task: Task, devices: list[str]) -> Any:
             sums.steps, sums.examples, counts(sums), steps.interval(), held.examples, counts(held),
             int(model.optimizer.iterations.numpy()),
         ))  # fmt: skip
-    settled = steps.settle()
+    settled = steps.drain()
     return outcome, (settled.steps, settled.examples), steps.summary()
 
 

@@ -416,7 +416,7 @@ def losses(strategy: Any, parted: bool = True, policy: str = "float32") -> list[
     @tf.function(autograph=False)
     def train() -> Any:
         def body(step: Any, found: Any) -> Any:
-            each = strategy.local_sum(strategy.run(replica, step))
+            each = strategy.reduce_local(strategy.run(replica, step))
             return step + 1, found.write(step, each)
 
         found = tf.TensorArray(tf.float32, STEPS, element_shape=[])
@@ -454,7 +454,7 @@ def in_a_cluster(cluster: Any, task: Any, devices: list[str]) -> list[Any]:
 
     strategy = MultiWorker(devices, cluster, task, "ring")
     found = losses(strategy)
-    return strategy.agree([loss * strategy.replicas for loss in found])
+    return strategy.all_reduce_numbers([loss * strategy.replicas for loss in found])
 
 
 def on_one_device() -> list[float]:

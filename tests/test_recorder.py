@@ -39,7 +39,7 @@ def test_a_point_goes_to_the_journal_and_to_tensorboard(tmp_path: Path) -> None:
     from dtrain.run.folder import RunDir
 
     records, rundir = made(tmp_path / "run", histograms=True), RunDir(tmp_path / "run")
-    assert records.keeps
+    assert records.is_chief
     records.event("start", step=0, replicas=2)
     records.point(5, 1, {"loss": 0.5})
     records.point(10, 2, {"val_loss": 0.25})
@@ -137,7 +137,7 @@ def test_a_task_that_is_not_the_chief_writes_nothing(tmp_path: Path) -> None:
     from dtrain.task.recorder import Records, Silence
 
     silence = Silence((3, 4))
-    assert not silence.keeps
+    assert not silence.is_chief
     assert silence.profile_steps == (3, 4)
     arguments: dict[str, Any] = {
         "event": ("start",), "point": (1, 1, {"loss": 1.0}), "progress": ({"step": 1}, True),

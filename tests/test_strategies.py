@@ -57,7 +57,7 @@ def test_each_replica_runs_on_its_own_part() -> None:
         @tf.function(autograph=False)
         def total(strategy: Any, iterator: Any) -> Any:
             each = strategy.run(tf.reduce_sum, next(iterator))
-            return strategy.local_sum(each)
+            return strategy.reduce_local(each)
 
         parts = [sum(10 * step + 100 * r + i for r in range(replicas) for i in (0, 1))
                  for step in range(3)]  # fmt: skip
@@ -104,7 +104,7 @@ def test_metrics_count_each_example_once(kind: str) -> None:
     def twice() -> Any:
         for _ in range(2):
             strategy.run(step, next(iterator))
-        return [strategy.local_sum(variable.value) for variable in metric.variables]
+        return [strategy.reduce_local(variable.value) for variable in metric.variables]
 
     numbers = [
         10 * step + 100 * r + i
@@ -116,7 +116,7 @@ def test_metrics_count_each_example_once(kind: str) -> None:
     assert (total, count) == (2 * sum(numbers), 2 * len(numbers))
     assert float(metric.result()) == pytest.approx(sum(numbers) / len(numbers))
     metric.reset_state()
-    assert [float(strategy.local_sum(v.value)) for v in metric.variables] == [0.0, 0.0]
+    assert [float(strategy.reduce_local(v.value)) for v in metric.variables] == [0.0, 0.0]
 
 
 @pytest.mark.task(devices=2)
@@ -286,10 +286,10 @@ def adds_up(cluster: Cluster, task: Task, devices: list[str]) -> Any:
     from dtrain.task.strategies import MultiWorker
 
     strategy = MultiWorker(devices, cluster, task, "auto")
-    leads = task == cluster.chief
+    is_chief = task == cluster.chief
 
     def pipeline(first: int, local: int) -> tf.data.Dataset:
-        assert (first, local) == (0 if leads else 2, 2)
+        assert (first, local) == (0 if is_chief else 2, 2)
         return tf.data.Dataset.range(100).map(
             lambda i: 10 * (i // local) + 100 * (first + i % local) + tf.range(3, dtype=tf.int64)
         )
@@ -304,16 +304,16 @@ def adds_up(cluster: Cluster, task: Task, devices: list[str]) -> Any:
             metric.update_state(data)
             return tf.reduce_sum(data)
 
-        local = strategy.local_sum(strategy.run(replica, next(iterator)))
-        sums = [strategy.local_sum(variable.value) for variable in metric.variables]
+        local = strategy.reduce_local(strategy.run(replica, next(iterator)))
+        sums = [strategy.reduce_local(variable.value) for variable in metric.variables]
         vector = tf.stack([tf.cast(value, tf.float64) for value in (local, *sums)])
-        return vector, strategy.total(vector)
+        return vector, strategy.all_reduce(vector)
 
     steps = [[values.numpy().tolist() for values in step()] for _ in range(2)]
     agreed = [
-        strategy.agree([1 + 2**40, leads, task.index + 0.5]),
-        strategy.agree([3.0]),
-        strategy.agree([5.0, not leads, 0.0]),
+        strategy.all_reduce_numbers([1 + 2**40, is_chief, task.index + 0.5]),
+        strategy.all_reduce_numbers([3.0]),
+        strategy.all_reduce_numbers([5.0, not is_chief, 0.0]),
     ]
     return strategy.replicas, steps, agreed
 
@@ -340,7 +340,7 @@ def shares(cluster: Cluster, task: Task, devices: list[str], sent: list[Any]) ->
 
     multiworker.BLOCK = 512  # this process ends with the test
     strategy = MultiWorker(devices, cluster, task, "ring")
-    return [strategy.share(past if task == cluster.chief else None) for past in (*sent, None)]
+    return [strategy.broadcast(past if task == cluster.chief else None) for past in (*sent, None)]
 
 
 def test_multiworker_shares_the_chiefs_checkpoint() -> None:
@@ -421,12 +421,12 @@ def test_a_task_that_left_first_does_no_harm() -> None:
         def __init__(self, error: Exception):
             self._error = error
 
-        def agree(self, numbers: list[float]) -> list[float]:
+        def all_reduce_numbers(self, numbers: list[float]) -> list[float]:
             raise self._error
 
-    Alone(tf.errors.UnavailableError(None, None, "Socket closed")).leave()
+    Alone(tf.errors.UnavailableError(None, None, "Socket closed")).barrier()
     with pytest.raises(ValueError, match="a fault"):
-        Alone(ValueError("a fault")).leave()
+        Alone(ValueError("a fault")).barrier()
 
 
 def noisy(input_shape: Any, classes: int, noise: float = 0.01) -> Any:

@@ -272,9 +272,9 @@ def shared(strategy: Strategy, is_chief: bool, numbers: dict[str, float]) -> dic
         numbers: by name.
     """
     data = json.dumps(numbers).encode() if is_chief else b""
-    size = int(strategy.agree([float(len(data))])[0])
+    size = int(strategy.all_reduce_numbers([float(len(data))])[0])
     room = -(-size // _BLOCK) * _BLOCK  # the others add zeros
-    agreed = strategy.agree([float(byte) for byte in data.ljust(room, b"\0")])
+    agreed = strategy.all_reduce_numbers([float(byte) for byte in data.ljust(room, b"\0")])
     found: dict[str, float] = json.loads(bytes(int(byte) for byte in agreed[:size]))
     return found
 

@@ -19,7 +19,7 @@ SAVING = ".saving"
 
 def save(model: keras.Model, rundir: RunDir, records: Records) -> None:
     """Save the model, whole or not at all; the chief alone does."""
-    if not records.keeps:
+    if not records.is_chief:
         return
     folder = rundir.path / SAVING
     writing.remove(folder)  # what a killed task has left

@@ -81,7 +81,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda word:
         strategy = _strategy(config, cluster, task, devices)
         say("joined")
         stop.install()  # ORDER: some strategies install TensorFlow's own SIGTERM handler when made
-        past = strategy.share(past)
+        past = strategy.broadcast(past)
         train(rundir, config, strategy, past, journal, stop, lambda: say("training"))
     except DtrainError as error:
         print(secrets.mask(f"{type(error).__name__}: {error}"), file=sys.stderr, flush=True)
@@ -197,10 +197,10 @@ def train(
     try:
         loop.run(past if restore.has_position(past) else None)
         final_model.save(model, rundir, records)
-        strategy.leave()  # ORDER: none leaves before the chief is done: it would be missed
+        strategy.barrier()  # ORDER: none leaves before the chief is done: it would be missed
         status = "FINISHED"
     except errors.Interrupted:
-        strategy.leave()
+        strategy.barrier()
         status = "KILLED"
         raise
     finally:

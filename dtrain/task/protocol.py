@@ -34,13 +34,13 @@ class Replicas(Protocol):
     def run(self, step: Callable[[Any], Any], data: Any) -> Any:
         """Run ``step`` once on every replica, each with its part of ``data``."""
 
-    def local_sum(self, value: Any) -> tf.Tensor:
+    def reduce_local(self, value: Any) -> tf.Tensor:
         """Add a value of each replica up over the replicas of this task."""
 
-    def total(self, vector: tf.Tensor) -> tf.Tensor:
+    def all_reduce(self, vector: tf.Tensor) -> tf.Tensor:
         """Add a vector up over the tasks; each of them must call it at the same point."""
 
-    def agree(self, numbers: list[float]) -> list[float]:
+    def all_reduce_numbers(self, numbers: list[float]) -> list[float]:
         """Add numbers up over the tasks, on the host; each must call it at the same point."""
 
     def reset(self, metrics: list[keras.metrics.Metric]) -> None:

@@ -30,7 +30,7 @@ class Records:
     """
 
     #: Whether anything is kept: what is costly to bring together need not be, otherwise.
-    keeps = True
+    is_chief = True
 
     def __init__(self, rundir: RunDir, journal: Journal, summaries: Summaries, writer: Writer):
         self._rundir = rundir
@@ -103,7 +103,7 @@ class Silence(Records):
         profile_steps: as of the chief: these steps are boundaries for all.
     """
 
-    keeps = False
+    is_chief = False
     last_step = None
 
     def __init__(self, profile_steps: tuple[int, int] | None):

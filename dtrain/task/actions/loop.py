@@ -115,7 +115,7 @@ class Loop:
                     hooks.on_epoch_begin(epoch)
                 self._train_until(self._next_boundary(), count)
             if self._stop or self._save_now:
-                self._settle()
+                self._drain()
             advanced = self.step > before
             ended = advanced and self.step % schedule.steps_per_epoch == 0
             due = self._stop or self._save_now or (advanced and schedule.saves(self.step))
@@ -125,7 +125,7 @@ class Loop:
                 self._save()
             if self._stop and self.step < schedule.total_steps:
                 self._saving.interrupt(self.step, None)
-        self._settle()
+        self._drain()
         self._log_interval()  # up to here, where a callback cut it short
         if self._saving.step != self.step:
             self._save()
@@ -141,12 +141,12 @@ class Loop:
         # The first call traces, the second is the first to tell the time of a step: both take one.
         count = 1 if self._calls < 2 else int(CALL_SECONDS / max(self._step_seconds, 1e-6))
         count = min(count, self._steps.max_steps)
-        leads = self._records.keeps
-        steps, stop, end, save = self._strategy.agree([
-            max(1, count) if leads else 0,
+        is_chief = self._records.is_chief
+        steps, stop, end, save = self._strategy.all_reduce_numbers([
+            max(1, count) if is_chief else 0,
             self._stopping(),
             self._model.stop_training,
-            leads and self.step > max(0, self._saving.step) and self._saving.by_time(),
+            is_chief and self.step > max(0, self._saving.step) and self._saving.by_time(),
         ])  # fmt: skip
         self._stop, self._end, self._save_now = stop > 0, end > 0, save > 0
         return int(steps)
@@ -180,9 +180,9 @@ class Loop:
                 return
             count = self._consult()
 
-    def _settle(self) -> None:
+    def _drain(self) -> None:
         """Take in the steps that have begun already: the state is to be of a whole step."""
-        self._train_call(self._steps.settle)
+        self._train_call(self._steps.drain)
 
     def _train_call(self, call: Callable[[], Sums]) -> None:
         begin = time.perf_counter()
@@ -309,7 +309,7 @@ class Loop:
         if not self._stop:
             hooks.on_test_begin()
             sums = evaluate(
-                self._strategy, self._steps, self._schedule, self._records.keeps, self._stopping,
+                self._strategy, self._steps, self._schedule, self._records.is_chief, self._stopping,
                 lambda done: self._report_progress(done.examples),
                 hooks if self._callbacks.every_test_batch else None,
             )  # fmt: skip
@@ -327,7 +327,7 @@ class Loop:
 
     def _take(self) -> Snapshot | None:
         """Return a snapshot of everything; None in a task that keeps none."""
-        if not self._records.keeps:
+        if not self._records.is_chief:
             return None
         arrays, sums = train_state.pack_sums(interval=self._interval, epoch=self._epoch)
         meta = {

@@ -20,7 +20,7 @@ def evaluate(
     strategy: Strategy,
     steps: Steps,
     schedule: Schedule,
-    leads: bool,
+    is_chief: bool,
     stopping: Callable[[], bool],
     report: Callable[[Sums], None],
     hooks: keras.callbacks.CallbackList | None = None,
@@ -31,7 +31,7 @@ def evaluate(
         strategy: agrees with the other tasks, before each call.
         steps: the compiled functions.
         schedule: says how many examples there are.
-        leads: whether this task says how many steps a call has.
+        is_chief: whether this task says how many steps a call has.
         stopping: says whether this task was asked to stop.
         report: called with what was evaluated so far.
         hooks: of callbacks that are called for each step, with the numbers of its first and last
@@ -45,7 +45,7 @@ def evaluate(
     a_step = steps.evaluation_examples // steps.evaluation_batch
     sums, done, count = Sums(), 0, 1
     while done < full + bool(rest):
-        agreed, stop = strategy.agree([count if leads else 0, stopping()])
+        agreed, stop = strategy.all_reduce_numbers([count if is_chief else 0, stopping()])
         if stop:
             return None
         now = min(int(agreed), full - done)  # 0: only the rest is left

@@ -44,7 +44,7 @@ def replayed(
     adds = [False] * len(own)
     if rows and 2 * rows <= len(splits.train) and evaluates(model):
         adds = _add_up(model, own, splits.train, rows)
-    found = strategy.agree([float(not each) for each in adds])
+    found = strategy.all_reduce_numbers([float(not each) for each in adds])
     left = [metric for metric, number in zip(own, found, strict=True) if number > 0]
     return Replay(model, left, splits) if left else None
 

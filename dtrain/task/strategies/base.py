@@ -169,7 +169,7 @@ class Strategy:
 
         return iter(self.engine.distribute_datasets_from_function(read, self.input_options))
 
-    def lay_out(self, make: Callable[..., tf.data.Dataset], inputs: Inputs) -> Any:
+    def distribute(self, make: Callable[..., tf.data.Dataset], inputs: Inputs) -> Any:
         """Lay out what :func:`pipeline.training` or :func:`pipeline.evaluation` makes."""
         return self.iterate(
             lambda first, local: make(
@@ -181,7 +181,7 @@ class Strategy:
         """Run ``step`` once on every replica, each with its part of ``data``."""
         return self.engine.run(step, args=(data,))
 
-    def local_sum(self, value: Any) -> tf.Tensor:
+    def reduce_local(self, value: Any) -> tf.Tensor:
         """Add a value of each replica up over the replicas of this task, in or out of a graph."""
         parts = self.engine.experimental_local_results(value)
         return total(parts)
@@ -205,18 +205,18 @@ class Strategy:
         for metric in metrics:
             metric.reset_state()
 
-    def total(self, vector: tf.Tensor) -> tf.Tensor:
+    def all_reduce(self, vector: tf.Tensor) -> tf.Tensor:
         """Add a vector up over the tasks; each of them must call it at the same point."""
         return vector
 
-    def agree(self, numbers: list[float]) -> list[float]:
+    def all_reduce_numbers(self, numbers: list[float]) -> list[float]:
         """Add numbers up over the tasks, on the host; each must call it at the same point."""
         return numbers
 
-    def leave(self) -> None:
+    def barrier(self) -> None:
         """Wait until the chief is done; the last that a task does, when all is saved."""
 
-    def share(self, past: Checkpoint | None) -> Checkpoint | None:
+    def broadcast(self, past: Checkpoint | None) -> Checkpoint | None:
         """Return the chief's checkpoint; each task must call it at the same point."""
         return past
 
@@ -242,8 +242,10 @@ class Strategy:
             model,
             self,
             inputs,
-            self.lay_out(input_pipeline.training, inputs),
-            None if inputs.validation is None else self.lay_out(input_pipeline.evaluation, inputs),
+            self.distribute(input_pipeline.training, inputs),
+            None
+            if inputs.validation is None
+            else self.distribute(input_pipeline.evaluation, inputs),
             jit_compile,
             replay,
             rehearse(model, self, inputs),

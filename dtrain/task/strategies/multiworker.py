@@ -49,8 +49,8 @@ class MultiWorker(Strategy):
             )
         super().__init__(engine)
         self._tasks = len(cluster.tasks)
-        self._leads = task == cluster.chief
-        self._agree = tf.function(self.total, autograph=False)
+        self._is_chief = task == cluster.chief
+        self._all_reduce = tf.function(self.all_reduce, autograph=False)
 
     def check_copies(self, model: keras.Model) -> None:
         """Refuse a model whose step has left the replicas with weights of their own.
@@ -65,7 +65,9 @@ class MultiWorker(Strategy):
         for variable in model.trainable_variables:
             first, *_ = self.engine.experimental_local_results(variable.value)
             own.append(np.asarray(tf.cast(first, tf.float32)).reshape(-1))
-        total = self._agree(tf.constant(np.concatenate([*own, np.zeros(1, np.float32)]))).numpy()
+        total = self._all_reduce(
+            tf.constant(np.concatenate([*own, np.zeros(1, np.float32)]))
+        ).numpy()
         for variable, copy in zip(model.trainable_variables, own, strict=True):
             mean, total = total[: len(copy)] / np.float32(self._tasks), total[len(copy) :]
             check_alike(model, variable, copy, mean)
@@ -78,7 +80,7 @@ class MultiWorker(Strategy):
         """
         self.engine.run(lambda: super(MultiWorker, self).reset(metrics))
 
-    def total(self, vector: tf.Tensor) -> tf.Tensor:
+    def all_reduce(self, vector: tf.Tensor) -> tf.Tensor:
         """Add a vector up over the tasks by one collective; each replica takes part in it."""
 
         def reduce() -> tf.Tensor:
@@ -92,23 +94,23 @@ class MultiWorker(Strategy):
 
         return self.engine.experimental_local_results(self.engine.run(reduce))[0]
 
-    def agree(self, numbers: list[float]) -> list[float]:
+    def all_reduce_numbers(self, numbers: list[float]) -> list[float]:
         """Add numbers up over the tasks, on the host; each must call it at the same point."""
-        found: list[float] = self._agree(tf.constant(numbers, tf.float64)).numpy().tolist()
+        found: list[float] = self._all_reduce(tf.constant(numbers, tf.float64)).numpy().tolist()
         return found
 
-    def leave(self) -> None:
+    def barrier(self) -> None:
         """Wait until the chief is done; the last that a task does, when all is saved."""
         # A task may be gone before another has pulled its part of this last sum, which is nothing.
         with contextlib.suppress(tf.errors.OpError):
-            self.agree([0])
+            self.all_reduce_numbers([0])
 
-    def share(self, past: Checkpoint | None) -> Checkpoint | None:
+    def broadcast(self, past: Checkpoint | None) -> Checkpoint | None:
         """Send the chief's checkpoint to all: the folder may be on the chief's disk alone."""
-        [there] = self.agree([1.0 if self._leads and past is not None else 0.0])
+        [there] = self.all_reduce_numbers([1.0 if self._is_chief and past is not None else 0.0])
         if not there:
             return None
-        if not self._leads:
+        if not self._is_chief:
             return unpack(_Received(self._receive))
         assert past is not None
         block = bytearray()
@@ -123,11 +125,11 @@ class MultiWorker(Strategy):
         return past
 
     def _send(self, block: bytearray) -> None:
-        self._agree(tf.constant(np.frombuffer(block.ljust(BLOCK, b"\0"), np.int32)))
+        self._all_reduce(tf.constant(np.frombuffer(block.ljust(BLOCK, b"\0"), np.int32)))
 
     def _receive(self) -> bytes:
         """Return the next block that the chief sends: this task adds zeros to it."""
-        block: bytes = self._agree(tf.zeros(BLOCK // 4, tf.int32)).numpy().tobytes()
+        block: bytes = self._all_reduce(tf.zeros(BLOCK // 4, tf.int32)).numpy().tobytes()
         return block
 
 

@@ -150,7 +150,7 @@ class Steps:
         outcome = self._train(fresh(np.int64(steps)))
         return self._sums(outcome.numpy(), steps * self._global_batch, training=True)
 
-    def settle(self) -> Sums:
+    def drain(self) -> Sums:
         """Wait for steps that were begun and not returned; here there are none."""
         return Sums()
 
@@ -370,7 +370,7 @@ class Steps:
         width = self._width + len(self._names[training])
         if self._replay is not None:
             width += self._strategy.replicas * self._replay.width(training)
-        return self._strategy.total(tf.ensure_shape(found.stack(), [None, width]))
+        return self._strategy.all_reduce(tf.ensure_shape(found.stack(), [None, width]))
 
     def _one(self, step: Any, data: Any, rows: float, training: bool) -> tf.Tensor:
         """Run one step on every replica and return its row, float64 ``[m]``."""
@@ -385,7 +385,7 @@ class Steps:
 
         logs, given = self._strategy.run(replica, data)
         row = self._row(logs, rows, training)
-        return tf.concat([row, *map(self._strategy.local_sum, given)], 0) if given else row
+        return tf.concat([row, *map(self._strategy.reduce_local, given)], 0) if given else row
 
     def _logs(self, logs: Any) -> dict[str, tf.Tensor]:
         # Keras' own steps return the results of the metrics, which are read from their states.
@@ -399,7 +399,7 @@ class Steps:
             rows: of each replica; 1 where ``logs`` are sums already.
             training: which kind of step.
         """
-        return flat(self._vectors(logs, rows, training, self._strategy.local_sum))
+        return flat(self._vectors(logs, rows, training, self._strategy.reduce_local))
 
     def _vectors(
         self, logs: dict[str, Any], rows: float, training: bool, read: Any

@@ -70,7 +70,7 @@ class AsynchronousSteps(CoordinatedSteps):
             self._take(sums)
         return sums
 
-    def settle(self) -> Sums:
+    def drain(self) -> Sums:
         """Wait for every update that is under way."""
         sums = Sums()
         while self._in_flight:

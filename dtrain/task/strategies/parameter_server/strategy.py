@@ -148,7 +148,7 @@ class ParameterServer(Strategy):
         self._loads[server] += math.prod(variable.shape) * variable.dtype.size
         return variable
 
-    def local_sum(self, value: Any) -> tf.Tensor:
+    def reduce_local(self, value: Any) -> tf.Tensor:
         """Return a value of the coordinator's own."""
         return tf.convert_to_tensor(value)
 

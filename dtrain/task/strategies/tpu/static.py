@@ -36,7 +36,7 @@ class StaticSteps(Steps):
 
     def __init__(self, model: keras.Model, strategy: Strategy, inputs: Inputs):
         held, replicas = inputs.validation, strategy.replicas
-        training = strategy.lay_out(input_pipeline.training, inputs)
+        training = strategy.distribute(input_pipeline.training, inputs)
         rehearsed = rehearse(model, strategy, inputs)
         super().__init__(model, strategy, inputs, training, None, rehearsed=rehearsed)
         self._ends: list[tuple[Any, int]] = []  # (iterator, examples) of the steps of the rest
@@ -49,7 +49,7 @@ class StaticSteps(Steps):
                 inputs, validation=part, global_batch=batch, validation_batch=None,
                 validation_steps=None,
             )  # fmt: skip
-            return strategy.lay_out(input_pipeline.evaluation_in_parts, given)
+            return strategy.distribute(input_pipeline.evaluation_in_parts, given)
 
         examples, batch = inputs.evaluation_examples, inputs.evaluation_batch
         batch = self._evaluation_batch = max(replicas, batch - batch % replicas)
@@ -87,7 +87,7 @@ class StaticSteps(Steps):
         iterator, examples = self._ends[end]
         part = super()._part if examples % self._strategy.replicas else self._part
         row = self._one(part, next(iterator), 1, training=False)
-        return self._strategy.total(row[None])
+        return self._strategy.all_reduce(row[None])
 
     def _part(self, data: Any) -> Any:
         return self._counted(*data)  # all rows are real
@@ -102,7 +102,7 @@ class StaticSteps(Steps):
 
         vectors = self._strategy.run(replica, data)
         with tf.device("CPU:0"):
-            return flat([self._strategy.local_sum(vector) for vector in vectors])
+            return flat([self._strategy.reduce_local(vector) for vector in vectors])
 
 
 class Stretch:
