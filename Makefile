@@ -1,5 +1,6 @@
 # make run    on a fresh machine: .venv, install, train
 # make test   on a fresh machine: .venv, install, the whole test suite
+# make check  style, types and imports, then the whole test suite
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
@@ -26,6 +27,7 @@ check: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 	$(BIN)/python -m pytest
 
 bench: install

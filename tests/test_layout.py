@@ -1,11 +1,11 @@
-"""Who may import whom: the controller never TensorFlow, the task never Hydra or MLflow."""
+"""Who may import whom: the contracts of pyproject.toml hold, and each of them can be broken."""
 
 from __future__ import annotations
 
-import ast
+import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,18 +13,6 @@ import pytest
 import dtrain
 
 PACKAGE = Path(dtrain.__file__).parent
-
-
-def imports(path: Path) -> Iterator[tuple[str, bool]]:
-    """Yield each imported module and whether it is imported at the top of the file."""
-    tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):
-        top = node in tree.body
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, top) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module, top
-            yield from ((f"{node.module}.{alias.name}", top) for alias in node.names)
 
 
 def modules(folder: str) -> list[Path]:
@@ -48,3 +36,46 @@ def test_questions_are_answered_without_tensorflow(arguments: list[str]) -> None
 def test_no_file_holds_two_rooms() -> None:
     long = {p.name: n for p in modules(".") if (n := len(p.read_text().splitlines())) > 450}
     assert not long
+
+
+def contracts(folder: Path) -> str:
+    """Check the contracts of the package in ``folder`` and return the report."""
+    code = "import sys; from importlinter.cli import lint_imports_command; lint_imports_command()"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "Contracts: " in done.stdout, done.stdout + done.stderr
+    assert (done.returncode == 0) == (" 0 broken." in done.stdout)
+    return done.stdout
+
+
+def test_the_contracts_of_imports_hold() -> None:
+    report = contracts(PACKAGE.parent)
+    assert " 0 broken." in report, report
+
+
+@pytest.mark.parametrize(
+    ("contract", "module", "imported"),
+    [
+        ("Imports run one way", "run/folder.py", "dtrain.compare.comparison"),
+        ("No circle", "data/sources.py", "dtrain.data.splits"),
+        ("The controller's half never imports TensorFlow", "controller/plan.py", "tensorflow"),
+        ("The task's half never imports Hydra", "task/main.py", "hydra"),
+        ("The halves meet where a launcher", "controller/plan.py", "dtrain.task.build"),
+        ("Launchers know nothing of training", "controller/launchers/base.py", "omegaconf"),
+    ],
+)
+def test_a_bad_import_breaks_its_contract(
+    tmp_path: Path, contract: str, module: str, imported: str
+) -> None:
+    shutil.copytree(PACKAGE, tmp_path / "dtrain", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(PACKAGE.parent / "pyproject.toml", tmp_path)
+    with (tmp_path / "dtrain" / module).open("a") as file:
+        file.write(f"\nimport {imported}\n")
+    lines = [line for line in contracts(tmp_path).splitlines() if line.startswith(contract)]
+    assert "BROKEN" in lines[0]
