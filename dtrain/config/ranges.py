@@ -7,6 +7,7 @@ OmegaConf checks its kind; :mod:`dtrain.config.values` looks its rule up here an
 from __future__ import annotations
 
 import dataclasses
+import enum
 import math
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -164,6 +165,36 @@ def rule(field: dataclasses.Field[Any]) -> Rule | None:
     """Return what a field of a dataclass declares, None where it declares nothing."""
     found: Rule | None = field.metadata.get(METADATA)
     return found
+
+
+def accepted(field: dataclasses.Field[Any]) -> str:
+    """Return the values that a field takes, in words."""
+    found = rule(field)
+    if isinstance(field.default, enum.Enum):
+        words = ", ".join(type(field.default).__members__)
+    elif field.type == "bool":
+        words = "true or false"
+    else:
+        words = "a value" if found is None else found.accepted
+    return f"{words}, or null" if optional(field) and "null" not in words else words
+
+
+def optional(field: dataclasses.Field[Any]) -> bool:
+    """Say whether None is among the values of a field."""
+    # Of those without a type that None is one of, those that say "none" by it.
+    none = ("schedule", "augment", "loss", "class_weight")
+    return "None" in str(field.type) or field.name in none
+
+
+def typed(value: Any) -> str:
+    """Return a value as it is typed in an override."""
+    if value is None or isinstance(value, bool):
+        return {True: "true", False: "false", None: "null"}[value]
+    if isinstance(value, enum.Enum):
+        return value.name
+    if isinstance(value, list):
+        return f"[{','.join(map(typed, value))}]"
+    return str(value)
 
 
 def _text(number: float) -> str:

@@ -71,6 +71,21 @@ class Replicas(enum.Enum):
 
 @dataclasses.dataclass
 class Hardware:
+    """Devices, their memory, and the arithmetic on them.
+
+    Attributes:
+        kind: kind of device; auto: the machine's GPUs, else its CPU, with strategy=tpu a TPU.
+        devices: devices per host; null: all GPUs, on the CPU 2 for data parallel and else 1.
+        hosts: processes of strategy=multiworker, one a host; null: 2.
+        intra_op_threads: threads inside one operation; null: TensorFlow's own choice.
+        inter_op_threads: operations that run at once; null: TensorFlow's own choice.
+        onednn: use Intel's CPU kernels (oneDNN).
+        memory_growth: take GPU memory as it is needed, not all at once.
+        precision: Keras' numeric policy; mixed_float16 comes with loss scaling.
+        jit_compile: compile the whole step by XLA; one replica only, and a TPU always does.
+        remat: patterns of layers' names, whose activations are computed again for the gradients.
+    """
+
     kind: Kind = Kind.auto
     devices: int | None = within(None, 1, 10_000)  # this machine has less: controller/limits.py
     hosts: int | None = within(None, 1, 10_000)
@@ -105,6 +120,16 @@ Reduction = enum.Enum("Reduction", ["mean", "sum"])
 
 @dataclasses.dataclass
 class Strategy:
+    """What the plan knows of every strategy.
+
+    Attributes:
+        _target_: class of the strategy.
+        name: name of the strategy, in the plan and in records.
+        replicas: what it makes: one replica, one per device, or one across all devices.
+        compilable: XLA can compile its whole step.
+        topology: which processes it makes a cluster of.
+    """
+
     _target_: str = target()
     name: str = formed(MISSING, FILE_NAME)
     replicas: Replicas = Replicas.one
@@ -114,11 +139,27 @@ class Strategy:
 
 @dataclasses.dataclass
 class MultiWorker(Strategy):
+    """Data parallel over hosts.
+
+    Attributes:
+        communication: how tensors are reduced: auto, ring (gRPC, any device), nccl (NVIDIA GPUs).
+    """
+
     communication: Communication = Communication.auto
 
 
 @dataclasses.dataclass
 class ParameterServer(Strategy):
+    """Parameter servers hold the variables, workers compute the gradients.
+
+    Attributes:
+        workers: number of workers.
+        servers: number of parameter servers.
+        update: async: apply each gradient when it is ready; sync: one average a global batch.
+        max_staleness: async: apply no gradient that is more than so many updates old; null: all.
+        backup_workers: sync: drop so many of the workers' gradients, the slowest.
+    """
+
     workers: int = within(2, 1, 10_000)
     servers: int = within(1, 1, 10_000)
     update: Update = Update["async"]
@@ -128,23 +169,51 @@ class ParameterServer(Strategy):
 
 @dataclasses.dataclass
 class Mesh:
+    """Axes of a mesh of devices; their product is the number of devices.
+
+    Attributes:
+        batch: parts of the global batch; null: what the other axis leaves.
+        model: parts of each model; null: what the other axis leaves.
+    """
+
     batch: int | None = within(None, 1, 10_000)
     model: int | None = within(None, 1, 10_000)
 
 
 @dataclasses.dataclass
 class MeshStrategy(Strategy):
+    """Variables split over a mesh of devices (DTensor).
+
+    Attributes:
+        mesh: axes of the mesh.
+        rules: how variables are split: auto, or a list like those of conf/strategy/rules/.
+    """
+
     mesh: Mesh = dataclasses.field(default_factory=Mesh)
     rules: Any = formed("auto", PLACEMENT)
 
 
 @dataclasses.dataclass
 class LayerPlacement(Strategy):
+    """One model over all devices, layer by layer.
+
+    Attributes:
+        rules: auto: runs of layers of equal bytes; or a list [{layer: REGEX, device: 1}, ...].
+    """
+
     rules: Any = formed("auto", PLACEMENT)
 
 
 @dataclasses.dataclass
 class Tpu(Strategy):
+    """Data parallel on the cores of a TPU.
+
+    Attributes:
+        tpu: local: this machine's; a name, grpc://HOST:PORT; null: as TPU_NAME says.
+        zone: zone of a TPU that is named; null: as the cloud's metadata server says.
+        project: project of a TPU that is named; null: as the cloud's metadata server says.
+    """
+
     tpu: str | None = formed("local", text())
     zone: str | None = formed(None, text())
     project: str | None = formed(None, text())
@@ -152,6 +221,25 @@ class Tpu(Strategy):
 
 @dataclasses.dataclass
 class Trainer:
+    """How long is trained, on what batches, to which end.
+
+    Attributes:
+        batch_size: examples of a step, over all replicas.
+        epochs: epochs in all.
+        steps_per_epoch: steps of an epoch; null: examples // batch_size.
+        validation_freq: epochs between two evaluations.
+        validation_batch_size: examples of a batch of the evaluation; null: batch_size.
+        validation_steps: batches of an evaluation, the first ones; null: all.
+        loss: name of keras.losses, a node with _target_, or a list of them; null: the model's own.
+        gradient_reduction: sum: the model's own code divides its losses by the global batch.
+        class_weight: weights of examples by class, {0: 1.0, 1: 3.0}; a class not named weighs 1.
+        metrics: names of keras.metrics, or nodes with _target_.
+        callbacks: Keras callbacks, such as {_target_: keras.callbacks.EarlyStopping, patience: 3}.
+        terminate_on_nan: end the run with an error when the loss is NaN or infinite.
+        deterministic: TensorFlow's op determinism, which a GPU needs for the same bits.
+        log_every_steps: steps between two metric points; null: about 200 points a run.
+    """
+
     batch_size: int = within(64, 1, MANY)
     epochs: int = within(1, 1, MANY)
     steps_per_epoch: int | None = within(None, 1, MANY)
@@ -170,6 +258,16 @@ class Trainer:
 
 @dataclasses.dataclass
 class Tracking:
+    """Where a run is recorded besides its folder.
+
+    Attributes:
+        mlflow: record the run in MLflow.
+        uri: address of the tracking store; null: SQLite under output_dir.
+        experiment: experiment that the run belongs to.
+        histograms: TensorBoard: the distribution of every weight, each epoch.
+        profile_steps: TensorBoard: [first, last] step of a profiler trace.
+    """
+
     mlflow: bool = True
     uri: str | None = formed(None, STORE)
     experiment: str = formed("dtrain", text(250))
@@ -179,6 +277,16 @@ class Tracking:
 
 @dataclasses.dataclass
 class Checkpointing:
+    """When checkpoints are saved, and which are kept.
+
+    Attributes:
+        every_epochs: epochs between two checkpoints; null: none of this kind.
+        every_steps: steps between two checkpoints; null: none of this kind.
+        every_seconds: seconds between two checkpoints; null: none of this kind.
+        keep: how many stay, the newest; the best one stays too.
+        best: keep the checkpoint with the best objective.
+    """
+
     every_epochs: int | None = within(1, 1, MANY)
     every_steps: int | None = within(None, 1, MANY)
     every_seconds: float | None = within(None, 0, YEAR)
@@ -188,6 +296,15 @@ class Checkpointing:
 
 @dataclasses.dataclass
 class Sweep:
+    """Many jobs by one command (-m).
+
+    Attributes:
+        parallel: how many jobs run at once; null: as many as cores and GPUs allow.
+        fail_fast: the first job that fails stops the others.
+        resume: folder of a sweep to resume.
+        baseline: job that the others are compared with, such as strategy=one_device.
+    """
+
     parallel: int | None = within(None, 1, 10_000)
     fail_fast: bool = False
     resume: str | None = formed(None, PATH)
@@ -196,6 +313,17 @@ class Sweep:
 
 @dataclasses.dataclass
 class Launcher:
+    """What starts the tasks, and how long it waits for them.
+
+    Attributes:
+        _target_: class of the launcher.
+        grace_seconds: seconds from the request to stop to SIGKILL.
+        start_timeout: seconds until every task has joined the cluster.
+        stall_timeout: seconds without a step after which the job is ended; null: never.
+        max_restarts: restarts after a task's death, each from the last checkpoint.
+        peer_timeout: seconds of silence after which another host is lost.
+    """
+
     _target_: str = target()
     grace_seconds: float = within(30.0, 0, YEAR)
     start_timeout: float = within(60.0, 1, YEAR)
@@ -206,7 +334,28 @@ class Launcher:
 
 @dataclasses.dataclass
 class Config:
-    """The whole of it. Groups that a person may bring a YAML file of their own for are open."""
+    """The whole configuration. Groups for which users bring YAML files of their own are open.
+
+    Attributes:
+        model: the model: a function that returns a keras.Model.
+        dataset: the data: a function that returns dtrain.datasets.Splits.
+        strategy: how the training is distributed over devices and hosts.
+        optimizer: a Keras optimizer, and its learning-rate schedule.
+        launcher: what starts the tasks of a run.
+        hardware: devices, their memory, and the arithmetic on them.
+        trainer: how long is trained, on what batches, with which loss and metrics.
+        tracking: where a run is recorded besides its folder.
+        checkpoint: when checkpoints are saved, and which are kept.
+        sweep: many jobs by one command (-m).
+        name: name of the run; by default the chosen model and strategy.
+        seed: seed of weights, of the order of examples, and of all that is random.
+        output_dir: folder of the run folders and of the embedded tracking store.
+        objective: metric that the job returns, and by which the best checkpoint is chosen.
+        objective_mode: which objective is better, the larger (max) or the smaller (min).
+        resume: run folder to resume, or auto: the unfinished run of this very command.
+        fork: run folder, or one of its checkpoints, whose weights begin a new run.
+        dry_run: print the plan and stop.
+    """
 
     model: Any = formed(MISSING, NODE)
     dataset: Any = formed(MISSING, NODE)

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dtrain.config import schema, targets
-from dtrain.config.ranges import Range, Rule, rule
+from dtrain.config.ranges import Range, Rule, accepted, optional, rule, typed
 from dtrain.errors import UsageError
 
 _CHARACTERS = 100_000  # of a text that no rule knows
@@ -80,8 +80,8 @@ def check_words(config: DictConfig, overrides: Sequence[str]) -> None:
             problem = "is a number"
         if problem is not None:
             raise UsageError(
-                key, value, problem, _of(field),
-                f"{key}={_typed(getattr(field.default, 'name', field.default))}",
+                key, value, problem, accepted(field),
+                f"{key}={typed(field.default)}",
             )  # fmt: skip
 
 
@@ -117,7 +117,7 @@ def _node(node: DictConfig, key: str, kind: type | None) -> None:
 
 def _field(node: DictConfig, name: str, key: str, field: dataclasses.Field[Any]) -> None:
     if OmegaConf.is_missing(node, name):
-        raise UsageError(key, "???", "has no value yet", _of(field), f"{key}=VALUE")
+        raise UsageError(key, "???", "has no value yet", accepted(field), f"{key}=VALUE")
     child = node[name]
     if isinstance(child, DictConfig):
         kind = _kind(child)
@@ -126,14 +126,14 @@ def _field(node: DictConfig, name: str, key: str, field: dataclasses.Field[Any])
         _node(child, key, kind)
     found = rule(field)
     value = _plain(node, name)
-    if found is None or (value is None and _optional(field)):
+    if found is None or (value is None and optional(field)):
         return
     if not isinstance(found, Range):
         _any(value, key, 1)
     problem = found.problem(value)
     if problem is not None:
         raise UsageError(
-            key, _shown(node, name, value), problem, _of(field),
+            key, _shown(node, name, value), problem, accepted(field),
             _hint(key, value, field, found),
         )  # fmt: skip
 
@@ -159,7 +159,7 @@ def _known(node: DictConfig, key: str, own: type | None) -> None:
             reason = str(error).split("\n")[0]
             raise UsageError(
                 f"{key}.{name}", _shown(node, name, node[name]), f"has the wrong type ({reason})",
-                _of(field), f"{key}.{name}={_typed(getattr(declared, name))}",
+                accepted(field), f"{key}.{name}={typed(getattr(declared, name))}",
             ) from None  # fmt: skip
         _field(node, name, f"{key}.{name}", field)
 
@@ -190,7 +190,7 @@ def _any(value: Any, key: str, depth: int) -> None:
 
 
 def _removed(key: str, field: dataclasses.Field[Any]) -> UsageError:
-    return UsageError(key, "(nothing)", "cannot be left out", _of(field), f"+{key}=VALUE")
+    return UsageError(key, "(nothing)", "cannot be left out", accepted(field), f"+{key}=VALUE")
 
 
 def _kind(node: DictConfig) -> type | None:
@@ -218,24 +218,6 @@ def _plain(node: DictConfig, name: Any) -> Any:
     return value
 
 
-def _optional(field: dataclasses.Field[Any]) -> bool:
-    # Of those without a type that None is one of, those that say "none" by it.
-    none = ("schedule", "augment", "loss", "class_weight")
-    return "None" in str(field.type) or field.name in none
-
-
-def _of(field: dataclasses.Field[Any]) -> str:
-    """Return what a field accepts, in words."""
-    found = rule(field)
-    if isinstance(field.default, enum.Enum):
-        accepted = ", ".join(type(field.default).__members__)
-    elif field.type == "bool":
-        accepted = "true or false"
-    else:
-        accepted = "a value" if found is None else found.accepted
-    return f"{accepted}, or null" if _optional(field) and "null" not in accepted else accepted
-
-
 def _hint(key: str, value: Any, field: dataclasses.Field[Any], found: Rule) -> str:
     """Return what to type."""
     default = field.default
@@ -243,27 +225,20 @@ def _hint(key: str, value: Any, field: dataclasses.Field[Any], found: Rule) -> s
     if node is not None:
         instead = node
     elif default is not dataclasses.MISSING and default != "???" and default is not None:
-        instead = _typed(default)
+        instead = typed(default)
     else:
         instead = found.instead(value)
         if instead is None:
-            instead = "null" if _optional(field) else "VALUE"
+            instead = "null" if optional(field) else "VALUE"
     text = f"{key}={instead}"
     return f"'{text}'" if "[" in text or "{" in text else text
-
-
-def _typed(value: Any) -> str:
-    words = {True: "true", False: "false", None: "null"}
-    if value is None or isinstance(value, bool):
-        return words[value]
-    return str(value)
 
 
 def _shown(node: DictConfig, name: str, value: Any) -> str:
     """Return a value for a message: the reference that stands for a secret, and never too long."""
     raw = OmegaConf.to_container(node, resolve=False, enum_to_str=True)
     written = raw[name] if isinstance(raw, dict) else None
-    text = written if isinstance(written, str) and "${" in written else _typed(value)
+    text = written if isinstance(written, str) and "${" in written else typed(value)
     text = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
     return text if len(text) <= 200 else f"{text[:199]}…"
 

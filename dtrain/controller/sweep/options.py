@@ -15,14 +15,23 @@ _PLUGIN = "hydra_plugins.dtrain_sweep"
 
 @dataclasses.dataclass
 class Launcher:
-    """dtrain's launcher, which has no options of its own."""
+    """dtrain's launcher, which has no options of its own.
+
+    Attributes:
+        _target_: class of the launcher.
+    """
 
     _target_: str = f"{_PLUGIN}.SweepLauncher"
 
 
 @dataclasses.dataclass
 class Grid:
-    """All combinations; in a file ``params`` has what ``-m`` has on the command line."""
+    """All combinations.
+
+    Attributes:
+        _target_: class of the sweeper.
+        params: overrides of the sweep, in a file instead of on the command line.
+    """
 
     _target_: str = f"{_PLUGIN}.GridSweeper"
     params: Any = None  # a node; typed as one it could not be given as a whole
@@ -30,7 +39,14 @@ class Grid:
 
 @dataclasses.dataclass
 class Random:
-    """Random search."""
+    """Random search.
+
+    Attributes:
+        _target_: class of the sweeper.
+        params: overrides of the sweep, in a file instead of on the command line.
+        trials: number of jobs.
+        seed: seed of the search's own draws.
+    """
 
     _target_: str = f"{_PLUGIN}.RandomSweeper"
     params: Any = None  # a node; typed as one it could not be given as a whole
@@ -40,7 +56,12 @@ class Random:
 
 @dataclasses.dataclass
 class Optuna(Random):
-    """Optuna's search."""
+    """Optuna's search.
+
+    Attributes:
+        startup: jobs that are drawn at random first; none is given up before as many have ended.
+        pruning: give up a job that is worse than the median of the others at the same step.
+    """
 
     _target_: str = f"{_PLUGIN}.OptunaSweeper"
     startup: int = within(10, 0, 10_000)

@@ -1,0 +1,133 @@
+"""What each key of the configuration is: its type, default, accepted values, and a line of help.
+
+The lines are the ``Attributes`` of the docstrings of :mod:`dtrain.config.schema` and
+:mod:`dtrain.config.presets`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+from typing import Any, NamedTuple
+
+from dtrain.config import schema
+from dtrain.config.ranges import accepted, typed
+from dtrain.errors import UsageError, nearest
+
+_LINE = re.compile(r"^\s+(\w+): (.+)$", re.M)
+
+
+class Help(NamedTuple):
+    """What is known of one key.
+
+    Attributes:
+        type: of its values.
+        default: as it is typed; None where the user has to give a value.
+        accepted: the values, in words.
+        help: one line.
+    """
+
+    type: str
+    default: str | None
+    accepted: str
+    help: str
+
+
+def help_of(key: str) -> Help:
+    """Return the help of a key, such as ``trainer.batch_size``, ``model.units`` or ``strategy``.
+
+    A key that several options of a group have is that of the group's default option, where it has
+    it, else of the first one that has it.
+
+    Args:
+        key: dotted.
+
+    Raises:
+        UsageError: no option has such a key.
+    """
+    group, _, name = key.replace("/", ".").rpartition(".")
+    for kind in _kinds(group):
+        field = next((each for each in dataclasses.fields(kind) if each.name == name), None)
+        if field is not None:
+            return _help(kind, field, key)
+    known = keys()
+    near = nearest(key, known)
+    raise UsageError(
+        "--help", key, "there is no such key", "the keys that --cfg job prints",
+        f"--help {near or 'trainer.batch_size'}",
+    )  # fmt: skip
+
+
+def keys() -> list[str]:
+    """Return all keys that have a help: of the whole and of every option of every group."""
+    found = []
+    for group in ("", *_sections(), *_groups()):
+        for kind in _kinds(group):
+            found += [f"{group}.{field.name}" if group else field.name
+                      for field in dataclasses.fields(kind)]  # fmt: skip
+    return list(dict.fromkeys(found))
+
+
+def lines(kind: type) -> dict[str, str]:
+    """Return the line of help of each field of a dataclass, those that it inherits as well."""
+    found: dict[str, str] = {}
+    for each in reversed(kind.__mro__):
+        _, _, attributes = (each.__doc__ or "").partition("Attributes:\n")
+        found |= dict(_LINE.findall(attributes))
+    return found
+
+
+def _help(kind: type, field: dataclasses.Field[Any], key: str) -> Help:
+    line = lines(kind)[field.name]
+    group = key.replace(".", "/")
+    if group in schema.GROUPS:
+        options = sorted(path.stem for path in (schema.folder("conf") / group).glob("*.yaml"))
+        return Help("group", schema.GROUPS[group], ", ".join(options), line)
+    if key in _sections():
+        return Help("group", None, f"{key}.KEY=VALUE", line)
+    return Help(_type(field), _default(field), accepted(field), line)
+
+
+def _sections() -> dict[str, Any]:
+    """Return the dataclasses of groups that are not open, and of what is in them."""
+    return {
+        field.name: field.default_factory
+        for field in dataclasses.fields(schema.Config)
+        if dataclasses.is_dataclass(field.default_factory)
+    }
+
+
+def _groups() -> list[str]:
+    return [*(group.replace("/", ".") for group in schema.SCHEMAS), "strategy.mesh"]
+
+
+def _kinds(group: str) -> list[type]:
+    """Return the dataclasses of what may stand at ``group``, that of the default option first."""
+    if not group:
+        return [schema.Config]
+    if group == "strategy.mesh":
+        return [schema.Mesh]
+    if group in _sections():
+        return [_sections()[group]]
+    path = group.replace(".", "/")
+    options = schema.SCHEMAS.get(path, {})
+    first = schema.GROUPS.get(path)
+    return [options[name] for name in sorted(options, key=lambda name: name != first)]
+
+
+def _type(field: dataclasses.Field[Any]) -> str:
+    if isinstance(field.default, enum.Enum):
+        return "one of several names"
+    words = str(field.type).replace("list[", "list of ").replace("]", "").split(" | ")
+    names = {"str": "text", "None": "null", "Any": "any value", "bool": "true or false",
+             "int": "whole number", "float": "number", "list of int": "list of whole numbers",
+             "list of str": "list of texts", "list of Any": "list"}  # fmt: skip
+    return " or ".join(names.get(word, word) for word in words)
+
+
+def _default(field: dataclasses.Field[Any]) -> str | None:
+    value = field.default
+    if value is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING:
+        value = field.default_factory()
+    return None if value == "???" else typed(value)

@@ -1,0 +1,82 @@
+"""``--help KEY``: every key of the schema has a type, a default, and a line of help."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from dtrain.config import key_help, presets, schema
+from dtrain.controller.sweep import options
+from dtrain.errors import UsageError
+
+CLASSES = sorted(
+    (
+        kind
+        for module in (schema, presets, options)
+        for kind in vars(module).values()
+        if dataclasses.is_dataclass(kind) and isinstance(kind, type)
+    ),
+    key=lambda kind: kind.__name__,
+)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_every_field_has_one_line_of_help_and_every_line_a_field(kind: type) -> None:
+    assert set(key_help.lines(kind)) == {field.name for field in dataclasses.fields(kind)}
+
+
+def test_a_field_without_help_is_found() -> None:
+    @dataclasses.dataclass
+    class Bare(schema.Mesh):
+        """A mesh.
+
+        Attributes:
+            batch: parts of the batch.
+        """
+
+        depth: int = 1
+
+    assert set(key_help.lines(Bare)) == {"batch", "model"}
+
+
+@pytest.mark.parametrize("key", key_help.keys())
+def test_every_key_can_be_asked_for(key: str) -> None:
+    found = key_help.help_of(key)
+    assert found.type and found.accepted and found.help
+
+
+def test_keys_are_of_the_whole_of_sections_and_of_options() -> None:
+    known = key_help.keys()
+    assert {"seed", "trainer", "trainer.epochs", "strategy.mesh.model", "model.units",
+            "optimizer.schedule.alpha", "sweep.parallel"} <= set(known)  # fmt: skip
+
+
+def test_help_has_what_a_user_types() -> None:
+    assert key_help.help_of("trainer.batch_size") == (
+        "whole number", "64", "1 to 1000000000", "examples of a step, over all replicas."
+    )  # fmt: skip
+    assert key_help.help_of("hardware.kind")[:3] == (
+        "one of several names", "auto", "auto, cpu, gpu, tpu"
+    )  # fmt: skip
+    assert key_help.help_of("trainer.steps_per_epoch").default == "null"
+    assert key_help.help_of("trainer.metrics").type == "list"
+    assert key_help.help_of("dataset.path").default is None
+    assert key_help.help_of("checkpoint").accepted == "checkpoint.KEY=VALUE"
+
+
+def test_a_group_lists_its_options() -> None:
+    found = key_help.help_of("model")
+    assert found[:3] == ("group", "cnn", "cnn, custom, mlp, resnet, transformer")
+    assert key_help.help_of("optimizer/schedule") == key_help.help_of("optimizer.schedule")
+    assert "cosine" in key_help.help_of("optimizer.schedule").accepted
+
+
+def test_the_default_option_of_a_group_answers_for_its_key() -> None:
+    assert key_help.help_of("model.dropout").default == "0.25"  # of the CNN
+    assert key_help.help_of("optimizer.momentum").type == "number"  # of SGD alone
+
+
+def test_an_unknown_key_is_refused_with_the_nearest() -> None:
+    with pytest.raises(UsageError, match=r"--help trainer\.epochs"):
+        key_help.help_of("trainer.epoch")
