@@ -49,7 +49,7 @@ HYDRA = {
 }
 #: As overrides of the command line.
 TYPED = (
-    f"+hydra.callbacks.x={RUNS}", f"hydra.callbacks={{x:{RUNS}}}", "hydra.run.dir=ran",
+    f"+hydra.callbacks.x={RUNS}", f"hydra.callbacks={{x:{RUNS}}}",
     "hydra.output_subdir=ran", "hydra.searchpath=[pkg://evil]", "hydra.searchpath=[file://presets]",
     "+hydra.searchpath=[pkg://evil]", "++hydra.searchpath=[pkg://evil]", "~hydra.callbacks",
     "hydra/job_logging=default", "hydra/hydra_logging=hydra_debug", "hydra/job_logging=stdout",
@@ -116,7 +116,8 @@ def test_hydras_keys_are_honoured_or_refused(word: str, dtrain: Commands, tmp_pa
 def test_keys_of_hydras_that_are_honoured(dtrain: Commands) -> None:
     for words in (
         ["hydra.verbose=false"], ["hydra.job.chdir=false"], ["hydra.mode=RUN"],
-        ["hydra.mode=MULTIRUN", "seed=1,2"], ["-m", "hydra.sweep.dir=x", "seed=1,2"],
+        ["hydra.run.dir=ran"], ["hydra.mode=MULTIRUN", "seed=1,2"],
+        ["-m", "hydra.sweep.dir=x", "seed=1,2"],
         ["-m", "hydra.sweeper.params={seed: '1,2'}"], ["hydra.help.header=x"],
         ["-m", "hydra/sweeper=random", "hydra.sweeper.trials=2", "seed=1,2"],
         ["-m", "hydra/sweeper=random", "hydra.sweeper.seed=${seed}", "model.units=1,2"],

@@ -8,6 +8,7 @@ experiment or a run folder can say so. dtrain needs none of it. Every configurat
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -18,9 +19,10 @@ from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_config_search_path, get_args_parser
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from dtrain.config import schema, targets
 from dtrain.errors import UsageError
@@ -30,9 +32,10 @@ _SILENT = {"version": 1, "root": None, "disable_existing_loggers": False}
 _PLUGIN = "hydra_plugins.dtrain_sweep."
 _LAUNCHER = {"_target_": f"{_PLUGIN}SweepLauncher"}
 _SWEEPERS = {f"{_PLUGIN}{name}Sweeper" for name in ("Grid", "Random", "Optuna")}
+#: ``hydra.run.dir`` where the user says nothing, as in ``conf/config.yaml``.
+_RUN_DIR = "${output_dir}/${now:%Y-%m-%d}/${now:%H-%M-%S}_${name}"
 #: Keys below ``hydra`` that have one value here: it, and what does what another would.
 _FIXED: dict[str, tuple[Any, str]] = {
-    "run": ({"dir": "."}, "output_dir=FOLDER"),
     "output_subdir": (None, "the run folder's config.yaml and command.json"),
     "callbacks": ({}, "trainer.callbacks"),
     "hydra_logging": (_SILENT, "the run folder's logs/"),
@@ -47,10 +50,12 @@ _FIXED: dict[str, tuple[Any, str]] = {
     "job.num": ("???", "name=NAME"),
     "job.env_set": ({}, "NAME=VALUE in front of the command"),
     "job.env_copy": ([], "NAME=VALUE in front of the command"),
-    "runtime.output_dir": ("???", "output_dir=FOLDER"),
+    "runtime.output_dir": ("???", "hydra.run.dir=FOLDER"),
 }
 #: Those that Hydra fills in, and those that are obeyed.
-_FREE = ("mode", "sweeper", "overrides", "runtime", "help", "hydra_help", "job", "sweep", "env")
+_FREE = (
+    "mode", "sweeper", "overrides", "runtime", "help", "hydra_help", "job", "run", "sweep", "env"
+)  # fmt: skip
 
 
 class Loader(ConfigLoaderImpl):
@@ -104,7 +109,27 @@ def check(config: DictConfig, overrides: list[str]) -> None:
     noted = [*part["overrides"]["hydra"], *part["overrides"]["task"]]
     if sorted(noted) != sorted(overrides):
         raise _refusal("overrides", noted, "the overrides on the command line")
+    if part.get("mode") == RunMode.MULTIRUN.name and _is_chosen(config):
+        raise UsageError(
+            "hydra.run.dir", part["run"]["dir"], "is the folder of one run, and a sweep has many",
+            "hydra.sweep.dir", "hydra.sweep.dir=FOLDER",
+        )  # fmt: skip
     _check_sweeper(config)
+
+
+def run_folder() -> tuple[str, bool]:
+    """Return the folder of the run that Hydra has composed, and whether the user has chosen it.
+
+    Raises:
+        OmegaConfBaseException: it refers to what is not there.
+    """
+    settings = HydraConfig.get()
+    return str(settings.run.dir), _is_chosen(HydraConfig.instance().cfg)
+
+
+def _is_chosen(config: Any) -> bool:
+    chosen: Any = OmegaConf.to_container(config.hydra.run, resolve=False)
+    return bool(chosen["dir"] != _RUN_DIR)
 
 
 def _select(part: Any, key: str) -> Any:
@@ -116,7 +141,7 @@ def _select(part: Any, key: str) -> Any:
 def _refusal(key: str, value: Any, instead: str) -> UsageError:
     return UsageError(
         f"hydra.{key}", value, "dtrain does not do what this key of Hydra's says",
-        "hydra.mode, hydra.sweep.dir, hydra.sweeper", instead,
+        "hydra.mode, hydra.run.dir, hydra.sweep.dir, hydra.sweeper", instead,
     )  # fmt: skip
 
 
@@ -197,9 +222,22 @@ def run(arguments: list[str], command: Any) -> None:
                 hydra.multirun(**given, task_function=command)
             else:
                 given["overrides"].append("hydra.mode=RUN")
-                hydra.run(**given, task_function=command)
+                _run_one(hydra, given, command)
     finally:
         GlobalHydra.instance().clear()
+
+
+def _run_one(hydra: Hydra, given: dict[str, Any], command: Any) -> None:
+    """Do one job. Hydra's own would make the run's folder before anything is checked."""
+    config = hydra.compose_config(**given, run_mode=RunMode.RUN)
+    HydraConfig.instance().set_config(config)
+    try:
+        job = copy.deepcopy(config)
+        with open_dict(job):
+            del job["hydra"]
+        command(job)
+    finally:
+        HydraConfig.instance().cfg = None
 
 
 def _check_options(options: Any) -> None:

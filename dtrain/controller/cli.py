@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -116,8 +115,11 @@ def _job(config: DictConfig) -> Outcome:
         sources.get("command-line"),
         environment.address(config),
     )
+    folders.check_name(config.name)
+    path, chosen = guard.run_folder()
+    folder = Path(path).absolute()
     if config.resume == resume.AUTO:
-        config.resume = resume.find(config, command)
+        config.resume = resume.find(config, command, folder if chosen else None)
         found = config.resume or "no unfinished run of this command: a new one begins"
         print(f"resume=auto: {found}", file=sys.stderr)
         if config.resume is not None:  # a stop before it begins ends as with that word
@@ -128,15 +130,15 @@ def _job(config: DictConfig) -> Outcome:
     if config.resume is not None:
         resume.check(config, overrides)
         config.resume = str(Path(config.resume).absolute())
+        if chosen and folder != Path(config.resume):
+            raise UsageError(
+                "hydra.run.dir", path, "a run that is resumed stays in its folder",
+                f"{config.resume}, or a command without hydra.run.dir",
+                f"hydra.run.dir={config.resume}",
+            )  # fmt: skip
     elif config.fork is not None:
         resume.pin(config)
-    now = time.localtime()
-    path = (
-        Path(config.output_dir)
-        / time.strftime("%Y-%m-%d", now)
-        / f"{time.strftime('%H-%M-%S', now)}_{folders.check_name(config.name)}"
-    )
-    return run(config, path, command)
+    return run(config, folder, command, chosen)
 
 
 def _print(error: Exception) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
 
 from dtrain.controller import rollback
 from dtrain.errors import DamagedFile, UsageError
-from dtrain.files import reading
-from dtrain.run.folder import RunDir
+from dtrain.files import reading, writing
+from dtrain.run.folder import LOCK, RunDir
 
 
 def check_name(name: object) -> str:
@@ -37,6 +38,36 @@ def create(path: Path, output_dir: str) -> RunDir:
         return RunDir.create(path)
     except OSError as error:
         raise unwritable("output_dir", output_dir, "no folder can be made there", error) from None
+
+
+def claim(path: Path) -> tuple[RunDir, int]:
+    """Make the folder that ``hydra.run.dir`` names, or take it where it is empty.
+
+    Returns:
+        The folder, and the descriptor of its lock.
+
+    Raises:
+        UsageError: it holds anything, or cannot be made or written.
+    """
+    rundir = RunDir(path)
+    try:
+        with contextlib.suppress(FileExistsError):
+            writing.make_folder(rundir.path)
+        left = os.listdir(rundir.path)
+        if not left:
+            descriptor = lock(rundir, "hydra.run.dir")
+            left = os.listdir(rundir.path)
+            if left == [LOCK]:
+                writing.adopt(rundir.path)
+                return rundir, descriptor
+            os.close(descriptor)  # another command was here between the two looks
+    except OSError as error:
+        raise unwritable("hydra.run.dir", path, "no run can be there", error) from None
+    held = "holds another run" if rundir.command.name in left else "is not empty"
+    raise UsageError(
+        "hydra.run.dir", path, held, "a folder that is empty or is not there",
+        f"resume={path} to resume a run, or another folder",
+    )  # fmt: skip
 
 
 def open_existing(path: str | os.PathLike[str], key: str) -> RunDir:

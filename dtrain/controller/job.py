@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from dtrain import errors
 from dtrain.controller import own_task, result
-from dtrain.controller.folders import create, lock
+from dtrain.controller.folders import claim, create, lock
 from dtrain.controller.launchers import Env, Launcher
 from dtrain.controller.launchers.model_report import describe
 from dtrain.controller.plan import Plan
@@ -62,13 +62,14 @@ class Outcome:
     pruned: bool = False
 
 
-def run(config: DictConfig, folder: Path, command: dict[str, Any]) -> Outcome:
+def run(config: DictConfig, folder: Path, command: dict[str, Any], chosen: bool = False) -> Outcome:
     """Do one job from its configuration to its result.
 
     Args:
         config: composed by Hydra, settled, and taken over from the run where it resumes one.
         folder: where a new run folder goes.
         command: contents of ``command.json``.
+        chosen: the user has named ``folder``.
 
     Raises:
         UsageError: the configuration is wrong; nothing is left behind.
@@ -84,8 +85,8 @@ def run(config: DictConfig, folder: Path, command: dict[str, Any]) -> Outcome:
         return Outcome(errors.OK)
     if launcher.own(cluster) != cluster.chief:
         assert isinstance(launcher, Env)
-        return Outcome(own_task.run(config, cluster, launcher))
-    return Job(config, planned, launcher, folder, command).run()
+        return Outcome(own_task.run(config, cluster, launcher, folder if chosen else None))
+    return Job(config, planned, launcher, folder, command, chosen=chosen).run()
 
 
 class Job:
@@ -99,6 +100,7 @@ class Job:
         command: contents of ``command.json``.
         requests: to stop it; of this process' signals if None.
         view: where it is shown; a display of its own if None.
+        chosen: the user has named ``folder``.
     """
 
     def __init__(
@@ -110,6 +112,7 @@ class Job:
         command: dict[str, Any],
         requests: Requests | None = None,
         view: View | None = None,
+        chosen: bool = False,
     ):
         self._command = command
         self._requests = requests or Signals()
@@ -117,8 +120,7 @@ class Job:
         self._cluster: Cluster = launcher.place(planned.cluster)
         self._launcher = launcher
         self._resumed = config.resume is not None
-        self._rundir = RunDir(config.resume) if self._resumed else create(folder, config.output_dir)
-        self._lock = self._take()
+        self._rundir, self._lock = self._take(folder, chosen)
         self._view: View = view or Display()
         self._tracker: RunDelivery | None = None
         self._events: list[dict[str, Any]] = []
@@ -134,13 +136,17 @@ class Job:
         self._trained = False  # a task has reported `start`
         self._files = RunFiles(self._rundir, config, self._resumed)
 
-    def _take(self) -> int:
+    def _take(self, folder: Path, chosen: bool) -> tuple[RunDir, int]:
         if self._resumed:
-            return lock(self._rundir, "resume")
+            rundir = RunDir(self._config.resume)
+            return rundir, lock(rundir, "resume")
+        if chosen:
+            return claim(folder)
+        rundir = create(folder, self._config.output_dir)
         try:
-            return lock(self._rundir, "output_dir")
+            return rundir, lock(rundir, "output_dir")
         except UsageError:
-            writing.discard(self._rundir.path)
+            writing.discard(rundir.path)
             raise
 
     @property

@@ -32,8 +32,14 @@ _LAST_WORDS = 5.0
 HEARTBEAT = "CoordinationService/Heartbeat"
 
 
-def run(config: DictConfig, cluster: Cluster, launcher: Env) -> int:
+def run(config: DictConfig, cluster: Cluster, launcher: Env, chosen: Path | None = None) -> int:
     """Meet the chief, run this host's task to its end, and return the exit code.
+
+    Args:
+        config: settled.
+        cluster: of the job.
+        launcher: starts this host's task.
+        chosen: the run folder, where the user has named it.
 
     Raises:
         UsageError: the chief has another configuration, or runs another run than is resumed here.
@@ -46,7 +52,7 @@ def run(config: DictConfig, cluster: Cluster, launcher: Env) -> int:
         try:
             _say(f"{task.name}: looking for {chief}")
             place = guest.meet(launcher.start_timeout, lambda text: _say(f"{task.name}: {text}"))
-            rundir = _folder(config, cluster, place)
+            rundir = _folder(config, cluster, place, chosen)
             launcher.start_own(rundir, cluster)
             signals.started = True
             _say(f"{task.name}: started; its log is {report.short(rundir.log(task.name))}")
@@ -104,7 +110,9 @@ def _follow(task: Task, launcher: Env, guest: Guest, signals: Signals) -> str | 
     return None
 
 
-def _folder(config: DictConfig, cluster: Cluster, place: Place) -> RunDir:
+def _folder(
+    config: DictConfig, cluster: Cluster, place: Place, chosen: Path | None = None
+) -> RunDir:
     """Return the run's folder: the chief's where the disk is shared, else one of this host's own.
 
     What is not of this run, by the random name that the chief has given it, is left as it is.
@@ -121,7 +129,7 @@ def _folder(config: DictConfig, cluster: Cluster, place: Place) -> RunDir:
                 "the command without resume=",
             )  # fmt: skip
     else:
-        path = Path(config.output_dir) / place.day / place.name
+        path = chosen or Path(config.output_dir) / place.day / place.name
         rundir = RunDir(path) if _job(RunDir(path)) == place.job else RunDir.create(path)
     rundir.logs.mkdir(exist_ok=True)
     if not _is_current(rundir, config, cluster):  # it is new, or left by an earlier start

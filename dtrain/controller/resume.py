@@ -100,16 +100,18 @@ def _origin(fork: str) -> tuple[RunDir, Path | None]:
     return RunDir(path), None
 
 
-def find(config: DictConfig, words: dict[str, Any]) -> str | None:
+def find(config: DictConfig, words: dict[str, Any], folder: Path | None = None) -> str | None:
     """Return the newest run folder that the same command has begun and that is not finished.
 
     Args:
         config: of the command.
         words: its :func:`command`.
+        folder: the only one that is looked at; None for all below ``output_dir``.
     """
     ours = _sorted(words)
     hashed = identity.config_hash(config)
-    for path in sorted(Path(config.output_dir).glob("*/*/command.json"), reverse=True):
+    below = sorted(Path(config.output_dir).glob("*/*/command.json"), reverse=True)
+    for path in below if folder is None else folder.glob("command.json"):
         rundir = RunDir(path.parent)
         try:
             past = read_command(rundir)

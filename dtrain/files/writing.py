@@ -21,6 +21,8 @@ from dtrain.files.reading import open_read, open_regular
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 #: Folders that this process has made: path, and device and inode.
 _made: dict[Path, tuple[int, int]] = {}
+#: Folders that were there, and empty, before this process began to fill them.
+_adopted: set[Path] = set()
 
 
 # Writing
@@ -210,6 +212,12 @@ def make_folder(path: Path) -> None:
     _made[path] = found.st_dev, found.st_ino
 
 
+def adopt(path: Path) -> None:
+    """Note a folder that was found empty: :func:`discard` empties it again."""
+    if not _is_own(path):
+        _adopted.add(path.absolute())
+
+
 def discard(path: Path) -> None:
     """Remove a folder that this process has made, and those above it that it made, where empty.
 
@@ -217,6 +225,11 @@ def discard(path: Path) -> None:
         ValueError: this process has not made it.
     """
     path = path.absolute()
+    if path in _adopted:
+        _adopted.remove(path)
+        for name in os.listdir(path):
+            remove(path / name)
+        return
     if not _is_own(path):
         raise ValueError(f"{path} was not made by this command: it stays")
     remove(path)

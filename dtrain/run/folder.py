@@ -12,6 +12,9 @@ from typing import Any
 from dtrain.errors import UsageError
 from dtrain.files import reading, writing
 
+#: The file that a command locks for as long as it is at work in a folder.
+LOCK = ".lock"
+
 
 class RunDir:
     """Names the files of one run folder (the contract is in the README, "The run folder").
@@ -61,7 +64,7 @@ class RunDir:
             DamagedFile: something that is no regular file, or has a second name, is in its place.
             OSError: it cannot be made or written.
         """
-        descriptor = writing.open_lock(self.path / ".lock")
+        descriptor = writing.open_lock(self.path / LOCK)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -74,7 +77,7 @@ class RunDir:
     def holder(self) -> str:
         """Return the id of the process that took the folder last; ``?`` where it is not there."""
         try:
-            text = reading.read_bytes(self.path / ".lock", 100).decode().strip()
+            text = reading.read_bytes(self.path / LOCK, 100).decode().strip()
         except (OSError, UsageError, UnicodeDecodeError):
             return "?"
         return text if text.isdecimal() and text.isascii() else "?"
