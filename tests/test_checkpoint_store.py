@@ -81,7 +81,7 @@ def test_newest_of_nothing(tmp_path: Path) -> None:
 def test_a_process_that_is_killed_leaves_whole_checkpoints(tmp_path: Path) -> None:
     code = """if True:
         import itertools, pathlib, sys, numpy
-        from dtrain import checkpoint
+        from dtrain.run import checkpoint
         folder, arrays = pathlib.Path(sys.argv[1]), {"a": numpy.ones(200_000)}
         for step in itertools.count(1):
             checkpoint.save(folder, step, arrays, {"objective": float(step)})

@@ -131,7 +131,7 @@ def test_a_value_is_plain() -> None:
 def test_another_process_finds_the_same() -> None:
     """Where sets and texts are in another order."""
     code = (
-        "import json; from dtrain import identity; from omegaconf import OmegaConf; "
+        "import json; from dtrain.run import identity; from omegaconf import OmegaConf; "
         "c = OmegaConf.create({'model': {'b': 'x', 'a': [1.5, None]}, 'seed': 3}); "
         "print(json.dumps(identity.fingerprints(c)))"
     )

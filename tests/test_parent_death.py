@@ -16,7 +16,7 @@ from tests.integration.test_failures import until
 
 SCRIPT = """
 import signal, sys
-from dtrain.task import lifeline
+from dtrain.task.process import parent_death as lifeline
 lifeline._LOOK = 0.05
 lifeline.end_with_a_stopped(int(sys.argv[1]), float(sys.argv[2]))
 print("watches", flush=True)

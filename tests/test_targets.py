@@ -19,7 +19,7 @@ from dtrain.run.cluster import Cluster
 SOURCE = """
 import os
 from os import system as imported
-from dtrain import callables, targets
+from dtrain.config import callables; from dtrain.config import targets
 
 class Made:
     def __init__(self, **given):

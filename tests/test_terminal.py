@@ -17,7 +17,7 @@ from tests.integration.test_failures import until
 
 PRINTS = """
 import sys
-from dtrain import terminal
+from dtrain.host import terminal
 with terminal.lasting():
     print("begun", flush=True)
     sys.stdin.readline()
