@@ -525,8 +525,8 @@ def test_as_a_command(sweep: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(REPO)}
     code = (
         "import sys; from dtrain import compare; assert 'matplotlib' not in sys.modules\n"
-        "import runpy; sys.argv[0] = 'x'\n"
-        "try: runpy.run_module('dtrain.compare', run_name='__main__', alter_sys=True)\n"
+        "import runpy; sys.argv.insert(1, 'compare')\n"
+        "try: runpy.run_module('dtrain', run_name='__main__', alter_sys=True)\n"
         "finally: print({'tensorflow', 'keras', 'mlflow', 'hydra', 'matplotlib.pyplot'}"
         " & set(sys.modules))"
     )

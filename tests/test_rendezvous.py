@@ -247,7 +247,7 @@ def test_a_request_and_an_end_that_come_together(meeting: Meeting) -> None:
 
 def test_guests_of_other_processes(meeting: Meeting) -> None:
     script = (
-        "import sys, time; from dtrain.controller import guest as r\n"
+        "import sys, time; from dtrain.controller.launchers.rendezvous import follower as r\n"
         "facts = {'seed': '0', 'optimizer.learning_rate': '0.01'}\n"
         "guest = r.Guest(sys.argv[1], sys.argv[2], facts, sys.argv[3].encode(), 60)\n"
         "print(guest.meet(60).name, flush=True)\n"

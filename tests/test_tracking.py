@@ -132,6 +132,9 @@ class Slow:
         self.most = 0
         self.closed: tuple[str, float] | None = None
 
+    def prepare(self) -> None:
+        pass
+
     def open(self, started: float) -> None:
         pass
 

@@ -19,7 +19,7 @@ TRUST = "DTRAIN_TRUST"
 _STARTED = "DTRAIN_STARTED"
 _SAFE = "PYTHONSAFEPATH"
 #: Where dtrain itself is.
-_ROOT = os.path.dirname(os.path.dirname(__file__))
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 #: Holds :data:`_ROOT` where dtrain is found by nothing but the current directory.
 _checkout: list[str] = []
 

@@ -43,7 +43,7 @@ def removals(tree: ast.AST) -> Iterator[tuple[int, str]]:
         named = isinstance(function, ast.Name) and function.id == "open"
         if isinstance(function, ast.Attribute):
             owner = function.value.id if isinstance(function.value, ast.Name) else ""
-            if owner == "files":
+            if owner == "writing":
                 continue
             if function.attr in METHODS and owner not in ("os", "shutil"):
                 yield node.lineno, f".{function.attr}()"
@@ -83,8 +83,8 @@ def test_it_is_found(code: str) -> None:
     "code",
     [
         "text.replace('a', 'b')", "dataclasses.replace(a, b=1)", "open(a)", "path.open('rb')",
-        "files.remove(a)", "files.replace(a, b)", "files.truncate(a, 0)", "path.open('xb')",
-        "files.write_bytes(a, b)", "os.fdopen(a, 'r+')",
+        "writing.remove(a)", "writing.replace(a, b)", "writing.truncate(a, 0)", "path.open('xb')",
+        "writing.write_bytes(a, b)", "os.fdopen(a, 'r+')",
     ],
 )  # fmt: skip
 def test_nothing_else_is(code: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from dtrain.__main__ import COMMANDS
 from dtrain.config import schema, values
 from dtrain.config.ranges import Range, rule
 from dtrain.controller.launchers import Local
@@ -205,7 +206,8 @@ def _commands() -> list[list[str]]:
     for line in re.findall(r"^(?:\$ )?(?:\S*/)?python -m dtrain (.*)$", text, re.M):
         words = shlex.split(line, comments=True)
         other = ("resume=", "fork=", "sweep.resume=", "--config-dir", "-m")
-        if not any(word.startswith(other) for word in words):
+        trains = words[:1] and words[0] not in COMMANDS
+        if trains and not any(word.startswith(other) for word in words):
             found.append(words)
     return found
 
