@@ -54,6 +54,12 @@ STRATEGY = Kind(
     r"dtrain\.task\.strategies\.(CentralStorage|Default|LayerPlacement|Mesh|Mirrored|MultiWorker"
     r"|OneDevice|ParameterServer|TPU)",
 )  # fmt: skip
+PLAN = Kind(
+    "plan of a strategy", "dtrain.task.strategies.plans.*",
+    r"dtrain\.task\.strategies\.(plans\.(OneReplica|PerDevice|PerHost)|dtensor\.plan\.MeshPlan"
+    r"|layer_placement\.plan\.LayerPlan|parameter_server\.plan\.ParameterServerPlan"
+    r"|tpu\.plan\.TpuPlan)",
+)  # fmt: skip
 LAUNCHER = Kind(
     "launcher", "dtrain.controller.launchers.*",
     r"dtrain\.controller\.launchers\.(Env|Inline|Local)",
@@ -97,6 +103,7 @@ ACTIVATION = Kind(
 #: What is called at each key.
 PLACES = {
     "model": MODEL, "dataset": DATASET, "dataset.augment": AUGMENT, "strategy": STRATEGY,
+    "strategy.plan": PLAN,
     "launcher": LAUNCHER, "optimizer": OPTIMIZER, "optimizer.schedule": SCHEDULE,
     "trainer.loss": LOSS, "trainer.metrics": METRIC, "trainer.callbacks": CALLBACK,
 }  # fmt: skip

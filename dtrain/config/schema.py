@@ -61,14 +61,6 @@ class Mode(enum.Enum):
     min = 2
 
 
-class Replicas(enum.Enum):
-    """What a strategy makes: one replica on one device, one on each, or one across all of them."""
-
-    one = 1
-    per_device = 2
-    across_devices = 3
-
-
 @dataclasses.dataclass
 class Hardware:
     """Devices, their memory, and the arithmetic on them.
@@ -98,18 +90,6 @@ class Hardware:
     remat: list[str] = formed([], PATTERNS)
 
 
-class Topology(enum.Enum):
-    """Which processes a strategy makes a cluster of.
-
-    ``single``: one. ``hosts``: one on each host, all alike. ``parameter_servers``: workers and
-    parameter servers, which one chief coordinates.
-    """
-
-    single = 1
-    hosts = 2
-    parameter_servers = 3
-
-
 #: How tensors are reduced over the tasks; ``auto`` is TensorFlow's own choice.
 Communication = enum.Enum("Communication", ["auto", "ring", "nccl"])
 #: When a gradient is applied: as soon as it is there, or averaged with those of a global batch.
@@ -132,9 +112,7 @@ class Strategy:
 
     _target_: str = target()
     name: str = formed(MISSING, FILE_NAME)
-    replicas: Replicas = Replicas.one
-    compilable: bool = False
-    topology: Topology = Topology.single
+    plan: Any = formed(MISSING, NODE)
 
 
 @dataclasses.dataclass

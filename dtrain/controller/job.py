@@ -79,7 +79,7 @@ def run(config: DictConfig, folder: Path, command: dict[str, Any], chosen: bool 
     cluster = planned.cluster
     if config.dry_run:
         layouts: list[str] = []
-        if "rules" in config.strategy:  # what they make is known once there is a model
+        if planned.strategy.divides is not None:  # what they make is known once there is a model
             layouts = describe(OmegaConf.to_yaml(config, resolve=True), cluster)
         report.print_plan(config, planned, folder, layouts)
         return Outcome(errors.OK)

@@ -6,15 +6,17 @@ import dataclasses
 import os
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from dtrain.config import targets, values
 from dtrain.controller.resources import limits
-from dtrain.controller.resources.devices import Machine, batch_axis, device_count, device_kind
+from dtrain.controller.resources.devices import Machine, device_count, device_kind
 from dtrain.data.sources import Splits
 from dtrain.data.splits import evaluated
 from dtrain.errors import UsageError
+from dtrain.run import strategy_plan
 from dtrain.run.cluster import Cluster, Task
+from dtrain.run.strategy_plan import StrategyPlan
 
 #: Processes of strategy=multiworker where nobody says how many.
 DEFAULT_HOSTS = 2
@@ -31,12 +33,14 @@ class Plan:
         steps_per_epoch: None where only the task will know how long the dataset is.
         train_examples: likewise.
         validation_examples: those that a validation evaluates; likewise.
+        strategy: what is planned of the strategy.
     """
 
     cluster: Cluster
     steps_per_epoch: int | None
     train_examples: int | None
     validation_examples: int | None
+    strategy: StrategyPlan
 
 
 def check_values(config: DictConfig) -> None:
@@ -83,134 +87,63 @@ def plan(config: DictConfig, splits: Splits | None, machine: Machine) -> Plan:
     Raises:
         UsageError: they do not go together.
     """
-    hardware, strategy = config.hardware, config.strategy
-    topology = strategy.topology.name
-    if topology != "hosts" and hardware.hosts not in (None, 1):
+    hardware, strategy = config.hardware, strategy_plan.of(config)
+    if not strategy.on_hosts and hardware.hosts not in (None, 1):
         raise UsageError(
             "hardware.hosts", hardware.hosts,
-            f"strategy={strategy.name} does not run a process on each host",
+            f"strategy={config.strategy.name} does not run a process on each host",
             "1, or strategy=multiworker", "strategy=multiworker",
         )  # fmt: skip
-    hosts = hardware.hosts or (DEFAULT_HOSTS if topology == "hosts" else 1)
-    kind = device_kind(config, machine.gpus)
-    computing = strategy.workers if topology == "parameter_servers" else hosts
+    hosts = hardware.hosts or (DEFAULT_HOSTS if strategy.on_hosts else 1)
+    kind = device_kind(config, strategy.kinds, machine.gpus)
+    computing = strategy.computing(hosts)
     sharing = computing if machine.shared else 1  # tasks that the machine is divided among
-    devices = device_count(config, kind, machine.gpus // sharing, machine.gpus, sharing)
+    devices = device_count(config, strategy, kind, machine.gpus, sharing)
     threads, own = hardware.intra_op_threads, 0  # cores that each computing task has for itself
     if kind == "cpu" and sharing > 1:
         own = machine.cores // sharing
         threads = threads or max(1, own)
         own = own if own >= threads else 0
-    if topology == "parameter_servers":
-        tasks = _parameter_servers(config, devices, threads, own)
-        replicas = strategy.workers if strategy["update"].name == "sync" else 1
-    else:
-        roles = [("chief", 0), *(("worker", index) for index in range(hosts - 1))]
-        tasks = tuple(
-            Task(role, index, devices, threads=threads, cores=_cores(position, own))
-            for position, (role, index) in enumerate(roles)
-        )
-        replicas = devices * hosts if strategy.replicas.name == "per_device" else 1
-        if "mesh" in strategy:
-            replicas = batch_axis(config, devices)
+    tasks = _with_cores(strategy.tasks(hosts, devices), threads, own)
+    replicas = strategy.replicas(hosts, devices)
     environment = {
         "KERAS_BACKEND": "tensorflow",
         "TF_ENABLE_ONEDNN_OPTS": "1" if hardware.onednn else "0",
         "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"),
     }
     cluster = Cluster(tasks, kind, replicas, environment)
-    limits.check_cluster(config, cluster, machine)
-    _check_options(config, replicas)
+    strategy.check(config, cluster)
+    limits.check_cluster(config, cluster, machine, strategy.size())
+    _check_jit(config, strategy)
     _check_batch(config.trainer.batch_size, replicas, splits)
     per_epoch = config.trainer.steps_per_epoch
     if splits is not None:
         per_epoch = per_epoch or len(splits.train) // config.trainer.batch_size
     _check_length(config, per_epoch)
     if splits is None:
-        return Plan(cluster, per_epoch, None, None)
+        return Plan(cluster, per_epoch, None, None, strategy)
     examples = len(splits.train)
-    return Plan(
-        cluster, per_epoch, examples, evaluated(config.trainer, len(splits.validation or ()))
-    )
+    held = evaluated(config.trainer, len(splits.validation or ()))
+    return Plan(cluster, per_epoch, examples, held, strategy)
 
 
-def _cores(position: int, own: int) -> tuple[int, ...]:
-    """Return the cores of the task at ``position``, of ``own`` cores each."""
-    return tuple(range(position * own, (position + 1) * own))
+def _with_cores(tasks: tuple[Task, ...], threads: int | None, own: int) -> tuple[Task, ...]:
+    """Return the tasks with threads, and ``own`` cores each, for those that compute."""
+    found, first = [], 0
+    for task in tasks:
+        if task.devices:
+            cores = tuple(range(first, first + own))
+            task, first = dataclasses.replace(task, threads=threads, cores=cores), first + own
+        found.append(task)
+    return tuple(found)
 
 
-def _parameter_servers(
-    config: DictConfig, devices: int, threads: int | None, own: int
-) -> tuple[Task, ...]:
-    strategy = config.strategy
-    update = strategy["update"].name
-    if devices != 1:
-        raise UsageError(
-            "hardware.devices", devices, "a worker of strategy=ps computes on one device",
-            "1, and more workers",
-            f"hardware.devices=1 strategy.workers={strategy.workers * devices}",
-        )  # fmt: skip
-    if update == "sync" and strategy.max_staleness is not None:
-        raise UsageError(
-            "strategy.max_staleness", strategy.max_staleness,
-            "a synchronous update is never stale", "null, or strategy.update=async",
-            "strategy.update=async",
-        )  # fmt: skip
-    if update == "async" and strategy.backup_workers:
-        raise UsageError(
-            "strategy.backup_workers", strategy.backup_workers,
-            "asynchronous updates wait for nobody", "0, or strategy.update=sync",
-            "strategy.update=sync",
-        )  # fmt: skip
-    if strategy.backup_workers >= strategy.workers:
-        raise UsageError(
-            "strategy.backup_workers", strategy.backup_workers,
-            f"would drop the gradients of all {strategy.workers} workers",
-            f"up to {strategy.workers - 1}", f"strategy.backup_workers={strategy.workers - 1}",
-        )  # fmt: skip
-    workers = [
-        Task(
-            "worker",
-            index,
-            devices,
-            serves=True,
-            replaceable=True,
-            threads=threads,
-            cores=_cores(index, own),
-        )
-        for index in range(strategy.workers)
-    ]
-    servers = [Task("ps", index, 0, serves=True) for index in range(strategy.servers)]
-    return (Task("chief", 0, 0), *workers, *servers)
-
-
-def _check_options(config: DictConfig, replicas: int) -> None:
-    strategy = config.strategy
+def _check_jit(config: DictConfig, strategy: StrategyPlan) -> None:
     if config.hardware.jit_compile and not strategy.compilable:
         raise UsageError(
             "hardware.jit_compile", "true",
-            f"XLA cannot compile a step of strategy={strategy.name}: devices meet inside it",
+            f"XLA cannot compile a step of strategy={config.strategy.name}: devices meet inside it",
             "true with strategy=default or strategy=one_device", "hardware.jit_compile=false",
-        )  # fmt: skip
-    if "tpu" in strategy and config.hardware.precision.name == "mixed_float16":
-        raise UsageError(
-            "hardware.precision", "mixed_float16", "a TPU computes in bfloat16",
-            "float32, mixed_bfloat16", "hardware.precision=mixed_bfloat16",
-        )  # fmt: skip
-    held = config.trainer.validation_batch_size
-    if "tpu" in strategy and held is not None and held % replicas:
-        raise UsageError(
-            "trainer.validation_batch_size", held,
-            f"{replicas} cores of a TPU cannot share it evenly",
-            f"multiples of {replicas}, or null", "trainer.validation_batch_size=null",
-        )  # fmt: skip
-    accumulated = OmegaConf.select(config, "optimizer.gradient_accumulation_steps")
-    asynchronous = "update" in strategy and strategy["update"].name == "async"
-    if accumulated is not None and asynchronous:
-        raise UsageError(
-            "optimizer.gradient_accumulation_steps", accumulated,
-            "asynchronous workers would add their gradients, of other weights each, to one sum",
-            "null, or strategy.update=sync", "strategy.update=sync",
         )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from dtrain import errors, secrets
 from dtrain.config import targets
 from dtrain.errors import DtrainError, UsageError, nearest
 from dtrain.files import reading, writing
-from dtrain.run import checkpoint, identity
+from dtrain.run import checkpoint, identity, strategy_plan
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json
 from dtrain.run.journal import Journal
@@ -39,8 +39,6 @@ from dtrain.task.strategies.base import check_replicas
 from dtrain.task.strategies.steps import Steps
 from dtrain.task.tensorboard import Summaries
 
-#: Keys of the strategy group that are for the plan; the others are for the strategy's class.
-PLANNED = ("name", "replicas", "compilable", "topology", "workers", "servers", "mesh")
 #: Said where there is nothing to evaluate by. Keras' fit is then given no validation data.
 NO_VALIDATION = "validation is left out: the model has neither a test_step nor a loss"
 
@@ -110,10 +108,8 @@ def _limit_waiting(config: DictConfig, cluster: Cluster, task: Task) -> None:
 
 
 def _strategy(config: DictConfig, cluster: Cluster, task: Task, devices: list[str]) -> Strategy:
-    node = targets.plain(config.strategy)
-    options = {key: value for key, value in node.items() if key not in PLANNED}
     strategy: Strategy = targets.instantiate(
-        options, "strategy", devices=devices, cluster=cluster, task=task
+        strategy_plan.options(config), "strategy", devices=devices, cluster=cluster, task=task
     )
     check_replicas(strategy, config, cluster.replicas)
     return strategy

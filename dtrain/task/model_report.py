@@ -13,6 +13,7 @@ from dtrain.config.targets import plain
 from dtrain.data.sources import Splits
 from dtrain.errors import DtrainError
 from dtrain.host.columns import aligned
+from dtrain.run import strategy_plan
 from dtrain.run.cluster import Cluster
 from dtrain.task import build
 from dtrain.task.process import hardware
@@ -55,7 +56,7 @@ def describe(config: DictConfig, cluster: Cluster) -> list[str]:
     on_cpu = dataclasses.replace(cluster, device_kind="cpu")  # the variables are the same there
     devices = hardware.configure(config.hardware, on_cpu, cluster.chief)
     splits, _ = build.dataset(config)
-    if "mesh" in config.strategy:
+    if strategy_plan.of(config).divides == "variables":
         rows = _variables(config, splits, cluster.chief.devices // cluster.replicas)
     else:
         rows = _layers(config, splits, devices, cluster.device_kind.upper())

@@ -24,25 +24,23 @@ _COPIES = 3
 _FLOAT = 4  # bytes
 
 
-def check_cluster(config: DictConfig, cluster: Cluster, machine: Machine) -> None:
+def check_cluster(
+    config: DictConfig, cluster: Cluster, machine: Machine, size: tuple[str, int]
+) -> None:
     """Compare what a job would start with what its machine can hold.
 
     Args:
         config: its values checked.
         cluster: of the job.
         machine: on which all its tasks run, or one, if it is not ``shared``.
+        size: the key that decides how many tasks there are, and a small value of it.
 
     Raises:
         UsageError: it is too much.
     """
     tasks = cluster.tasks if machine.shared else cluster.tasks[:1]
-    servers = config.strategy.topology.name == "parameter_servers"
-    many = "strategy.workers" if servers else "hardware.hosts"
-    if servers and config.strategy.servers > config.strategy.workers:
-        many = "strategy.servers"
-    _check(many, len(tasks), PROCESSES, machine, "processes", {
-        "strategy.workers": 2, "strategy.servers": 1, "hardware.hosts": 2,
-    }[many])  # fmt: skip
+    key, small = size
+    _check(key, len(tasks), PROCESSES, machine, "processes", small)
     if cluster.device_kind == "cpu":
         devices = sum(task.devices for task in tasks)
         _check("hardware.devices", devices, DEVICES, machine, "devices of its CPU", 1)

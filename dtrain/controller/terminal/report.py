@@ -45,7 +45,7 @@ def print_plan(
     rows = {
         "strategy": config.strategy.name,
         "replicas": f"{cluster.replicas}",
-        **_mesh(config, cluster),
+        **planned.strategy.rows(cluster),
         "global batch": f"{batch} examples",
         "per-replica batch": f"{batch // cluster.replicas} examples",
         **_updates(config),
@@ -55,7 +55,6 @@ def print_plan(
         "steps per epoch": known(planned.steps_per_epoch),
         "epochs": f"{config.trainer.epochs}",
         "precision": config.hardware.precision.name,
-        **_untried(config),
         "run folder": config.resume or short(folder),
         "tracking": "none (journal and TensorBoard)",
     }
@@ -80,17 +79,6 @@ def _validation(config: DictConfig, planned: Plan) -> dict[str, str]:
         return {}
     batch = config.trainer.validation_batch_size or config.trainer.batch_size
     return {"validation batch": f"{batch} examples"}
-
-
-def _mesh(config: DictConfig, cluster: Cluster) -> dict[str, str]:
-    if "mesh" not in config.strategy:
-        return {}
-    columns = cluster.chief.devices // cluster.replicas
-    return {"mesh": f"{cluster.replicas} x {columns} (batch x model)"}
-
-
-def _untried(config: DictConfig) -> dict[str, str]:
-    return {"untried": "strategy=tpu has not yet run on a TPU"} if "tpu" in config.strategy else {}
 
 
 def drawing(cluster: Cluster) -> list[str]:

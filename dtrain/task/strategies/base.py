@@ -43,20 +43,20 @@ def check_replicas(strategy: Strategy, config: DictConfig, planned: int) -> None
     Args:
         strategy: as it was made.
         config: of the run.
-        planned: replicas of the plan, which are what ``strategy.replicas`` makes of the devices.
+        planned: replicas that ``strategy.plan`` makes of the devices.
 
     Raises:
         UsageError: every replica would get another part of the batch than was planned.
     """
     if strategy.replicas == planned:
         return
-    kind = getattr(config.strategy.replicas, "name", config.strategy.replicas)
-    hint = "strategy.replicas=one" if strategy.replicas == 1 else "strategy.replicas=per_device"
+    plans = "dtrain.task.strategies.plans"
+    fitting = "OneReplica" if strategy.replicas == 1 else "PerDevice"
     raise UsageError(
-        "strategy.replicas", kind,
+        "strategy.plan", config.strategy.plan._target_,
         f"{type(strategy).__name__} has {strategy.replicas} replicas, and the plan has {planned}",
-        "one or per_device, as the strategy's class has it",
-        hint if kind not in hint else f"hardware.devices={strategy.replicas}",
+        f"a plan of the strategy's own replicas: {plans}.{{OneReplica,PerDevice,PerHost}}",
+        f"strategy.plan._target_={plans}.{fitting}",
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ _TASK = '"task": {"type": "worker", "index": 0}'
 _EXAMPLE = f"export TF_CONFIG='{{{_CLUSTER}, {_TASK}}}'"
 
 
-def read(text: str | None, planned: Cluster, strategy: str, topology: str) -> tuple[Cluster, Task]:
+def read(text: str | None, planned: Cluster, strategy: str, on_hosts: bool) -> tuple[Cluster, Task]:
     """Find the planned cluster, and this process in it, in the cluster that was started.
 
     A cluster of equal hosts may have workers only: worker 0 leads then, and the tasks have the
@@ -28,7 +28,7 @@ def read(text: str | None, planned: Cluster, strategy: str, topology: str) -> tu
         text: value of the environment variable; None where it is not set.
         planned: the tasks that the configuration asks for, without addresses.
         strategy: its name, ``strategy.name``.
-        topology: which processes it makes, ``strategy.topology``.
+        on_hosts: it runs a process on each host, and there may be one.
 
     Returns:
         The cluster with the addresses of TF_CONFIG, and the task that this process is.
@@ -36,7 +36,7 @@ def read(text: str | None, planned: Cluster, strategy: str, topology: str) -> tu
     Raises:
         UsageError: TF_CONFIG is wrong in itself, or is not the cluster that was planned.
     """
-    if len(planned.tasks) == 1 and topology != "hosts":
+    if len(planned.tasks) == 1 and not on_hosts:
         raise UsageError(
             "strategy", strategy, "is one process and has no use for a cluster",
             "with launcher=env: multiworker, ps; with launcher=local: any",

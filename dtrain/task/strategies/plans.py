@@ -1,0 +1,40 @@
+"""Plans of the strategies that make one kind of task. Read without TensorFlow."""
+
+from __future__ import annotations
+
+from dtrain.run.strategy_plan import StrategyPlan
+
+#: Logical CPU devices of a data-parallel strategy, and of an axis of a mesh, where nobody says.
+CPU_DEVICES = 2
+
+
+class OneReplica(StrategyPlan):
+    """One replica on one device."""
+
+    compilable = True
+
+
+class PerDevice(StrategyPlan):
+    """One process with a replica on each of its devices."""
+
+    def devices(self, kind: str, gpus: int) -> int:
+        """Return all GPUs, or some logical devices of the CPU."""
+        return gpus if kind == "gpu" else CPU_DEVICES
+
+    def replicas(self, hosts: int, devices: int) -> int:
+        """Return one replica for each device."""
+        return devices
+
+
+class PerHost(StrategyPlan):
+    """A process on each host with a replica on each of its devices."""
+
+    on_hosts = True
+
+    def devices(self, kind: str, gpus: int) -> int:
+        """Return all GPUs of the host, or its CPU as one device."""
+        return gpus if kind == "gpu" else 1
+
+    def replicas(self, hosts: int, devices: int) -> int:
+        """Return one replica for each device of each host."""
+        return hosts * devices
