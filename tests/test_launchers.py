@@ -414,7 +414,7 @@ def test_what_a_launcher_need_not_do(cluster: Cluster) -> None:
 
 # --- one task of many
 
-FACTS = {"strategy.name": "ps", "strategy.topology": "parameter_servers"}
+FACTS = {"strategy.name": "ps", "strategy.on_hosts": "False"}
 PLACES = {"chief": ["a.example:2222"], "worker": ["b.example:2222"], "ps": ["c.example:2222"]}
 
 

@@ -14,6 +14,7 @@ from dtrain.controller.terminal.progress import Display
 from dtrain.controller.terminal.report import drawing, print_end, print_plan, short
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir
+from dtrain.task.strategies.plans import OneReplica
 from tests.test_schema import composed
 
 
@@ -97,7 +98,7 @@ def test_a_drawing_of_parameter_servers() -> None:
 def test_the_plan_tells_how_large_an_update_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    planned = Plan(Cluster((Task("chief", 0, 1),), "cpu", 1, {}), 8, 1000, None)
+    planned = Plan(Cluster((Task("chief", 0, 1),), "cpu", 1, {}), 8, 1000, None, OneReplica())
     print_plan(composed("optimizer.gradient_accumulation_steps=4"), planned, tmp_path / "run")
     assert "  updates              every 4 steps, of 256 examples\n" in capsys.readouterr().out
     print_plan(composed(), planned, tmp_path / "run")
@@ -106,7 +107,9 @@ def test_the_plan_tells_how_large_an_update_is(
 
 def test_the_plan_shows_the_drawing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cluster = Cluster((Task("chief", 0, 1), Task("worker", 0, 1)), "cpu", 2, {})
-    print_plan(composed("dry_run=true"), Plan(cluster, 8, 1000, None), tmp_path / "run")
+    print_plan(
+        composed("dry_run=true"), Plan(cluster, 8, 1000, None, OneReplica()), tmp_path / "run"
+    )
     lines = capsys.readouterr().out.splitlines()
     assert [line.strip() for line in lines[-4:-1]] == [line.strip() for line in drawing(cluster)]
     assert "  train examples       1,000" in lines

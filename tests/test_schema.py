@@ -16,6 +16,7 @@ from omegaconf import OmegaConf, open_dict
 from dtrain import datasets
 from dtrain.config import schema
 from dtrain.controller.plan import check_values
+from dtrain.run import strategy_plan
 from tests import warm
 
 CONF = schema.folder("conf")
@@ -91,17 +92,11 @@ def test_the_other_schemas_are_their_functions() -> None:
             assert fields == takes
 
 
-def planned() -> list[str]:
-    from dtrain.task.main import PLANNED
-
-    return list(PLANNED)
-
-
 @pytest.mark.parametrize("name", sorted(path.stem for path in (CONF / "strategy").glob("*.yaml")))
 def test_keys_of_a_strategy_are_for_the_plan_or_for_its_class(name: str) -> None:
-    node = composed(f"strategy={name}").strategy
-    target = node._target_
-    rest = set(node) - {"_target_", *warm.call(planned, 1, {})}
+    config = composed(f"strategy={name}")
+    target = config.strategy._target_
+    rest = set(strategy_plan.options(config)) - {"_target_"}
     takes = set(warm.call(parameters, 1, {"targets": [target]})[target])
     assert rest == takes - {"devices", "cluster", "task"}
 

@@ -33,21 +33,20 @@ def config(
 
 
 def test_the_addresses_of_a_cluster_with_a_chief() -> None:
-    cluster, task = read(config(), planned("multiworker"), "multiworker", "hosts")
+    cluster, task = read(config(), planned("multiworker"), "multiworker", True)
     assert cluster.spec() == {"chief": ["a:1"], "worker": ["b:2", "c:3"]}
     assert cluster.replicas == 2 and cluster.environment == {"KERAS_BACKEND": "tensorflow"}
     assert task == Task("worker", 0, 2, address="b:2")
     assert cluster.chief == Task("chief", 0, 2, address="a:1")
     assert (
-        read(config(("chief", 0)), planned("multiworker"), "multiworker", "hosts")[1]
-        == cluster.chief
+        read(config(("chief", 0)), planned("multiworker"), "multiworker", True)[1] == cluster.chief
     )
 
 
 @pytest.mark.parametrize("other", [{}, {"chief": []}, {"chief": [], "ps": [], "evaluator": []}])
 def test_workers_alone_keep_their_role(other: dict[str, Any]) -> None:
     text = config(("worker", 1), **{"chief": None, **other}, worker=["a:1", "b:1", "c:1"])
-    cluster, task = read(text, planned("multiworker"), "multiworker", "hosts")
+    cluster, task = read(text, planned("multiworker"), "multiworker", True)
     assert cluster.spec() == {"worker": ["a:1", "b:1", "c:1"]}
     assert [t.name for t in cluster.tasks] == ["worker-0", "worker-1", "worker-2"]
     assert cluster.chief.address == "a:1"
@@ -57,13 +56,13 @@ def test_workers_alone_keep_their_role(other: dict[str, Any]) -> None:
 @pytest.mark.parametrize("role", ["chief", "worker"])
 def test_a_cluster_of_one(role: str) -> None:
     text = json.dumps({"cluster": {role: ["a:1"]}, "task": {"type": role, "index": 0}})
-    cluster, task = read(text, planned("multiworker", 0), "mine", "hosts")
+    cluster, task = read(text, planned("multiworker", 0), "mine", True)
     assert cluster.spec() == {role: ["a:1"]} and task is cluster.chief
 
 
 def test_parameter_servers() -> None:
     text = config(("ps", 0), ps=["[fe80::1]:65535"])
-    cluster, task = read(text, planned("ps"), "ps", "parameter_servers")
+    cluster, task = read(text, planned("ps"), "ps", False)
     assert cluster.spec() == {"chief": ["a:1"], "worker": ["b:2", "c:3"], "ps": ["[fe80::1]:65535"]}
     assert task == Task("ps", 0, 1, serves=True, address="[fe80::1]:65535")
 
@@ -72,12 +71,10 @@ def test_parameter_servers() -> None:
 def test_hosts_that_go_together(hosts: tuple[str, str, str]) -> None:
     chief, *workers = [f"{host}:{port}" for port, host in enumerate(hosts, start=1000)]
     cluster, _ = read(
-        config(chief=[chief], worker=workers), planned("multiworker"), "multiworker", "hosts"
+        config(chief=[chief], worker=workers), planned("multiworker"), "multiworker", True
     )
     assert [task.address for task in cluster.tasks] == [chief, *workers]
 
-
-TOPOLOGIES = {"mirrored": "single", "multiworker": "hosts", "ps": "parameter_servers"}
 
 #: Each mistake: strategy, TF_CONFIG, the key, and what the sentence says.
 MISTAKES = {
@@ -195,7 +192,7 @@ def test_a_mistake_is_explained(name: str) -> None:
     strategy, text, key, said = MISTAKES[name]
     plan = planned(strategy, 0 if strategy == "mirrored" else 2)
     with pytest.raises(UsageError) as caught:
-        read(text, plan, strategy, TOPOLOGIES[strategy])
+        read(text, plan, strategy, strategy == "multiworker")
     assert caught.value.key == key
     rest = str(caught.value)
     for part in said.split(".*"):  # everything is literal but this

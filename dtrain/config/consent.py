@@ -20,6 +20,7 @@ from typing import Any
 
 from omegaconf import Node, OmegaConf
 
+from dtrain.config import former_keys
 from dtrain.errors import UsageError
 from dtrain.files import writing
 
@@ -102,7 +103,7 @@ def accept(key: str, folder: str, command: Any, given: Iterable[str]) -> tuple[l
         _typed = (_typed or set()) | set(words)
         if key == "fork":  # where its own new folder goes is the user's to say
             overrides = [word for word in overrides if _key_of(word) != "output_dir"]
-    return list(overrides), config_dir
+    return list(former_keys.overrides(overrides)), config_dir
 
 
 def _key_of(word: str) -> str:

@@ -20,7 +20,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain.config import schema
+from dtrain.config import former_keys, schema
 from dtrain.config.search_space import number
 from dtrain.errors import DtrainError, UsageError, nearest
 
@@ -175,6 +175,9 @@ class Choices:
         self, config: DictConfig, override: Override, cause: BaseException
     ) -> UsageError | None:
         key, value = override.key_or_group, override.get_value_element_as_str()
+        gone = former_keys.refusal(key, value)
+        if gone is not None:
+            return gone
         parent, _, name = key.rpartition(".")
         node = OmegaConf.select(config, parent) if parent else config
         if not OmegaConf.is_config(node) and key.startswith("hydra"):

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from dtrain.config import schema
+from dtrain.config import former_keys, schema
 from dtrain.errors import UsageError
 
 #: Most bytes of a file, and most values in it, an alias counting as all that it stands for.
@@ -110,12 +110,25 @@ def _check_file(
     if len(above) > DEPTH:
         raise _refused(path, f"more than {DEPTH} presets lead to it", "fewer")
     root, found = _read(path), 1
+    group = str(path.parent.relative_to(folder)).replace("/", ".")
+    _check_keys(path, "" if group in (".", "experiment") else group, root)
     for file in _defaults(folder, path, root):
         found += _check_file(folder, file, (*above, path), sound)
     if found > FILES:
         raise _refused(path, f"its defaults lead to more than {FILES:,} files", "fewer")
     sound[path] = found
     return found
+
+
+def _check_keys(path: Path, key: str, node: yaml.Node) -> None:
+    """Refuse keys that are gone."""
+    for name, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        full = f"{key}.{name.value}" if key else str(name.value)
+        where = f"{path}, line {name.start_mark.line + 1}"
+        gone = former_keys.refusal(full, getattr(value, "value", "..."), where)
+        if gone is not None:
+            raise gone
+        _check_keys(path, full, value)
 
 
 def _read(path: Path) -> yaml.MappingNode:

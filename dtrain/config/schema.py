@@ -105,9 +105,7 @@ class Strategy:
     Attributes:
         _target_: class of the strategy.
         name: name of the strategy, in the plan and in records.
-        replicas: what it makes: one replica, one per device, or one across all devices.
-        compilable: XLA can compile its whole step.
-        topology: which processes it makes a cluster of.
+        plan: what is planned of it before TensorFlow is imported: tasks, devices, replicas.
     """
 
     _target_: str = target()

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dtrain import secrets
-from dtrain.config import consent, targets
+from dtrain.config import consent, former_keys, targets
 from dtrain.controller.folders import open_existing, read_command
 from dtrain.errors import CheckpointError, DamagedFile, UsageError
 from dtrain.files import reading
@@ -142,7 +142,7 @@ def _load(rundir: RunDir) -> DictConfig:
     try:
         # Without the secrets: what it refers to may be gone from the environment, or another.
         plain = OmegaConf.to_container(reading.read_yaml(rundir.config), resolve=False)
-        config = OmegaConf.create(secrets.hide(plain))
+        config = former_keys.translated(OmegaConf.create(secrets.hide(plain)))
         OmegaConf.resolve(config)
         identity.fingerprints(config)
     except OSError as error:

@@ -84,6 +84,7 @@ def check(
     facts = {
         key: text for key, text in flatten(environment.written(config)).items() if _shared(key)
     }
+    facts["strategy.on_hosts"] = str(early.strategy.on_hosts)
     cluster = launcher.check(early.cluster, facts)
     if prepare:
         launcher.prepare(cluster)

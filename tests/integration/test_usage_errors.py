@@ -7,11 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+PLANS = "dtrain.task.strategies.plans"
 #: (command line, parts of the message). These are found before any process is started.
 EARLY = {
     "group": (["modle=cnn"], ["modle=cnn", "no such group", "type: model=cnn"]),
     "option": (["strategy=mirored"], ["strategy=mirored", "one_device", "type: strategy=mirrored"]),
     "key": (["trainer.batchsize=8"], ["trainer.batchsize=8", "type: trainer.batch_size=8"]),
+    "former key": (
+        ["strategy=mirrored", "strategy.replicas=one"],
+        ["strategy.replicas=one: is gone: the plan of a strategy has it", f"{PLANS}.OneReplica"],
+    ),
     "group of a key": (["trianer.epochs=8"], ["trianer", "type: trainer.epochs=8"]),
     "schedule": (["optimizer/schedule=cosin"], ["warmup", "type: optimizer/schedule=cosine"]),
     "experiment": (["experiment=benchmrak"], ["benchmrak", "type: experiment=benchmark"]),
@@ -133,15 +138,18 @@ LATE = {
     "replicas": (
         [
             "strategy=mirrored",
-            "strategy.replicas=one",
+            f"strategy.plan._target_={PLANS}.OneReplica",
             "hardware.devices=2",
             "trainer.batch_size=63",
         ],
-        ["strategy.replicas=one: Mirrored has 2 replicas", "type: strategy.replicas=per_device"],
+        [f"strategy.plan={PLANS}.OneReplica: Mirrored has 2 replicas", f"{PLANS}.PerDevice"],
     ),
     "replicas of one": (
-        ["strategy=one_device", "strategy.replicas=per_device", "hardware.devices=2"],
-        ["OneDevice has 1 replicas, and the plan has 2", "type: strategy.replicas=one"],
+        ["strategy=one_device", f"strategy.plan._target_={PLANS}.PerDevice", "hardware.devices=2"],
+        [
+            "OneDevice has 1 replicas, and the plan has 2",
+            f"strategy.plan._target_={PLANS}.OneReplica",
+        ],
     ),
     "optimizer value": (["optimizer.clipnorm=1", "optimizer.clipvalue=1"], ["optimizer=", "clip"]),
     "shape": (["model=cnn", "dataset=npz", "dataset.path=table.npz"], ["(4,)", "type: model=mlp"]),

@@ -54,7 +54,10 @@ class Env(Local):
         """
         self._facts = facts
         placed, self._own = tf_config.read(
-            os.environ.get("TF_CONFIG"), cluster, facts["strategy.name"], facts[ON_HOSTS] == "True"
+            os.environ.get("TF_CONFIG"),
+            cluster,
+            facts["strategy.name"],
+            facts["strategy.on_hosts"] == "True",
         )
         self._key = cluster_key.find()
         hosts = [tf_config.host_port(str(task.address))[0] for task in placed.tasks]

@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain.config import consent
+from dtrain.config import consent, former_keys
 from dtrain.controller import rollback
 from dtrain.controller.folders import open_existing, unwritable
 from dtrain.controller.job import Outcome
@@ -283,7 +283,8 @@ def past(record: Record, draft: Draft) -> tuple[str | None, Outcome | None]:
         return None, None
     rundir = open_existing(record.folder / folder, "sweep.resume")
     try:
-        if identity.job_hash(reading.read_yaml(rundir.config)) != draft.hash:
+        found = former_keys.translated(reading.read_yaml(rundir.config))
+        if identity.job_hash(found) != draft.hash:
             return None, None
     except (OSError, DamagedFile, OmegaConfBaseException):  # not written yet, or spoilt
         return None, None

@@ -1,0 +1,72 @@
+"""Keys that are gone. A user who writes one is refused, by its name; a run folder that has them is
+read as if it had those of today.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from omegaconf import DictConfig, open_dict
+
+from dtrain.errors import UsageError
+
+_PLANS = "dtrain.task.strategies"
+_PLAN = (
+    "the plan of a strategy has it now",
+    f"strategy.plan._target_={_PLANS}.plans.OneReplica, PerDevice, PerHost, or one of your own",
+    f"strategy.plan._target_={_PLANS}.plans.PerDevice",
+)
+#: For each: why it is gone, what is accepted in its place, and what to type.
+_GONE = {
+    "strategy.replicas": _PLAN,
+    "strategy.compilable": _PLAN,
+    "strategy.topology": _PLAN,
+}
+#: Plans of folders that have none, by what their strategy reads and makes.
+_BY_KEY = {"mesh": "dtensor.plan.MeshPlan", "tpu": "tpu.plan.TpuPlan"}
+_BY_TOPOLOGY = {
+    "hosts": "plans.PerHost",
+    "parameter_servers": "parameter_server.plan.ParameterServerPlan",
+}
+_BY_REPLICAS = {
+    "one": "plans.OneReplica",
+    "per_device": "plans.PerDevice",
+    "across_devices": "layer_placement.plan.LayerPlan",
+}
+
+
+def refusal(key: str, value: object, where: str | None = None) -> UsageError | None:
+    """Return what to raise where a user writes ``key``; None where it is not gone.
+
+    Args:
+        key: dotted.
+        value: of it.
+        where: file and line, if it is not an override.
+    """
+    if key not in _GONE:
+        return None
+    problem, accepted, hint = _GONE[key]
+    place = f" ({where})" if where else ""
+    return UsageError(key, value, f"is gone{place}: {problem}", accepted, hint)
+
+
+def overrides(words: Iterable[str]) -> Iterator[str]:
+    """Yield the overrides of a run folder without keys that are gone."""
+    for word in words:
+        if word.partition("=")[0].lstrip("+~") not in _GONE:
+            yield word
+
+
+def translated(config: DictConfig) -> DictConfig:
+    """Give the configuration of a run folder the keys of today, in place, and return it."""
+    strategy: Any = config.get("strategy")
+    if isinstance(strategy, DictConfig) and "topology" in strategy and "plan" not in strategy:
+        found = next((plan for key, plan in _BY_KEY.items() if key in strategy), None)
+        found = found or _BY_TOPOLOGY.get(strategy.topology)
+        found = found or _BY_REPLICAS.get(strategy.get("replicas"), "plans.OneReplica")
+        with open_dict(config):
+            strategy.plan = {"_target_": f"{_PLANS}.{found}"}
+            for key in ("replicas", "compilable", "topology"):
+                strategy.pop(key, None)
+    return config
