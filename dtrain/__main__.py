@@ -6,7 +6,11 @@ Kept light: a task process may import it, and must not get Hydra by it.
 from __future__ import annotations
 
 import importlib
+import re
 import sys
+
+from dtrain.errors import UsageError, nearest
+from dtrain.host import terminal
 
 #: Each is a module of :mod:`dtrain.controller.commands`.
 COMMANDS = ("compare", "ui", "sync", "checkpoint")
@@ -14,19 +18,39 @@ COMMANDS = ("compare", "ui", "sync", "checkpoint")
 
 def main() -> int:
     """Run the command line and return its exit code."""
-    if len(sys.argv) > 1 and sys.argv[1] in COMMANDS:
-        command = importlib.import_module(f"dtrain.controller.commands.{sys.argv[1]}")
-        return command.main(sys.argv[2:])
-    from dtrain.host import terminal
-
     with terminal.lasting():
         try:
             with terminal.interrupting():
-                from dtrain.controller.cli import main as controller
-
-                return controller()
+                return _main(sys.argv[1:])
         except KeyboardInterrupt:
             return terminal.stopped(sys.argv[1:])
+
+
+def _main(arguments: list[str]) -> int:
+    first = arguments[0] if arguments else ""
+    if first in COMMANDS:
+        command = importlib.import_module(f"dtrain.controller.commands.{first}")
+        return int(command.main(arguments[1:]))
+    if any(re.fullmatch(r"-h|--help?|--version", word) for word in arguments):
+        from dtrain.controller.commands import help
+
+        return help.main(arguments)
+    if re.fullmatch(r"[\w-]*[a-z]", first) and not first.startswith("-"):
+        error = _no_command(first)
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    from dtrain.controller.cli import main as train
+
+    return train()
+
+
+def _no_command(name: str) -> UsageError:
+    near = nearest(name, COMMANDS)
+    return UsageError(
+        "COMMAND", name, "there is no such command",
+        f"{', '.join(COMMANDS)}, or overrides (KEY=VALUE), which train",
+        f"python -m dtrain {near or '--help'}",
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

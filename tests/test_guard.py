@@ -96,7 +96,7 @@ def test_a_preset_says_nothing_to_hydra(case: str, dtrain: Commands, tmp_path: P
 
 
 @pytest.mark.parametrize("case", ["callbacks", "job_logging", "trust", "sweeper's arguments"])
-@pytest.mark.parametrize("how", [["--cfg", "all"], ["--info", "config"], ["--help"], ["-m"]])
+@pytest.mark.parametrize("how", [["--cfg", "all"], ["--info", "config"], ["-m"]])
 def test_nor_where_nothing_would_run(
     case: str, how: list[str], dtrain: Commands, tmp_path: Path
 ) -> None:
@@ -142,7 +142,6 @@ def test_options_that_it_has(dtrain: Commands) -> None:
     assert "batch_size: 64" in dtrain("--cfg", "job", "-p", "trainer").output
     assert "name: cnn_default" in dtrain("--cfg", "job", "--resolve").output
     assert "Primary" not in dtrain("--info", "defaults").output
-    assert "--hydra-help" in dtrain("--help").output
     assert dtrain("-sc", "install=bash").code == 0
 
 

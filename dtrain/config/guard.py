@@ -185,8 +185,7 @@ def run(arguments: list[str], command: Any) -> None:
         HydraException, OmegaConfBaseException: it does not compose.
     """
     version.setbase("1.3")
-    parser = get_args_parser()
-    options = parser.parse_args(arguments)
+    options = get_args_parser().parse_args(arguments)
     _check_options(options)
     if not options.shell_completion:
         check_overrides(options.overrides)
@@ -205,9 +204,7 @@ def run(arguments: list[str], command: Any) -> None:
     GlobalHydra.instance().initialize(hydra)
     given = {"config_name": "config", "overrides": options.overrides}
     try:
-        if options.help:
-            hydra.app_help("config", parser, options)
-        elif options.cfg:
+        if options.cfg:
             hydra.show_cfg(
                 **given, cfg_type=options.cfg, package=options.package, resolve=options.resolve
             )
@@ -241,7 +238,7 @@ def _run_one(hydra: Hydra, given: dict[str, Any], command: Any) -> None:
 
 
 def _check_options(options: Any) -> None:
-    for name in ("config_name", "config_path", "experimental_rerun", "hydra_help"):
+    for name in ("config_name", "config_path", "experimental_rerun", "hydra_help", "help"):
         value = getattr(options, name)
         if value:
             option = f"--{name.replace('_', '-')}"
@@ -252,7 +249,7 @@ def _check_options(options: Any) -> None:
             )  # fmt: skip
     asked = [options.run, options.multirun, options.cfg is not None, options.info is not None]
     if sum(map(bool, [*asked, options.shell_completion])) > 1 or (
-        options.resolve and not (options.cfg or options.help)
+        options.resolve and not options.cfg
     ):
         raise UsageError(
             "options", " ".join(sorted(k for k, v in vars(options).items() if v and v is True)),

@@ -1,0 +1,108 @@
+"""One command: what it dispatches to, what it prints of itself, and how it ends."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dtrain import __main__ as command
+from dtrain import errors
+from dtrain.config import schema
+
+CONF, EXPERIMENTS = schema.folder("conf"), schema.folder("experiments")
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["dtrain", *words])
+        code = command.main()
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.mark.parametrize(
+    ("word", "near"),
+    [("compre", "compare"), ("chekpoint", "checkpoint"), ("u", "--help"), ("train", "--help")],
+)
+def test_a_misspelt_command(word: str, near: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = printed(capsys, word, "x")
+    assert (code, out) == (errors.USAGE, "")
+    assert err.startswith(f"error: COMMAND={word}: there is no such command; accepted: compare, ui")
+    assert err.endswith(f"python -m dtrain {near}\n")
+
+
+def test_a_command_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = printed(capsys, "checkpoint", "nowhere")
+    assert code == errors.USAGE
+    assert err.startswith("error: PATH=nowhere: is not there; accepted: a run folder")
+
+
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = printed(capsys, "--help")
+    assert code == errors.OK
+    assert all(f"\n  {name} " in out for name in command.COMMANDS)
+    for path in (*CONF.glob("*/*.yaml"), *CONF.glob("*/schedule/*.yaml")):
+        [line] = [text[4:] for text in out.splitlines() if text[4:].split()[:1] == [path.stem]][:1]
+        assert len(line.split(maxsplit=1)) == 2, f"{path} does not begin with a comment"
+    assert all(f"\n    {path.stem} " in out for path in EXPERIMENTS.glob("*.yaml"))
+    assert "schema" not in out and "rules" not in out
+    assert max(map(len, out.splitlines())) < 100, "a comment is cut off"
+    assert out.partition("examples:\n")[2].count("python -m dtrain") == 3
+
+
+def test_help_lists_a_users_presets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "presets" / "model").mkdir(parents=True)
+    (tmp_path / "presets" / "model" / "tiny.yaml").write_text("# @package _global_\n# Mine\x1b[1m.")
+    for words in (("--config-dir", "presets"), ("--config-dir=presets",)):
+        _, out, _ = printed(capsys, "--help", *words)
+        assert "    tiny              Mine\\x1b[1m.\n" in out
+
+
+def test_help_of_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(capsys, "--help", "trainer.batch_size")[1] == (
+        "trainer.batch_size: examples of a step, over all replicas.\n"
+        "  type      whole number\n"
+        "  accepted  1 to 1000000000\n"
+        "  default   64\n"
+    )
+    code, out, err = printed(capsys, "--help", "trainer.batch_siz")
+    assert (code, out) == (errors.USAGE, "") and "--help trainer.batch_size" in err
+    assert "  default   " not in printed(capsys, "--help", "dataset.path")[1]
+
+
+def test_versions(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = printed(capsys, "--version")
+    lines = [f"{name} {importlib.metadata.version(name)}" for name in ("tensorflow", "keras")]
+    assert code == errors.OK and out.splitlines()[1:] == lines
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["--help", "model.units"], ["--version"], ["x", "y"]]
+)
+def test_it_answers_without_slow_imports(words: list[str]) -> None:
+    code = (
+        "import sys; from dtrain.__main__ import main; main(); "
+        "slow = {'tensorflow', 'keras', 'mlflow', 'numpy', 'pandas', 'rich'} & set(sys.modules); "
+        "sys.exit(f'imported {slow}' if slow else 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_command_that_is_stopped(
+    number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a run that has not begun: no traceback, and it has failed."""
+    from dtrain.controller.commands import compare
+
+    monkeypatch.setattr(compare, "main", lambda _: os.kill(os.getpid(), number) or signal.pause())
+    assert printed(capsys, "compare", "x") == (errors.FAILED, "", "")
