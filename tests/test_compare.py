@@ -29,8 +29,9 @@ from dtrain.errors import DtrainError, UsageError
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json, write_json
 from dtrain.run.journal import Journal
-from dtrain.tracking.mlflow.run import Shipper
+from dtrain.tracking.base import TrackedRun
 from dtrain.tracking.mlflow.store import import_mlflow
+from dtrain.tracking.mlflow.tracker import MLflow
 from tests import browser
 from tests.test_schema import composed
 
@@ -545,9 +546,9 @@ def ship(folder: Path, config: Any, parent: str | None = None) -> str:
     """Record a run folder in the embedded store; return its id there."""
     rundir = RunDir(folder)
     cluster = Cluster((Task("chief", 0, 1),), "cpu", 1, {})
-    shipper = Shipper(config, rundir, cluster)
-    shipper.open(1000.0)
-    shipper.ship([{"event": "start", "time": 1000.0, "step": 0, "replicas": 2, "parameters": 5}])
+    tracker = MLflow(config)
+    tracker.open(TrackedRun(config, rundir, cluster), 1000.0)
+    tracker.write([{"event": "start", "time": 1000.0, "step": 0, "replicas": 2, "parameters": 5}])
     points = {1: 2.0, 2: 1.5} if parent is None else {1: 2.0, 2: 1.0}
     for step, value in points.items():
         event = {
@@ -556,8 +557,8 @@ def ship(folder: Path, config: Any, parent: str | None = None) -> str:
             "step": step,
             "metrics": {"loss": value},
         }
-        shipper.ship([event])
-    shipper.close("FINISHED", 1010.0)
+        tracker.write([event])
+    tracker.close("FINISHED", 1010.0)
     past = read_json(rundir.tracking)
     assert past is not None
     if parent is not None:

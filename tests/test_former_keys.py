@@ -46,6 +46,17 @@ def test_a_folder_of_before_has_the_plan_of_today(name: str) -> None:
 def test_overrides_of_before_lose_what_is_gone() -> None:
     words = ["strategy=mirrored", "strategy.replicas=one", "+strategy.topology=hosts", "seed=3"]
     assert list(former_keys.overrides(words)) == ["strategy=mirrored", "seed=3"]
+    for value, option in (("False", "none"), ("true", "mlflow")):
+        word = f"tracking.mlflow={value}"
+        assert list(former_keys.overrides([word])) == [f"tracking={option}"]
+
+
+@pytest.mark.parametrize("name", ["mlflow", "none"])
+def test_a_folder_of_before_has_the_tracker_of_today(name: str) -> None:
+    now: Any = OmegaConf.to_container(composed(f"tracking={name}"), enum_to_str=True)
+    node = {key: value for key, value in now["tracking"].items() if key != "_target_"}
+    node["mlflow"] = name == "mlflow"
+    assert former_keys.translated(OmegaConf.create({**now, "tracking": node})) == now
 
 
 @pytest.mark.parametrize("experiment", [False, True])

@@ -20,11 +20,13 @@ from dtrain.controller.commands.sync import sync
 from dtrain.run.folder import RunDir, read_json, write_json
 from dtrain.run.journal import Journal
 from dtrain.tracking import delivery
+from dtrain.tracking.base import TrackedRun
+from dtrain.tracking.choose import tracker
 from dtrain.tracking.delivery import RunDelivery
-from dtrain.tracking.mlflow.run import Shipper
 from dtrain.tracking.mlflow.store import import_mlflow
-from dtrain.tracking.mlflow.sweep import Parent
+from dtrain.tracking.mlflow.sweep import SweepRun
 from dtrain.tracking.mlflow.tags import job_name
+from dtrain.tracking.mlflow.tracker import MLflow
 from tests.integration.test_failures import until
 from tests.test_schema import composed
 from tests.test_tracking import CLUSTER, START, point
@@ -88,8 +90,9 @@ class Job:
         if status == "FAILED":
             entry["error"] = "chief-0: a | b\nc"
 
-    def shipper(self) -> Shipper:
-        return Shipper(self.config, self.rundir, CLUSTER)
+    def delivery(self) -> RunDelivery:
+        run = TrackedRun(self.config, self.rundir, CLUSTER)
+        return RunDelivery(MLflow(self.config), run, self.sweep.said.put)
 
 
 @pytest.fixture
@@ -114,7 +117,7 @@ def steps(client: Any, run: Any, key: str) -> list[int]:
 @pytest.mark.usefixtures("store")
 def test_a_parent_and_its_children(tmp_path: Path, _quick: None) -> None:
     sweep = Sweep(tmp_path)
-    parent = Parent(sweep.config, sweep.folder, sweep.said.put)
+    parent = SweepRun(sweep.config, sweep.folder, sweep.said.put)
     parent.open()
     for strategy, rate, status, accuracy in (
         ("mirrored", "0.1", "FINISHED", 0.5), ("mirrored", "0.01", "FINISHED", 0.75),
@@ -123,7 +126,7 @@ def test_a_parent_and_its_children(tmp_path: Path, _quick: None) -> None:
         job = sweep.job(strategy, rate)
         lock = job.rundir.lock()
         assert lock is not None
-        tracker = RunDelivery(job.shipper(), job.rundir.journal, sweep.said.put)
+        tracker = job.delivery()
         job.end(status, accuracy)
         assert tracker.finish(status, 1500.0)
         os.close(lock)
@@ -186,7 +189,7 @@ def test_jobs_that_ended_while_the_server_was_away(tmp_path: Path, _quick: None)
     sweep.tell("RUNNING")
     held = jobs[1].rundir.lock()  # as by its own command, whose tracker ships it
     assert held is not None
-    parent = Parent(sweep.config, sweep.folder, sweep.said.put)
+    parent = SweepRun(sweep.config, sweep.folder, sweep.said.put)
     parent.open()
     until(
         lambda: all((read_json(jobs[n].rundir.tracking) or {}).get("shipped") for n in (0, 2)),
@@ -221,19 +224,18 @@ def test_a_sweep_that_was_never_tracked_is_shipped_whole(tmp_path: Path) -> None
 
 def test_where_nothing_was_trained_nothing_is_recorded(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path)
-    parent = Parent(sweep.config, sweep.folder, sweep.said.put)
+    parent = SweepRun(sweep.config, sweep.folder, sweep.said.put)
     parent.open()
     assert not parent.close(None, 3000.0)
     assert not (tmp_path / "outputs" / "mlflow.db").exists()
 
 
-def test_without_tracking_nothing_is_begun(tmp_path: Path) -> None:
+def test_without_tracking_there_is_no_record_of_a_sweep(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path)
-    sweep.config.tracking.mlflow = False
-    parent = Parent(sweep.config, sweep.folder, sweep.said.put)
-    parent.open()
-    assert parent.close("FINISHED", 3000.0)
-    assert not (tmp_path / "outputs" / "mlflow.db").exists()
+    assert tracker(composed("tracking=none")).sweep(sweep.config, sweep.folder, print) is None
+    assert isinstance(
+        tracker(sweep.config).sweep(sweep.config, sweep.folder, sweep.said.put), SweepRun
+    )
 
 
 @pytest.mark.parametrize(
@@ -253,12 +255,12 @@ def many(folder: str, name: str, number: int, points: int) -> list[str]:
     """Track ``number`` jobs of a sweep at once, as its slots do; return what a person reads."""
     delivery.INTERVAL, delivery.LAST_SECONDS = 0.01, 4 * WAIT
     sweep = Sweep(Path(folder) / name, f"sqlite:///{folder}/store.db")
-    parent = Parent(sweep.config, sweep.folder, sweep.said.put)
+    parent = SweepRun(sweep.config, sweep.folder, sweep.said.put)
     parent.open()
     jobs = [sweep.job("mirrored", f"{n + 1}") for n in range(number)]
 
     def track(job: Job) -> None:
-        tracker = RunDelivery(job.shipper(), job.rundir.journal, sweep.said.put)
+        tracker = job.delivery()
         journal = Journal(job.rundir.journal)
         journal.write("start", step=0, replicas=1)
         for step in range(points):

@@ -13,9 +13,10 @@ from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json, write_json
 from dtrain.run.journal import Journal
 from dtrain.tracking import delivery
+from dtrain.tracking.base import TrackedRun, Tracker
 from dtrain.tracking.delivery import Delivery, RunDelivery
-from dtrain.tracking.mlflow.run import Shipper, flatten, tags
 from dtrain.tracking.mlflow.store import import_mlflow, uri
+from dtrain.tracking.mlflow.tracker import MLflow, flatten, tags
 from tests.test_schema import composed
 
 CLUSTER = Cluster((Task("chief", 0, 1),), "cpu", 1, {})
@@ -33,10 +34,11 @@ def shipper(tmp_path: Path) -> Any:
     config = composed(f"output_dir={tmp_path}/outputs")
     rundir = RunDir.create(tmp_path / "outputs" / "run")
 
-    def make() -> Shipper:
-        return Shipper(config, rundir, CLUSTER)
+    def make() -> MLflow:
+        return MLflow(config)
 
     make.rundir = rundir  # type: ignore[attr-defined]
+    make.run = TrackedRun(config, rundir, CLUSTER)  # type: ignore[attr-defined]
     return make
 
 
@@ -49,11 +51,11 @@ def recorded(rundir: RunDir) -> tuple[Any, Any]:
 
 def test_a_second_shipper_goes_on_and_repeats_nothing(shipper: Any) -> None:
     first = shipper()
-    first.open(1000.0)
-    first.ship([START, point(1, loss=3.0), point(2, loss=2.0)])
+    first.open(shipper.run, 1000.0)
+    first.write([START, point(1, loss=3.0), point(2, loss=2.0)])
     second = shipper()  # as after a resume: it is told old points again, and new ones
-    second.open(1000.0)
-    second.ship([START, point(2, loss=2.0), point(3, loss=1.0)])
+    second.open(shipper.run, 1000.0)
+    second.write([START, point(2, loss=2.0), point(3, loss=1.0)])
     second.close("FINISHED", 2000.0)
     client, run = recorded(shipper.rundir)
     history = client.get_metric_history(run.info.run_id, "loss")
@@ -67,7 +69,7 @@ def test_a_second_shipper_goes_on_and_repeats_nothing(shipper: Any) -> None:
 @pytest.mark.parametrize(("result", "tag"), [({"restarts": 2}, "2"), ({"restarts": 0}, "0")])
 def test_how_often_it_was_started_again(result: dict[str, Any], tag: str, shipper: Any) -> None:
     one = shipper()
-    one.open(1000.0)
+    one.open(shipper.run, 1000.0)
     write_json(shipper.rundir.result, result)
     one.close("FINISHED", 2000.0)
     client, run = recorded(shipper.rundir)
@@ -78,7 +80,7 @@ def test_how_often_it_was_started_again(result: dict[str, Any], tag: str, shippe
 def test_a_run_without_a_result_says_nothing_of_restarts(shipper: Any) -> None:
     """As one that `dtrain sync` ships after its controller was killed."""
     one = shipper()
-    one.open(1000.0)
+    one.open(shipper.run, 1000.0)
     one.close("KILLED", 2000.0)
     _, run = recorded(shipper.rundir)
     assert run.info.status == "KILLED"
@@ -88,10 +90,10 @@ def test_a_run_without_a_result_says_nothing_of_restarts(shipper: Any) -> None:
 def test_points_of_a_restart_are_not_written_twice(shipper: Any) -> None:
     """The journal is cut, and read again from its beginning."""
     one = shipper()
-    one.open(1000.0)
-    one.ship([START, point(1, loss=3.0), point(2, loss=2.0)])
+    one.open(shipper.run, 1000.0)
+    one.write([START, point(1, loss=3.0), point(2, loss=2.0)])
     restart = {"event": "restart", "time": 1003.0, "step": 1, "message": "restart 1 of 1"}
-    one.ship([START, point(1, loss=3.0), restart, START, point(2, loss=2.0), point(3, loss=1.0)])
+    one.write([START, point(1, loss=3.0), restart, START, point(2, loss=2.0), point(3, loss=1.0)])
     client, run = recorded(shipper.rundir)
     history = client.get_metric_history(run.info.run_id, "loss")
     assert [(p.step, p.value) for p in history] == [(1, 3.0), (2, 2.0), (3, 1.0)]
@@ -100,8 +102,8 @@ def test_points_of_a_restart_are_not_written_twice(shipper: Any) -> None:
 
 def test_more_points_than_one_call_takes(shipper: Any) -> None:
     one = shipper()
-    one.open(1000.0)
-    one.ship([point(step, loss=float(step)) for step in range(2500)])
+    one.open(shipper.run, 1000.0)
+    one.write([point(step, loss=float(step)) for step in range(2500)])
     client, run = recorded(shipper.rundir)
     assert len(client.get_metric_history(run.info.run_id, "loss")) == 2500
 
@@ -109,7 +111,7 @@ def test_more_points_than_one_call_takes(shipper: Any) -> None:
 def test_the_tracker_follows_a_journal(shipper: Any) -> None:
     journal = Journal(shipper.rundir.journal)
     warnings: list[str] = []
-    tracker = RunDelivery(shipper(), shipper.rundir.journal, warnings.append)
+    tracker = RunDelivery(shipper(), shipper.run, warnings.append)
     journal.write("start", step=0, replicas=1)
     journal.write("metrics", step=1, metrics={"loss": float("nan")})
     journal.write("metrics", step=2, metrics={"loss": 1.0})
@@ -121,10 +123,15 @@ def test_the_tracker_follows_a_journal(shipper: Any) -> None:
     assert not warnings
 
 
-class Slow:
+def followed(folder: Path) -> TrackedRun:
+    """Return a run whose journal is followed."""
+    return TrackedRun(composed(), RunDir(folder), CLUSTER)
+
+
+class Slow(Tracker):
     """A shipper whose server is away now and then; counts what it is given at once."""
 
-    place = "somewhere"
+    address = "somewhere"
 
     def __init__(self, fails: set[int]):
         self.fails, self.calls = fails, 0
@@ -135,13 +142,13 @@ class Slow:
     def prepare(self) -> None:
         pass
 
-    def open(self, started: float) -> None:
+    def open(self, run: Any, started: float) -> None:
         pass
 
     def doubt(self) -> None:
         pass
 
-    def ship(self, events: list[dict[str, Any]]) -> None:
+    def write(self, events: list[dict[str, Any]]) -> None:
         self.most = max(self.most, len(events))
         self.calls += 1
         if self.calls in self.fails:
@@ -164,7 +171,7 @@ def test_what_is_not_delivered_waits_in_the_journal(
         journal.write("metrics", step=step, metrics={"loss": 1.0})
     journal.close()
     slow: Any = Slow({1, 2, 5})
-    tracker = RunDelivery(slow, tmp_path / "journal.jsonl", lambda text: None)
+    tracker = RunDelivery(slow, followed(tmp_path), lambda text: None)
     assert tracker.finish("FINISHED", 5.0)
     assert slow.got == list(range(95)) and slow.closed == ("FINISHED", 5.0)
     assert slow.most == 10
@@ -174,7 +181,7 @@ def test_nothing_is_shipped_before_training_begins(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.jsonl")
     journal.write("notice", message="a")
     slow: Any = Slow(set())
-    tracker = RunDelivery(slow, tmp_path / "journal.jsonl", print)
+    tracker = RunDelivery(slow, followed(tmp_path), print)
     assert not tracker._deliver(None) and slow.calls == 0
     journal.write("start", step=0)
     journal.close()
@@ -195,9 +202,9 @@ def test_files_lie_beside_a_database_of_the_users(
     )
     rundir = RunDir.create(tmp_path / "outputs" / "run")
     write_json(rundir.result, {"status": "FINISHED"})
-    shipper = Shipper(config, rundir, CLUSTER)
-    shipper.open(1000.0)
-    shipper.ship([START, point(1, loss=3.0)])
+    shipper = MLflow(config)
+    shipper.open(TrackedRun(config, rundir, CLUSTER), 1000.0)
+    shipper.write([START, point(1, loss=3.0)])
     shipper.close("FINISHED", 2000.0)
     assert list(here.iterdir()) == []
     assert len(list((tmp_path / "store" / "mlartifacts").rglob("result.json"))) == 1
@@ -210,14 +217,14 @@ def test_files_lie_beside_a_database_of_the_users(
         config.tracking.experiment = "theirs"
     second = RunDir.create(tmp_path / "outputs" / "second")
     write_json(second.result, {"status": "FINISHED"})
-    shipper = Shipper(config, second, CLUSTER)
-    shipper.open(1000.0)
+    shipper = MLflow(config)
+    shipper.open(TrackedRun(config, second, CLUSTER), 1000.0)
     shipper.close("FINISHED", 2000.0)
     assert len(list(other.rglob("result.json"))) == 1 and list(here.iterdir()) == []
 
 
 def test_nothing_is_recorded_where_nothing_was_trained(shipper: Any, tmp_path: Path) -> None:
-    tracker = RunDelivery(shipper(), shipper.rundir.journal, print)
+    tracker = RunDelivery(shipper(), shipper.run, print)
     assert not tracker.finish(None, 2000.0)
     assert not (tmp_path / "outputs" / "mlflow.db").exists()
 
@@ -245,7 +252,7 @@ def test_tags_name_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     def version(name: str) -> str | None:
         return None if name in ("tensorflow", "keras") else "1.2"
 
-    monkeypatch.setattr("dtrain.tracking.mlflow.run.version", version)
+    monkeypatch.setattr("dtrain.tracking.mlflow.tracker.version", version)
     found = tags(composed(), CLUSTER)
     assert found["mlflow"] == found["hydra-core"] == "1.2"
     assert "tensorflow" not in found and "keras" not in found
@@ -267,9 +274,9 @@ def test_tags_of_a_fork(tmp_path: Path) -> None:
 
 def test_names_that_mlflow_does_not_take(shipper: Any) -> None:
     one = shipper()
-    one.open(1000.0)
+    one.open(shipper.run, 1000.0)
     for _ in range(2):
-        one.ship([point(1, **{"top-5 (all) [%]": 3.0})])
+        one.write([point(1, **{"top-5 (all) [%]": 3.0})])
         one.doubt()
     client, run = recorded(shipper.rundir)
     assert run.data.metrics == {"top-5 _all_ ___": 3.0}

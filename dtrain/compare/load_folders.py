@@ -17,7 +17,7 @@ from dtrain.files import reading
 from dtrain.run import schemas
 from dtrain.run.folder import RunDir
 from dtrain.run.journal import Follower
-from dtrain.tracking.mlflow.run import flatten
+from dtrain.tracking.mlflow.tracker import flatten
 
 SWEEP = "sweep.json"
 #: Bounds of what is compared: runs; of a run keys of its configuration, metrics, and events.

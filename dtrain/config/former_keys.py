@@ -22,6 +22,15 @@ _GONE = {
     "strategy.replicas": _PLAN,
     "strategy.compilable": _PLAN,
     "strategy.topology": _PLAN,
+    "tracking.mlflow": (
+        "the tracker is chosen by its class",
+        "tracking=mlflow, tracking=none, or one of your own",
+        "tracking=none",
+    ),
+}
+_TRACKERS = {
+    True: "dtrain.tracking.mlflow.tracker.MLflow",
+    False: "dtrain.tracking.none.NoTracker",
 }
 #: Plans of folders that have none, by what their strategy reads and makes.
 _BY_KEY = {"mesh": "dtensor.plan.MeshPlan", "tpu": "tpu.plan.TpuPlan"}
@@ -52,9 +61,11 @@ def refusal(key: str, value: object, where: str | None = None) -> UsageError | N
 
 
 def overrides(words: Iterable[str]) -> Iterator[str]:
-    """Yield the overrides of a run folder without keys that are gone."""
+    """Yield the overrides of a run folder as they are written today."""
     for word in words:
-        if word.partition("=")[0].lstrip("+~") not in _GONE:
+        if word.lower() in ("tracking.mlflow=false", "tracking.mlflow=true"):
+            yield "tracking=none" if word.lower().endswith("false") else "tracking=mlflow"
+        elif word.partition("=")[0].lstrip("+~") not in _GONE:
             yield word
 
 
@@ -69,4 +80,8 @@ def translated(config: DictConfig) -> DictConfig:
             strategy.plan = {"_target_": f"{_PLANS}.{found}"}
             for key in ("replicas", "compilable", "topology"):
                 strategy.pop(key, None)
+    tracking: Any = config.get("tracking")
+    if isinstance(tracking, DictConfig) and "_target_" not in tracking:
+        with open_dict(config):
+            tracking._target_ = _TRACKERS[bool(tracking.pop("mlflow", True))]
     return config

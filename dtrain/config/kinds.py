@@ -64,6 +64,10 @@ LAUNCHER = Kind(
     "launcher", "dtrain.controller.launchers.*",
     r"dtrain\.controller\.launchers\.(Env|Inline|Local)",
 )  # fmt: skip
+TRACKER = Kind(
+    "tracker", "dtrain.tracking.mlflow.tracker.MLflow, dtrain.tracking.none.NoTracker",
+    r"dtrain\.tracking\.(mlflow\.tracker\.MLflow|none\.NoTracker)",
+)  # fmt: skip
 OPTIMIZER = Kind(
     "optimizer", "keras.optimizers.*", rf"keras\.optimizers\.{_CLASS}", ("optimizers.Optimizer",)
 )
@@ -104,7 +108,8 @@ ACTIVATION = Kind(
 PLACES = {
     "model": MODEL, "dataset": DATASET, "dataset.augment": AUGMENT, "strategy": STRATEGY,
     "strategy.plan": PLAN,
-    "launcher": LAUNCHER, "optimizer": OPTIMIZER, "optimizer.schedule": SCHEDULE,
+    "launcher": LAUNCHER, "tracking": TRACKER, "optimizer": OPTIMIZER,
+    "optimizer.schedule": SCHEDULE,
     "trainer.loss": LOSS, "trainer.metrics": METRIC, "trainer.callbacks": CALLBACK,
 }  # fmt: skip
 #: What may be an argument of what is called.

@@ -237,18 +237,30 @@ class Tracking:
     """Where a run is recorded besides its folder.
 
     Attributes:
-        mlflow: record the run in MLflow.
-        uri: address of the tracking store; null: SQLite under output_dir.
+        _target_: class of the tracker.
+        uri: address of the place where the tracker records runs.
         experiment: experiment that the run belongs to.
         histograms: TensorBoard: the distribution of every weight, each epoch.
         profile_steps: TensorBoard: [first, last] step of a profiler trace.
     """
 
-    mlflow: bool = True
-    uri: str | None = formed(None, STORE)
+    _target_: str = target()
+    uri: str | None = formed(None, text(4096))
     experiment: str = formed("dtrain", text(250))
     histograms: bool = False
     profile_steps: list[int] | None = formed(None, TRACE)
+
+
+@dataclasses.dataclass
+class MLflow(Tracking):
+    """A store of MLflow's.
+
+    Attributes:
+        uri: address of the tracking store; null: SQLite under output_dir.
+    """
+
+    _target_: str = target("dtrain.tracking.mlflow.tracker.MLflow")
+    uri: str | None = formed(None, STORE)
 
 
 @dataclasses.dataclass
@@ -340,7 +352,7 @@ class Config:
     launcher: Any = formed(MISSING, NODE)
     hardware: Hardware = dataclasses.field(default_factory=Hardware)
     trainer: Trainer = dataclasses.field(default_factory=Trainer)
-    tracking: Tracking = dataclasses.field(default_factory=Tracking)
+    tracking: Any = formed(MISSING, NODE)
     checkpoint: Checkpointing = dataclasses.field(default_factory=Checkpointing)
     sweep: Sweep = dataclasses.field(default_factory=Sweep)
     name: str = formed(MISSING, FILE_NAME)
@@ -393,6 +405,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "tpu": Tpu,
     },
     "launcher": {"launcher": Launcher},
+    "tracking": {"tracking": Tracking, "mlflow": MLflow},
 }
 
 
@@ -427,7 +440,7 @@ def refuse_unknown(config: DictConfig) -> None:
         UsageError: for the first one found. Keys of models, datasets... are checked where the
             function is called that takes them.
     """
-    typed = {"": Config, "hardware": Hardware, "trainer": Trainer, "tracking": Tracking}
+    typed = {"": Config, "hardware": Hardware, "trainer": Trainer}
     for prefix, kind in {**typed, "checkpoint": Checkpointing, "sweep": Sweep}.items():
         known = [field.name for field in dataclasses.fields(kind)]
         for name in map(str, OmegaConf.select(config, prefix) if prefix else config):

@@ -26,7 +26,11 @@ _CHARACTERS = 100_000  # of a text that no rule knows
 _DEPTH = 32  # of nodes in nodes
 _INTEGER = 2**63
 #: Groups of which the controller itself reads keys.
-_READ: dict[str, type] = {"strategy": schema.Strategy, "launcher": schema.Launcher}
+_READ: dict[str, type] = {
+    "strategy": schema.Strategy,
+    "launcher": schema.Launcher,
+    "tracking": schema.Tracking,
+}
 
 
 def check(config: DictConfig) -> None:

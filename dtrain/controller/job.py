@@ -28,10 +28,11 @@ from dtrain.errors import TrainingError, UsageError
 from dtrain.files import writing
 from dtrain.run import checkpoint, schemas
 from dtrain.run.cluster import Cluster
-from dtrain.run.folder import RunDir
+from dtrain.run.folder import RunDir, short
 from dtrain.run.journal import Follower, Journal
+from dtrain.tracking.base import TrackedRun
+from dtrain.tracking.choose import tracker
 from dtrain.tracking.delivery import RunDelivery
-from dtrain.tracking.mlflow.run import Shipper
 
 #: How often the tasks are started anew on other ports because one was taken.
 PORT_TRIES = 3
@@ -122,7 +123,8 @@ class Job:
         self._resumed = config.resume is not None
         self._rundir, self._lock = self._take(folder, chosen)
         self._view: View = view or Display()
-        self._tracker: RunDelivery | None = None
+        self._tracker = tracker(config)
+        self._delivery: RunDelivery | None = None
         self._events: list[dict[str, Any]] = []
         self._follower = Follower(self._rundir.journal)
         self._console = Tail(self._rundir.log(self._cluster.chief.name))
@@ -167,7 +169,7 @@ class Job:
         refused: UsageError | None = None
         try:
             self._prepare()
-            self._view.detail(f"run folder: {report.short(self._rundir.path)}")
+            self._view.detail(f"run folder: {short(self._rundir.path)}")
             self._view.detail("starting: importing TensorFlow takes 3 to 15 s")
             failure = self._attempts(signals)
         except KeyboardInterrupt:
@@ -198,10 +200,10 @@ class Job:
         self._report(self._files.prepare(self._command, self._cluster))
         self._follower.skip()  # what an earlier start wrote is not news
         self._console.skip()
-        if self._config.tracking.mlflow:
-            shipper = Shipper(self._config, self._rundir, self._cluster)
-            self._tracker = RunDelivery(
-                shipper, self._rundir.journal, self._view.message, past=self._files.past
+        if self._tracker.address is not None:
+            run = TrackedRun(self._config, self._rundir, self._cluster)
+            self._delivery = RunDelivery(
+                self._tracker, run, self._view.message, past=self._files.past
             )
         self._prepared = True
 
@@ -327,17 +329,17 @@ class Job:
             found["pruned"] = True
         if not kept or not self._rundir.result.exists():  # else how it ended before holds
             self._change(functools.partial(self._files.write_result, found))
-        tracker = None if kept else self._tracker
-        shipped = tracker is None or tracker.finish(status, time.time())
-        report.print_end(self._view, self._config, self._rundir, found, shipped)
+        delivery = None if kept else self._delivery
+        shipped = delivery is None or delivery.finish(status, time.time())
+        report.print_end(self._view, self._tracker, self._rundir, found, shipped)
         return Outcome(
             code, found["objective"], interrupted, status, found["seconds"], problem, log, pruned
         )
 
     def _leave(self, put_back: Callable[[], None]) -> None:
         """Nothing was trained: leave tracking and disk as they were before."""
-        if self._tracker is not None:
-            self._tracker.finish(None, time.time())
+        if self._delivery is not None:
+            self._delivery.finish(None, time.time())
         self._change(put_back)
 
     def _exit_code(self, interrupted: bool) -> int:

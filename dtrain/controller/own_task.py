@@ -18,11 +18,10 @@ from dtrain.controller.launchers.rendezvous.chief import Place
 from dtrain.controller.launchers.rendezvous.connection import BEAT
 from dtrain.controller.launchers.rendezvous.follower import Guest
 from dtrain.controller.supervisor import FROZEN_SECONDS, INTERVAL, Signals
-from dtrain.controller.terminal import report
 from dtrain.errors import DamagedFile, UsageError
 from dtrain.files import reading, writing
 from dtrain.run.cluster import Cluster, Task
-from dtrain.run.folder import RunDir, read_json, write_json, write_text
+from dtrain.run.folder import RunDir, read_json, short, write_json, write_text
 
 #: Parts of the configuration that every task must have alike.
 _DECISIVE = ("seed", "trainer", "dataset", "model", "optimizer", "strategy")
@@ -55,7 +54,7 @@ def run(config: DictConfig, cluster: Cluster, launcher: Env, chosen: Path | None
             rundir = _folder(config, cluster, place, chosen)
             launcher.start_own(rundir, cluster)
             signals.started = True
-            _say(f"{task.name}: started; its log is {report.short(rundir.log(task.name))}")
+            _say(f"{task.name}: started; its log is {short(rundir.log(task.name))}")
             why = _follow(task, launcher, guest, signals)
         except KeyboardInterrupt:
             return errors.FAILED

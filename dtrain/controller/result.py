@@ -14,13 +14,12 @@ from omegaconf import DictConfig
 
 from dtrain import secrets
 from dtrain.controller.supervisor import Failure
-from dtrain.controller.terminal import report
 from dtrain.controller.terminal.progress import without_chatter
 from dtrain.errors import DamagedFile
 from dtrain.files import reading
 from dtrain.run import checkpoint, schemas
 from dtrain.run.cluster import Cluster
-from dtrain.run.folder import RunDir
+from dtrain.run.folder import RunDir, short
 from dtrain.run.journal import Follower
 
 #: Bytes at the end of a log that are looked at, and characters of a line of it.
@@ -64,7 +63,7 @@ def problem(
     own = error(events) if failure.task == cluster.chief.name else None
     said = failure.reason or (_TASK.sub(r"\1-\2", own) if own else last_words(log))
     lost = f"; nothing came lately from {', '.join(failure.silent)}" if failure.silent else ""
-    return f"{failure.task}: {secrets.mask(said)}{lost} (log: {report.short(log)})"
+    return f"{failure.task}: {secrets.mask(said)}{lost} (log: {short(log)})"
 
 
 def result(

@@ -15,7 +15,8 @@ from dtrain.controller.launchers import Launcher
 from dtrain.controller.plan import Plan, check_values, plan, sizes
 from dtrain.controller.resources.devices import machine
 from dtrain.data.sources import Splits
-from dtrain.tracking.mlflow.run import flatten
+from dtrain.tracking import choose
+from dtrain.tracking.mlflow.tracker import flatten
 
 #: Keys that may differ between the commands of one cluster.
 _OF_A_HOST = ("tracking", "launcher", "output_dir", "resume", "fork", "dry_run", "name")
@@ -57,7 +58,7 @@ def settle(config: DictConfig) -> None:
     values.check(config)
     if HydraConfig.initialized():
         values.check_words(config, HydraConfig.get().overrides.task)
-    if config.tracking.mlflow:
+    if choose.tracker(config).address is not None:
         consent.check_address(environment.address(config))
     config.output_dir = str(Path(config.output_dir).absolute())
     with open_dict(config):

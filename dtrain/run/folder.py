@@ -111,3 +111,11 @@ def read_json(path: Path) -> dict[str, Any] | None:
         OSError: it cannot be read.
     """
     return reading.read_json(path)
+
+
+def short(path: Path) -> str:
+    """Return ``path`` relative to the current directory where it lies below it."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

@@ -2,31 +2,104 @@
 
 from __future__ import annotations
 
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
+from omegaconf import DictConfig
 
-class Tracker(Protocol):
-    """One run in a tracking store. It may be given the same events twice.
+from dtrain.run.cluster import Cluster
+from dtrain.run.folder import RunDir
 
-    Its methods are called from one thread of their own, and may fail: they are called again.
+
+@dataclasses.dataclass(frozen=True)
+class TrackedRun:
+    """What is recorded.
 
     Attributes:
-        place: where the run is recorded, for messages.
+        config: of the run, with references in the place of secrets.
+        rundir: its folder.
+        cluster: its planned processes.
     """
 
-    place: str
+    config: DictConfig
+    rundir: RunDir
+    cluster: Cluster
 
-    def prepare(self) -> None:
-        """Do what takes long and needs no run: importing a client, say."""
 
-    def open(self, started: float) -> None:
-        """Connect, and find or create the run, which began at ``started`` (Unix seconds)."""
+class SweepRecord(Protocol):
+    """Records a sweep as a whole, beside its jobs."""
 
-    def ship(self, events: list[dict[str, Any]]) -> None:
+    def open(self) -> None:
+        """Begin; returns at once."""
+
+    def close(self, status: str | None, ended: float) -> bool:
+        """Record how the sweep ended; say whether all of it is delivered.
+
+        Args:
+            status: ``FINISHED``, ``FAILED`` or ``KILLED``; None where nothing was trained: then
+                nothing is recorded.
+            ended: when, seconds since the epoch.
+        """
+
+
+class Tracker(ABC):
+    """Records one run; ``tracking._target_`` names the class.
+
+    Training never waits for it: it is called from a thread of its own, and again where a call
+    fails. So it may be given the same events twice. Its constructor takes, by their names, those
+    that it needs of ``config`` (of the job), ``uri`` and ``experiment``, and all keys of its own.
+    """
+
+    @property
+    @abstractmethod
+    def address(self) -> str | None:
+        """Where runs are recorded, without a password; None: nowhere."""
+
+    @abstractmethod
+    def open(self, run: TrackedRun, started: float) -> None:
+        """Connect, and find or create the record of ``run``, which began at ``started``.
+
+        It is called before each :meth:`write`, and once is enough.
+
+        Args:
+            run: the same in each call.
+            started: seconds since the epoch.
+        """
+
+    @abstractmethod
+    def write(self, events: list[dict[str, Any]]) -> None:
         """Write events of the journal; what is there already is not written again."""
 
-    def doubt(self) -> None:
-        """Look again at what is there: a call failed, and may have been done all the same."""
-
+    @abstractmethod
     def close(self, status: str, ended: float) -> None:
         """Record how the run ended: ``FINISHED``, ``FAILED`` or ``KILLED``, and when."""
+
+    def prepare(self) -> None:  # noqa: B027 - an optional hook
+        """Do what takes long and needs no run: importing a client, say."""
+
+    def doubt(self) -> None:  # noqa: B027 - an optional hook
+        """Look again at what is there: a call failed, and may have been done all the same."""
+
+    def view(self) -> str | None:
+        """Return what shows the runs: a command, or an address."""
+        return self.address
+
+    def sweep(
+        self, config: DictConfig, folder: Path, warn: Callable[[str], None]
+    ) -> SweepRecord | None:
+        """Return the record of a sweep; None of a tracker that has none but those of its jobs.
+
+        Args:
+            config: of the sweep.
+            folder: of the sweep.
+            warn: called with one line when the server is away, and when it is back.
+        """
+        return None
+
+    def record_sweep(  # noqa: B027 - an optional hook
+        self, config: DictConfig, folder: Path, status: str, ended: float
+    ) -> None:
+        """Record at once what a sweep's folder says of it, after its jobs."""

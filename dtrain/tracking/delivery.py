@@ -8,12 +8,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection
-from pathlib import Path
 from typing import Any
 
+from omegaconf import DictConfig
+
 from dtrain import secrets
+from dtrain.run import schemas
+from dtrain.run.cluster import Cluster
+from dtrain.run.folder import RunDir, read_json
 from dtrain.run.journal import Follower
-from dtrain.tracking.base import Tracker
+from dtrain.tracking.base import TrackedRun, Tracker
 
 #: Seconds between two deliveries: each costs a transaction while training goes on.
 INTERVAL = 5.0
@@ -144,7 +148,7 @@ class RunDelivery:
 
     Args:
         tracker: does the writing.
-        journal: the file to follow.
+        run: what is recorded.
         warn: called with one line when the server is away, and when it is back.
         past: times of the starts of a resumed run that earlier commands made.
     """
@@ -152,30 +156,33 @@ class RunDelivery:
     def __init__(
         self,
         tracker: Tracker,
-        journal: Path,
+        run: TrackedRun,
         warn: Callable[[str], Any],
         past: Collection[float] = (),
     ):
         self._tracker = tracker
-        self._follower = Follower(journal)
-        self._ahead = Follower(journal)  # looks whether training has begun, and keeps nothing
+        self._run = run
+        self._follower = Follower(run.rundir.journal)
+        self._ahead = Follower(
+            run.rundir.journal
+        )  # looks whether training has begun, and keeps nothing
         self._pending: list[dict[str, Any]] = []
         self._began = False
         self._past = past
         self._started = time.time()
         self._delivery = Delivery(
-            tracker.place, self._deliver, tracker.doubt, warn, tracker.prepare
+            str(tracker.address), self._deliver, tracker.doubt, warn, tracker.prepare
         )
 
     def _deliver(self, last: tuple[str, float] | None) -> bool:
         shipped = False
         while self._more(last is not None):
-            self._tracker.open(self._started)
-            self._tracker.ship(self._pending)
+            self._tracker.open(self._run, self._started)
+            self._tracker.write(self._pending)
             self._pending = []
             shipped = True
         if last is not None:
-            self._tracker.open(self._started)
+            self._tracker.open(self._run, self._started)
             self._tracker.close(*last)
         return shipped or last is not None
 
@@ -195,6 +202,34 @@ class RunDelivery:
         """Ship the rest and set the status; with None nothing was recorded, and nothing is.
 
         Returns:
-            Whether MLflow has everything.
+            Whether the tracker has everything.
         """
         return self._delivery.finish(None if status is None else (status, ended))
+
+
+def ship_folder(tracker: Tracker, config: DictConfig, rundir: RunDir) -> str | None:
+    """Make a tracker hold what a run folder holds, whatever is missing there.
+
+    Args:
+        tracker: of the run, or another one.
+        config: of the run.
+        rundir: the folder, in which no command is at work.
+
+    Returns:
+        A sentence about damaged lines of its journal; None where there are none.
+
+    Raises:
+        DamagedFile: another file of it cannot be used.
+    """
+    result: Any = schemas.read(rundir.result, schemas.Result) or {}
+    cluster = Cluster.from_json(read_json(rundir.cluster) or {}, rundir.cluster)
+    first = next(Follower(rundir.journal).events(), {"time": time.time()})
+    started = result.get("started") or first["time"]
+    tracker.open(TrackedRun(config, rundir, cluster), started)
+    follower = Follower(rundir.journal)
+    events = follower.events()
+    while some := list(itertools.islice(events, EVENTS)):  # of a long run not all are in memory
+        tracker.write(some)
+    # No result: the controller was killed and could not say how the run ended.
+    tracker.close(result.get("status", "KILLED"), started + (result.get("seconds") or 0.0))
+    return follower.notice()

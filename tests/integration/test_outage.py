@@ -18,9 +18,10 @@ from dtrain.controller.commands.sync import sync
 from dtrain.run.folder import RunDir, read_json, write_json
 from dtrain.run.journal import Journal
 from dtrain.tracking import delivery
+from dtrain.tracking.base import TrackedRun
 from dtrain.tracking.delivery import RunDelivery
-from dtrain.tracking.mlflow.run import Shipper
 from dtrain.tracking.mlflow.store import import_mlflow
+from dtrain.tracking.mlflow.tracker import MLflow
 from experiments.outage import Proxy, Server
 from tests.test_schema import composed
 from tests.test_tracking import CLUSTER
@@ -61,8 +62,8 @@ class Scene:
         write_json(self.rundir.command, consent.signed([], None, address))
         self.journal = Journal(self.rundir.journal)
         self.steps: list[int] = []
-        shipper = Shipper(self.config, self.rundir, CLUSTER)
-        self.tracker = RunDelivery(shipper, self.rundir.journal, self.said.put)
+        run = TrackedRun(self.config, self.rundir, CLUSTER)
+        self.tracker = RunDelivery(MLflow(self.config), run, self.said.put)
 
     def write(self, number: int) -> None:
         """Write points, as a task does."""

@@ -24,7 +24,7 @@ PLACES: dict[type, tuple[str, tuple[str, ...]]] = {
     **{
         kind: (key, ())
         for key, kind in {
-            "hardware": schema.Hardware, "trainer": schema.Trainer, "tracking": schema.Tracking,
+            "hardware": schema.Hardware, "trainer": schema.Trainer,
             "checkpoint": schema.Checkpointing, "sweep": schema.Sweep,
         }.items()
     },
@@ -35,6 +35,7 @@ OPTIONS = {
     "strategy=parameter_server": "strategy=ps",
     "strategy=mesh": "strategy=hybrid",
     "launcher=launcher": "launcher=local",
+    "tracking=tracking": "tracking=mlflow",
 }
 for _group, _kinds in schema.SCHEMAS.items():
     for _name, _kind in _kinds.items():

@@ -12,16 +12,19 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from dtrain import errors
-from dtrain.config import consent, environment
+from dtrain.config import consent, environment, former_keys
 from dtrain.errors import UsageError, printable
 from dtrain.files import reading
 from dtrain.run import schemas
 from dtrain.run.folder import RunDir
-from dtrain.tracking.delivery import reason
-from dtrain.tracking.mlflow.run import ship_folder
-from dtrain.tracking.mlflow.store import Store, sqlite_file
-from dtrain.tracking.mlflow.sweep import jobs_of, record
+from dtrain.tracking import choose
+from dtrain.tracking.delivery import reason, ship_folder
+from dtrain.tracking.mlflow.store import sqlite_file
+from dtrain.tracking.mlflow.sweep import jobs_of
+from dtrain.tracking.none import NoTracker
 
+#: What a run without a tracker is shipped to.
+MLFLOW = "dtrain.tracking.mlflow.tracker.MLflow"
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
@@ -50,16 +53,17 @@ def sync(path: str, to: str | None = None) -> str:
             "RUN_DIR", path, "is not a run folder", "a folder with config.yaml and journal.jsonl",
             "python -m dtrain sync outputs/DATE/TIME_NAME",
         )  # fmt: skip
-    store = Store(configs[-1][1])
-    print(f"shipping to {printable(store.shown)}", file=sys.stderr, flush=True)
+    tracker = choose.tracker(configs[-1][1])
+    address = str(tracker.address)
+    print(f"shipping to {printable(address)}", file=sys.stderr, flush=True)
     for rundir, config in configs:
         _ship(config, rundir)
     if sweep is not None:
         # Not ended: the controller was killed and could not say how.
         ended = sweep.get("ended") or time.time()
         status = "KILLED" if sweep["status"] == "RUNNING" else sweep["status"]
-        record(store, config, whole, status, ended)
-    return store.shown
+        tracker.record_sweep(config, whole, status, ended)
+    return address
 
 
 def _is_run(rundir: RunDir) -> bool:
@@ -74,7 +78,7 @@ def _config(rundir: RunDir, whole: Path, to: str | None) -> DictConfig:
         whole: its folder, or that of its sweep.
         to: as of :func:`sync`.
     """
-    config = reading.read_yaml(rundir.config)
+    config = former_keys.translated(reading.read_yaml(rundir.config))
     schemas.check(reading.read_plain(rundir.config), schemas.Config, rundir.config)
     # ORDER: before anything is sent: of a damaged run nothing is.
     for path, kind in (
@@ -86,6 +90,8 @@ def _config(rundir: RunDir, whole: Path, to: str | None) -> DictConfig:
         schemas.read(path, kind)
     command = reading.read_json(rundir.command)
     consent.grant_own(command)
+    if isinstance(choose.tracker(config), NoTracker):
+        config.tracking._target_ = MLFLOW
     written = environment.written(config.tracking).get("uri")
     if to is not None:
         config.tracking.uri = to
@@ -140,7 +146,7 @@ def _ship(config: DictConfig, rundir: RunDir) -> None:
             "a run that has ended", f"python -m dtrain sync {rundir.path} when it has ended",
         )  # fmt: skip
     try:
-        passed = ship_folder(config, rundir)
+        passed = ship_folder(choose.tracker(config), config, rundir)
     finally:
         os.close(lock)
     if passed is not None:

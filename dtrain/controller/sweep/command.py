@@ -23,10 +23,10 @@ from dtrain.controller.sweep.resources import at_once
 from dtrain.controller.sweep.runner import Runner, examine
 from dtrain.controller.sweep.state import FILE, Record, read
 from dtrain.controller.sweep.table import Table
-from dtrain.controller.terminal import report
 from dtrain.errors import DamagedFile, UsageError, nearest
-from dtrain.run.folder import RunDir
-from dtrain.tracking.mlflow.sweep import Parent
+from dtrain.run.folder import RunDir, short
+from dtrain.tracking import choose
+from dtrain.tracking.base import SweepRecord, Tracker
 
 
 def run(loader: Any, master: DictConfig, source: Source) -> int:
@@ -79,9 +79,10 @@ def run(loader: Any, master: DictConfig, source: Source) -> int:
         else:
             record = past
         shown = Table(config.objective, source.total)
-        shown.message(f"sweep folder: {report.short(record.folder)}")
+        shown.message(f"sweep folder: {short(record.folder)}")
         runner = Runner(source, composer, here, parallel, record, shown, settings.fail_fast)
-        parent = Parent(config, record.folder, shown.message)
+        tracker = choose.tracker(config)
+        recorded = tracker.sweep(config, record.folder, shown.message)
         with Signals() as signals:
             try:
                 if past is not None:
@@ -91,7 +92,8 @@ def run(loader: Any, master: DictConfig, source: Source) -> int:
                 for draft in drafts:
                     runner.enter(draft, done[draft.number])
                 record.write()
-                parent.open()
+                if recorded is not None:
+                    recorded.open()
                 if todo:
                     shown.message(f"{jobs(len(todo) + to_come)}, {parallel} at a time")
                     shown.message("starting: importing TensorFlow takes 3 to 15 s")
@@ -103,8 +105,7 @@ def run(loader: Any, master: DictConfig, source: Source) -> int:
             finally:
                 signals.started = True  # what comes now is short and must not be torn
                 shown.close()
-            ui = report.ui(config) if config.tracking.mlflow else None
-            return _finish(record, parent, ui, shown, signals.count > 0)
+            return _finish(record, tracker, recorded, shown, signals.count > 0)
     finally:
         if lock is not None:
             os.close(lock)
@@ -144,12 +145,19 @@ def _wait_for_server(todo: list[Draft]) -> None:
     todo[0].checked.launcher.ready(todo[0].plan().cluster)
 
 
-def _finish(record: Record, parent: Parent, ui: str | None, shown: Table, interrupted: bool) -> int:
+def _finish(
+    record: Record,
+    tracker: Tracker,
+    recorded: SweepRecord | None,
+    shown: Table,
+    interrupted: bool,
+) -> int:
     """Say how all jobs ended, compare them, and return the exit code."""
     failed = record.failed
     waiting = [job for job in record.jobs if job["status"] == "WAITING"]
     if record.is_refused and (record.resumed or not waiting):
-        parent.close(None, time.time())
+        if recorded is not None:
+            recorded.close(None, time.time())
         record.undo()
         shown.message(f"error: {record.refused[0]}")
         return errors.USAGE
@@ -158,10 +166,11 @@ def _finish(record: Record, parent: Parent, ui: str | None, shown: Table, interr
     else:
         code, status = (errors.FAILED, "FAILED") if failed else (errors.OK, "FINISHED")
     if record.resumed and not record.trained and code != errors.OK:  # its states of before hold
-        parent.close(None, time.time())
+        if recorded is not None:
+            recorded.close(None, time.time())
         record.data["status"] = status
         record.undo()
-        for line in summary(record, ui, shipped=True):
+        for line in summary(record, tracker, shipped=True):
             shown.message(line)
         return code
     record.close(status)
@@ -171,7 +180,7 @@ def _finish(record: Record, parent: Parent, ui: str | None, shown: Table, interr
         table = [str(error)]
     except OSError as error:  # the jobs are done, and python -m dtrain compare can be called later
         table = [f"no comparison was written: {error.filename or record.folder}: {error.strerror}"]
-    shipped = parent.close(status, time.time())
-    for line in [*table, *summary(record, ui, shipped)]:
+    shipped = recorded is None or recorded.close(status, time.time())
+    for line in [*table, *summary(record, tracker, shipped)]:
         shown.message(line)
     return code

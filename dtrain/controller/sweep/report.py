@@ -10,8 +10,9 @@ from dtrain.controller.resources.devices import Machine
 from dtrain.controller.sweep.compose import Draft
 from dtrain.controller.sweep.state import Record
 from dtrain.controller.sweep.table import columns
-from dtrain.controller.terminal.report import short
 from dtrain.host.columns import aligned
+from dtrain.run.folder import short
+from dtrain.tracking.base import Tracker
 
 
 def jobs(count: int) -> str:
@@ -57,12 +58,12 @@ def _planned(draft: Draft, share: Machine) -> list[str]:
     return [str(len(cluster.tasks)), " + ".join(devices), str(cluster.replicas), each, steps]
 
 
-def summary(record: Record, ui: str | None, shipped: bool) -> list[str]:
+def summary(record: Record, tracker: Tracker, shipped: bool) -> list[str]:
     """Return what failed and where its log is, and what to type next.
 
     Args:
         record: of the sweep.
-        ui: what shows it in MLflow; None where it is not tracked.
+        tracker: of the sweep.
         shipped: all of it is there.
     """
     data, entries = record.data, record.jobs
@@ -74,9 +75,9 @@ def summary(record: Record, ui: str | None, shipped: bool) -> list[str]:
     told.append(f"see it:  {path}/comparison.html, or tensorboard --logdir {shlex.quote(path)}")
     if not shipped:
         sync = f"python -m dtrain sync {shlex.quote(path)}"
-        told.append(f"tracking: MLflow has not got everything; type: {sync}")
-    elif ui is not None:
-        told.append(f"compare: {ui}")
+        told.append(f"tracking: {type(tracker).__name__} has not got everything; type: {sync}")
+    elif tracker.address is not None:
+        told.append(f"compare: {tracker.view()}")
     if record.failed or record.left:
         told.append(f"go on with: python -m dtrain sweep.resume={shlex.quote(path)}")
     return told

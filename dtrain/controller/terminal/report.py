@@ -9,21 +9,13 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from dtrain import secrets
 from dtrain.controller.plan import Plan
 from dtrain.controller.terminal.progress import View
 from dtrain.host.columns import aligned
 from dtrain.run.cluster import Cluster
-from dtrain.run.folder import RunDir
-from dtrain.tracking.mlflow.store import uri
-
-
-def short(path: Path) -> str:
-    """Return ``path`` relative to the current directory where it lies below it."""
-    try:
-        return str(path.relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)
+from dtrain.run.folder import RunDir, short
+from dtrain.tracking import choose
+from dtrain.tracking.base import Tracker
 
 
 def print_plan(
@@ -56,10 +48,8 @@ def print_plan(
         "epochs": f"{config.trainer.epochs}",
         "precision": config.hardware.precision.name,
         "run folder": config.resume or short(folder),
-        "tracking": "none (journal and TensorBoard)",
+        "tracking": choose.tracker(config).address or "none (journal and TensorBoard)",
     }
-    if config.tracking.mlflow:
-        rows["tracking"] = secrets.mask(uri(config))
     print(f"plan: {config.name}")
     for name, value in rows.items():
         print(f"  {name:<20} {value}")
@@ -99,22 +89,10 @@ def drawing(cluster: Cluster) -> list[str]:
     return [f"{branch} {line}" for branch, line in zip(branches, aligned(rows), strict=True)]
 
 
-def ui(config: DictConfig) -> str:
-    """Return what opens MLflow's UI on the store of a run: a command, or its address."""
-    given = secrets.mask(uri(config))
-    if given.startswith("http"):
-        return given
-    if config.tracking.uri is not None:
-        return f"mlflow ui --backend-store-uri {shlex.quote(given)}"
-    folder = short(Path(config.output_dir))
-    other = "" if folder == "outputs" else f" --output-dir {shlex.quote(folder)}"
-    return f"python -m dtrain ui{other}"
-
-
 def print_end(
-    view: View, config: DictConfig, rundir: RunDir, result: dict[str, Any], shipped: bool
+    view: View, tracker: Tracker, rundir: RunDir, result: dict[str, Any], shipped: bool
 ) -> None:
-    """Say how the run ended, where it is, and how to see it."""
+    """Print how the run ended, where it is, and how to see it."""
     metrics = "  ".join(f"{name} {value:.4g}" for name, value in result["metrics"].items())
     speed = result["examples_per_second"]
     view.detail(
@@ -130,9 +108,11 @@ def print_end(
         view.detail(f"see it:  tensorboard --logdir {shlex.quote(path)}")
     sync = f"python -m dtrain sync {shlex.quote(path)}"
     if not shipped:
-        view.detail(f"tracking: MLflow has not got everything; type: {sync}")  # a sweep tries on
-    elif config.tracking.mlflow:
-        view.detail(f"compare: {ui(config)}")
+        view.detail(
+            f"tracking: {type(tracker).__name__} has not got everything; type: {sync}"
+        )  # a sweep tries on
+    elif tracker.address is not None:
+        view.detail(f"compare: {tracker.view()}")
     else:
         view.detail(f"not tracked; to ship it to MLflow later: {sync}")
     if result["status"] == "KILLED" and result["exit_code"] == 75:

@@ -51,11 +51,6 @@ def sqlite_file(address: str) -> Path | None:
     return None if match is None else Path(match[1]).absolute()
 
 
-def place(config: DictConfig) -> str:
-    """Return a name of where a run is recorded, which may be printed."""
-    return str(environment.written(config.tracking)["uri"] or config.output_dir)
-
-
 def import_mlflow() -> Any:
     """Import MLflow with short waits and without its chatter."""
     # Its own defaults keep a call to a dead server waiting for minutes; we try again ourselves.

@@ -12,14 +12,14 @@ from typing import Any
 from omegaconf import DictConfig
 
 from dtrain import secrets
-from dtrain.config import consent, environment
+from dtrain.config import consent, environment, former_keys
 from dtrain.errors import DamagedFile
 from dtrain.files import reading
 from dtrain.run import schemas
 from dtrain.run.folder import RunDir, write_json
-from dtrain.tracking.delivery import Delivery
-from dtrain.tracking.mlflow.run import ship_folder
-from dtrain.tracking.mlflow.store import Store, import_mlflow, place
+from dtrain.tracking.choose import tracker
+from dtrain.tracking.delivery import Delivery, ship_folder
+from dtrain.tracking.mlflow.store import Store, import_mlflow, uri
 from dtrain.tracking.mlflow.tags import parent
 
 #: Of a sweep folder, beside ``sweep.json``: what its end makes.
@@ -27,7 +27,7 @@ COMPARISON = ("comparison.html", "comparison.csv")
 _NOTE_CHARACTERS = 7000  # of the run's description: MLflow cuts it off at 8,000
 
 
-class Parent:
+class SweepRun:
     """Records one sweep, from a thread of its own, as its jobs' trackers record them.
 
     The run itself is created with the first job that trains. Until the sweep ends the thread ships
@@ -47,10 +47,9 @@ class Parent:
 
     def open(self) -> None:
         """Begin; returns at once."""
-        if self._config.tracking.mlflow:
-            self._delivery = Delivery(
-                place(self._config), self._deliver, lambda: None, self._warn, import_mlflow
-            )
+        self._delivery = Delivery(
+            secrets.mask(uri(self._config)), self._deliver, lambda: None, self._warn, import_mlflow
+        )
 
     def close(self, status: str | None, ended: float) -> bool:
         """Record how the sweep ended. Call when ``sweep.json`` and the comparison are written.
@@ -79,7 +78,7 @@ def record(store: Store, config: DictConfig, folder: Path, status: str, ended: f
 
     Args:
         store, config, folder: as of :func:`dtrain.tracking.mlflow.tags.parent`.
-        status, ended: as of :meth:`Parent.close`.
+        status, ended: as of :meth:`SweepRun.close`.
     """
     run_id = parent(store, config, folder, ended)
     sweep: Any = schemas.read(folder / "sweep.json", schemas.Sweep) or {}
@@ -140,11 +139,11 @@ def _ship(rundir: RunDir) -> bool:
         if lock is None:
             return False
         try:
-            config = reading.read_yaml(rundir.config)
+            config = former_keys.translated(reading.read_yaml(rundir.config))
             command = reading.read_json(rundir.command)
             if not consent.is_own_address(command, environment.address(config)):
                 return False  # `dtrain.controller.commands.sync` says why
-            ship_folder(config, rundir)
+            ship_folder(tracker(config), config, rundir)
         finally:
             os.close(lock)
     except (

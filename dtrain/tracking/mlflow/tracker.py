@@ -1,24 +1,26 @@
-"""One run folder, as one MLflow run."""
+"""The tracker that records each run folder as one MLflow run."""
 
 from __future__ import annotations
 
-import itertools
 import platform
+import shlex
 import subprocess
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
+from dtrain import secrets
 from dtrain.config import environment
 from dtrain.host.versions import version
 from dtrain.run import schemas
 from dtrain.run.cluster import Cluster
-from dtrain.run.folder import RunDir, read_json, write_json
-from dtrain.run.journal import Follower
+from dtrain.run.folder import RunDir, short, write_json
+from dtrain.tracking.base import SweepRecord, TrackedRun, Tracker
 from dtrain.tracking.mlflow.known_steps import Steps
-from dtrain.tracking.mlflow.store import BATCH, Store, allowed, import_mlflow, place
+from dtrain.tracking.mlflow.store import BATCH, Store, allowed, import_mlflow, uri
+from dtrain.tracking.mlflow.sweep import SweepRun, record
 from dtrain.tracking.mlflow.tags import first, job_name, job_tags, parent
 
 _PARAM_CHARACTERS = 6000  # of one parameter: MLflow's own limit
@@ -68,51 +70,69 @@ def _git(*arguments: str) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-class Shipper:
-    """Writes one run folder to one MLflow run; may be told the same events twice.
+class MLflow(Tracker):
+    """One run folder, as one MLflow run.
+
+    ``tracking.json`` in the folder holds the MLflow run's id once it exists.
 
     Args:
-        config: of the run, with references in the place of secrets.
-        rundir: its folder; ``tracking.json`` there holds the MLflow run's id once it exists.
-        cluster: the planned processes.
+        config: of the run, with references in the place of secrets; ``tracking`` and
+            ``output_dir`` count.
     """
 
-    def __init__(self, config: DictConfig, rundir: RunDir, cluster: Cluster):
-        self.place = place(config)
+    def __init__(self, config: DictConfig):
         self._config = config
-        self._rundir = rundir
-        self._cluster = cluster
-        command = schemas.read(rundir.command, schemas.Command)
-        self._job: Any = command.get("sweep") if command else None
+        self._run: TrackedRun | None = None
+        self._job: Any = None
         self._store: Store | None = None
         self._run_id = ""
         self._resumed = False
         self._known: dict[str, Steps] = {}
 
+    @property
+    def address(self) -> str:
+        """The tracking URI, without a password."""
+        return secrets.mask(uri(self._config))
+
+    def view(self) -> str:
+        """Return what opens MLflow's UI on the store: a command, or its address."""
+        given = self.address
+        if given.startswith("http"):
+            return given
+        if self._config.tracking.uri is not None:
+            return f"mlflow ui --backend-store-uri {shlex.quote(given)}"
+        folder = short(Path(self._config.output_dir))
+        other = "" if folder == "outputs" else f" --output-dir {shlex.quote(folder)}"
+        return f"python -m dtrain ui{other}"
+
     def prepare(self) -> None:
         """Import MLflow: 3 to 9 s of CPU."""
         import_mlflow()
 
-    def open(self, started: float) -> None:
-        """Connect, and find or create the run.
+    def open(self, run: TrackedRun, started: float) -> None:
+        """Connect, and find or create the MLflow run.
 
         Args:
-            started: when the run began, seconds since the epoch.
+            run: what is recorded.
+            started: when it began, seconds since the epoch.
         """
         if self._run_id:
             return
+        self._run = run
+        command = schemas.read(run.rundir.command, schemas.Command)
+        self._job = command.get("sweep") if command else None
         self._store = store = Store(self._config)
-        name, more = self._config.name, {}
+        name, more = run.config.name, {}
         if self._job is not None:
-            name = job_name(self._job, self._config.name)
-            above = parent(store, self._config, self._rundir.path.parent, started)
+            name = job_name(self._job, name)
+            above = parent(store, self._config, run.rundir.path.parent, started)
             more = job_tags(self._job, above)
 
         def described() -> dict[str, str]:
-            origin = {"mlflow.source.name": "dtrain", "run_dir": str(self._rundir.path)}
-            return {**origin, **more, **tags(self._config, self._cluster)}
+            origin = {"mlflow.source.name": "dtrain", "run_dir": str(run.rundir.path)}
+            return {**origin, **more, **tags(run.config, run.cluster)}
 
-        run_id, self._resumed = store.run(self._rundir.tracking, name, started, described)
+        run_id, self._resumed = store.run(run.rundir.tracking, name, started, described)
         if self._resumed:
             store.call("update_run", run_id, status="RUNNING")
         self._run_id = run_id
@@ -122,7 +142,7 @@ class Shipper:
         self._known.clear()
         self._resumed = True
 
-    def ship(self, events: list[dict[str, Any]]) -> None:
+    def write(self, events: list[dict[str, Any]]) -> None:
         """Write what ``events`` say; a point that is already there is not written again."""
         assert self._store is not None, "after open"
         points = []
@@ -154,7 +174,8 @@ class Shipper:
         return self._known[key]
 
     def _parameters(self, derived: dict[str, Any]) -> dict[str, str]:
-        plain = environment.written(self._config)
+        assert self._run is not None, "after open"
+        plain = environment.written(self._run.config)
         plain.pop("sweep", None)  # of the command, not of this job
         differing = first((self._job or {}).get("differs", {}))
         return {**differing, **flatten(plain), **flatten(derived)}
@@ -166,8 +187,8 @@ class Shipper:
             status: ``FINISHED``, ``FAILED`` or ``KILLED``.
             ended: when the run did, seconds since the epoch.
         """
-        assert self._store is not None, "after open"
-        rundir, call = self._rundir, self._store.call
+        assert self._store is not None and self._run is not None, "after open"
+        rundir, call = self._run.rundir, self._store.call
         result: Any = schemas.read(rundir.result, schemas.Course) or {}
         for name in ("restarts", "pruned"):
             if name in result:
@@ -179,30 +200,10 @@ class Shipper:
         tracked: Any = schemas.read(rundir.tracking, schemas.Shipped) or {}
         write_json(rundir.tracking, {**tracked, "shipped": status})
 
+    def sweep(self, config: DictConfig, folder: Path, warn: Callable[[str], None]) -> SweepRecord:
+        """Return the parent run of the sweep's jobs."""
+        return SweepRun(config, folder, warn)
 
-def ship_folder(config: DictConfig, rundir: RunDir) -> str | None:
-    """Make MLflow hold what a run folder holds, whatever is missing there.
-
-    Args:
-        config: of the run; where ``tracking.uri`` differs from the run's own, it goes there.
-        rundir: the folder, in which no command is at work.
-
-    Returns:
-        A sentence about damaged lines of its journal; None where there are none.
-
-    Raises:
-        DamagedFile: another file of it cannot be used.
-    """
-    result: Any = schemas.read(rundir.result, schemas.Result) or {}
-    cluster = Cluster.from_json(read_json(rundir.cluster) or {}, rundir.cluster)
-    first = next(Follower(rundir.journal).events(), {"time": time.time()})
-    started = result.get("started") or first["time"]
-    shipper = Shipper(config, rundir, cluster)
-    shipper.open(started)
-    follower = Follower(rundir.journal)
-    events = follower.events()
-    while some := list(itertools.islice(events, BATCH)):  # of a long run not all are in memory
-        shipper.ship(some)
-    # No result: the controller was killed and could not say how the run ended.
-    shipper.close(result.get("status", "KILLED"), started + (result.get("seconds") or 0.0))
-    return follower.notice()
+    def record_sweep(self, config: DictConfig, folder: Path, status: str, ended: float) -> None:
+        """Write what a sweep's folder says of it to the parent run."""
+        record(Store(config), config, folder, status, ended)

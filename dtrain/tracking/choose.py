@@ -1,0 +1,39 @@
+"""From ``tracking._target_`` to a tracker."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from omegaconf import DictConfig, OmegaConf
+
+from dtrain.config import environment, schema, targets
+from dtrain.errors import UsageError
+from dtrain.tracking.base import Tracker
+
+
+def tracker(config: DictConfig) -> Tracker:
+    """Make the tracker of a run.
+
+    Args:
+        config: of the run, with references in the place of secrets.
+
+    Raises:
+        UsageError: it cannot be made, or is none.
+    """
+    written = environment.written(config)["tracking"]
+    node, general = config.tracking, {field.name for field in dataclasses.fields(schema.Tracking)}
+    own = [str(key) for key in node if key not in general - {"_target_"}]
+    found = targets.instantiate(
+        # ORDER: what is not its own is not resolved: an address may refer to a password.
+        targets.plain(OmegaConf.masked_copy(node, own)),
+        "tracking",
+        config=config,
+        uri=written.get("uri"),
+        experiment=written.get("experiment"),
+    )
+    if not isinstance(found, Tracker):
+        raise UsageError(
+            "tracking._target_", node._target_, "makes no tracker",
+            "a subclass of dtrain.tracking.base.Tracker", "tracking=mlflow",
+        )  # fmt: skip
+    return found
