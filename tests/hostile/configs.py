@@ -341,13 +341,13 @@ REFERENCES = [
     attack("the secret as a key of a model",
            lambda place: {"model": {**forge.MODEL, "units": _SECRET}}),
     attack("the secret sent by an address", lambda place: {
-        "tracking": {"mlflow": True, "uri": f"http://127.0.0.1:{place.port}/{_SECRET}"}},
+        "tracking": {"uri": f"http://127.0.0.1:{place.port}/{_SECRET}"}},
         "resume", "fork", "sweep resume", says="HOSTILE_API_KEY"),
     attack("the secret sent as a password", lambda place: {
-        "tracking": {"mlflow": True, "uri": f"http://x:{_SECRET}@127.0.0.1:{place.port}"}},
+        "tracking": {"uri": f"http://x:{_SECRET}@127.0.0.1:{place.port}"}},
         "resume", "fork", "sweep resume", says="HOSTILE_API_KEY"),
     attack("the secret as a name of an experiment", lambda place: {
-        "tracking": {"mlflow": True, "experiment": _SECRET,
+        "tracking": {"experiment": _SECRET,
                      "uri": f"http://127.0.0.1:{place.port}"}},
         "resume", "fork", "sweep resume", says="HOSTILE_API_KEY"),
 ]  # fmt: skip
