@@ -576,7 +576,7 @@ def here(several: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> E
 def test_commands_of_one_machine_make_a_key(here: Env, several: Cluster, tmp_path: Path) -> None:
     placed = here.check(several, FACTS)
     assert not (tmp_path / "home").exists(), "a check makes nothing"
-    here.guest(placed)
+    here.peer(placed)
     file = tmp_path / "home" / ".dtrain" / "cluster.key"
     assert file.stat().st_mode & 0o777 == 0o600
 

@@ -122,7 +122,7 @@ def test_a_folder_that_is_resumed(tmp_path: Path) -> None:
 # --- the loop
 
 
-class Guest:
+class Peer:
     """This command's line to the chief."""
 
     def __init__(self, folder: Place):
@@ -160,8 +160,8 @@ class Story:
 
     start_timeout, grace_seconds = 60.0, 30.0
 
-    def __init__(self, name: str, guest: Guest):
-        self.guest_, self.name = guest, name
+    def __init__(self, name: str, peer: Peer):
+        self.peer_, self.name = peer, name
         self.looks: list[Callable[[], Any]] = []
         self.code: int | None = None
         self.asked: list[str] = []
@@ -175,8 +175,8 @@ class Story:
     def own(self, cluster: Cluster) -> Task:
         return cluster.task(self.name)
 
-    def guest(self, cluster: Cluster) -> Guest:
-        return self.guest_
+    def peer(self, cluster: Cluster) -> Peer:
+        return self.peer_
 
     def start_own(self, rundir: RunDir, cluster: Cluster) -> None:
         self.asked.append("start")
@@ -193,7 +193,7 @@ class Story:
         return act
 
     def chief_ends(self, code: int) -> Callable[[], None]:
-        return lambda: setattr(self.guest_, "code", code)
+        return lambda: setattr(self.peer_, "code", code)
 
     def wait(self, timeout: float) -> list[tuple[str, str]]:
         self.now += timeout
@@ -221,7 +221,7 @@ class Story:
 @pytest.fixture
 def story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Story]:
     def make(name: str) -> Story:
-        story = Story(name, Guest(PLACE))
+        story = Story(name, Peer(PLACE))
         monkeypatch.setattr(own_task, "time", story)
         return story
 
@@ -232,7 +232,7 @@ def run(story: Any, tmp_path: Path) -> int:
     before = signal.getsignal(signal.SIGTERM)
     code = own_task.run(config(tmp_path), CLUSTER, story)
     assert signal.getsignal(signal.SIGTERM) is before
-    assert story.guest_.closed
+    assert story.peer_.closed
     assert story.asked[-1] == "kill"
     return code
 
@@ -279,7 +279,7 @@ def test_the_chief_is_told_how_a_task_ended(story: Any, tmp_path: Path) -> None:
     told = story("worker-0")
     told.looks = [told.end_with(errors.FAILED)]
     assert run(told, tmp_path) == errors.FAILED
-    assert told.guest_.left == (errors.FAILED, "my last words")
+    assert told.peer_.left == (errors.FAILED, "my last words")
 
 
 def test_a_chief_that_is_silent(
@@ -287,7 +287,7 @@ def test_a_chief_that_is_silent(
 ) -> None:
     """TensorFlow misses it first: its error does not name it as we do."""
     told = story("worker-0")
-    told.guest_.chief_silent = True
+    told.peer_.chief_silent = True
     told.looks = [told.end_with(errors.FAILED)]
     assert run(told, tmp_path) == errors.FAILED
     said = "worker-0: my last words; nothing came lately from the chief at a.example:1"
@@ -312,7 +312,7 @@ def test_a_chief_that_is_lost(
     name: str, story: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = story(name)
-    told.guest_.reason = "nothing came from the chief"
+    told.peer_.reason = "nothing came from the chief"
     told.looks = [told.chief_ends(errors.FAILED)]
     assert run(told, tmp_path) == errors.FAILED
     assert told.now - 1000 < 6
@@ -331,7 +331,7 @@ def test_a_task_that_is_stopped(
     ]
     assert run(told, tmp_path) == errors.FAILED
     assert round(told.now - 1000) == 6
-    assert told.guest_.left == (errors.FAILED, "was stopped (SIGSTOP) for 5 s")
+    assert told.peer_.left == (errors.FAILED, "was stopped (SIGSTOP) for 5 s")
     assert f"{name}: was stopped (SIGSTOP) for 5 s" in capsys.readouterr().err
 
 
@@ -363,7 +363,7 @@ def test_a_request_to_stop(story: Any, tmp_path: Path, capsys: pytest.CaptureFix
     told = story("worker-0")
     told.looks = [ctrl_c, *[lambda: None] * 10, told.end_with(errors.INTERRUPTED)]
     assert run(told, tmp_path) == errors.INTERRUPTED
-    assert told.guest_.asked == 1
+    assert told.peer_.asked == 1
     assert told.asked == ["start", "stop", "kill"]
     said = "worker-0: asked to stop: the chief saves a checkpoint"
     assert capsys.readouterr().err.count(said) == 1
@@ -373,7 +373,7 @@ def test_a_task_that_was_asked_to_stop(story: Any, tmp_path: Path) -> None:
     told = story("ps-0")
     told.looks = [told.word("stop"), lambda: None, told.chief_ends(errors.INTERRUPTED)]
     assert run(told, tmp_path) == errors.INTERRUPTED
-    assert told.guest_.asked == 1
+    assert told.peer_.asked == 1
 
 
 def test_a_second_request(story: Any, tmp_path: Path) -> None:
@@ -393,7 +393,7 @@ def test_ctrl_c_at_a_terminal_is_one_request(story: Any, tmp_path: Path) -> None
 
 def test_ctrl_c_while_the_chief_is_looked_for(story: Any, tmp_path: Path) -> None:
     told = story("worker-0")
-    told.guest_.folder = KeyboardInterrupt()
+    told.peer_.folder = KeyboardInterrupt()
     assert run(told, tmp_path) == errors.FAILED
     assert told.asked == ["kill"]
 
@@ -403,9 +403,9 @@ def test_ctrl_c_while_the_chief_is_looked_for(story: Any, tmp_path: Path) -> Non
 )
 def test_a_meeting_that_fails(problem: Exception, story: Any, tmp_path: Path) -> None:
     told = story("worker-0")
-    told.guest_.folder = problem
+    told.peer_.folder = problem
     with pytest.raises(type(problem), match=str(problem)):
         own_task.run(config(tmp_path), CLUSTER, told)
-    assert told.guest_.closed
+    assert told.peer_.closed
     assert told.asked == ["kill"]
     assert not (tmp_path / "mine").exists()

@@ -1,4 +1,4 @@
-"""The commands of a cluster meet: real connections on loopback, guests in threads and processes."""
+"""The commands of a cluster meet: real connections on loopback, peers in threads and processes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ import pytest
 from dtrain import __version__, errors
 from dtrain.controller.launchers.rendezvous import chief, keepalive, messages, pace
 from dtrain.controller.launchers.rendezvous import connection as wire
-from dtrain.controller.launchers.rendezvous import follower as guests
+from dtrain.controller.launchers.rendezvous import peer as peers
 from dtrain.controller.launchers.rendezvous.chief import Host, Place
-from dtrain.controller.launchers.rendezvous.follower import Guest
 from dtrain.controller.launchers.rendezvous.messages import Message, Seal
+from dtrain.controller.launchers.rendezvous.peer import Peer
 from dtrain.errors import TrainingError, UsageError
 
 FACTS = {"optimizer.learning_rate": "0.01", "seed": "0"}
@@ -39,11 +39,11 @@ def address() -> str:
 
 
 class Meeting:
-    """A chief and its guests, each in a thread."""
+    """A chief and its peers, each in a thread."""
 
     def __init__(self, address: str, pool: ThreadPoolExecutor):
         self.address = address
-        self.guests: dict[str, Guest] = {}
+        self.peers: dict[str, Peer] = {}
         self.said: list[str] = []
         self.hosts: list[Host] = []
         self._pool = pool
@@ -65,23 +65,23 @@ class Meeting:
         with self._changed:
             assert self._changed.wait_for(lambda: self.said[-1:] == [sentence], LONG), self.said
 
-    def guest(self, task: str, facts: dict[str, str] = FACTS) -> Future[Place]:
-        guest = Guest(self.address, task, facts, KEY, LONG)
-        self.guests[task] = guest
-        self._futures.append(self._pool.submit(guest.meet, LONG))
+    def peer(self, task: str, facts: dict[str, str] = FACTS) -> Future[Place]:
+        peer = Peer(self.address, task, facts, KEY, LONG)
+        self.peers[task] = peer
+        self._futures.append(self._pool.submit(peer.meet, LONG))
         return self._futures[-1]
 
     def close(self) -> None:
         for future in self._futures:
             future.exception(LONG)
-        for guest in self.guests.values():
-            guest.close()
+        for peer in self.peers.values():
+            peer.close()
         for host in self.hosts:
             host.end(0)
 
     def met(self, *names: str) -> Host:
-        """Let a chief and its guests meet."""
-        waiting, *folders = [self.host(*names), *map(self.guest, names)]
+        """Let a chief and its peers meet."""
+        waiting, *folders = [self.host(*names), *map(self.peer, names)]
         assert waiting.result(LONG) is None
         assert [folder.result(LONG) for folder in folders] == [PLACE] * len(names)
         return self.hosts[-1]
@@ -114,7 +114,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(chief, "time", clock)
-    monkeypatch.setattr(guests, "time", clock)
+    monkeypatch.setattr(peers, "time", clock)
     return clock
 
 
@@ -130,16 +130,16 @@ def both(host: Host) -> list[tuple[str, Message]]:
     return found if len(found) > 1 else found + news(host)
 
 
-def code(guest: Guest) -> int | None:
-    """Wait for the end to come to a guest."""
+def code(peer: Peer) -> int | None:
+    """Wait for the end to come to a peer."""
     deadline = time.monotonic() + LONG
-    while (found := guest.ended()) is None:
+    while (found := peer.ended()) is None:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     return found
 
 
-class Peer:
+class Bare:
     """A peer that speaks the protocol by hand, and may do it wrongly."""
 
     def __init__(self, address: str, key: bytes = KEY, nonce: bytes = b"n" * 32):
@@ -148,7 +148,7 @@ class Peer:
         theirs = messages.nonce_of(self.line()[:-1])
         assert theirs is not None
         self.socket.sendall(messages.greeting(nonce))
-        self.seal = Seal(key, "guest", (theirs, nonce))
+        self.seal = Seal(key, "peer", (theirs, nonce))
         self.opener = Seal(key, "chief", (theirs, nonce))
         self.sent = b""
 
@@ -158,13 +158,13 @@ class Peer:
         except ConnectionResetError:
             return b""
 
-    def put(self, *datas: bytes) -> Peer:
+    def put(self, *datas: bytes) -> Bare:
         """Send bytes as sealed messages."""
         for data in datas:
             self.raw(self.seal.close(data))
         return self
 
-    def hello(self, task: str = "worker-0", **fields: Any) -> Peer:
+    def hello(self, task: str = "worker-0", **fields: Any) -> Bare:
         hello = {"kind": "hello", "task": task, "dtrain": __version__, "facts": FACTS, **fields}
         return self.put(json.dumps({"kind": "proof"}).encode(), json.dumps(hello).encode())
 
@@ -188,7 +188,7 @@ class Peer:
         self.file.close()
         self.socket.close()
 
-    def __enter__(self) -> Peer:
+    def __enter__(self) -> Bare:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -221,38 +221,38 @@ def test_a_job_from_beginning_to_end(meeting: Meeting) -> None:
     host = meeting.met(*names)
     listen_as_tensorflow(meeting.address)  # while all connections are open
     assert host.messages() == []
-    assert {guest.ended() for guest in meeting.guests.values()} == {None}
-    meeting.guests["worker-4"].ask_to_stop()
+    assert {peer.ended() for peer in meeting.peers.values()} == {None}
+    meeting.peers["worker-4"].ask_to_stop()
     assert news(host) == [("worker-4", {"kind": "stop"})]
-    meeting.guests.pop("worker-2").close()
+    meeting.peers.pop("worker-2").close()
     assert news(host) == [("worker-2", {"kind": "gone"})]
     assert host.messages() == []
     left = {"kind": "left", "code": 1, "words": "no memory"}
-    meeting.guests.pop("worker-5").close(1, "no memory")
+    meeting.peers.pop("worker-5").close(1, "no memory")
     assert both(host) == [("worker-5", left), ("worker-5", {"kind": "gone"})]
-    meeting.guests["worker-3"].ask_to_stop()
+    meeting.peers["worker-3"].ask_to_stop()
     host.end(errors.INTERRUPTED)
-    assert {code(guest) for guest in meeting.guests.values()} == {errors.INTERRUPTED}
-    assert {guest.ended() for guest in meeting.guests.values()} == {errors.INTERRUPTED}
-    meeting.guests["worker-0"].ask_to_stop()  # too late, and no harm
+    assert {code(peer) for peer in meeting.peers.values()} == {errors.INTERRUPTED}
+    assert {peer.ended() for peer in meeting.peers.values()} == {errors.INTERRUPTED}
+    meeting.peers["worker-0"].ask_to_stop()  # too late, and no harm
     listen_as_tensorflow(meeting.address)
 
 
 def test_a_request_and_an_end_that_come_together(meeting: Meeting) -> None:
     host = meeting.met("ps-0")
-    meeting.guests["ps-0"].ask_to_stop()
-    meeting.guests["ps-0"].close()
+    meeting.peers["ps-0"].ask_to_stop()
+    meeting.peers["ps-0"].close()
     assert both(host) == [("ps-0", {"kind": "stop"}), ("ps-0", {"kind": "gone"})]
 
 
 def test_guests_of_other_processes(meeting: Meeting) -> None:
     script = (
-        "import sys, time; from dtrain.controller.launchers.rendezvous import follower as r\n"
+        "import sys, time; from dtrain.controller.launchers.rendezvous import peer as r\n"
         "facts = {'seed': '0', 'optimizer.learning_rate': '0.01'}\n"
-        "guest = r.Guest(sys.argv[1], sys.argv[2], facts, sys.argv[3].encode(), 60)\n"
-        "print(guest.meet(60).name, flush=True)\n"
-        "while guest.ended() is None: time.sleep(0.01)\n"
-        "sys.exit(guest.ended())\n"
+        "peer = r.Peer(sys.argv[1], sys.argv[2], facts, sys.argv[3].encode(), 60)\n"
+        "print(peer.meet(60).name, flush=True)\n"
+        "while peer.ended() is None: time.sleep(0.01)\n"
+        "sys.exit(peer.ended())\n"
     )
     names = ["worker-0", "worker-1", "ps-0"]
     waiting = meeting.host(*names)
@@ -283,8 +283,8 @@ def test_a_chief_alone_waits_for_nobody(meeting: Meeting) -> None:
     assert meeting.hosts[0].messages() == [] and meeting.said == []
 
 
-def test_a_guest_that_is_first(meeting: Meeting, clock: Clock) -> None:
-    folder = meeting.guest("worker-0")
+def test_a_peer_that_is_first(meeting: Meeting, clock: Clock) -> None:
+    folder = meeting.peer("worker-0")
     assert clock.slept.wait(LONG)  # it was refused once
     meeting.host("worker-0").result(LONG)
     assert folder.result(LONG) == PLACE
@@ -293,11 +293,11 @@ def test_a_guest_that_is_first(meeting: Meeting, clock: Clock) -> None:
 def test_who_is_missing_is_said(meeting: Meeting) -> None:
     waiting = meeting.host("worker-0", "worker-1", "ps-0")
     meeting.missing("worker-0", "worker-1", "ps-0")
-    meeting.guest("worker-1")
+    meeting.peer("worker-1")
     meeting.missing("worker-0", "ps-0")
-    meeting.guest("ps-0")
+    meeting.peer("ps-0")
     meeting.missing("worker-0")
-    meeting.guest("worker-0")
+    meeting.peer("worker-0")
     waiting.result(LONG)
     assert len(meeting.said) == 3
 
@@ -318,10 +318,10 @@ def test_who_is_missing_is_said(meeting: Meeting) -> None:
 )  # fmt: skip
 def test_another_configuration(meeting: Meeting, facts: dict[str, Any], said: str) -> None:
     waiting = meeting.host("worker-0", "worker-1", "worker-2")
-    first = meeting.guest("worker-0")
+    first = meeting.peer("worker-0")
     meeting.missing("worker-1", "worker-2")
     theirs = {key: value for key, value in {**FACTS, **facts}.items() if value is not None}
-    second = meeting.guest("worker-1", theirs)
+    second = meeting.peer("worker-1", theirs)
     assert {failure(future, UsageError) for future in (waiting, first, second)} == {said}
     error = second.exception()
     assert isinstance(error, UsageError) and error.key == said.split("=")[0]
@@ -331,7 +331,7 @@ def test_another_configuration(meeting: Meeting, facts: dict[str, Any], said: st
 def test_another_version(meeting: Meeting) -> None:
     waiting = meeting.host("worker-0")
     meeting.missing("worker-0")
-    with Peer(meeting.address).hello(facts={"seed": "9"}, dtrain="0.0.1") as old:
+    with Bare(meeting.address).hello(facts={"seed": "9"}, dtrain="0.0.1") as old:
         said = failure(waiting, UsageError)
         assert (old.message() or {})["kind"] == "problem"
     assert said == (
@@ -341,11 +341,11 @@ def test_another_version(meeting: Meeting) -> None:
     )
 
 
-def test_a_guest_that_never_comes(meeting: Meeting, clock: Clock) -> None:
+def test_a_peer_that_never_comes(meeting: Meeting, clock: Clock) -> None:
     waiting = meeting.host("worker-0", "worker-1", "ps-0", timeout=LONG / 2)
-    first = meeting.guest("worker-0")
+    first = meeting.peer("worker-0")
     meeting.missing("worker-1", "ps-0")
-    clock.ahead = LONG / 2  # the chief's deadline is past, the guest's is not
+    clock.ahead = LONG / 2  # the chief's deadline is past, the peer's is not
     with connect(meeting.address):  # somebody comes: it looks at the clock
         said = failure(waiting, TrainingError)
     assert said == (
@@ -356,7 +356,7 @@ def test_a_guest_that_never_comes(meeting: Meeting, clock: Clock) -> None:
 
 def test_no_chief(address: str) -> None:
     with pytest.raises(TrainingError) as caught:
-        Guest(address, "worker-0", FACTS, KEY, LONG).meet(0.05)
+        Peer(address, "worker-0", FACTS, KEY, LONG).meet(0.05)
     assert str(caught.value) == f"no chief at {address} within 0.05 s (Connection refused)"
 
 
@@ -366,19 +366,19 @@ def test_an_unknown_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     with pytest.raises(TrainingError, match=r"no chief at pod-0:1 within 0\.05 s \(Name or serv"):
-        Guest("pod-0:1", "worker-0", FACTS, KEY, LONG).meet(0.05)
+        Peer("pod-0:1", "worker-0", FACTS, KEY, LONG).meet(0.05)
 
 
 def test_a_name_that_cannot_be_one() -> None:
     with pytest.raises(TrainingError, match=r"no chief at .*label"):
-        Guest(f"{'a' * 64}.b:1", "worker-0", FACTS, KEY, LONG).meet(0.05)
+        Peer(f"{'a' * 64}.b:1", "worker-0", FACTS, KEY, LONG).meet(0.05)
 
 
 def test_what_answers_says_nothing(address: str, clock: Clock, meeting: Meeting) -> None:
-    """It may be no chief: the guest looks again, until its time is over."""
+    """It may be no chief: the peer looks again, until its time is over."""
     host, port = address.split(":")
     with socket.create_server((host, int(port))) as server:
-        waiting = meeting.guest("worker-0")
+        waiting = meeting.peer("worker-0")
         with server.accept()[0] as connection:
             assert connection.recv(9)  # it has begun, and waits
             clock.ahead = LONG
@@ -395,7 +395,7 @@ def test_what_answers_says_nothing(address: str, clock: Clock, meeting: Meeting)
 def test_something_else_at_the_address(meeting: Meeting, clock: Clock, answer: bytes) -> None:
     host, port = meeting.address.split(":")
     with socket.create_server((host, int(port))) as server:
-        waiting = meeting.guest("worker-0")
+        waiting = meeting.peer("worker-0")
         with server.accept()[0] as connection:
             connection.makefile("rb").readline()
             connection.sendall(answer)
@@ -408,15 +408,15 @@ def test_something_else_at_the_address(meeting: Meeting, clock: Clock, answer: b
 
 
 def test_a_chief_with_another_key(meeting: Meeting, clock: Clock) -> None:
-    """Whoever sits at the address first ends nothing: the guest waits for its chief."""
+    """Whoever sits at the address first ends nothing: the peer waits for its chief."""
     heard: list[str] = []
     host, port = meeting.address.split(":")
     with (
         ThreadPoolExecutor(1) as pool,
         socket.create_server((host, int(port))) as server,
     ):
-        guest = Guest(meeting.address, "worker-0", FACTS, KEY, LONG)
-        waiting = pool.submit(guest.meet, LONG, heard.append)
+        peer = Peer(meeting.address, "worker-0", FACTS, KEY, LONG)
+        waiting = pool.submit(peer.meet, LONG, heard.append)
         with server.accept()[0] as connection:
             theirs = messages.nonce_of(connection.makefile("rb").readline()[:-1])
             assert theirs is not None
@@ -449,7 +449,7 @@ def test_a_peer_without_the_key(meeting: Meeting, garbage: bytes) -> None:
     with connect(meeting.address) as silent, connect(meeting.address) as other:
         with contextlib.suppress(OSError):  # it was closed before all had left
             other.sendall(garbage)
-        place = meeting.guest("worker-0")
+        place = meeting.peer("worker-0")
         waiting.result(LONG)
         assert place.result(LONG) == PLACE
         assert ended(silent) and ended(other)
@@ -484,9 +484,9 @@ def test_a_message_that_is_none(meeting: Meeting, data: bytes) -> None:
     """Even with the key: it costs its sender alone."""
     waiting = meeting.host("worker-0")
     meeting.missing("worker-0")
-    with Peer(meeting.address).put(messages.make("proof"), data) as wrong:
+    with Bare(meeting.address).put(messages.make("proof"), data) as wrong:
         assert wrong.message() is None
-        place = meeting.guest("worker-0")
+        place = meeting.peer("worker-0")
         waiting.result(LONG)
         assert place.result(LONG) == PLACE
 
@@ -496,21 +496,21 @@ def test_another_key(meeting: Meeting) -> None:
     waiting = meeting.host("worker-0")
     meeting.missing("worker-0")
     for _ in range(3):
-        with Peer(meeting.address, key=b"another key").hello() as wrong:
+        with Bare(meeting.address, key=b"another key").hello() as wrong:
             assert ended(wrong.socket)
-    place = meeting.guest("worker-0")
+    place = meeting.peer("worker-0")
     waiting.result(LONG)
     assert place.result(LONG) == PLACE
     assert meeting.said.count("a peer at 127.0.0.1 does not know this cluster's key") == 1
 
 
-def test_a_guest_with_another_key(meeting: Meeting, clock: Clock) -> None:
+def test_a_peer_with_another_key(meeting: Meeting, clock: Clock) -> None:
     waiting = meeting.host("worker-0")
     meeting.missing("worker-0")
-    guest = Guest(meeting.address, "worker-0", FACTS, b"another key", LONG)
+    peer = Peer(meeting.address, "worker-0", FACTS, b"another key", LONG)
     with pytest.raises(TrainingError, match="does not know this cluster's key"):
-        guest.meet(0.3)
-    place = meeting.guest("worker-0")
+        peer.meet(0.3)
+    place = meeting.peer("worker-0")
     waiting.result(LONG)
     assert place.result(LONG) == PLACE
 
@@ -519,15 +519,15 @@ def test_messages_of_another_connection(meeting: Meeting) -> None:
     """What a peer with the key has sent is worth nothing a second time."""
     waiting = meeting.host("worker-0", "worker-1")
     meeting.missing("worker-0", "worker-1")
-    with Peer(meeting.address).hello() as peer:
+    with Bare(meeting.address).hello() as peer:
         meeting.missing("worker-1")
         heard = peer.sent
     meeting.missing("worker-0", "worker-1")
-    with Peer(meeting.address, key=b"unknown") as thief:  # the same random bytes, too
+    with Bare(meeting.address, key=b"unknown") as thief:  # the same random bytes, too
         thief.raw(heard)
         assert ended(thief.socket)
     names = ("worker-0", "worker-1")
-    places = [meeting.guest(name) for name in names]
+    places = [meeting.peer(name) for name in names]
     waiting.result(LONG)
     assert [place.result(LONG) for place in places] == [PLACE, PLACE]
 
@@ -536,7 +536,7 @@ def test_messages_of_another_connection(meeting: Meeting) -> None:
 def test_messages_that_were_touched(change: str, meeting: Meeting) -> None:
     host = meeting.host("worker-0")
     meeting.missing("worker-0")
-    with Peer(meeting.address).hello() as peer:
+    with Bare(meeting.address).hello() as peer:
         host.result(LONG)
         assert (peer.message() or {})["kind"] == "place"
         first, second = (peer.seal.close(messages.make(kind)) for kind in ("stop", "proof"))
@@ -558,10 +558,10 @@ def test_many_unidentified_connections(meeting: Meeting) -> None:
     waiting = meeting.host("worker-0", "worker-1")
     meeting.missing("worker-0", "worker-1")
     silent = [connect(meeting.address) for _ in range(100)]
-    places = [meeting.guest("worker-0")]
+    places = [meeting.peer("worker-0")]
     meeting.missing("worker-1")
     silent += [connect(meeting.address) for _ in range(20)]
-    places.append(meeting.guest("worker-1"))
+    places.append(meeting.peer("worker-1"))
     waiting.result(LONG)
     assert [place.result(LONG) for place in places] == [PLACE] * 2
     for connection in silent:
@@ -578,7 +578,7 @@ def test_a_connection_that_says_nothing_has_its_time(meeting: Meeting, clock: Cl
         assert ended(silent)
     clock.ahead = 0.0
     assert not waiting.done()
-    meeting.guest("worker-0")
+    meeting.peer("worker-0")
     waiting.result(LONG)
 
 
@@ -586,16 +586,16 @@ def test_a_message_in_pieces(meeting: Meeting) -> None:
     waiting = meeting.host("worker-0")
     meeting.missing("worker-0")
     facts = {**FACTS, "more": "é" * 100_000}
-    with Peer(meeting.address) as guest:
-        guest.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sent, guest.raw = [], lambda data: sent.append(data)  # type: ignore[method-assign]
-        guest.hello(facts=facts)
+    with Bare(meeting.address) as peer:
+        peer.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sent, peer.raw = [], lambda data: sent.append(data)  # type: ignore[method-assign]
+        peer.hello(facts=facts)
         whole = b"".join(sent)
         for byte in whole[:200]:
-            guest.socket.sendall(bytes([byte]))
-        guest.socket.sendall(whole[200:])
+            peer.socket.sendall(bytes([byte]))
+        peer.socket.sendall(whole[200:])
         assert "more" in failure(waiting, UsageError)
-        assert (guest.message() or {})["key"] == "more"
+        assert (peer.message() or {})["key"] == "more"
 
 
 def test_a_thousand_messages(meeting: Meeting) -> None:
@@ -610,7 +610,7 @@ def test_a_thousand_messages(meeting: Meeting) -> None:
         if number % 10:
             continue
         if number % 20:
-            with Peer(meeting.address).put(
+            with Bare(meeting.address).put(
                 messages.make("proof"), data.replace(b"\n", b" ")
             ) as peer:
                 peer.socket.shutdown(socket.SHUT_WR)
@@ -618,7 +618,7 @@ def test_a_thousand_messages(meeting: Meeting) -> None:
         else:
             with connect(meeting.address) as peer_socket:
                 peer_socket.sendall(data[:100])
-    place = meeting.guest("worker-0")
+    place = meeting.peer("worker-0")
     waiting.result(LONG)
     assert place.result(LONG) == PLACE
 
@@ -655,42 +655,42 @@ def generated(chance: random.Random) -> bytes:
 
 def test_a_task_that_comes_twice(meeting: Meeting) -> None:
     waiting = meeting.host("worker-0", "worker-1")
-    first = meeting.guest("worker-0")
+    first = meeting.peer("worker-0")
     meeting.missing("worker-1")
-    second = meeting.guest("worker-0b")
+    second = meeting.peer("worker-0b")
     assert failure(second, UsageError) == (
         "TF_CONFIG.task=worker-0b: the chief expects no such task; accepted: worker-0, worker-1; "
         "type: the same TF_CONFIG cluster on every host"
     )
-    twin = Guest(meeting.address, "worker-0", FACTS, KEY, LONG)
+    twin = Peer(meeting.address, "worker-0", FACTS, KEY, LONG)
     with pytest.raises(UsageError) as caught:
         twin.meet(LONG)
     assert str(caught.value) == (
         "TF_CONFIG.task=worker-0: another process has come to the chief as worker-0; accepted: one "
         "process for each task; type: TF_CONFIG with another task.index on this host"
     )
-    meeting.guest("worker-1")
+    meeting.peer("worker-1")
     waiting.result(LONG)
     assert first.result(LONG) == PLACE
 
 
-def test_a_guest_that_leaves_and_comes_again(meeting: Meeting) -> None:
+def test_a_peer_that_leaves_and_comes_again(meeting: Meeting) -> None:
     waiting = meeting.host("worker-0", "worker-1")
     meeting.missing("worker-0", "worker-1")
-    with Peer(meeting.address).hello():
+    with Bare(meeting.address).hello():
         meeting.missing("worker-1")
     meeting.missing("worker-0", "worker-1")
-    meeting.guest("worker-0")
+    meeting.peer("worker-0")
     meeting.missing("worker-1")
-    meeting.guest("worker-1")
+    meeting.peer("worker-1")
     waiting.result(LONG)
 
 
 def test_a_chief_that_dies(meeting: Meeting) -> None:
     host = meeting.met("worker-0")
     host._watch.end()
-    assert code(meeting.guests["worker-0"]) == errors.FAILED
-    assert meeting.guests["worker-0"].reason == f"the chief at {meeting.address} is gone"
+    assert code(meeting.peers["worker-0"]) == errors.FAILED
+    assert meeting.peers["worker-0"].reason == f"the chief at {meeting.address} is gone"
 
 
 def test_silence(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -698,9 +698,9 @@ def test_silence(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "BEAT", 0.05)
     monkeypatch.setattr(keepalive, "BEAT", 0.05)
     waiting = meeting.host("worker-0", "worker-1")
-    meeting.guest("worker-0")
+    meeting.peer("worker-0")
     meeting.missing("worker-1")
-    with Peer(meeting.address).hello("worker-1") as mute:  # from here on it says nothing
+    with Bare(meeting.address).hello("worker-1") as mute:  # from here on it says nothing
         waiting.result(LONG)
         host = meeting.hosts[0]
         until_silent(host, "worker-1")
@@ -709,46 +709,46 @@ def test_silence(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
         assert news(host) == [("worker-1", {"kind": "lost"})]
         assert host.silent(LONG) == ["worker-1"], "and is named beside others that are lost"
         assert (mute.message() or {})["kind"] == "place"
-        assert meeting.guests["worker-0"].ended() is None
+        assert meeting.peers["worker-0"].ended() is None
 
 
 def test_a_network_that_loses_much(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
     """Signs of life come in time, but so late that nothing else does: who stands still, ends."""
     host = meeting.met("worker-0", "worker-1")
-    chiefs, guest = host._watch, meeting.guests["worker-0"]
-    assert guest._watch is not None
+    chiefs, peer = host._watch, meeting.peers["worker-0"]
+    assert peer._watch is not None
     host.move(7)
     now = time.monotonic()
-    for one, name in ((chiefs, "worker-0"), (guest._watch, "chief")):
+    for one, name in ((chiefs, "worker-0"), (peer._watch, "chief")):
         connection = one._connections[name]
         until(lambda one=connection: one.proven and one.heard > now)
         connection._gaps.append((time.monotonic(), LONG / 8))
-    until(lambda: guest._watch._connections["chief"]._step == 7)
+    until(lambda: peer._watch._connections["chief"]._step == 7)
     later = Later()
     monkeypatch.setattr(wire, "time", later)
     monkeypatch.setattr(keepalive, "time", later)
     monkeypatch.setattr(pace, "time", later)
     later.ahead = LONG - 1
-    for each in (chiefs, guest._watch):
+    for each in (chiefs, peer._watch):
         for connection in each._connections.values():
             connection.heard = later.monotonic()
-    assert chiefs.hindrances() == guest._watch.hindrances() == [], "there was a step"
+    assert chiefs.hindrances() == peer._watch.hindrances() == [], "there was a step"
     later.ahead = LONG + 1
-    for each in (chiefs, guest._watch):
+    for each in (chiefs, peer._watch):
         for connection in each._connections.values():
             connection.heard = later.monotonic()
             connection._gaps = collections.deque((t + 2, gap) for t, gap in connection._gaps)
-    assert chiefs.hindrances() == guest._watch.hindrances() == [], "not so much is lost"
-    for one, name in ((chiefs, "worker-0"), (guest._watch, "chief")):
+    assert chiefs.hindrances() == peer._watch.hindrances() == [], "not so much is lost"
+    for one, name in ((chiefs, "worker-0"), (peer._watch, "chief")):
         one._connections[name]._gaps[0] = (later.monotonic(), LONG)
-    assert chiefs.hindrances() == guest._watch.hindrances() == [], "it is one gap, and over"
-    for one, name in ((chiefs, "worker-0"), (guest._watch, "chief")):
+    assert chiefs.hindrances() == peer._watch.hindrances() == [], "it is one gap, and over"
+    for one, name in ((chiefs, "worker-0"), (peer._watch, "chief")):
         one._connections[name]._gaps[0] = (later.monotonic(), LONG / 8)
         one._connections[name]._gaps.append((later.monotonic(), LONG / 8))
     assert host.messages() == [("worker-0", {"kind": "late"})]
-    assert guest.ended() == errors.FAILED
-    assert guest.reason is not None
-    assert guest.reason.startswith("the job stood still for most of 60 s")
+    assert peer.ended() == errors.FAILED
+    assert peer.reason is not None
+    assert peer.reason.startswith("the job stood still for most of 60 s")
     host.move(8)
     assert host.messages() == [("worker-0", {"kind": "late"})], "one step is not enough"
     for step in range(9, 29):
@@ -768,7 +768,7 @@ def test_one_that_leaves_a_network_that_loses_much(
     connection = host._watch._connections["worker-0"]
     until(lambda: connection.proven)
     connection._gaps.extend([(time.monotonic(), lost)] * 2)
-    meeting.guests["worker-0"].close(code, "words")
+    meeting.peers["worker-0"].close(code, "words")
     found: list[str] = []
     until(lambda: found.extend(m["kind"] for _, m in host.messages()) or len(found) > 0)
     assert found[0] == kind
@@ -779,9 +779,9 @@ def test_one_that_is_cut_off_by_a_network_that_loses_much(meeting: Meeting) -> N
     connection = host._watch._connections["worker-0"]
     until(lambda: connection.proven)
     connection._gaps.extend([(time.monotonic(), LONG / 8)] * 2)
-    guest = meeting.guests["worker-0"]
-    assert guest._watch is not None
-    guest._watch._connections["chief"]._socket.shutdown(socket.SHUT_RDWR)
+    peer = meeting.peers["worker-0"]
+    assert peer._watch is not None
+    peer._watch._connections["chief"]._socket.shutdown(socket.SHUT_RDWR)
     found: list[Any] = []
     until(lambda: found.extend(host.messages()) or len(found) > 0)
     assert found == [("worker-0", {"kind": "late"})]
@@ -812,11 +812,11 @@ def until_silent(host: Host, name: str) -> None:
 def test_a_silent_chief(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
     host = meeting.met("worker-0")
     monkeypatch.setattr(wire.Connection, "beat", lambda self, step: None)
-    guest = meeting.guests["worker-0"]
-    assert guest._watch is not None
-    guest._watch._timeout = 0.1
-    assert code(guest) == errors.FAILED
-    assert guest.reason == (
+    peer = meeting.peers["worker-0"]
+    assert peer._watch is not None
+    peer._watch._timeout = 0.1
+    assert code(peer) == errors.FAILED
+    assert peer.reason == (
         f"nothing came from the chief at {meeting.address} for 60 s (launcher.peer_timeout)"
     )
     assert news(host) == [("worker-0", {"kind": "gone"})]
@@ -828,12 +828,12 @@ def test_a_chief_that_is_interrupted(meeting: Meeting) -> None:
             raise KeyboardInterrupt
 
     host = Host(meeting.address, ["worker-0", "worker-1"], FACTS, PLACE, KEY, LONG)
-    guest = meeting.guest("worker-0")
+    peer = meeting.peer("worker-0")
     with pytest.raises(KeyboardInterrupt):
         host.wait(LONG, interrupt)
     listen_as_tensorflow(meeting.address)
-    meeting.host("worker-0").result(LONG)  # another chief: the guest has looked for one again
-    assert guest.result(LONG) == PLACE
+    meeting.host("worker-0").result(LONG)  # another chief: the peer has looked for one again
+    assert peer.result(LONG) == PLACE
 
 
 def test_an_address_in_use(address: str) -> None:
@@ -870,6 +870,6 @@ def test_interfaces(
     assert str(caught.value) == f"the chief cannot listen at {address}: {bound}"
 
 
-@pytest.mark.parametrize("act", [Guest.ask_to_stop, Guest.ended, Guest.close])
-def test_a_guest_that_has_not_met(act: Callable[[Guest], int | None]) -> None:
-    assert act(Guest("localhost:1", "worker-0", FACTS, KEY, LONG)) is None
+@pytest.mark.parametrize("act", [Peer.ask_to_stop, Peer.ended, Peer.close])
+def test_a_peer_that_has_not_met(act: Callable[[Peer], int | None]) -> None:
+    assert act(Peer("localhost:1", "worker-0", FACTS, KEY, LONG)) is None

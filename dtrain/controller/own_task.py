@@ -16,7 +16,7 @@ from dtrain.controller import result
 from dtrain.controller.launchers import Env
 from dtrain.controller.launchers.rendezvous.chief import Place
 from dtrain.controller.launchers.rendezvous.connection import BEAT
-from dtrain.controller.launchers.rendezvous.follower import Guest
+from dtrain.controller.launchers.rendezvous.peer import Peer
 from dtrain.controller.supervisor import FROZEN_SECONDS, INTERVAL, Signals
 from dtrain.errors import DamagedFile, UsageError
 from dtrain.files import reading, writing
@@ -45,37 +45,37 @@ def run(config: DictConfig, cluster: Cluster, launcher: Env, chosen: Path | None
         TrainingError: it did not come.
     """
     task, chief = launcher.own(cluster), f"the chief at {cluster.chief.address}"
-    guest = launcher.guest(cluster)
+    peer = launcher.peer(cluster)
     why: str | None = None
     with Signals() as signals:
         try:
             _say(f"{task.name}: looking for {chief}")
-            place = guest.meet(launcher.start_timeout, lambda text: _say(f"{task.name}: {text}"))
+            place = peer.meet(launcher.start_timeout, lambda text: _say(f"{task.name}: {text}"))
             rundir = _folder(config, cluster, place, chosen)
             launcher.start_own(rundir, cluster)
             signals.started = True
             _say(f"{task.name}: started; its log is {short(rundir.log(task.name))}")
-            why = _follow(task, launcher, guest, signals)
+            why = _follow(task, launcher, peer, signals)
         except KeyboardInterrupt:
             return errors.FAILED
         finally:
             signals.started = True
-            silent = guest.silent(3 * BEAT)
+            silent = peer.silent(3 * BEAT)
             launcher.kill()
-            ended = guest.ended()
+            ended = peer.ended()
             own = launcher.exit_codes().get(task.name)
             if own is None or ended is not None:
-                guest.close()
+                peer.close()
     own = errors.FAILED if own is None else own
     code = own if own >= 0 and not task.serves else errors.FAILED if ended is None else ended
     if code == errors.FAILED:
-        why = why or guest.reason or secrets.mask(result.last_words(rundir.log(task.name)))
+        why = why or peer.reason or secrets.mask(result.last_words(rundir.log(task.name)))
         if silent and ended is None:
             why = f"{why}; nothing came lately from {chief}"
         elif HEARTBEAT in why:  # the service is the chief's
             why = f"{why}; {chief} did not answer in time"
         _say(f"{task.name}: {why}")
-    guest.close(code, why or "")
+    peer.close(code, why or "")
     if code == errors.USAGE:
         with contextlib.suppress(ValueError):  # it was there before
             writing.discard(rundir.path)
@@ -83,7 +83,7 @@ def run(config: DictConfig, cluster: Cluster, launcher: Env, chosen: Path | None
     return code
 
 
-def _follow(task: Task, launcher: Env, guest: Guest, signals: Signals) -> str | None:
+def _follow(task: Task, launcher: Env, peer: Peer, signals: Signals) -> str | None:
     """Return when the own task has ended, or is to be; with the reason, if it is known here."""
     asked, deadline, frozen, begun = 0, math.inf, 0.0, False
     while "ended" not in (words := {word for _, word in launcher.wait(INTERVAL)}):
@@ -93,10 +93,10 @@ def _follow(task: Task, launcher: Env, guest: Guest, signals: Signals) -> str | 
                 return "stopped at once"
             asked = signals.count
             _say(f"{task.name}: asked to stop: the chief saves a checkpoint")
-            guest.ask_to_stop()
+            peer.ask_to_stop()
             launcher.stop()
         now = time.monotonic()
-        if (code := guest.ended()) is not None:
+        if (code := peer.ended()) is not None:
             if task.serves or not begun:  # nothing of it is still wanted
                 return None
             patience = _LAST_WORDS if code == errors.FAILED else launcher.grace_seconds

@@ -16,8 +16,8 @@ from dtrain.controller.launchers.local import Local
 from dtrain.controller.launchers.rendezvous import cluster_key
 from dtrain.controller.launchers.rendezvous.chief import Host, Place
 from dtrain.controller.launchers.rendezvous.connection import BEAT
-from dtrain.controller.launchers.rendezvous.follower import Guest
 from dtrain.controller.launchers.rendezvous.messages import Message, is_name
+from dtrain.controller.launchers.rendezvous.peer import Peer
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json, write_json
@@ -102,12 +102,12 @@ class Env(Local):
         self._started = {}
         self._start(self.own(cluster))
 
-    def guest(self, cluster: Cluster) -> Guest:
+    def peer(self, cluster: Cluster) -> Peer:
         """Return this command's side of the meeting, where it is not the chief's."""
         assert cluster.chief.address is not None
         key = self._key or cluster_key.make()
         name = self.own(cluster).name
-        return Guest(cluster.chief.address, name, self._facts, key, self.peer_timeout)
+        return Peer(cluster.chief.address, name, self._facts, key, self.peer_timeout)
 
     def wait(self, timeout: float) -> list[tuple[str, str]]:
         """Wait for news of the own task; pass on what concerns the job of those of other hosts.

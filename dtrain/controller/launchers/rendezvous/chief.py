@@ -1,9 +1,9 @@
 """Where the commands of one cluster meet: before TensorFlow starts, at the chief's own address.
 
-Each guest connects to the chief, and both prove that they know the cluster's key
+Each peer connects to the chief, and both prove that they know the cluster's key
 (:mod:`.messages`). It says which task it is and what its configuration says. When
 all have come and agree, each is given the name of the run folder; otherwise the reason. The
-connections stay open while the job runs: both sides give signs of life, a guest passes on that it
+connections stay open while the job runs: both sides give signs of life, a peer passes on that it
 was asked to stop and how its task ended, the chief how the job ended.
 
 A peer that does not prove the key costs nothing but its own connection.
@@ -26,7 +26,7 @@ from dtrain.errors import TrainingError, UsageError
 
 #: Connections that have not yet said who they are; beyond it one of them has to go.
 UNIDENTIFIED = 64
-#: Of what a guest sends or does, what concerns the job.
+#: Of what a peer sends or does, what concerns the job.
 _NEWS = ("stop", "left", "gone", "lost", "late")
 #: Addresses of which is printed that they know another key.
 REPORTED = 5
@@ -56,7 +56,7 @@ class Host:
         facts: what must be the same everywhere: configuration keys and their values as text.
         place: the run folder.
         key: the cluster's.
-        peer_timeout: seconds of silence after which a guest is lost.
+        peer_timeout: seconds of silence after which a peer is lost.
     """
 
     def __init__(
@@ -75,14 +75,14 @@ class Host:
         self._strange: set[str] = set()  # addresses of those that know another key
 
     def wait(self, timeout: float, say: Callable[[str], None] | None = None) -> None:
-        """Return when all guests have come and agree; the port is free again then.
+        """Return when all peers have come and agree; the port is free again then.
 
         Args:
             timeout: seconds that they have.
             say: called with a sentence whenever another set of tasks is missing.
 
         Raises:
-            UsageError: a guest has another configuration. The guests that came know it too.
+            UsageError: a peer has another configuration. The peers that came know it too.
             TrainingError: some did not come in time, or this machine cannot listen.
         """
         if not self._expected:
@@ -91,7 +91,7 @@ class Host:
             with _listen(self._address) as listener:
                 self._watch.start()
                 self._gather(listener, timeout, say or (lambda sentence: None))
-            # ORDER: the port is closed before a guest's TensorFlow can look for ours there.
+            # ORDER: the port is closed before a peer's TensorFlow can look for ours there.
             self._watch.send("place", **self._place._asdict())
         except BaseException:
             self._watch.end()
@@ -116,7 +116,7 @@ class Host:
         return self._watch.silent(seconds)
 
     def end(self, code: int) -> None:
-        """Send the guests the job's exit code, and close."""
+        """Send the peers the job's exit code, and close."""
         self._watch.end("ended", code=code)
 
     def _gather(self, listener: socket.socket, timeout: float, say: Callable[[str], None]) -> None:
@@ -143,7 +143,7 @@ class Host:
                 connection.close()
 
     def _missing(self) -> list[str]:
-        """Return who is missing: a guest that has left may come again."""
+        """Return who is missing: a peer that has left may come again."""
         self._news += self._watch.take()
         here = self._watch.names()
         missing = [name for name in self._expected if name not in here]

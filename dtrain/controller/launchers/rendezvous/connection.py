@@ -132,8 +132,8 @@ class Connection:
             self.close()
             return
         nonces = (self._nonce, other) if self._chief else (other, self._nonce)
-        chiefs, guests = (Seal(self._key, sender, nonces) for sender in ("chief", "guest"))
-        self._seals = (chiefs, guests) if self._chief else (guests, chiefs)
+        chiefs, peers = (Seal(self._key, sender, nonces) for sender in ("chief", "peer"))
+        self._seals = (chiefs, peers) if self._chief else (peers, chiefs)
         self._put(messages.make("proof"))
         self.flush()
 

@@ -116,8 +116,8 @@ class Seal:
 
     Args:
         key: the cluster's.
-        sender: ``chief`` or ``guest``.
-        nonces: the chief's random bytes and the guest's.
+        sender: ``chief`` or ``peer``.
+        nonces: the chief's random bytes and the peer's.
     """
 
     def __init__(self, key: bytes, sender: str, nonces: tuple[bytes, bytes]):

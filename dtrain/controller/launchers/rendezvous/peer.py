@@ -15,12 +15,12 @@ from dtrain.controller.launchers.rendezvous.connection import PROVE, Connection,
 from dtrain.controller.launchers.rendezvous.keepalive import Watch
 from dtrain.errors import TrainingError, UsageError
 
-#: Seconds between two attempts to reach the chief; for a connection to open; and that a guest waits
+#: Seconds between two attempts to reach the chief; for a connection to open; and that a peer waits
 #: longer than the chief, which knows who is missing and says it.
 RETRY, CONNECT, MARGIN = 0.2, 5.0, 5.0
 
 
-class Guest:
+class Peer:
     """The side of every other task.
 
     Args:
@@ -44,7 +44,7 @@ class Guest:
         self.reason: str | None = None
 
     def meet(self, timeout: float, say: Callable[[str], None] | None = None) -> Place:
-        """Find the chief, which may start later, and wait until it has seen all guests.
+        """Find the chief, which may start later, and wait until it has seen all peers.
 
         Args:
             timeout: seconds to find it in, and again for the others to come.
