@@ -1,0 +1,165 @@
+"""The documents: commands in them run, links in them lead somewhere, files that they name exist.
+
+Blocks of the kinds ``sh`` and ``console`` are run, each command alone in a folder with a finished
+run and a finished sweep. What a test machine cannot run (a GPU, several hosts, a server) is in
+other blocks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dtrain.__main__ import main
+from dtrain.config import schema
+from tests.conftest import QUICK
+
+ROOT = schema.folder("conf").parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+RUN, SWEEP = "outputs/DATE/TIME_NAME", "outputs/multirun/DATE/TIME_NAME"
+#: What answers in a second or two.
+ANSWERS = ("dry_run=true", "--help", "--version", "--cfg", "compare", "checkpoint")
+#: The one training of the default suite.
+FIRST = "python -m dtrain strategy=mirrored trainer.epochs=2 tracking=none"
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
+_PATH = re.compile(r"(?<![\w/.-])(?:dtrain|tests|conf|docs|experiments)/[\w./-]*\w")
+_MODULE = re.compile(r"(?<![\w./-])dtrain(?:\.[a-z_]+)+")
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A command of a page, as it is typed."""
+
+    page: str
+    text: str
+
+    @property
+    def is_quick(self) -> bool:
+        return self.text == FIRST or any(word in ANSWERS for word in shlex.split(self.text))
+
+
+def blocks(*kinds: str) -> Iterator[tuple[Path, str]]:
+    for page in PAGES:
+        for kind, text in _BLOCK.findall(page.read_text(encoding="utf-8")):
+            if kind in kinds:
+                yield page, text
+
+
+def commands() -> list[Command]:
+    """Return each command once: in ``console`` blocks they stand after a ``$``."""
+    pages: dict[str, str] = {}
+    for kind, prompt in (("sh", ""), ("console", "$ ")):
+        for page, text in blocks(kind):
+            for line in text.replace("\\\n", " ").splitlines():
+                if line.strip() and line.startswith(prompt):
+                    pages.setdefault(" ".join(line.removeprefix(prompt).split()), page.name)
+    return [Command(page, text) for text, page in pages.items()]
+
+
+def marked(command: Command) -> object:
+    marks = () if command.is_quick else pytest.mark.faults
+    return pytest.param(command.text, id=f"{command.page}: {command.text}", marks=marks)
+
+
+def here(text: str, folder: Path) -> int:
+    """Run a command in this process, whose tasks are forked from the warm server."""
+    words = shlex.split(text)
+    assert words[:3] == ["python", "-m", "dtrain"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", ["dtrain", *words[3:]])
+        return main()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run, a sweep, and the files that the pages show."""
+    folder = tmp_path_factory.mktemp("docs")
+    for _, text in blocks("python", "yaml"):
+        name = text.partition("\n")[0].removeprefix("# ")
+        if re.fullmatch(r"[\w/]+\.\w+", name):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text)
+    quick = shlex.join((*QUICK, "trainer.epochs=1", "trainer.steps_per_epoch=44"))
+    sweep = f"-m hydra.sweep.dir={SWEEP} strategy=one_device,default"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
+        for words in (f"hydra.run.dir={RUN}", sweep):
+            assert here(f"python -m dtrain {words} {quick}", folder) == 0
+    return folder
+
+
+@pytest.mark.parametrize("text", [marked(command) for command in commands()])
+def test_commands(text: str, place: Path, tmp_path: Path) -> None:
+    shutil.copytree(place, tmp_path, dirs_exist_ok=True)
+    if Command("", text).is_quick:
+        assert here(text, tmp_path) == 0
+        return
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        ["bash", "-c", text],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1800,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_there_are_commands_of_all_kinds() -> None:
+    texts = " ".join(command.text for command in commands())
+    assert len(commands()) > 50
+    for word in ("compare ", "checkpoint ", "sync ", " resume=", " fork=", " sweep.resume="):
+        assert word in texts
+    assert FIRST in texts
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 200
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub makes of the headings of a page."""
+    text = _BLOCK.sub("", page.read_text(encoding="utf-8"))
+    heads = re.findall(r"^#+ (.+)$", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links(page: Path) -> None:
+    text = _BLOCK.sub("", page.read_text(encoding="utf-8"))
+    for target in re.findall(r"\]\(([^)]+)\)", text):
+        if target.startswith("http"):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = (page.parent / path).resolve() if path else page
+        assert linked.exists(), f"{page.name} links to {target}, which is not there"
+        assert not anchor or anchor in anchors(linked), f"{page.name}: no heading for {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_and_modules_that_are_named(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for name in _PATH.findall(text):
+        if "NAME" in name:
+            continue
+        assert (ROOT / name).exists(), f"{page.name} names {name}, which is not there"
+    for name in _MODULE.findall(text):
+        parts = name.split(".")
+        places = [ROOT.joinpath(*parts[:n]) for n in (len(parts), len(parts) - 1) if n > 1]
+        known = any(p.is_dir() or p.with_suffix(".py").is_file() for p in places)
+        assert known, f"{page.name} names {name}, which is not there"
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for page in PAGES[1:]:
+        assert f"({page.relative_to(ROOT)})" in readme, f"{page.name} is linked from nowhere"
