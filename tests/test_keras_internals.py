@@ -22,6 +22,8 @@ PATH = re.compile(rf"{PRIVATE.pattern}(\.\w+)*")
 COMPARED = {"config/kinds.py"}
 #: Names with an underscore that are Python's, OmegaConf's or Hydra's, in what a task runs.
 OTHERS = {"_exit", "_getframe", "_target_"}
+#: What runs in a task, where an object may be of Keras or TensorFlow.
+TASK = ("task", "models.py", "augment.py", "schedules.py", "replicas.py", "datasets.py")
 
 
 def private(name: str) -> bool:
@@ -46,37 +48,42 @@ def own_names(tree: ast.AST) -> set[str]:
     return found
 
 
-def used(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield the private names that a module asks objects for, and private paths of modules."""
+def used(tree: ast.AST) -> Iterator[tuple[int, str, bool]]:
+    """Yield the private names that a module asks objects for, and private paths of modules.
+
+    With their line, and whether it is the module's own ``self`` that is asked.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and (private(node.attr) or node.attr == "__internal__"):
-            yield node.lineno, node.attr
+            own = getattr(node.value, "id", "") in ("self", "cls", "_current")
+            yield node.lineno, node.attr, own
         elif isinstance(node, ast.Call) and getattr(node.func, "id", "").endswith("attr"):
             name = node.args[1] if len(node.args) > 1 else None
             if isinstance(name, ast.Constant) and private(str(name.value)):
-                yield node.lineno, str(name.value)
+                own = getattr(node.args[0], "id", "") in ("self", "cls", "_current")
+                yield node.lineno, str(name.value), own
         elif isinstance(node, ast.Import | ast.ImportFrom):
             names = [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
-            yield from ((node.lineno, name) for name in names if PRIVATE.match(name))
+            yield from ((node.lineno, name, False) for name in names if PRIVATE.match(name))
         elif isinstance(node, ast.Constant) and PATH.fullmatch(str(node.value)):
-            yield node.lineno, node.value
+            yield node.lineno, str(node.value), False
 
 
 def elsewhere(sources: dict[str, str]) -> list[str]:
     """Return the uses of private names outside of :data:`HOME`, of files by their path."""
     trees = {path: ast.parse(source) for path, source in sources.items()}
-    rooms = {"task", "models.py", "augment.py", "schedules.py", "replicas.py", "datasets.py"}
-    ours = {name for tree in trees.values() for name in own_names(tree) if private(name)}
+    everywhere = {name for tree in trees.values() for name in own_names(tree)}
     found = []
     for path, tree in trees.items():
         if path.startswith("task/keras_internals/"):
             continue
-        task = path.split("/")[0] in rooms
-        for line, name in used(tree):
-            module = PRIVATE.match(name) is not None or name == "__internal__"
-            if (module and path not in COMPARED) or (
-                task and not module and name not in ours | OTHERS
-            ):
+        task, here = path.split("/")[0] in TASK, own_names(tree)
+        for line, name, own in used(tree):
+            if PRIVATE.match(name) or name == "__internal__":
+                known = path in COMPARED
+            else:  # of another object, dtrain's own are asked for in their own file alone
+                known = not task or name in (everywhere if own else here) | OTHERS
+            if not known:
                 found.append(f"{path}:{line}: {name}")
     return found
 
