@@ -10,11 +10,11 @@ from typing import Any
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
-from omegaconf import OmegaConf
 
-from dtrain.config import schema
+from dtrain.config import load, schema
 from dtrain.controller.job import Outcome
 from dtrain.controller.launchers import Launcher
+from dtrain.controller.sweep import Master
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir
 
@@ -77,8 +77,8 @@ class Quick(Launcher):
         self._process: subprocess.Popen[bytes] | None = None
         self._told = False
 
-    def start(self, rundir: RunDir, cluster: Cluster) -> Cluster:
-        config: Any = OmegaConf.load(rundir.config)
+    def start(self, rundir: RunDir, cluster: Cluster) -> None:
+        config = load.read(rundir.config)
         last = self._last.get(f"s{config.seed}", "end")
         self._told = False
         with rundir.log("chief-0").open("ab") as log:
@@ -88,9 +88,8 @@ class Quick(Launcher):
                  str(config.trainer.epochs), last],
                 stdout=log, stderr=log,
             )  # fmt: skip
-        return cluster
 
-    def poll(self, timeout: float) -> list[tuple[str, str]]:
+    def wait(self, timeout: float) -> list[tuple[str, str]]:
         assert self._process is not None
         try:
             self._process.wait(timeout)
@@ -122,14 +121,14 @@ WORDS = (
 )
 
 
-def master(*words: str) -> tuple[Any, Any]:
-    """Return Hydra's loader and the configuration of a sweep, as a launcher gets them."""
+def master(*words: str) -> Master:
+    """Return the configuration of a sweep."""
     schema.register()
     with initialize_config_dir(str(schema.folder("conf")), version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
         given = [*WORDS, *words, "hydra.mode=MULTIRUN"]
         config = loader.load_configuration("config", given, run_mode=RunMode.MULTIRUN)
-    return loader, config
+    return Master(loader, config)
 
 
 def grid(*jobs: str, words: tuple[str, ...] = ()) -> list[list[str]]:

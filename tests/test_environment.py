@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from dtrain.config import environment, schema, targets
 from dtrain.errors import UsageError
 from dtrain.run import identity
-from tests.test_schema import GIVEN, PRESETS, composed
+from tests.test_schema import GIVEN, PRESETS, composed, node
 
 
 @pytest.fixture(autouse=True)
@@ -19,6 +19,10 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     # What a test puts there is taken back, of whatever name.
     monkeypatch.setattr(os, "environ", os.environ.copy())
     os.environ["DTRAIN_ENV"] = "DATA, N, HF_TOKEN, PIN, PW, LOGIN_SECRET"
+
+
+def written(config: Any) -> Any:
+    return OmegaConf.to_container(config, resolve=False, enum_to_str=True)
 
 
 def resolved(text: str) -> Any:
@@ -34,7 +38,7 @@ def test_what_is_no_secret_becomes_its_value() -> None:
         " d: '${n}', e: '${oc.env:ABSENT,here}', f: {g: '${a}'}, h: ['${oc.env:DATA}'],"
         " weights: /data/w.h5, dataset: {_target_: dtrain.data}}"
     )
-    assert environment.written(config) == {
+    assert written(config) == {
         "a": "/data", "b": "/data/x", "c": "/data/x", "n": 7, "d": 7, "e": "here",
         "f": {"g": "/data"}, "h": ["/data"], "weights": "/data/w.h5",
         "dataset": {"_target_": "dtrain.data"},
@@ -53,7 +57,7 @@ def test_a_secret_of_the_environment_stays_there() -> None:
         " which: HF_TOKEN, plain: 'no s3cr3t', dataset: {_target_: dtrain.s3cr3t}}"
     )
     text = OmegaConf.to_yaml(config)
-    assert environment.written(config) == {
+    assert written(config) == {
         "a": "${oc.env:HF_TOKEN}", "b": "https://host/${oc.env:HF_TOKEN}/x",
         "c": "https://host/${oc.env:HF_TOKEN}/x", "password": "${oc.env:PIN}",
         "again": "${oc.env:PIN}", "pin": {"password": "${oc.decode:${oc.env:PIN}}"},
@@ -73,7 +77,7 @@ def test_what_was_typed_moves_to_the_environment() -> None:
         "{dataset: {api_key: abc, password: 12, token: null, tokens: 5, other: abc},"
         " uri: 'http://me:pw@host/?token=t&x=1', list: [{secret: s}], same: '${dataset.api_key}'}"
     )
-    assert environment.written(config) == {
+    assert written(config) == {
         "dataset": {
             "api_key": "${oc.env:DTRAIN_SECRET_DATASET_API_KEY}",
             "password": "${oc.decode:${oc.env:DTRAIN_SECRET_DATASET_PASSWORD}}",
@@ -96,9 +100,9 @@ def test_two_jobs_of_one_process_may_have_two_secrets() -> None:
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_no_key_of_ours_is_named_like_a_secret(preset: str) -> None:
-    config = composed(preset, *GIVEN.get(preset, []))
+    config = node(preset, *GIVEN.get(preset, []))
     environment.resolve(config)
-    assert environment.written(config) == targets.plain(config)
+    assert written(config) == targets.plain(config)
 
 
 WORDS = (

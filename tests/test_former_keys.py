@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from dtrain.config import former_keys, preset_files
+from dtrain.config import former_keys, load, preset_files
 from dtrain.errors import UsageError
 from dtrain.run import strategy_plan
 from tests.test_schema import CONF, composed
@@ -34,13 +34,15 @@ def test_every_strategy_has_a_past() -> None:
 
 @pytest.mark.parametrize("name", BEFORE)
 def test_a_folder_of_before_has_the_plan_of_today(name: str) -> None:
-    now: Any = OmegaConf.to_container(composed(f"strategy={name}"), enum_to_str=True)
+    now: Any = load.written(composed(f"strategy={name}"))
     replicas, topology = BEFORE[name]
     node = {key: value for key, value in now["strategy"].items() if key != "plan"}
     node |= {"replicas": replicas, "compilable": False, "topology": topology}
     found = former_keys.translated(OmegaConf.create({**now, "strategy": node}))
     assert found == OmegaConf.create(now)
-    assert type(strategy_plan.of(found)) is type(strategy_plan.of(OmegaConf.create(now)))
+    assert type(strategy_plan.of(load.typed(found))) is type(
+        strategy_plan.of(composed(f"strategy={name}"))
+    )
 
 
 def test_overrides_of_before_lose_what_is_gone() -> None:
@@ -53,7 +55,7 @@ def test_overrides_of_before_lose_what_is_gone() -> None:
 
 @pytest.mark.parametrize("name", ["mlflow", "none"])
 def test_a_folder_of_before_has_the_tracker_of_today(name: str) -> None:
-    now: Any = OmegaConf.to_container(composed(f"tracking={name}"), enum_to_str=True)
+    now: Any = load.written(composed(f"tracking={name}"))
     node = {key: value for key, value in now["tracking"].items() if key != "_target_"}
     node["mlflow"] = name == "mlflow"
     assert former_keys.translated(OmegaConf.create({**now, "tracking": node})) == now

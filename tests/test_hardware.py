@@ -12,15 +12,13 @@ def configured(
     deterministic: bool = False,
     **changed: Any,
 ) -> list[str]:
-    from omegaconf import OmegaConf
-
+    from dtrain.config.schema import Hardware
     from dtrain.run.cluster import Cluster, Task
     from dtrain.task.process import hardware
 
-    base = {"inter_op_threads": None, "memory_growth": True, "precision": "float32"}
     task = Task("chief", 0, devices, threads=threads)
-    node = OmegaConf.create({**base, **changed})
-    return hardware.configure(node, Cluster((task,), kind, devices, {}), task, deterministic)
+    cluster = Cluster((task,), kind, devices, {})
+    return hardware.configure(Hardware(**changed), cluster, task, deterministic)
 
 
 @pytest.mark.task
@@ -28,7 +26,9 @@ def test_logical_cpus_threads_and_policy() -> None:
     import keras
     import tensorflow as tf
 
-    names = configured(3, threads=2, inter_op_threads=1, precision="mixed_bfloat16")
+    from dtrain.config.schema import Precision
+
+    names = configured(3, threads=2, inter_op_threads=1, precision=Precision.mixed_bfloat16)
     assert names == ["CPU:0", "CPU:1", "CPU:2"]
     assert len(tf.config.list_logical_devices("CPU")) == 3
     for name in names:
@@ -65,14 +65,14 @@ def test_gpus_that_the_plan_overlooked() -> None:
     from unittest import mock
 
     import tensorflow as tf
-    from omegaconf import OmegaConf
 
+    from dtrain.config.schema import Hardware, Kind
     from dtrain.run.cluster import Cluster, Task
     from dtrain.task.process import hardware
 
     def said(kind: str, planned: str) -> str | None:
         cluster = Cluster((Task("chief", 0, 1),), planned, 1, {})
-        return hardware.overlooked(OmegaConf.create({"kind": kind}), cluster)
+        return hardware.overlooked(Hardware(kind=Kind[kind]), cluster)
 
     assert said("auto", "cpu") is None, "there are none"
     with mock.patch.object(tf.config, "list_physical_devices", lambda kind: [kind, kind]):
@@ -95,7 +95,9 @@ def test_cores_of_a_tpu_are_named_and_not_looked_for() -> None:
     import keras
     import tensorflow as tf
 
-    names = configured(2, "tpu", precision="mixed_bfloat16")
+    from dtrain.config.schema import Precision
+
+    names = configured(2, "tpu", precision=Precision.mixed_bfloat16)
     assert names == ["TPU:0", "TPU:1"]
     assert tf.config.get_visible_devices("GPU") == []
     assert keras.layers.Dense(1).compute_dtype == "bfloat16"

@@ -6,14 +6,14 @@ import dataclasses
 
 import pytest
 
-from dtrain.config import key_help, presets, schema
+from dtrain.config import key_help, presets, schema, strategies
 from dtrain.controller.sweep import options
 from dtrain.errors import UsageError
 
 CLASSES = sorted(
     (
         kind
-        for module in (schema, presets, options)
+        for module in (schema, presets, strategies, options)
         for kind in vars(module).values()
         if dataclasses.is_dataclass(kind) and isinstance(kind, type)
     ),
@@ -28,7 +28,7 @@ def test_every_field_has_one_line_of_help_and_every_line_a_field(kind: type) -> 
 
 def test_a_field_without_help_is_found() -> None:
     @dataclasses.dataclass
-    class Bare(schema.Mesh):
+    class Bare(strategies.Mesh):
         """A mesh.
 
         Attributes:

@@ -68,6 +68,7 @@ def test_the_contracts_of_imports_hold() -> None:
         ("The task's half never imports Hydra", "task/main.py", "hydra"),
         ("The halves meet where a launcher", "controller/plan.py", "dtrain.task.build"),
         ("Launchers know nothing of training", "controller/launchers/base.py", "omegaconf"),
+        ("OmegaConf stays in config", "controller/job.py", "omegaconf"),
     ],
 )
 def test_a_bad_import_breaks_its_contract(

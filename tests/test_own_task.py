@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import DictConfig, OmegaConf
 
 from dtrain import errors
-from dtrain.config import targets
+from dtrain.config import load
+from dtrain.config.schema import Config
 from dtrain.controller import own_task, result
 from dtrain.controller.launchers.rendezvous.chief import Place
 from dtrain.errors import TrainingError, UsageError
@@ -29,20 +29,19 @@ CHIEFS = "2026-01-01/12-00-00_name"
 PLACE = Place("2026-01-01", "12-00-00_name", "ab" * 16)
 
 
-def config(tmp_path: Path, *overrides: str) -> DictConfig:
-    found: DictConfig = composed(f"output_dir={tmp_path}/mine", *overrides)
-    return found
+def config(tmp_path: Path, *overrides: str) -> Config:
+    return composed(f"output_dir={tmp_path}/mine", *overrides)
 
 
 # --- the run folder
 
 
 def chiefs_folder(
-    path: Path, own: DictConfig, cluster: Cluster = CLUSTER, job: str = PLACE.job
+    path: Path, own: Config, cluster: Cluster = CLUSTER, job: str = PLACE.job
 ) -> tuple[RunDir, dict[Path, bytes]]:
     """Make a run folder as the chief does, and return its contents too."""
     rundir = RunDir.create(path)
-    rundir.config.write_text(OmegaConf.to_yaml(own, resolve=True))
+    rundir.config.write_text(load.to_yaml(own))
     write_json(rundir.cluster, {**cluster.to_json(), "job": job})
     return rundir, contents(rundir)
 
@@ -65,7 +64,7 @@ def test_a_disk_of_ones_own(tmp_path: Path) -> None:
     own = config(tmp_path, "trainer.epochs=7")
     found = own_task._folder(own, CLUSTER, PLACE)
     assert found.path == tmp_path / "mine" / CHIEFS
-    assert OmegaConf.load(found.config) == targets.plain(own)
+    assert load.read(found.config) == own
     written = Cluster.from_json(read_json(found.cluster) or {})
     assert written == dataclasses.replace(CLUSTER, job=PLACE.job)
     assert found.logs.is_dir()
@@ -78,7 +77,7 @@ def test_what_a_resumed_run_left_here(tmp_path: Path) -> None:
     chiefs_folder(path, config(tmp_path, "trainer.epochs=7"), old)
     found = own_task._folder(config(tmp_path, "trainer.epochs=9"), CLUSTER, PLACE)
     assert found.path == path
-    assert OmegaConf.load(found.config).trainer.epochs == 9
+    assert load.read(found.config).trainer.epochs == 9
     assert Cluster.from_json(read_json(found.cluster) or {}).spec() == CLUSTER.spec()
 
 
@@ -195,7 +194,7 @@ class Story:
     def chief_ends(self, code: int) -> Callable[[], None]:
         return lambda: setattr(self.peer_, "code", code)
 
-    def poll(self, timeout: float) -> list[tuple[str, str]]:
+    def wait(self, timeout: float) -> list[tuple[str, str]]:
         self.now += timeout
         assert self.now < 2000, "this goes on for ever"
         if self.looks:

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dtrain.controller.plan import check_values, plan, sizes
+from dtrain.controller.plan import plan, sizes
 from dtrain.controller.resources.devices import Machine, machine
 from dtrain.datasets import Arrays, Splits
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Task
-from tests.test_schema import composed
+from tests.test_schema import checked, composed, node
 
 #: A machine without GPUs.
 PLAIN = Machine(gpus=0, cores=8)
@@ -26,8 +26,8 @@ def made(n: int, held: int = 7) -> Splits:
 
 
 def planned(*overrides: str, on: Machine = PLAIN, splits: Splits | None = None) -> Any:
+    checked(node(*overrides))
     config = composed(*overrides)
-    check_values(config)
     return plan(config, splits, on)
 
 
@@ -344,6 +344,6 @@ def test_a_validation_of_some_batches() -> None:
 )  # fmt: skip
 def test_weights_of_classes_have_a_form(given: str, told: str) -> None:
     with pytest.raises(UsageError, match=told) as caught:
-        check_values(composed(f"trainer.class_weight={given}"))
+        checked(node(f"trainer.class_weight={given}"))
     assert str(caught.value).startswith("trainer.class_weight")
-    check_values(composed("trainer.class_weight={0:1,5:0.0}"))
+    checked(node("trainer.class_weight={0:1,5:0.0}"))

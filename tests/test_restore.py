@@ -131,8 +131,7 @@ def test_of_a_checkpoint_without_identity_nothing_is_known() -> None:
 
 def searched(folder: Path, fork: Path | None = None) -> tuple[Any, list[str]]:
     """Return what a run in ``folder`` begins with, and what it tells."""
-    from omegaconf import OmegaConf
-
+    from dtrain.config.schema import Config
     from dtrain.run import journal
     from dtrain.run.folder import RunDir
     from dtrain.task import restore
@@ -140,7 +139,7 @@ def searched(folder: Path, fork: Path | None = None) -> tuple[Any, list[str]]:
     rundir = RunDir(folder)
     rundir.path.mkdir(exist_ok=True)
     writer = journal.Journal(rundir.journal)
-    config = OmegaConf.create({"fork": None if fork is None else str(fork)})
+    config = Config(fork=None if fork is None else str(fork))
     try:
         found = restore.find(rundir, config, writer)
     finally:
@@ -153,11 +152,11 @@ def searched(folder: Path, fork: Path | None = None) -> tuple[Any, list[str]]:
 def keep(folder: Path, step: int, **meta: Any) -> Path:
     """Save a checkpoint of the configuration that :func:`searched` has."""
     import numpy as np
-    from omegaconf import OmegaConf
 
+    from dtrain.config.schema import Config
     from dtrain.run import checkpoint, identity
 
-    about = {"config": identity.fingerprints(OmegaConf.create({})), **meta}
+    about = {"config": identity.fingerprints(Config()), **meta}
     checkpoint.save(folder / "checkpoints", step, {"a": np.ones(3)}, about)
     return folder / "checkpoints" / str(step)
 

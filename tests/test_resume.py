@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
+from dtrain.config import load
 from dtrain.controller import resume
 from dtrain.errors import UsageError
 from dtrain.run import checkpoint, identity
 from dtrain.run.folder import RunDir, write_json, write_text
-from tests.test_schema import composed
+from tests.test_schema import composed, node
 
 WORDS = ("model=mlp", "dataset=synthetic", "model.units=[16]")
 
@@ -35,7 +36,7 @@ def begun(tmp_path: Path) -> Any:
         words = words or WORDS
         rundir = RunDir.create(tmp_path / "outputs" / "2026-01-01" / name)
         config = composed(*words)
-        write_text(rundir.config, OmegaConf.to_yaml(config, resolve=True))
+        write_text(rundir.config, load.to_yaml(config))
         write_json(rundir.command, resume.command(list(words), None))
         if status is not None:
             write_json(rundir.result, {"status": status})
@@ -252,9 +253,10 @@ def checked(rundir: RunDir, *given: str, **later: str) -> Any:
         later: defaults that are others by now.
     """
     words = resume.arguments([f"resume={rundir.path}", *given])
-    config = composed(*words)
+    whole = node(*words)
     for key, value in later.items():
-        OmegaConf.update(config, key.replace("__", "."), value)
+        OmegaConf.update(whole, key.replace("__", "."), value)
+    config = load.typed(whole)
     resume.check(config, words)
     return config
 

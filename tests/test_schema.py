@@ -14,8 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf, open_dict
 
 from dtrain import datasets
-from dtrain.config import schema
-from dtrain.controller.plan import check_values
+from dtrain.config import load, schema, strategies, targets, values
 from dtrain.run import strategy_plan
 from tests import warm
 
@@ -36,7 +35,19 @@ GIVEN = {
 }
 
 
-def composed(*overrides: str) -> Any:
+def composed(*overrides: str) -> schema.Config:
+    """Return what code reads."""
+    return load.typed(node(*overrides))
+
+
+def checked(config: Any) -> None:
+    """Check what was composed."""
+    values.check(config)
+    targets.check(targets.plain(config))
+
+
+def node(*overrides: str) -> Any:
+    """Return what Hydra composes."""
     schema.register()
     with initialize_config_dir(str(CONF), version_base="1.3"):
         whole = compose("config", list(overrides), return_hydra_config=True)
@@ -49,8 +60,8 @@ def composed(*overrides: str) -> Any:
 
 @pytest.mark.parametrize("preset", [*PRESETS, *EXPERIMENTS])
 def test_every_preset_composes_and_passes_the_checks(preset: str) -> None:
-    config = composed(preset, *GIVEN.get(preset, []))
-    check_values(config)
+    config = node(preset, *GIVEN.get(preset, []))
+    checked(config)
     schema.refuse_unknown(config)
 
 
@@ -106,7 +117,7 @@ def test_every_key_is_read_by_code() -> None:
     typed = ("schema.py", "presets.py")
     code = "\n".join(path.read_text() for path in package.rglob("*.py") if path.name not in typed)
     kinds = [schema.Hardware, schema.Trainer, schema.Tracking, schema.Checkpointing,
-             schema.Strategy, schema.Launcher, schema.Config]  # fmt: skip
+             strategies.Strategy, schema.Launcher, schema.Config]  # fmt: skip
     for kind in kinds:
         for field in dataclasses.fields(kind):
             assert re.search(rf"\.{field.name}\b", code), f"{kind.__name__}.{field.name}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ BATCH = 8
 
 def settings(**changed: Any) -> Any:
     """Return the part of a configuration that ``build`` reads; ``changed`` replaces whole keys."""
-    from omegaconf import OmegaConf
+    from dtrain.config import load
 
     base = {
         "seed": 0,
@@ -27,7 +28,7 @@ def settings(**changed: Any) -> Any:
         "optimizer": {"_target_": "keras.optimizers.Adam", "learning_rate": 0.01},
         "trainer": {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"]},
     }
-    return OmegaConf.create({**base, **changed})
+    return load.parse({**base, **changed}, Path("config.yaml"))
 
 
 def prepare(
@@ -48,10 +49,10 @@ def prepare(
     config = settings() if config is None else config
     if strategy is None:
         strategy = getattr(strategies, kind)([f"CPU:{i}" for i in range(devices)])
-    strategy.gradient_reduction = config.trainer.get("gradient_reduction", "mean")
+    strategy.gradient_reduction = config.trainer.gradient_reduction.name
     splits, augment = build.dataset(config)
     model = build.model(config, splits, strategy, 16, 4)
-    held = [config.trainer.get(f"validation_{key}") for key in ("batch_size", "steps")]
+    held = [config.trainer.validation_batch_size, config.trainer.validation_steps]
     inputs = input_pipeline.Inputs(
         splits.train, splits.validation, BATCH, config.seed, start, augment, *held
     )

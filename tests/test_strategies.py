@@ -253,14 +253,12 @@ def _enter(
         "DTRAIN_TRUST": "tests",
     })  # fmt: skip
     try:
-        from omegaconf import OmegaConf
-
+        from dtrain.config.schema import Hardware
         from dtrain.task.process import hardware
         from dtrain.task.strategies import ParameterServer
 
         task = cluster.task(task_name)
-        options = {"inter_op_threads": None, "precision": "float32"}
-        devices = hardware.configure(OmegaConf.create(options), cluster, task)
+        devices = hardware.configure(Hardware(), cluster, task)
         if task.serves:
             ParameterServer.serve(cluster, task, lambda: None)
         with warnings.catch_warnings():

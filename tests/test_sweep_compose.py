@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
 
+from dtrain.config import load
 from dtrain.controller.sweep import compose as module
 from dtrain.controller.sweep.compose import Composer, Draft, common_name
 from dtrain.errors import UsageError
@@ -25,7 +25,7 @@ def _trust(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def composed(*jobs: str, words: tuple[str, ...] = ()) -> tuple[Composer, list[Draft]]:
     asked = grid(*jobs, words=words)
-    composer = Composer(*master(*words), asked)
+    composer = Composer(master(*words), asked)
     return composer, [composer.compose(n, job) for n, job in enumerate(asked)]
 
 
@@ -62,7 +62,7 @@ def test_names_with_nothing_in_common() -> None:
 def test_jobs_that_nobody_knows_before() -> None:
     """Of a search: what its own words fix does not differ."""
     words = ("strategy=mirrored",)
-    composer = Composer(*master(*words, "seed=1,2"), [])
+    composer = Composer(master(*words, "seed=1,2"), [])
     [job] = grid("strategy=mirrored seed=3 optimizer.learning_rate=0.02", words=words)
     draft = composer.compose(0, job)
     assert draft.differs == {"seed": "3", "optimizer.learning_rate": "0.02"}
@@ -70,7 +70,7 @@ def test_jobs_that_nobody_knows_before() -> None:
 
 def test_a_job_does_not_know_its_sweep() -> None:
     composer, [draft] = composed("seed=1", words=("sweep.parallel=2",))
-    assert "sweep" not in draft.config
+    assert "sweep" not in load.written(draft.config)
     told = composer.command(draft)
     assert not [word for word in told["overrides"] if word.startswith("sweep")]
     assert told["sweep"] == {"number": 0, "differs": {}}
@@ -124,8 +124,7 @@ def test_a_job_is_checked_as_if_it_were_alone() -> None:
 
 @pytest.mark.parametrize("kind", ["inline", "env"])
 def test_launchers_that_run_one_job(kind: str) -> None:
-    loader, config = master(f"launcher={kind}")
-    composer = Composer(loader, config, [])
+    composer = Composer(master(f"launcher={kind}"), [])
     draft = composer.compose(0, [f"launcher={kind}"])
     refused([f"controller.launchers.{kind.title()}", "type: launcher=local"],
             composer.check, draft, None)  # fmt: skip
@@ -168,12 +167,12 @@ def test_a_fork_begins_all_jobs_at_one_checkpoint(tmp_path: Path) -> None:
     import numpy as np
 
     origin = RunDir.create(tmp_path / "origin")
-    write_text(origin.config, OmegaConf.to_yaml(composed("seed=1")[1][0].config))
+    write_text(origin.config, load.to_yaml(composed("seed=1")[1][0].config))
     write_json(origin.command, {"overrides": [], "config_dir": None})
     checkpoint.save(origin.checkpoints, 4, {"a": np.zeros(1)}, {})
     words = (f"fork={origin.path}",)
     asked = grid("seed=1", "seed=2", words=words)
-    composer = Composer(*master(*words, "seed=1,2"), asked)
+    composer = Composer(master(*words, "seed=1,2"), asked)
     first = composer.compose(0, asked[0])
     checkpoint.save(origin.checkpoints, 8, {"a": np.zeros(1)}, {})  # it trains on meanwhile
     second = composer.compose(1, asked[1])
@@ -183,11 +182,11 @@ def test_a_fork_begins_all_jobs_at_one_checkpoint(tmp_path: Path) -> None:
 
 
 def test_the_words_of_a_sweep() -> None:
-    loader, config = master(
+    command = master(
         "seed=1,2", "sweep.parallel=2", "sweep.resume=x", "dry_run=false",
         "hydra.sweeper.params={seed: '1,2'}", "dataset.split_seed=${seed}",
     )  # fmt: skip
-    words = Composer(loader, config, grid("seed=1", "seed=2")).words()
+    words = Composer(command, grid("seed=1", "seed=2")).words()
     assert words["config_dir"] is None
     kept = [word for word in words["overrides"] if not re.match("launcher|tracking|trainer", word)]
     assert kept == ["hydra.sweeper.params={seed: '1,2'}", "seed=1,2", "sweep.parallel=2",

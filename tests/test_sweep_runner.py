@@ -38,8 +38,7 @@ def have(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
 
 def swept(*jobs: str, words: tuple[str, ...] = (), source: Source | None = None) -> int:
     """Run a sweep of jobs, or of a source."""
-    loader, config = master(*words)
-    return sweep.run(loader, config, source or Grid(grid(*jobs, words=words)))
+    return sweep.run(master(*words), source or Grid(grid(*jobs, words=words)))
 
 
 def folder() -> Path:

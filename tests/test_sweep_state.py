@@ -7,13 +7,13 @@ import os
 import re
 import types
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
-from omegaconf import DictConfig, OmegaConf
 
 from dtrain import errors
+from dtrain.config import load
 from dtrain.controller.resources.devices import Machine
 from dtrain.controller.sweep import state as module
 from dtrain.controller.sweep.state import Record, arguments, read
@@ -293,7 +293,7 @@ def test_a_job_with_a_checkpoint_goes_on_in_place(dtrain: Commands) -> None:
     found = rundir(1)
     found.result.unlink()
     config = (read_json(found.command) or {})["sweep"]
-    prints = identity.fingerprints(cast(DictConfig, OmegaConf.load(found.config)))
+    prints = identity.fingerprints(load.read(found.config))
     checkpoint.save(found.checkpoints, 1, {"a": np.zeros(1)}, {"config": prints})
     assert again(dtrain).code == errors.OK
     assert f"resume: {found.path}" in found.config.read_text()

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 
-from dtrain.config import consent
+from dtrain.config import consent, load
 from dtrain.controller.commands import sync
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, write_json
@@ -27,7 +26,7 @@ PLACE = Path("2026-01-01") / "10-00-00_run"
 def leave(output_dir: Path, *words: str) -> RunDir:
     """Write a run folder, which was not tracked."""
     rundir = RunDir.create(output_dir / PLACE)
-    rundir.config.write_text(OmegaConf.to_yaml(composed(f"output_dir={output_dir}", *words)))
+    rundir.config.write_text(load.to_yaml(composed(f"output_dir={output_dir}", *words)))
     write_json(rundir.cluster, CLUSTER.to_json())
     uri = next((word.partition("=")[2] for word in words), None)
     write_json(rundir.command, consent.signed([], None, uri))

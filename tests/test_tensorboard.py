@@ -183,17 +183,13 @@ def asked(logdir: Path) -> tuple[Any, Any]:
 
 @pytest.mark.task
 def test_a_task_takes_it_from_the_command_of_its_run(tmp_path: Path) -> None:
-    from omegaconf import OmegaConf
-
+    from dtrain.config.schema import Config
+    from dtrain.config.section import Node
     from dtrain.run.folder import RunDir, write_json
     from dtrain.run.journal import Journal
     from dtrain.task.main import _records
 
-    config = OmegaConf.create({
-        "tracking": {"histograms": False, "profile_steps": None},
-        "checkpoint": {"keep": 1, "best": True},
-        "objective_mode": "max",
-    })  # fmt: skip
+    config = Config(tracking=Node({"histograms": False, "profile_steps": None}))
     for name, command, sessions in (
         ("single", {"overrides": []}, 0),
         ("job", {"sweep": {"number": 3, "differs": {"seed": "1"}}}, 1),

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import open_dict
 
+from dtrain.config import load
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json, write_json
 from dtrain.run.journal import Journal
@@ -213,8 +213,7 @@ def test_files_lie_beside_a_database_of_the_users(
     # An experiment that is there keeps the place that it was given.
     other = tmp_path / "other"
     client.create_experiment("theirs", artifact_location=other.as_uri())
-    with open_dict(config):
-        config.tracking.experiment = "theirs"
+    config.tracking = config.tracking.replaced(experiment="theirs")
     second = RunDir.create(tmp_path / "outputs" / "second")
     write_json(second.result, {"status": "FINISHED"})
     shipper = MLflow(config)
@@ -266,10 +265,9 @@ def test_tags_of_a_fork(tmp_path: Path) -> None:
     found = tags(composed(words), CLUSTER)
     assert found["forked_from"] == str(parent.checkpoints / "8")
     assert found["forked_from_run_id"] == "abc"
-    older = composed()
-    with open_dict(older):
-        del older["fork"]  # a run folder from before there were forks, for `dtrain sync`
-    assert "forked_from" not in tags(older, CLUSTER)
+    older = load.written(composed())
+    del older["fork"]  # a run folder from before there were forks, for `dtrain sync`
+    assert "forked_from" not in tags(load.parse(older, tmp_path / "config.yaml"), CLUSTER)
 
 
 def test_names_that_mlflow_does_not_take(shipper: Any) -> None:

@@ -26,18 +26,6 @@ _SIMPLE, _UNQUOTED = re.compile(r"\$\{oc\.env:(\w+)\}"), re.compile(r"[\w./+-]+"
 _SHORTEST = 4  # of a secret that is looked for in values which other values are part of
 
 
-def written(config: DictConfig) -> dict[str, Any]:
-    """Return ``config`` as plain values that may be written: references stay references."""
-    plain: Any = OmegaConf.to_container(config, resolve=False, enum_to_str=True)
-    return plain
-
-
-def address(config: DictConfig) -> str | None:
-    """Return ``tracking.uri`` as it may be written."""
-    uri: str | None = written(config.tracking)["uri"]
-    return uri
-
-
 def resolve(config: DictConfig) -> None:
     """Resolve everything in ``config``, in place, but what must not be written.
 

@@ -1,7 +1,7 @@
 """What each key of the configuration is: its type, default, accepted values, and a line of help.
 
-The lines are the ``Attributes`` of the docstrings of :mod:`dtrain.config.schema` and
-:mod:`dtrain.config.presets`.
+The lines are the ``Attributes`` of the docstrings of :mod:`dtrain.config.schema`,
+:mod:`dtrain.config.presets` and :mod:`dtrain.config.strategies`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import enum
 import re
 from typing import Any, NamedTuple
 
-from dtrain.config import schema
+from dtrain.config import schema, strategies
 from dtrain.config.ranges import accepted, typed
 from dtrain.errors import UsageError, nearest
 
@@ -107,7 +107,7 @@ def _kinds(group: str) -> list[type]:
     if not group:
         return [schema.Config]
     if group == "strategy.mesh":
-        return [schema.Mesh]
+        return [strategies.Mesh]
     if group in _sections():
         return [_sections()[group]]
     path = group.replace(".", "/")

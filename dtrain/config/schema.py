@@ -1,6 +1,7 @@
 """Types of every configuration key. ``conf/`` gives the values; a key that is not here is refused.
 
-Those of models, datasets, optimizers and schedules are in :mod:`dtrain.config.presets`.
+Those of models, datasets, optimizers and schedules are in :mod:`dtrain.config.presets`, those of
+strategies in :mod:`dtrain.config.strategies`.
 """
 
 from __future__ import annotations
@@ -12,11 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 import dtrain
-from dtrain.config import presets
+from dtrain.config import presets, strategies
 from dtrain.config.forms import (
     CALLBACKS,
     CLASS_WEIGHT,
@@ -27,13 +27,13 @@ from dtrain.config.forms import (
     NODE,
     PATH,
     PATTERNS,
-    PLACEMENT,
     STORE,
     TRACE,
     target,
     text,
 )
 from dtrain.config.ranges import MANY, SEED, YEAR, formed, within
+from dtrain.config.section import Open, Section
 from dtrain.errors import UsageError, nearest
 
 
@@ -62,7 +62,7 @@ class Mode(enum.Enum):
 
 
 @dataclasses.dataclass
-class Hardware:
+class Hardware(Section):
     """Devices, their memory, and the arithmetic on them.
 
     Attributes:
@@ -90,113 +90,12 @@ class Hardware:
     remat: list[str] = formed([], PATTERNS)
 
 
-#: How tensors are reduced over the tasks; ``auto`` is TensorFlow's own choice.
-Communication = enum.Enum("Communication", ["auto", "ring", "nccl"])
-#: When a gradient is applied: as soon as it is there, or averaged with those of a global batch.
-Update = enum.Enum("Update", ["async", "sync"])  # `async` is a keyword, hence the call
 #: What the losses of replicas are: means over their examples, or parts of one sum.
 Reduction = enum.Enum("Reduction", ["mean", "sum"])
 
 
 @dataclasses.dataclass
-class Strategy:
-    """What the plan knows of every strategy.
-
-    Attributes:
-        _target_: class of the strategy.
-        name: name of the strategy, in the plan and in records.
-        plan: what is planned of it before TensorFlow is imported: tasks, devices, replicas.
-    """
-
-    _target_: str = target()
-    name: str = formed(MISSING, FILE_NAME)
-    plan: Any = formed(MISSING, NODE)
-
-
-@dataclasses.dataclass
-class MultiWorker(Strategy):
-    """Data parallel over hosts.
-
-    Attributes:
-        communication: how tensors are reduced: auto, ring (gRPC, any device), nccl (NVIDIA GPUs).
-    """
-
-    communication: Communication = Communication.auto
-
-
-@dataclasses.dataclass
-class ParameterServer(Strategy):
-    """Parameter servers hold the variables, workers compute the gradients.
-
-    Attributes:
-        workers: number of workers.
-        servers: number of parameter servers.
-        update: async: apply each gradient when it is ready; sync: one average a global batch.
-        max_staleness: async: apply no gradient that is more than so many updates old; null: all.
-        backup_workers: sync: drop so many of the workers' gradients, the slowest.
-    """
-
-    workers: int = within(2, 1, 10_000)
-    servers: int = within(1, 1, 10_000)
-    update: Update = Update["async"]
-    max_staleness: int | None = within(None, 0, MANY)
-    backup_workers: int = within(0, 0, 10_000)
-
-
-@dataclasses.dataclass
-class Mesh:
-    """Axes of a mesh of devices; their product is the number of devices.
-
-    Attributes:
-        batch: parts of the global batch; null: what the other axis leaves.
-        model: parts of each model; null: what the other axis leaves.
-    """
-
-    batch: int | None = within(None, 1, 10_000)
-    model: int | None = within(None, 1, 10_000)
-
-
-@dataclasses.dataclass
-class MeshStrategy(Strategy):
-    """Variables split over a mesh of devices (DTensor).
-
-    Attributes:
-        mesh: axes of the mesh.
-        rules: how variables are split: auto, or a list like those of conf/strategy/rules/.
-    """
-
-    mesh: Mesh = dataclasses.field(default_factory=Mesh)
-    rules: Any = formed("auto", PLACEMENT)
-
-
-@dataclasses.dataclass
-class LayerPlacement(Strategy):
-    """One model over all devices, layer by layer.
-
-    Attributes:
-        rules: auto: runs of layers of equal bytes; or a list [{layer: REGEX, device: 1}, ...].
-    """
-
-    rules: Any = formed("auto", PLACEMENT)
-
-
-@dataclasses.dataclass
-class Tpu(Strategy):
-    """Data parallel on the cores of a TPU.
-
-    Attributes:
-        tpu: local: this machine's; a name, grpc://HOST:PORT; null: as TPU_NAME says.
-        zone: zone of a TPU that is named; null: as the cloud's metadata server says.
-        project: project of a TPU that is named; null: as the cloud's metadata server says.
-    """
-
-    tpu: str | None = formed("local", text())
-    zone: str | None = formed(None, text())
-    project: str | None = formed(None, text())
-
-
-@dataclasses.dataclass
-class Trainer:
+class Trainer(Section):
     """How long is trained, on what batches, to which end.
 
     Attributes:
@@ -264,7 +163,7 @@ class MLflow(Tracking):
 
 
 @dataclasses.dataclass
-class Checkpointing:
+class Checkpointing(Section):
     """When checkpoints are saved, and which are kept.
 
     Attributes:
@@ -283,7 +182,7 @@ class Checkpointing:
 
 
 @dataclasses.dataclass
-class Sweep:
+class Sweep(Section):
     """Many jobs by one command (-m).
 
     Attributes:
@@ -321,18 +220,7 @@ class Launcher:
 
 
 @dataclasses.dataclass
-class Env(Launcher):
-    """Starts one task of a cluster that somebody else starts.
-
-    Attributes:
-        environment: what says which task this command is, and where the others are.
-    """
-
-    environment: Any = formed(MISSING, NODE)
-
-
-@dataclasses.dataclass
-class Config:
+class Config(Section):
     """The whole configuration. Groups for which users bring YAML files of their own are open.
 
     Attributes:
@@ -356,14 +244,14 @@ class Config:
         dry_run: print the plan and stop.
     """
 
-    model: Any = formed(MISSING, NODE)
-    dataset: Any = formed(MISSING, NODE)
-    strategy: Any = formed(MISSING, NODE)
-    optimizer: Any = formed(MISSING, NODE)
-    launcher: Any = formed(MISSING, NODE)
+    model: Open = formed(MISSING, NODE)
+    dataset: Open = formed(MISSING, NODE)
+    strategy: Open = formed(MISSING, NODE)
+    optimizer: Open = formed(MISSING, NODE)
+    launcher: Open = formed(MISSING, NODE)
     hardware: Hardware = dataclasses.field(default_factory=Hardware)
     trainer: Trainer = dataclasses.field(default_factory=Trainer)
-    tracking: Any = formed(MISSING, NODE)
+    tracking: Open = formed(MISSING, NODE)
     checkpoint: Checkpointing = dataclasses.field(default_factory=Checkpointing)
     sweep: Sweep = dataclasses.field(default_factory=Sweep)
     name: str = formed(MISSING, FILE_NAME)
@@ -408,14 +296,14 @@ SCHEMAS: dict[str, dict[str, type]] = {
     "optimizer": {"adam": presets.Adam, "adamw": presets.AdamW, "sgd": presets.Sgd},
     "optimizer/schedule": {"cosine": presets.Cosine, "warmup": presets.Warmup},
     "strategy": {
-        "strategy": Strategy,
-        "multiworker": MultiWorker,
-        "parameter_server": ParameterServer,
-        "mesh": MeshStrategy,
-        "layer_placement": LayerPlacement,
-        "tpu": Tpu,
+        "strategy": strategies.Strategy,
+        "multiworker": strategies.MultiWorker,
+        "parameter_server": strategies.ParameterServer,
+        "mesh": strategies.MeshStrategy,
+        "layer_placement": strategies.LayerPlacement,
+        "tpu": strategies.Tpu,
     },
-    "launcher": {"launcher": Launcher, "env": Env},
+    "launcher": {"launcher": Launcher},
     "tracking": {"tracking": Tracking, "mlflow": MLflow},
 }
 
@@ -466,6 +354,8 @@ def refuse_unknown(config: DictConfig) -> None:
 
 def register() -> None:
     """Put the schemas and the experiments into Hydra's store, and our plugins where it looks."""
+    from hydra.core.config_store import ConfigStore  # not above: tasks read the types without Hydra
+
     plugins = str(Path(dtrain.__file__).parent / "plugins")
     if plugins not in sys.path:  # at its end: it is for the package `hydra_plugins` alone
         sys.path.append(plugins)

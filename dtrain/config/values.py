@@ -18,7 +18,7 @@ from hydra.core.override_parser.types import Sweep
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain.config import schema, targets
+from dtrain.config import schema, strategies, targets
 from dtrain.config.ranges import Range, Rule, accepted, optional, rule, typed
 from dtrain.errors import UsageError
 
@@ -27,7 +27,7 @@ _DEPTH = 32  # of nodes in nodes
 _INTEGER = 2**63
 #: Groups of which the controller itself reads keys.
 _READ: dict[str, type] = {
-    "strategy": schema.Strategy,
+    "strategy": strategies.Strategy,
     "launcher": schema.Launcher,
     "tracking": schema.Tracking,
 }
@@ -109,7 +109,7 @@ def _node(node: DictConfig, key: str, kind: type | None) -> None:
     fields = _fields(kind)
     present = set(node)  # `in` passes over those that are missing
     for name in fields:
-        if name not in present and (key or name != "sweep"):  # which `settle` takes out
+        if name not in present:
             raise _removed(_join(key, name), fields[name])
     for each in node:
         name = str(each)
@@ -125,7 +125,7 @@ def _field(node: DictConfig, name: str, key: str, field: dataclasses.Field[Any])
     child = node[name]
     if isinstance(child, DictConfig):
         kind = _kind(child)
-        if field.type == "Any":
+        if field.type == "Open":
             _known(child, key, kind)
         _node(child, key, kind)
     found = rule(field)
@@ -242,7 +242,9 @@ def _shown(node: DictConfig, name: str, value: Any) -> str:
     """Return a value for a message: the reference that stands for a secret, and never too long."""
     raw = OmegaConf.to_container(node, resolve=False, enum_to_str=True)
     written = raw[name] if isinstance(raw, dict) else None
-    text = written if isinstance(written, str) and "${" in written else typed(value)
+    text = str(value) if isinstance(value, list) else typed(value)
+    if isinstance(written, str) and "${" in written:
+        text = written
     text = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
     return text if len(text) <= 200 else f"{text[:199]}…"
 

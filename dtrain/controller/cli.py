@@ -14,12 +14,13 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dtrain import errors, secrets
-from dtrain.config import consent, environment, guard, preset_files, schema
+from dtrain.config import consent, environment, guard, load, preset_files, schema
 from dtrain.config.explain import explain
+from dtrain.config.settle import settle
 from dtrain.controller import folders, resume, sweep
 from dtrain.controller.job import Outcome, run
 from dtrain.controller.sweep.state import arguments
-from dtrain.controller.validate import settle
+from dtrain.controller.validate import check_address
 from dtrain.errors import DtrainError, UsageError, printable
 from dtrain.host import terminal
 
@@ -43,7 +44,7 @@ class Command:
 
     def sweep(self, loader: Any, master: DictConfig, source: sweep.Source) -> None:
         """Run many (``hydra_plugins.dtrain_sweep``)."""
-        self.exit_code = sweep.run(loader, master, source)
+        self.exit_code = sweep.run(sweep.Master(loader, master), source)
 
 
 def main() -> int:
@@ -104,16 +105,17 @@ def _config_dir(given: list[str]) -> str | None:
     return found
 
 
-def _job(config: DictConfig) -> Outcome:
+def _job(node: DictConfig) -> Outcome:
     settings = HydraConfig.get()
     # As they were typed: a reference to the environment is no value yet.
     overrides: Any = OmegaConf.to_container(settings.overrides.task, resolve=False)
-    settle(config)
+    config = settle(node)
+    check_address(config)
     sources = {source.provider: source.path for source in settings.runtime.config_sources}
     command = resume.command(
-        environment.words(overrides, config),
+        environment.words(overrides, node),
         sources.get("command-line"),
-        environment.address(config),
+        load.address(config),
     )
     folders.check_name(config.name)
     path, chosen = guard.run_folder()

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
-
 from dtrain import errors
+from dtrain.config import section
+from dtrain.config.schema import Config
 from dtrain.controller import own_task, result
 from dtrain.controller.folders import claim, create, lock
 from dtrain.controller.launchers import Env, Launcher
@@ -63,7 +63,7 @@ class Outcome:
     pruned: bool = False
 
 
-def run(config: DictConfig, folder: Path, command: dict[str, Any], chosen: bool = False) -> Outcome:
+def run(config: Config, folder: Path, command: dict[str, Any], chosen: bool = False) -> Outcome:
     """Do one job from its configuration to its result.
 
     Args:
@@ -81,10 +81,11 @@ def run(config: DictConfig, folder: Path, command: dict[str, Any], chosen: bool 
     if config.dry_run:
         layouts: list[str] = []
         if planned.strategy.divides is not None:  # what they make is known once there is a model
-            layouts = describe(OmegaConf.to_yaml(config, resolve=True), cluster)
+            layouts = describe(section.plain(config), cluster)
         report.print_plan(config, planned, folder, layouts)
         return Outcome(errors.OK)
-    if isinstance(launcher, Env) and launcher.own(cluster) != cluster.chief:
+    if launcher.own(cluster) != cluster.chief:
+        assert isinstance(launcher, Env)
         return Outcome(own_task.run(config, cluster, launcher, folder if chosen else None))
     return Job(config, planned, launcher, folder, command, chosen=chosen).run()
 
@@ -105,7 +106,7 @@ class Job:
 
     def __init__(
         self,
-        config: DictConfig,
+        config: Config,
         planned: Plan,
         launcher: Launcher,
         folder: Path,
@@ -117,7 +118,7 @@ class Job:
         self._command = command
         self._requests = requests or Signals()
         self._config = config
-        self._cluster: Cluster = planned.cluster
+        self._cluster: Cluster = launcher.place(planned.cluster)
         self._launcher = launcher
         self._resumed = config.resume is not None
         self._rundir, self._lock = self._take(folder, chosen)
@@ -138,7 +139,7 @@ class Job:
         self._files = RunFiles(self._rundir, config, self._resumed)
 
     def _take(self, folder: Path, chosen: bool) -> tuple[RunDir, int]:
-        if self._resumed:
+        if self._config.resume is not None:
             rundir = RunDir(self._config.resume)
             return rundir, lock(rundir, "resume")
         if chosen:
@@ -215,7 +216,8 @@ class Job:
         stolen = 0
         while True:
             try:
-                self._cluster = self._launcher.start(self._rundir, self._cluster)
+                self._files.write_cluster(self._cluster)
+                self._launcher.start(self._rundir, self._cluster)
             except TrainingError as error:
                 return Failure(self._cluster.chief.name, str(error))
             except OSError as error:
@@ -236,6 +238,7 @@ class Job:
                 self._restart(failure)
             else:
                 return failure
+            self._cluster = self._launcher.place(self._cluster)
 
     def _refused(self) -> bool:
         return errors.USAGE in self._launcher.exit_codes().values()

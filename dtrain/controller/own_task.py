@@ -8,10 +8,9 @@ import sys
 import time
 from pathlib import Path
 
-from omegaconf import DictConfig, OmegaConf
-
 from dtrain import errors, secrets
-from dtrain.config import targets
+from dtrain.config import load
+from dtrain.config.schema import Config
 from dtrain.controller import result
 from dtrain.controller.launchers import Env
 from dtrain.controller.launchers.rendezvous.chief import Place
@@ -31,7 +30,7 @@ _LAST_WORDS = 5.0
 HEARTBEAT = "CoordinationService/Heartbeat"
 
 
-def run(config: DictConfig, cluster: Cluster, launcher: Env, chosen: Path | None = None) -> int:
+def run(config: Config, cluster: Cluster, launcher: Env, chosen: Path | None = None) -> int:
     """Meet the chief, run this host's task to its end, and return the exit code.
 
     Args:
@@ -86,7 +85,7 @@ def run(config: DictConfig, cluster: Cluster, launcher: Env, chosen: Path | None
 def _follow(task: Task, launcher: Env, peer: Peer, signals: Signals) -> str | None:
     """Return when the own task has ended, or is to be; with the reason, if it is known here."""
     asked, deadline, frozen, begun = 0, math.inf, 0.0, False
-    while "ended" not in (words := {word for _, word in launcher.poll(INTERVAL)}):
+    while "ended" not in (words := {word for _, word in launcher.wait(INTERVAL)}):
         begun = begun or "training" in words
         if signals.count > asked or "stop" in words:
             if signals.count > 1:
@@ -109,9 +108,7 @@ def _follow(task: Task, launcher: Env, peer: Peer, signals: Signals) -> str | No
     return None
 
 
-def _folder(
-    config: DictConfig, cluster: Cluster, place: Place, chosen: Path | None = None
-) -> RunDir:
+def _folder(config: Config, cluster: Cluster, place: Place, chosen: Path | None = None) -> RunDir:
     """Return the run's folder: the chief's where the disk is shared, else one of this host's own.
 
     What is not of this run, by the random name that the chief has given it, is left as it is.
@@ -132,7 +129,7 @@ def _folder(
         rundir = RunDir(path) if _job(RunDir(path)) == place.job else RunDir.create(path)
     rundir.logs.mkdir(exist_ok=True)
     if not _is_current(rundir, config, cluster):  # it is new, or left by an earlier start
-        write_text(rundir.config, OmegaConf.to_yaml(config))
+        write_text(rundir.config, load.to_yaml(config))
         write_json(rundir.cluster, {**cluster.to_json(), "job": place.job})
     return rundir
 
@@ -146,15 +143,14 @@ def _job(rundir: RunDir) -> str | None:
     return job if isinstance(job, str) and job else None
 
 
-def _is_current(rundir: RunDir, config: DictConfig, cluster: Cluster) -> bool:
+def _is_current(rundir: RunDir, config: Config, cluster: Cluster) -> bool:
     if not rundir.config.is_file():
         return False
     # The chief's own differ in what is of a host (its paths, its devices), never in these.
-    here, planned = targets.plain(OmegaConf.load(rundir.config)), read_json(rundir.cluster)
+    here, planned = load.read(rundir.config), read_json(rundir.cluster)
     if planned is None or Cluster.from_json(planned).spec() != cluster.spec():
         return False
-    ours = targets.plain(config)
-    return all(here.get(key) == ours[key] for key in _DECISIVE)
+    return all(load.select(here, key) == load.select(config, key) for key in _DECISIVE)
 
 
 def _say(text: str) -> None:

@@ -6,9 +6,8 @@ import dataclasses
 import os
 from typing import Any
 
-from omegaconf import DictConfig
-
-from dtrain.config import targets, values
+from dtrain.config import targets
+from dtrain.config.schema import Config
 from dtrain.controller.resources import limits
 from dtrain.controller.resources.devices import Machine, device_count, device_kind
 from dtrain.data.sources import Splits
@@ -43,17 +42,7 @@ class Plan:
     strategy: StrategyPlan
 
 
-def check_values(config: DictConfig) -> None:
-    """Refuse values out of range and targets that are not trusted.
-
-    Raises:
-        UsageError: for the first one found.
-    """
-    values.check(config)
-    targets.check(targets.plain(config))
-
-
-def sizes(config: DictConfig) -> Splits | None:
+def sizes(config: Config) -> Splits | None:
     """Look at the data where that needs no TensorFlow: for the datasets that dtrain ships.
 
     Returns:
@@ -62,7 +51,7 @@ def sizes(config: DictConfig) -> Splits | None:
     Raises:
         UsageError: the data cannot be used.
     """
-    node: Any = targets.plain(config.dataset)
+    node: Any = dict(config.dataset)
     if not node["_target_"].startswith("dtrain.datasets."):
         return None  # a person's own function may import anything: the task calls it
     node.pop("augment", None)
@@ -74,13 +63,13 @@ def sizes(config: DictConfig) -> Splits | None:
     return Splits(train, validation, splits.classes)
 
 
-def plan(config: DictConfig, splits: Splits | None, machine: Machine) -> Plan:
+def plan(config: Config, splits: Splits | None, machine: Machine) -> Plan:
     """Work out processes, devices and replicas, and check strategy, hardware and batch together.
 
     A pure function of its arguments.
 
     Args:
-        config: checked by :func:`check_values`.
+        config: settled.
         splits: of :func:`sizes`.
         machine: what the tasks run on.
 
@@ -138,7 +127,7 @@ def _with_cores(tasks: tuple[Task, ...], threads: int | None, own: int) -> tuple
     return tuple(found)
 
 
-def _check_jit(config: DictConfig, strategy: StrategyPlan) -> None:
+def _check_jit(config: Config, strategy: StrategyPlan) -> None:
     if config.hardware.jit_compile and not strategy.compilable:
         raise UsageError(
             "hardware.jit_compile", "true",
@@ -147,7 +136,7 @@ def _check_jit(config: DictConfig, strategy: StrategyPlan) -> None:
         )  # fmt: skip
 
 
-def _check_length(config: DictConfig, per_epoch: int | None) -> None:
+def _check_length(config: Config, per_epoch: int | None) -> None:
     """Refuse what the run does not reach, where its length is known."""
     trainer, trace = config.trainer, config.tracking.profile_steps
     total = trainer.epochs * (per_epoch or 1)

@@ -10,9 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
-
 from dtrain import secrets
+from dtrain.config.schema import Config
 from dtrain.controller.supervisor import Failure
 from dtrain.controller.terminal.progress import without_chatter
 from dtrain.errors import DamagedFile
@@ -67,7 +66,7 @@ def problem(
 
 
 def result(
-    config: DictConfig,
+    config: Config,
     cluster: Cluster,
     rundir: RunDir,
     events: list[dict[str, Any]],
@@ -104,7 +103,7 @@ def result(
         "evaluated_examples": end.get("evaluated_examples", 0),
         "examples_per_second": end.get("examples_per_second"),
         "replicas": cluster.replicas,
-        "forked_from": config.get("fork"),
+        "forked_from": config.fork,
         "tasks": len(cluster.tasks),
         "parameters": start.get("parameters"),
         "restarts": restarts,

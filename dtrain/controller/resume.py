@@ -10,11 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
-from dtrain import secrets
-from dtrain.config import consent, former_keys, targets
+from dtrain.config import consent, load, section
+from dtrain.config.schema import Config
 from dtrain.controller.folders import open_existing, read_command
 from dtrain.errors import CheckpointError, DamagedFile, UsageError
 from dtrain.files import reading
@@ -100,7 +97,7 @@ def _origin(fork: str) -> tuple[RunDir, Path | None]:
     return RunDir(path), None
 
 
-def find(config: DictConfig, words: dict[str, Any], folder: Path | None = None) -> str | None:
+def find(config: Config, words: dict[str, Any], folder: Path | None = None) -> str | None:
     """Return the newest run folder that the same command has begun and that is not finished.
 
     Args:
@@ -133,7 +130,7 @@ def _sorted(words: dict[str, Any]) -> tuple[list[str], Any]:
     return sorted(last.values()), words["config_dir"]
 
 
-def _load(rundir: RunDir) -> DictConfig:
+def _load(rundir: RunDir) -> Config:
     """Return the configuration of a run.
 
     Raises:
@@ -141,23 +138,21 @@ def _load(rundir: RunDir) -> DictConfig:
     """
     try:
         # Without the secrets: what it refers to may be gone from the environment, or another.
-        plain = OmegaConf.to_container(reading.read_yaml(rundir.config), resolve=False)
-        config = former_keys.translated(OmegaConf.create(secrets.hide(plain)))
-        OmegaConf.resolve(config)
+        config = load.read(rundir.config, hidden=True)
+        section.plain(config)  # all that it refers to is there
         identity.fingerprints(config)
     except OSError as error:
         raise DamagedFile(rundir.config, f"cannot be read ({error.strerror})") from None
-    except (ValueError, TypeError, AttributeError, OmegaConfBaseException) as error:
+    except (ValueError, TypeError, AttributeError, section.Unresolvable) as error:
         reason = str(error).strip().split("\n")[0]
         raise DamagedFile(rundir.config, f"is not the configuration of a run ({reason})") from None
     for key, kind in (("fork", str | None), *((each, dict) for each in _GROUPS)):
-        value = targets.plain(config.get(key))
-        if not isinstance(value, kind):
+        if not isinstance(load.select(config, key), kind):
             raise DamagedFile(rundir.config, "is not what a run has there", key)
     return config
 
 
-def check(config: DictConfig, overrides: list[str]) -> None:
+def check(config: Config, overrides: list[str]) -> None:
     """Refuse to go on with what would not be the same run.
 
     Args:
@@ -168,6 +163,7 @@ def check(config: DictConfig, overrides: list[str]) -> None:
         UsageError: the run's checkpoints are all damaged, or of another configuration, or a key
             that decides its numbers differs.
     """
+    assert config.resume is not None
     rundir = RunDir(config.resume)
     past = _load(rundir)
     found, problems = checkpoint.newest(rundir.checkpoints)
@@ -215,7 +211,7 @@ def check(config: DictConfig, overrides: list[str]) -> None:
             f"resume={config.resume} without {key}=..., or fork={config.resume} {key}={given}",
         )  # fmt: skip
     # Pinned by the command that began the run: what the word names may have moved on since.
-    config.fork = past.get("fork")
+    config.fork = past.fork
     if found is None and config.fork is not None:
         try:
             checkpoint.load(Path(config.fork))
@@ -237,12 +233,13 @@ def _differing(key: str, old: Any, new: Any) -> tuple[str, Any, Any]:
     return key, old, new
 
 
-def pin(config: DictConfig) -> None:
+def pin(config: Config) -> None:
     """Replace ``fork``, a run folder, by its newest sound checkpoint.
 
     Raises:
         UsageError: there is none.
     """
+    assert config.fork is not None
     rundir, chosen = _origin(config.fork)
     problems: list[str] = []
     found: checkpoint.Checkpoint | None = None

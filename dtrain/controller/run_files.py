@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
-
+from dtrain.config import load
+from dtrain.config.schema import Config
 from dtrain.controller import rollback
 from dtrain.controller.folders import unwritable
 from dtrain.files import writing
@@ -24,7 +25,7 @@ class RunFiles:
         resumed: the folder was there before this command.
     """
 
-    def __init__(self, rundir: RunDir, config: DictConfig, resumed: bool):
+    def __init__(self, rundir: RunDir, config: Config, resumed: bool):
         self._rundir = rundir
         self._config = config
         self._resumed = resumed
@@ -49,18 +50,26 @@ class RunFiles:
                 self.past = {event["time"] for event in events if is_start(event)}
                 _, passed = self.back_to_the_checkpoint()
             # Resolved but for references to secrets, which the tasks have in their environment.
-            write_text(self._rundir.config, OmegaConf.to_yaml(self._config), lasting=True)
+            write_text(self._rundir.config, load.to_yaml(self._config), lasting=True)
             past = read_json(self._rundir.command) or {}  # it may be one of a sweep
             write_json(self._rundir.command, {**past, **command}, lasting=True)
-            write_json(self._rundir.cluster, cluster.to_json())
+            self.write_cluster(cluster)
             self._rundir.logs.mkdir(exist_ok=True)
         except OSError as error:
-            key, value = "output_dir", self._config.output_dir
+            key, value = "output_dir", Path(self._config.output_dir)
             if self._resumed:
                 key, value = "resume", self._rundir.path
             did = "resumed" if self._resumed else "started"
             raise unwritable(key, value, f"the run cannot be {did}", error) from None
         return passed
+
+    def write_cluster(self, cluster: Cluster) -> None:
+        """Write ``cluster.json``.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        write_json(self._rundir.cluster, cluster.to_json())
 
     def back_to_the_checkpoint(self) -> tuple[int, str | None]:
         """Take back from the journal what will be written again.

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from pathlib import Path
 
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, open_dict
-from omegaconf.errors import OmegaConfBaseException
-
-from dtrain.config import consent, environment, references, schema, targets, values
+from dtrain.config import consent, load, targets
+from dtrain.config.schema import Config
 from dtrain.controller.launchers import Launcher
-from dtrain.controller.plan import Plan, check_values, plan, sizes
+from dtrain.controller.plan import Plan, plan, sizes
 from dtrain.controller.resources.devices import machine
 from dtrain.data.sources import Splits
 from dtrain.tracking import choose
@@ -33,40 +29,24 @@ class Checked:
         splits: its data, where that is known.
     """
 
-    config: DictConfig
+    config: Config
     launcher: Launcher
     planned: Plan
     splits: Splits | None
 
 
-def settle(config: DictConfig) -> None:
-    """Resolve a configuration that Hydra has composed, and take out what is not of the job.
+def check_address(config: Config) -> None:
+    """Refuse an address of a tracking store that the user has not named.
 
     Raises:
-        UsageError: it has a key that nothing reads, or a reference to what is not there.
+        UsageError: a run folder, or a preset, names it.
     """
-    if HydraConfig.initialized():
-        schema.refuse_removed(HydraConfig.get().runtime.choices)
-    schema.refuse_unknown(config)
-    references.check_sizes(config)
-    try:
-        environment.resolve(config)
-    except OmegaConfBaseException:
-        references.check(config)  # finds the key, which the exception does not say
-        raise
-    targets.check(targets.plain(config))
-    values.check(config)
-    if HydraConfig.initialized():
-        values.check_words(config, HydraConfig.get().overrides.task)
     if choose.tracker(config).address is not None:
-        consent.check_address(environment.address(config))
-    config.output_dir = str(Path(config.output_dir).absolute())
-    with open_dict(config):
-        del config["sweep"]  # how many run at once is no property of one
+        consent.check_address(load.address(config))
 
 
 def check(
-    config: DictConfig, look: Callable[[DictConfig], Splits | None] = sizes, prepare: bool = True
+    config: Config, look: Callable[[Config], Splits | None] = sizes, prepare: bool = True
 ) -> Checked:
     """Check the values of a job, its devices, its data and its launcher together.
 
@@ -78,13 +58,10 @@ def check(
     Raises:
         UsageError: they do not go together.
     """
-    check_values(config)
-    launcher: Launcher = targets.instantiate(targets.plain(config.launcher), "launcher")
+    launcher: Launcher = targets.instantiate(config.launcher, "launcher")
     here = machine(launcher.shares_machine)
     early = plan(config, None, here)
-    facts = {
-        key: text for key, text in flatten(environment.written(config)).items() if _shared(key)
-    }
+    facts = {key: text for key, text in flatten(load.written(config)).items() if _shared(key)}
     facts["strategy.on_hosts"] = str(early.strategy.on_hosts)
     cluster = launcher.check(early.cluster, facts)
     if prepare:

@@ -13,9 +13,6 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
 from dtrain.errors import DamagedFile
 from dtrain.files import plain_yaml
 
@@ -172,26 +169,15 @@ def check_value(value: Any, depth: int = 0) -> None:
             check_value(item, depth + 1)
 
 
-def read_yaml(path: Path, limit: int = YAML_BYTES) -> DictConfig:
+def read_plain(path: Path, limit: int = YAML_BYTES) -> dict[str, Any]:
     """Return the mapping in a YAML file that dtrain wrote: plain scalars, lists and mappings.
+
+    References stay what they are.
 
     Raises:
         DamagedFile: it is no regular file, too long, too deep, has anchors or tags, or is not a
-            mapping that OmegaConf takes.
-        OSError: there is none, or it cannot be read.
-    """
-    found = read_plain(path, limit)
-    try:
-        return OmegaConf.create(found)
-    except (ValueError, RecursionError, OmegaConfBaseException) as error:
-        raise plain_yaml.damaged(path, error) from None
-
-
-def read_plain(path: Path, limit: int = YAML_BYTES) -> dict[str, Any]:
-    """Return what :func:`read_yaml` does as plain values: references stay what they are.
-
-    Raises:
-        DamagedFile, OSError: as of :func:`read_yaml`.
+            mapping.
+        OSError: there is none, or it may not be read.
     """
     found = plain_yaml.parse(read_bytes(path, limit), path)
     try:

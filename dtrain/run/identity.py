@@ -6,10 +6,9 @@ import hashlib
 import json
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
-
 from dtrain import secrets
-from dtrain.config import targets
+from dtrain.config import load, section
+from dtrain.config.schema import Config
 from dtrain.data import draws
 from dtrain.host.versions import version
 
@@ -45,16 +44,15 @@ OUTSIDE = (
 _PACKAGES = ("dtrain", "tensorflow", "keras", "numpy")
 
 
-def value(config: DictConfig, key: str) -> Any:
+def value(config: Config, key: str) -> Any:
     """Return what ``config`` has under ``key`` as plain values, enumerations by their names.
 
     Secrets are hidden: another password makes no other run.
     """
-    found = secrets.hide(targets.plain(OmegaConf.select(config, key, default=BEFORE.get(key))), key)
-    return getattr(found, "name", found)
+    return secrets.hide(load.select(config, key), key)
 
 
-def fingerprints(config: DictConfig) -> dict[str, str]:
+def fingerprints(config: Config) -> dict[str, str]:
     """Return a hash of what ``config`` has under each of :data:`FIXED`.
 
     That of the dataset is also one of how examples are drawn (:data:`dtrain.data.draws.VERSION`).
@@ -75,7 +73,7 @@ def changed(saved: dict[str, str], now: dict[str, str]) -> set[str]:
     return {key for key in FIXED if {**before, **saved}.get(key) != now[key]}
 
 
-def drawn_otherwise(config: DictConfig, saved: dict[str, str]) -> bool:
+def drawn_otherwise(config: Config, saved: dict[str, str]) -> bool:
     """Say whether a checkpoint is of the same dataset, with examples drawn by older rules.
 
     Args:
@@ -86,17 +84,17 @@ def drawn_otherwise(config: DictConfig, saved: dict[str, str]) -> bool:
     return saved.get("dataset") in (None, _hash(value(config, "dataset")))
 
 
-def config_hash(config: DictConfig) -> str:
+def config_hash(config: Config) -> str:
     """Return one hash of everything that decides the numbers of a run."""
     return _hash(fingerprints(config))
 
 
-def job_hash(config: DictConfig) -> str:
+def job_hash(config: Config) -> str:
     """Return one hash of everything that makes a job of a sweep this very one.
 
     That is more than decides its numbers: how long it trains, its strategy, its hardware.
     """
-    whole = targets.plain(config)
+    whole = section.plain(config)
     return _hash({key: value for key, value in whole.items() if key not in OUTSIDE})
 
 

@@ -6,9 +6,8 @@ task compares it with what the strategy really made.
 
 from __future__ import annotations
 
-from omegaconf import DictConfig
-
 from dtrain.config import targets
+from dtrain.config.schema import Config
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster, Task
 
@@ -60,7 +59,7 @@ class StrategyPlan:
         """
         return 1
 
-    def check(self, config: DictConfig, cluster: Cluster) -> None:
+    def check(self, config: Config, cluster: Cluster) -> None:
         """Refuse what does not go with the strategy.
 
         Args:
@@ -80,13 +79,13 @@ class StrategyPlan:
         return {}
 
 
-def of(config: DictConfig) -> StrategyPlan:
+def of(config: Config) -> StrategyPlan:
     """Make the plan that ``strategy.plan`` names.
 
     Raises:
         UsageError: it cannot be made, or is none.
     """
-    node = targets.plain(config.strategy)
+    node = dict(config.strategy)
     plan = targets.instantiate(
         node["plan"], "strategy.plan", **{k: v for k, v in node.items() if k != "_target_"}
     )
@@ -99,7 +98,7 @@ def of(config: DictConfig) -> StrategyPlan:
     return plan
 
 
-def options(config: DictConfig) -> dict[str, object]:
+def options(config: Config) -> dict[str, object]:
     """Return the node of the strategy's class: its keys without those of the plan alone."""
     left_out = {*_GENERAL, *of(config).own_keys}
-    return {k: v for k, v in targets.plain(config.strategy).items() if k not in left_out}
+    return {k: v for k, v in config.strategy.items() if k not in left_out}

@@ -10,10 +10,9 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from omegaconf import DictConfig, OmegaConf
 
 from dtrain.config import callables, targets
-from dtrain.config.targets import plain
+from dtrain.config.schema import Config
 from dtrain.data.class_weights import weighted
 from dtrain.data.sources import Splits
 from dtrain.errors import UsageError
@@ -22,12 +21,12 @@ from dtrain.task.remat import rematerialize
 from dtrain.task.strategies import Strategy
 
 
-def dataset(config: DictConfig) -> tuple[Splits, input_pipeline.Augment | None]:
+def dataset(config: Config) -> tuple[Splits, input_pipeline.Augment | None]:
     """Build the dataset and its augmentation from the ``dataset`` group.
 
     What is trained on has the weights of ``trainer.class_weight``.
     """
-    node = plain(config.dataset)
+    node = dict(config.dataset)
     augment = node.pop("augment", None)
     splits = targets.instantiate(node, "dataset")
     if not isinstance(splits, Splits):
@@ -35,9 +34,9 @@ def dataset(config: DictConfig) -> tuple[Splits, input_pipeline.Augment | None]:
             "dataset._target_", node["_target_"], f"returned {type(splits).__name__}",
             "a function that returns dtrain.datasets.Splits", "dataset=digits",
         )  # fmt: skip
-    classes = config.trainer.get("class_weight")
+    classes = config.trainer.class_weight
     if classes is not None:
-        splits = dataclasses.replace(splits, train=weighted(splits, plain(classes)))
+        splits = dataclasses.replace(splits, train=weighted(splits, classes))
     if augment is not None:
         node = augment
         augment = targets.instantiate({**node, "_partial_": True}, "dataset.augment")
@@ -59,7 +58,7 @@ def _example(splits: Splits) -> tuple[np.ndarray, ...]:
 
 
 def model(
-    config: DictConfig,
+    config: Config,
     splits: Splits,
     strategy: Strategy,
     total_steps: int,
@@ -90,7 +89,7 @@ def model(
     # replica TensorFlow refuses new variables, or makes them once a replica.
     with strategy.scope():
         built = targets.instantiate(
-            plain(config.model), "model", input_shape=x.shape[1:], classes=splits.classes
+            config.model, "model", input_shape=x.shape[1:], classes=splits.classes
         )
         if not isinstance(built, keras.Model):
             raise UsageError(
@@ -104,7 +103,7 @@ def model(
             x, y, weight = keras.utils.unpack_x_y_sample_weight(example)
         predicted = None
         if _has_call(built):  # a class with a train_step of its own may do without
-            with callables.blame("model", plain(config.model), config.model._target_):
+            with callables.blame("model", config.model, config.model._target_):
                 predicted = _called(built, x)
         else:
             built.built = True  # as a call would say: its weights are counted, and saved at the end
@@ -116,14 +115,14 @@ def model(
     with strategy.optimizer_scope():
         chosen = None
         if not built.compiled:
-            node = plain(OmegaConf.select(config, "optimizer"))
+            node = dict(config.optimizer)
             chosen = optimizer(node, total_steps, steps_per_epoch)
     with strategy.scope():
         if chosen is not None:
             trainer = config.trainer
             built.compile(
                 optimizer=chosen,
-                loss=_loss(plain(trainer.loss)),
+                loss=_loss(trainer.loss),
                 metrics=[_named(m, f"trainer.metrics[{i}]") for i, m in enumerate(trainer.metrics)],
                 jit_compile=False,  # ours to do: steps.py compiles the whole step
             )
@@ -165,7 +164,7 @@ def _check_plain(built: keras.Model, strategy: Strategy) -> None:
         )  # fmt: skip
 
 
-def fixed_rows(built: keras.Model, config: DictConfig) -> int | None:
+def fixed_rows(built: keras.Model, config: Config) -> int | None:
     """Return how many examples each batch of a model must have; None where any number will do.
 
     A model of stateful layers that does not say has batches of ``trainer.batch_size``.
@@ -188,7 +187,7 @@ def _stateful(built: keras.Model) -> list[keras.Layer]:
 
 
 def _check_state(
-    built: keras.Model, rows: int | None, config: DictConfig, splits: Splits, strategy: Strategy
+    built: keras.Model, rows: int | None, config: Config, splits: Splits, strategy: Strategy
 ) -> None:
     """Refuse a state that goes on from batch to batch where it cannot be that of Keras' fit.
 
@@ -275,7 +274,6 @@ def optimizer(
 
 def _named(value: Any, key: str) -> Any:
     """Return a loss or metric: a name that Keras knows, or a node with a target."""
-    value = plain(value)
     if isinstance(value, dict) and "_target_" not in value:
         raise UsageError(key, value, "has no _target_", "a name, or a node with _target_",
                          f"'{key}={{_target_:keras.losses.Huber}}'")  # fmt: skip
@@ -327,8 +325,8 @@ def _build_metrics(built: keras.Model, x: Any, y: Any, predicted: Any, weight: A
     built.reset_metrics()
 
 
-def _check_losses(predicted: Any, config: DictConfig) -> None:
-    losses, outputs = plain(config.trainer.loss), len(keras.tree.flatten(predicted))
+def _check_losses(predicted: Any, config: Config) -> None:
+    losses, outputs = config.trainer.loss, len(keras.tree.flatten(predicted))
     if isinstance(losses, list) and len(losses) != outputs:
         raise UsageError(
             "trainer.loss", losses, f"the model has {outputs} outputs and not {len(losses)}",
@@ -336,8 +334,8 @@ def _check_losses(predicted: Any, config: DictConfig) -> None:
         )  # fmt: skip
 
 
-def _check_classes(predicted: Any, config: DictConfig, splits: Splits) -> None:
-    sparse = plain(config.trainer.loss) == "sparse_categorical_crossentropy"
+def _check_classes(predicted: Any, config: Config, splits: Splits) -> None:
+    sparse = config.trainer.loss == "sparse_categorical_crossentropy"
     width = getattr(predicted, "shape", (None,))[-1]
     if sparse and splits.classes is not None and width is not None and splits.classes > width:
         raise UsageError(

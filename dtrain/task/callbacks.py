@@ -15,7 +15,6 @@ import numpy as np
 from dtrain import secrets
 from dtrain.config import targets
 from dtrain.errors import CheckpointError, UsageError
-from dtrain.task import keras_internals
 
 if TYPE_CHECKING:
     from dtrain.task.strategies import Strategy
@@ -47,7 +46,7 @@ def made(nodes: Sequence[Any], folder: Path) -> list[keras.callbacks.Callback]:
     """
     callbacks = []
     for index, node in enumerate(nodes):
-        node, key = dict(targets.plain(node)), f"trainer.callbacks[{index}]"
+        node, key = dict(node), f"trainer.callbacks[{index}]"
         place = targets.written(str(node.get("_target_")))
         if place is not None and not targets.is_trusted(node["_target_"]):
             name, default = place
@@ -158,8 +157,10 @@ class Callbacks:
                 continue
             if not isinstance(value, dict):
                 raise CheckpointError(f"meta.callbacks[{index}] is not a mapping")
-            if "monitor_op" not in value:
-                keras_internals.choose_comparison(callback)
+            if "monitor_op" not in value and hasattr(callback, "_set_monitor_op"):
+                # Keras chooses the comparison at the first epoch's end, and then flips min_delta:
+                # it has to have done so before the flipped value is put back.
+                callback._set_monitor_op()
             vars(callback).update(_state(callback, value))
             best: list[np.ndarray] = []
             while f"callbacks/{index}/{len(best)}" in arrays:

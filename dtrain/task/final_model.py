@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from dtrain.files import writing
 from dtrain.run.folder import RunDir
-from dtrain.task import keras_internals
 from dtrain.task.recorder import Records
 
 #: A folder of the run folder, in which the model is while it is being written.
@@ -58,13 +57,13 @@ def _own_metrics(model: keras.Model) -> Iterator[None]:
     with keras.StatelessScope() as scope:
         for metric in model.metrics:
             metric.reset_state()
-    kept = [keras_internals.stored(variable) for variable in variables]
+    kept = [variable._value for variable in variables]
     for variable in variables:
         value = scope.get_current_value(variable)
-        if value is not None:
-            keras_internals.exchange(variable, tf.Variable(value, dtype=variable.dtype))
+        if value is not None:  # Keras has no public way to exchange a variable
+            variable._value = tf.Variable(value, dtype=variable.dtype)
     try:
         yield
     finally:
         for variable, value in zip(variables, kept, strict=True):
-            keras_internals.exchange(variable, value)
+            variable._value = value

@@ -15,12 +15,12 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
-from omegaconf import DictConfig
 
 from dtrain import errors, secrets
-from dtrain.config import targets
+from dtrain.config import load, targets
+from dtrain.config.schema import Config
 from dtrain.errors import DtrainError, UsageError, nearest
-from dtrain.files import reading, writing
+from dtrain.files import writing
 from dtrain.run import checkpoint, identity, strategy_plan
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json
@@ -59,7 +59,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda word:
     stop = Stop(tell=lambda: say("stop"))
     stop.install()  # ORDER: before anything that may take long
     rundir = RunDir(run_path)
-    config = reading.read_yaml(rundir.config)
+    config = load.read(rundir.config)
     cluster = Cluster.from_json(read_json(rundir.cluster) or {}, rundir.cluster)
     task = cluster.task(task_name)
     journal: Journal | None = None
@@ -97,7 +97,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda word:
     return errors.OK
 
 
-def _limit_waiting(config: DictConfig, cluster: Cluster, task: Task) -> None:
+def _limit_waiting(config: Config, cluster: Cluster, task: Task) -> None:
     """Let no task of several wait for what is lost without end."""
     controller, patience = multiprocessing.parent_process(), config.launcher.peer_timeout
     if controller is None or len(cluster.tasks) == 1:
@@ -107,7 +107,7 @@ def _limit_waiting(config: DictConfig, cluster: Cluster, task: Task) -> None:
     sockets.give_up_after(patience, cluster, task)
 
 
-def _strategy(config: DictConfig, cluster: Cluster, task: Task, devices: list[str]) -> Strategy:
+def _strategy(config: Config, cluster: Cluster, task: Task, devices: list[str]) -> Strategy:
     strategy: Strategy = targets.instantiate(
         strategy_plan.options(config), "strategy", devices=devices, cluster=cluster, task=task
     )
@@ -133,7 +133,7 @@ def _quietly(action: Callable[[], None]) -> None:
 
 def train(
     rundir: RunDir,
-    config: DictConfig,
+    config: Config,
     strategy: Strategy,
     past: checkpoint.Checkpoint | None,
     journal: Journal | None,
@@ -152,7 +152,7 @@ def train(
         schedule = dataclasses.replace(schedule, validation_examples=0)
         if journal is not None:
             journal.write("notice", message=f"{NO_VALIDATION} ({type(model).__name__})")
-    strategy.gradient_reduction = config.trainer.gradient_reduction
+    strategy.gradient_reduction = config.trainer.gradient_reduction.name
     replay = metrics.replayed(model, splits, strategy, build.fixed_rows(model, config))
     told = across.notice(model, strategy, splits.train, config.trainer.batch_size)
     if told is not None and journal is not None:
@@ -205,12 +205,13 @@ def train(
 
 def _records(
     rundir: RunDir,
-    config: DictConfig,
+    config: Config,
     journal: Journal | None,
     past: checkpoint.Checkpoint | None = None,
 ) -> Records:
     tracking, saving = config.tracking, config.checkpoint
-    traced = tuple(tracking.profile_steps) if tracking.profile_steps else None
+    steps = tracking.profile_steps
+    traced = (steps[0], steps[1]) if steps else None
     if journal is None:
         return Silence(traced)
     return Records(
@@ -227,7 +228,7 @@ def _records(
             rundir.checkpoints,
             saving.keep,
             saving.best,
-            config.objective_mode,
+            config.objective_mode.name,
             saved=lambda step: journal.write("checkpoint", step=step, path=f"checkpoints/{step}"),
             before=journal.sync,
             resumed=past.step if past and past.path.parent == rundir.checkpoints else None,
@@ -235,7 +236,7 @@ def _records(
     )
 
 
-def _check_objective(config: DictConfig, model: keras.Model, schedule: Schedule) -> None:
+def _check_objective(config: Config, model: keras.Model, schedule: Schedule) -> None:
     # What a step or a callback of the user's own gives a name to, nobody can know before it ran.
     if build.has_own_step(model) or any(
         not str(node.get("_target_")).startswith("keras.") for node in config.trainer.callbacks

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
-
-from dtrain.config.targets import plain
+from dtrain.config import load
+from dtrain.config.schema import Config
 from dtrain.data.sources import Splits
 from dtrain.errors import DtrainError
 from dtrain.host.columns import aligned
@@ -25,19 +25,20 @@ from dtrain.task.strategies.dtensor.layouts import Placement
 NUMBERS = ("bytes", "on each device")
 
 
-def child(text: str, cluster: dict[str, Any], environment: dict[str, str], pipe: Any) -> None:
+def child(
+    values: dict[str, Any], cluster: dict[str, Any], environment: dict[str, str], pipe: Any
+) -> None:
     """Run as a forked process; send (exit code, lines or one message).
 
     Args:
-        text: the configuration, as YAML.
+        values: the configuration, plain.
         cluster: as of ``cluster.json``.
         environment: of this process.
         pipe: a connection to the controller.
     """
     os.environ.update(environment)
-    config = OmegaConf.create(text)
-    assert isinstance(config, DictConfig)
     try:
+        config = load.parse(values, Path("config.yaml"))
         pipe.send((0, describe(config, Cluster.from_json(cluster))))
     except DtrainError as error:
         pipe.send((error.exit_code, str(error)))
@@ -47,7 +48,7 @@ def child(text: str, cluster: dict[str, Any], environment: dict[str, str], pipe:
     os._exit(0)
 
 
-def describe(config: DictConfig, cluster: Cluster) -> list[str]:
+def describe(config: Config, cluster: Cluster) -> list[str]:
     """Return a table of the model's variables or layers, and of what each device has of them.
 
     Raises:
@@ -63,11 +64,11 @@ def describe(config: DictConfig, cluster: Cluster) -> list[str]:
     return aligned(rows, {i for i, heading in enumerate(rows[0]) if heading in NUMBERS})
 
 
-def _variables(config: DictConfig, splits: Splits, parts: int) -> list[tuple[str, ...]]:
+def _variables(config: Config, splits: Splits, parts: int) -> list[tuple[str, ...]]:
     """Return a row for each variable on a mesh whose rows hold a model in ``parts``."""
     model = build.model(config, splits, Default([]), 1, 1)
     weights = [(v.path, tuple(v.shape)) for v in model.variables]
-    placed = layouts.place(plain(config.strategy.rules), weights, parts)
+    placed = layouts.place(config.strategy.rules, weights, parts)
     owners = [(*each, placement) for each, placement in zip(weights, placed, strict=True)]
     kept = [] if model.optimizer is None else model.optimizer.variables
     slots = [layouts.slot(v.name, tuple(v.shape), owners) for v in kept]
@@ -80,11 +81,9 @@ def _variables(config: DictConfig, splits: Splits, parts: int) -> list[tuple[str
     return rows
 
 
-def _layers(
-    config: DictConfig, splits: Splits, devices: list[str], kind: str
-) -> list[tuple[str, ...]]:
+def _layers(config: Config, splits: Splits, devices: list[str], kind: str) -> list[tuple[str, ...]]:
     """Return a row for each layer, and what its variables and the optimizer come to on a device."""
-    strategy = LayerPlacement(devices, plain(config.strategy.rules))
+    strategy = LayerPlacement(devices, config.strategy.rules)
     model = build.model(config, splits, strategy, 1, 1)
     rows: list[tuple[str, ...]] = [("layer", "device", "bytes")]
     rows += [(path, f"{kind}:{index}", f"{size:,}") for path, index, size in strategy.placed]

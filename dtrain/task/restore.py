@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import keras
-from omegaconf import DictConfig
 
+from dtrain.config.schema import Config
 from dtrain.errors import CheckpointError, DamagedFile, UsageError
 from dtrain.run import checkpoint, identity, schemas
 from dtrain.run.checkpoint import Checkpoint
@@ -23,7 +23,7 @@ from dtrain.task.strategies import Strategy
 _POSITION = ("optimizer/", "sums/", "callbacks/")
 
 
-def find(rundir: RunDir, config: DictConfig, journal: Journal) -> Checkpoint | None:
+def find(rundir: RunDir, config: Config, journal: Journal) -> Checkpoint | None:
     """Return what to begin with, and write to the journal what a person should know of it.
 
     Raises:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from omegaconf import DictConfig
-
+from dtrain.config.schema import Config
 from dtrain.data.splits import evaluated
 from dtrain.errors import UsageError
 
@@ -62,7 +61,7 @@ class Schedule:
         return min([*ends, self.total_steps])
 
 
-def make_schedule(config: DictConfig, examples: int, validation_examples: int) -> Schedule:
+def make_schedule(config: Config, examples: int, validation_examples: int) -> Schedule:
     """Work out the numbers of steps.
 
     An epoch is ``examples // batch_size`` steps unless ``trainer.steps_per_epoch`` says otherwise.

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from omegaconf import DictConfig
-
+from dtrain.config.schema import Config
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir
 
@@ -24,7 +23,7 @@ class TrackedRun:
         cluster: its planned processes.
     """
 
-    config: DictConfig
+    config: Config
     rundir: RunDir
     cluster: Cluster
 
@@ -88,7 +87,7 @@ class Tracker(ABC):
         return self.address
 
     def sweep(
-        self, config: DictConfig, folder: Path, warn: Callable[[str], None]
+        self, config: Config, folder: Path, warn: Callable[[str], None]
     ) -> SweepRecord | None:
         """Return the record of a sweep; None of a tracker that has none but those of its jobs.
 
@@ -100,6 +99,6 @@ class Tracker(ABC):
         return None
 
     def record_sweep(  # noqa: B027 - an optional hook
-        self, config: DictConfig, folder: Path, status: str, ended: float
+        self, config: Config, folder: Path, status: str, ended: float
     ) -> None:
         """Record at once what a sweep's folder says of it, after its jobs."""

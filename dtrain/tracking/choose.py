@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
-from omegaconf import DictConfig, OmegaConf
-
-from dtrain.config import environment, schema, targets
+from dtrain.config import schema, targets
+from dtrain.config.schema import Config
 from dtrain.errors import UsageError
 from dtrain.tracking.base import Tracker
 
 
-def tracker(config: DictConfig) -> Tracker:
+def tracker(config: Config) -> Tracker:
     """Make the tracker of a run.
 
     Args:
@@ -20,12 +19,11 @@ def tracker(config: DictConfig) -> Tracker:
     Raises:
         UsageError: it cannot be made, or is none.
     """
-    written = environment.written(config)["tracking"]
+    written = config.tracking.written()
     node, general = config.tracking, {field.name for field in dataclasses.fields(schema.Tracking)}
-    own = [str(key) for key in node if key not in general - {"_target_"}]
     found = targets.instantiate(
         # ORDER: what is not its own is not resolved: an address may refer to a password.
-        targets.plain(OmegaConf.masked_copy(node, own)),
+        {key: node[key] for key in node if key not in general - {"_target_"}},
         "tracking",
         config=config,
         uri=written.get("uri"),

@@ -10,9 +10,8 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any
 
-from omegaconf import DictConfig
-
 from dtrain import secrets
+from dtrain.config.schema import Config
 from dtrain.run import schemas
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, read_json
@@ -207,7 +206,7 @@ class RunDelivery:
         return self._delivery.finish(None if status is None else (status, ended))
 
 
-def ship_folder(tracker: Tracker, config: DictConfig, rundir: RunDir) -> str | None:
+def ship_folder(tracker: Tracker, config: Config, rundir: RunDir) -> str | None:
     """Make a tracker hold what a run folder holds, whatever is missing there.
 
     Args:

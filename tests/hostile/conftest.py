@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from omegaconf import OmegaConf
 
+from dtrain.config import load
 from dtrain.run import checkpoint, identity
 from tests.hostile.harness import QUICK, SMALL, Commands, Listener, Place
 
@@ -63,7 +63,7 @@ def template(
     shutil.copytree(made, place.sweep)
     shutil.rmtree(made.parent)
     _kill(place.stopped)
-    about = identity.fingerprints(OmegaConf.load(place.stopped / "config.yaml"))
+    about = identity.fingerprints(load.read(place.stopped / "config.yaml"))
     for step in (1, 2):
         weights = {"a": np.arange(4.0), "b/c": np.ones((2, 3), np.float32)}
         meta = {"objective": step / 10, "config": about}

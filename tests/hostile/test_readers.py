@@ -17,11 +17,11 @@ import hypothesis
 import numpy as np
 import pytest
 from hypothesis import strategies
-from omegaconf import OmegaConf
 
 from dtrain.compare.comparison import compare
 from dtrain.compare.load_folders import of_folders
 from dtrain.compare.table import curves_csv, runs_csv, text
+from dtrain.config import load
 from dtrain.controller.commands import checkpoint as show
 from dtrain.controller.terminal.progress import Display
 from dtrain.errors import CheckpointError, UsageError
@@ -52,7 +52,7 @@ PROGRESS = {
 def leave(folder: Path) -> None:
     """Make a sweep of one job that has everything that a job may leave."""
     rundir = RunDir.create(folder / "0")
-    rundir.config.write_text(OmegaConf.to_yaml(composed("dataset=synthetic", "seed=3")))
+    rundir.config.write_text(load.to_yaml(composed("dataset=synthetic", "seed=3")))
     differs = {"seed": "3"}
     write_json(rundir.command, {
         "overrides": ["seed=3"], "config_dir": None, "sweep": {"number": 0, "differs": differs},
@@ -177,7 +177,7 @@ def in_run(read: Callable[[Path], object]) -> Callable[[Path], object]:
 
 TARGETS = [
     Target("0/config.yaml", variants.of_yaml, (
-        compared, in_run(lambda run: reading.read_yaml(run / "config.yaml")), shown,
+        compared, in_run(lambda run: load.read(run / "config.yaml")), shown,
         in_run(lambda run: schemas.check(
             reading.read_plain(run / "config.yaml"), schemas.Config, "config.yaml"
         )),

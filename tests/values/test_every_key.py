@@ -12,15 +12,15 @@ import pytest
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain.config import schema, values
+from dtrain.config import schema, strategies, values
 from dtrain.config.ranges import Each, Form, Range, rule
 from dtrain.errors import UsageError
-from tests.test_schema import GIVEN, composed
+from tests.test_schema import GIVEN, node
 
 #: Where the fields of each class stand, and the overrides that put them there.
 PLACES: dict[type, tuple[str, tuple[str, ...]]] = {
     schema.Config: ("", ()),
-    schema.Mesh: ("strategy.mesh", ("strategy=hybrid",)),
+    strategies.Mesh: ("strategy.mesh", ("strategy=hybrid",)),
     **{
         kind: (key, ())
         for key, kind in {
@@ -54,7 +54,7 @@ NODES: list[Any] = [[], {}, [1], {"a": 1}]
 
 @functools.cache
 def base(words: tuple[str, ...]) -> Any:
-    return composed(*words)
+    return node(*words)
 
 
 def wrong(kind: type, field: dataclasses.Field[Any]) -> list[Any]:
@@ -159,21 +159,21 @@ def test_a_node_without_a_schema_is_held_to_that_of_its_target() -> None:
     words = ("model=custom", "model._target_=dtrain.models.mlp")
     for added in ("+model.units=[-1]", "+model.units=8", "+model.dropout=x", "+model.l2=nan"):
         with pytest.raises(UsageError, match=added.partition("=")[0].lstrip("+")):
-            values.check(composed(*words, added))
+            values.check(node(*words, added))
 
 
 @pytest.mark.parametrize(
     "value", [math.nan, [1, math.inf], {"a": {"b": -math.inf}}, 2**63, "a\0b", "x" * 10**6]
 )
 def test_values_of_arguments_that_nobody_knows(value: Any) -> None:
-    config = composed("model=custom", "model._target_=mine.build")
+    config = node("model=custom", "model._target_=mine.build")
     OmegaConf.update(config, "model.width", value, force_add=True)
     with pytest.raises(UsageError, match=r"^model\.width"):
         values.check(config)
 
 
 def test_nesting_ends() -> None:
-    config, value = composed("model=custom", "model._target_=mine.build"), {"a": 1}
+    config, value = node("model=custom", "model._target_=mine.build"), {"a": 1}
     for _ in range(40):
         value = {"a": value}  # type: ignore[dict-item]
     OmegaConf.update(config, "model.width", value, force_add=True)

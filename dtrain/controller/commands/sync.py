@@ -9,10 +9,9 @@ import sys
 import time
 from pathlib import Path
 
-from omegaconf import DictConfig
-
 from dtrain import errors
-from dtrain.config import consent, environment, former_keys
+from dtrain.config import consent, load
+from dtrain.config.schema import Config
 from dtrain.errors import UsageError, printable
 from dtrain.files import reading
 from dtrain.run import schemas
@@ -70,7 +69,7 @@ def _is_run(rundir: RunDir) -> bool:
     return rundir.config.is_file() and rundir.cluster.is_file()
 
 
-def _config(rundir: RunDir, whole: Path, to: str | None) -> DictConfig:
+def _config(rundir: RunDir, whole: Path, to: str | None) -> Config:
     """Return the configuration of a run, with the store that it is shipped to.
 
     Args:
@@ -78,8 +77,8 @@ def _config(rundir: RunDir, whole: Path, to: str | None) -> DictConfig:
         whole: its folder, or that of its sweep.
         to: as of :func:`sync`.
     """
-    config = former_keys.translated(reading.read_yaml(rundir.config))
     schemas.check(reading.read_plain(rundir.config), schemas.Config, rundir.config)
+    config = load.read(rundir.config)
     # ORDER: before anything is sent: of a damaged run nothing is.
     for path, kind in (
         (rundir.result, schemas.Result),
@@ -91,14 +90,14 @@ def _config(rundir: RunDir, whole: Path, to: str | None) -> DictConfig:
     command = reading.read_json(rundir.command)
     consent.grant_own(command)
     if isinstance(choose.tracker(config), NoTracker):
-        config.tracking._target_ = MLFLOW
-    written = environment.written(config.tracking).get("uri")
+        config.tracking = config.tracking.replaced(_target_=MLFLOW)
+    written = load.address(config)
     if to is not None:
-        config.tracking.uri = to
+        config.tracking = config.tracking.replaced(uri=to)
     elif written is None:
-        config.output_dir = str(_output_dir(whole, str(environment.written(config)["output_dir"])))
+        config.output_dir = str(_output_dir(whole, str(load.written(config)["output_dir"])))
     else:
-        uri = environment.address(config)
+        uri = load.address(config)
         if not consent.is_own_address(command, uri):
             raise UsageError(
                 "tracking.uri", uri, "the run folder names it, which another user or machine made",
@@ -138,7 +137,7 @@ def _output_dir(folder: Path, written: str) -> Path:
     )  # fmt: skip
 
 
-def _ship(config: DictConfig, rundir: RunDir) -> None:
+def _ship(config: Config, rundir: RunDir) -> None:
     lock = rundir.lock()
     if lock is None:
         raise UsageError(

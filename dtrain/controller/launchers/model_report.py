@@ -10,14 +10,16 @@ from dtrain.errors import DtrainError
 from dtrain.run.cluster import Cluster
 
 
-def _enter(text: str, cluster: dict[str, Any], environment: dict[str, str], pipe: Any) -> None:
+def _enter(
+    config: dict[str, Any], cluster: dict[str, Any], environment: dict[str, str], pipe: Any
+) -> None:
     from dtrain.task.model_report import child
 
-    child(text, cluster, environment, pipe)
+    child(config, cluster, environment, pipe)
 
 
-def describe(config: str, cluster: Cluster) -> list[str]:
-    """Return :func:`dtrain.task.model_report.describe` of a configuration, in YAML.
+def describe(config: dict[str, Any], cluster: Cluster) -> list[str]:
+    """Return :func:`dtrain.task.model_report.describe` of a configuration, as plain values.
 
     Raises:
         DtrainError: what it raised there, with its exit code.

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 
-from omegaconf import DictConfig
-
+from dtrain.config.schema import Config
 from dtrain.controller.resources.gpus import count
 from dtrain.errors import UsageError
 from dtrain.run.strategy_plan import StrategyPlan
@@ -34,7 +33,7 @@ def machine(shared: bool) -> Machine:
     return Machine(count(), cores, shared)
 
 
-def device_kind(config: DictConfig, kinds: tuple[str, ...], gpus: int) -> str:
+def device_kind(config: Config, kinds: tuple[str, ...], gpus: int) -> str:
     """Return ``cpu``, ``gpu`` or ``tpu``: what the tasks compute on.
 
     Args:
@@ -57,9 +56,7 @@ def device_kind(config: DictConfig, kinds: tuple[str, ...], gpus: int) -> str:
     return kind
 
 
-def device_count(
-    config: DictConfig, strategy: StrategyPlan, kind: str, gpus: int, sharing: int
-) -> int:
+def device_count(config: Config, strategy: StrategyPlan, kind: str, gpus: int, sharing: int) -> int:
     """Return how many devices each computing task has.
 
     Args:

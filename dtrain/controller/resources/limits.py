@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from omegaconf import DictConfig
-
+from dtrain.config.schema import Config
 from dtrain.controller.resources.devices import Machine
 from dtrain.errors import UsageError
 from dtrain.host import memory
@@ -25,7 +24,7 @@ _FLOAT = 4  # bytes
 
 
 def check_cluster(
-    config: DictConfig, cluster: Cluster, machine: Machine, size: tuple[str, int]
+    config: Config, cluster: Cluster, machine: Machine, size: tuple[str, int]
 ) -> None:
     """Compare what a job would start with what its machine can hold.
 
@@ -44,8 +43,11 @@ def check_cluster(
     if cluster.device_kind == "cpu":
         devices = sum(task.devices for task in tasks)
         _check("hardware.devices", devices, DEVICES, machine, "devices of its CPU", 1)
-    for key in ("intra_op_threads", "inter_op_threads"):
-        threads = config.hardware[key]
+    hardware = config.hardware
+    for key, threads in (
+        ("intra_op_threads", hardware.intra_op_threads),
+        ("inter_op_threads", hardware.inter_op_threads),
+    ):
         if threads is not None:
             _check(f"hardware.{key}", threads, THREADS, machine, "threads", machine.cores)
 

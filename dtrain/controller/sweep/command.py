@@ -5,18 +5,13 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any
-
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
 
 from dtrain import compare, errors
-from dtrain.config import values
 from dtrain.controller import folders
 from dtrain.controller.job import Outcome
 from dtrain.controller.resources.devices import machine
 from dtrain.controller.supervisor import Signals
-from dtrain.controller.sweep.compose import Composer, Draft, common_name
+from dtrain.controller.sweep.compose import Composer, Draft, Master, common_name
 from dtrain.controller.sweep.job_source import Source
 from dtrain.controller.sweep.report import jobs, print_plan, summary
 from dtrain.controller.sweep.resources import at_once
@@ -29,11 +24,10 @@ from dtrain.tracking import choose
 from dtrain.tracking.base import SweepRecord, Tracker
 
 
-def run(loader: Any, master: DictConfig, source: Source) -> int:
+def run(master: Master, source: Source) -> int:
     """Run all jobs of a source and return the command's exit code.
 
     Args:
-        loader: Hydra's, which has composed ``master``.
         master: the configuration without what is swept over.
         source: says which jobs there are.
 
@@ -41,15 +35,14 @@ def run(loader: Any, master: DictConfig, source: Source) -> int:
         UsageError: a job that is known cannot be run; nothing is left behind.
         HydraException, OmegaConfBaseException: likewise, its words do not compose.
     """
-    settings = master.sweep
-    values.check_group(master, "sweep")
+    settings = master.config.sweep
     past, lock = None, None
     if settings.resume is not None:
         past = read(Path(settings.resume).absolute())
         lock = folders.lock(RunDir(past.folder), "sweep.resume")
     try:
         ahead = _ahead(source, past)
-        composer = Composer(loader, master, ahead if len(ahead) == source.total else [])
+        composer = Composer(master, ahead if len(ahead) == source.total else [])
         drafts: list[Draft] = []
         done: dict[int, Outcome | None] = {}
         first = None if ahead else source.next()  # of a search: it stands for all
@@ -63,13 +56,13 @@ def run(loader: Any, master: DictConfig, source: Source) -> int:
         to_come = source.total - len(drafts)
         needs = [draft.gpus for draft in todo]
         parallel = at_once(settings.parallel, [*needs, *needs[:1] * to_come], here)
-        config = drafts[0].config if drafts else master
+        config = drafts[0].config if drafts else master.config
         if config.dry_run:
             print_plan(drafts, todo, parallel, here)
             return errors.OK
         if past is None:
-            name = common_name([draft.config.name for draft in drafts] or [master.name])
-            path = _folder(master, name, config.output_dir)
+            name = common_name([draft.config.name for draft in drafts] or [master.config.name])
+            path = folders.create(master.folder(name), config.output_dir).path
             record = Record.begin(path, composer.words(), name, config)
             try:
                 lock = folders.lock(RunDir(path), "output_dir")
@@ -131,13 +124,6 @@ def _check_baseline(baseline: str | None, drafts: list[Draft], source: Source) -
             ", ".join(found) or "a sweep of several jobs",
             f"sweep.baseline={near or next(iter(found), 'null')}",
         )  # fmt: skip
-
-
-def _folder(master: DictConfig, name: str, output_dir: str) -> Path:
-    """Make the folder of a new sweep."""
-    master.name = folders.check_name(name)
-    HydraConfig.instance().set_config(master)
-    return folders.create(Path(str(master.hydra.sweep.dir)), output_dir).path
 
 
 def _wait_for_server(todo: list[Draft]) -> None:

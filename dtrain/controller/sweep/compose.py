@@ -6,25 +6,32 @@ import dataclasses
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
 
-from dtrain.config import consent, environment, targets
+from dtrain.config import consent, environment, load, targets, values
+from dtrain.config.schema import Config
+from dtrain.config.settle import settle
 from dtrain.controller import resume
 from dtrain.controller.folders import check_name
 from dtrain.controller.plan import Plan, plan, sizes
 from dtrain.controller.resources.devices import Machine
 from dtrain.controller.sweep.resources import gpus
-from dtrain.controller.validate import Checked, check, settle
+from dtrain.controller.validate import Checked, check, check_address
 from dtrain.data.sources import Splits
 from dtrain.errors import UsageError
 from dtrain.run import identity
 
 #: What is one for the whole sweep.
 COMMON = ("output_dir", "objective", "objective_mode", "dry_run")
+#: What is raised of overrides that do not compose.
+NOT_COMPOSED = (HydraException, OmegaConfBaseException)
 
 
 @dataclasses.dataclass
@@ -43,7 +50,7 @@ class Draft:
     number: int
     overrides: list[str]
     differs: dict[str, str]
-    config: DictConfig
+    config: Config
     hash: str
     checked: Checked | None = None
 
@@ -60,28 +67,63 @@ class Draft:
         return plan(self.config, self.checked.splits, machine)
 
 
+class Master:
+    """The configuration of a sweep, without what is swept over.
+
+    Args:
+        loader: Hydra's, which has composed it.
+        node: what it composed.
+
+    Attributes:
+        config: typed; of ``sweep`` the values are checked.
+        overrides: of the command line, as they were typed: what they refer to is each job's own.
+        config_dir: the folder of ``--config-dir``; None without one.
+
+    Raises:
+        UsageError: a value of ``sweep`` is wrong.
+    """
+
+    def __init__(self, loader: Any, node: DictConfig):
+        self._loader, self._node = loader, node
+        values.check_group(node, "sweep")
+        self.config = load.typed(node)
+        overrides: Any = OmegaConf.to_container(node.hydra.overrides, resolve=False)
+        self.overrides: dict[str, list[str]] = overrides
+        sources = {source.provider: source.path for source in node.hydra.runtime.config_sources}
+        self.config_dir: str | None = sources.get("command-line")
+
+    def compose(self, number: int, overrides: list[str]) -> DictConfig:
+        """Compose a job; what is Hydra's own is in Hydra's ``HydraConfig`` afterwards."""
+        node: DictConfig = self._loader.load_sweep_config(self._node, overrides)
+        with open_dict(node):
+            node.hydra.job.id, node.hydra.job.num = str(number), number
+        HydraConfig.instance().set_config(node)
+        with open_dict(node):
+            del node["hydra"]  # of which that is a copy
+        return node
+
+    def folder(self, name: str) -> Path:
+        """Return where the folder of a sweep of this name goes."""
+        self._node.name = check_name(name)
+        HydraConfig.instance().set_config(self._node)
+        return Path(str(self._node.hydra.sweep.dir))
+
+
 class Composer:
     """Makes jobs of words.
 
     Args:
-        loader: Hydra's, which has composed ``master``.
         master: the configuration without what is swept over.
         jobs: the words of those that are known.
     """
 
-    def __init__(self, loader: Any, master: DictConfig, jobs: Sequence[Sequence[str]]):
-        self._loader = loader
+    def __init__(self, master: Master, jobs: Sequence[Sequence[str]]):
         self._master = master
-        # As they were typed: what they interpolate is each job's own.
-        words: Any = OmegaConf.to_container(master.hydra.overrides, resolve=False)
-        self._words: dict[str, list[str]] = words
-        self._fixed = _fixed(jobs, self._words["task"])
-        self._first: DictConfig | None = None
+        self._fixed = _fixed(jobs, master.overrides["task"])
+        self._first: tuple[DictConfig, Config] | None = None
         self._sizes: dict[str, Splits | None] = {}
         self._pinned: dict[str, str] = {}
         self._prepared: list[dict[str, str]] = []
-        sources = {source.provider: source.path for source in master.hydra.runtime.config_sources}
-        self._config_dir: str | None = sources.get("command-line")
 
     def compose(self, number: int, overrides: Sequence[str]) -> Draft:
         """Compose one job.
@@ -91,8 +133,11 @@ class Composer:
                 what Hydra and OmegaConf raise of words that do not compose.
         """
         with _named(number, self._differs(overrides)):
-            config = self._compose(number, list(overrides))
-            words = environment.words(list(overrides), config)
+            node = self._master.compose(number, list(overrides))
+            config = settle(node)
+            check_address(config)
+            check_name(config.name)
+            words = environment.words(list(overrides), node)
             differs = self._differs(words)
             self._refuse(config, differs)
             if config.fork is not None:
@@ -101,24 +146,13 @@ class Composer:
                     resume.pin(config)
                     self._pinned[given] = config.fork
                 config.fork = self._pinned.get(config.fork, config.fork)
-        self._first = self._first or config
+        self._first = self._first or (node, config)
         return Draft(number, words, differs, config, identity.job_hash(config))
 
     def _differs(self, words: Sequence[str]) -> dict[str, str]:
         return {key: value for key, value in map(_word, words) if key not in self._fixed}
 
-    def _compose(self, number: int, overrides: list[str]) -> DictConfig:
-        config: DictConfig = self._loader.load_sweep_config(self._master, overrides)
-        with open_dict(config):
-            config.hydra.job.id, config.hydra.job.num = str(number), number
-        HydraConfig.instance().set_config(config)
-        with open_dict(config):
-            del config["hydra"]  # of which that is a copy
-        settle(config)
-        check_name(config.name)
-        return config
-
-    def _refuse(self, config: DictConfig, differs: dict[str, str]) -> None:
+    def _refuse(self, config: Config, differs: dict[str, str]) -> None:
         for key in differs:
             if key.startswith("sweep."):
                 raise UsageError(
@@ -131,7 +165,7 @@ class Composer:
                 "sweep.resume=DIR to go on with a sweep",
                 "python -m dtrain sweep.resume=outputs/multirun/DATE/TIME_NAME",
             )  # fmt: skip
-        first = self._first or config
+        first = self._first[1] if self._first else config
         for key in COMMON:
             ours, theirs = identity.value(config, key), identity.value(first, key)
             if ours != theirs:
@@ -168,9 +202,9 @@ class Composer:
             self._prepared.append(cluster.environment)
             draft.checked.launcher.prepare(cluster)
 
-    def _look(self, config: DictConfig) -> Splits | None:
+    def _look(self, config: Config) -> Splits | None:
         """Return how much data there is, read once for all jobs that have the same."""
-        key = json.dumps(targets.plain(config.dataset), sort_keys=True, default=str)
+        key = json.dumps(dict(config.dataset), sort_keys=True, default=str)
         if key not in self._sizes:
             self._sizes[key] = sizes(config)
         return self._sizes[key]
@@ -178,21 +212,24 @@ class Composer:
     def command(self, draft: Draft) -> dict[str, Any]:
         """Return the contents of a job's ``command.json``."""
         sweep = {"number": draft.number, "differs": draft.differs}
-        uri = environment.address(draft.config)
-        return {**resume.command(draft.overrides, self._config_dir, uri), "sweep": sweep}
+        uri = load.address(draft.config)
+        return {**resume.command(draft.overrides, self._master.config_dir, uri), "sweep": sweep}
 
     def words(self) -> dict[str, Any]:
         """Return what the whole sweep is composed of, for ``sweep.resume=``."""
-        hydra = [word for word in self._words["hydra"] if not word.startswith("hydra.mode=")]
-        given = [*hydra, *self._words["task"]]
+        typed = self._master.overrides
+        hydra = [word for word in typed["hydra"] if not word.startswith("hydra.mode=")]
+        given = [*hydra, *typed["task"]]
+        if self._first is not None:
+            given = environment.words(given, self._first[0])
         kept = []
-        for word in environment.words(given, self._first) if self._first is not None else given:
+        for word in given:
             key, value = _word(word)
             if key == "fork" and value in self._pinned:  # its newest checkpoint may be another soon
                 word = f"fork={self._pinned[value]}"
             if key not in ("sweep.resume", "dry_run"):
                 kept.append(word)
-        return consent.signed(kept, self._config_dir, None)
+        return consent.signed(kept, self._master.config_dir, None)
 
 
 def common_name(names: Sequence[str]) -> str:

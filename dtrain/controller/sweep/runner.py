@@ -9,15 +9,12 @@ import threading
 import traceback
 from typing import Any
 
-from hydra.errors import HydraException
-from omegaconf.errors import OmegaConfBaseException
-
 from dtrain import errors
 from dtrain.controller.job import Job, Outcome
 from dtrain.controller.plan import Plan
 from dtrain.controller.resources.devices import Machine
 from dtrain.controller.supervisor import INTERVAL, Requests
-from dtrain.controller.sweep.compose import Composer, Draft
+from dtrain.controller.sweep.compose import NOT_COMPOSED, Composer, Draft
 from dtrain.controller.sweep.job_source import Source
 from dtrain.controller.sweep.resources import Slot, Slots, gpu_names, place
 from dtrain.controller.sweep.state import Record, past
@@ -192,7 +189,7 @@ class Runner:
         try:
             draft = self._composer.compose(number, words)
             self.enter(draft, examine(self._composer, self._record, draft))
-        except (DtrainError, HydraException, OmegaConfBaseException) as error:
+        except (DtrainError, *NOT_COMPOSED) as error:
             self._entered = number + 1
             self._record.add(number, words, None)
             row = self._table.add(number, {})

@@ -8,9 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from omegaconf.errors import OmegaConfBaseException
-
-from dtrain.config import consent, former_keys
+from dtrain.config import consent, load, section
+from dtrain.config.schema import Config
 from dtrain.controller import rollback
 from dtrain.controller.folders import open_existing, unwritable
 from dtrain.controller.job import Outcome
@@ -48,7 +47,7 @@ class Record:
         self._others = 0  # jobs of this command that ended otherwise
 
     @classmethod
-    def begin(cls, folder: Path, command: dict[str, Any], name: str, config: Any) -> Record:
+    def begin(cls, folder: Path, command: dict[str, Any], name: str, config: Config) -> Record:
         """Return that of a new sweep, of which ``config`` is of one job."""
         data = {
             "name": name,
@@ -283,10 +282,9 @@ def past(record: Record, draft: Draft) -> tuple[str | None, Outcome | None]:
         return None, None
     rundir = open_existing(record.folder / folder, "sweep.resume")
     try:
-        found = former_keys.translated(reading.read_yaml(rundir.config))
-        if identity.job_hash(found) != draft.hash:
+        if identity.job_hash(load.read(rundir.config)) != draft.hash:
             return None, None
-    except (OSError, DamagedFile, OmegaConfBaseException):  # not written yet, or spoilt
+    except (OSError, DamagedFile, section.Unresolvable):  # not written yet, or spoilt
         return None, None
     try:
         result = reading.read_json(rundir.result) or {}

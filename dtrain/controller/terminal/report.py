@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
-
+from dtrain.config.schema import Config
 from dtrain.controller.plan import Plan
 from dtrain.controller.terminal.progress import View
 from dtrain.host.columns import aligned
@@ -18,9 +17,7 @@ from dtrain.tracking import choose
 from dtrain.tracking.base import Tracker
 
 
-def print_plan(
-    config: DictConfig, planned: Plan, folder: Path, layouts: Sequence[str] = ()
-) -> None:
+def print_plan(config: Config, planned: Plan, folder: Path, layouts: Sequence[str] = ()) -> None:
     """Print what would be started, and where results would go.
 
     Args:
@@ -58,13 +55,13 @@ def print_plan(
     print("dry_run=true: nothing was started")
 
 
-def _updates(config: DictConfig) -> dict[str, str]:
-    steps = OmegaConf.select(config, "optimizer.gradient_accumulation_steps")
+def _updates(config: Config) -> dict[str, str]:
+    steps = config.optimizer.get("gradient_accumulation_steps")
     examples = config.trainer.batch_size * (steps or 1)
     return {"updates": f"every {steps} steps, of {examples} examples"} if steps else {}
 
 
-def _validation(config: DictConfig, planned: Plan) -> dict[str, str]:
+def _validation(config: Config, planned: Plan) -> dict[str, str]:
     if planned.validation_examples == 0:
         return {}
     batch = config.trainer.validation_batch_size or config.trainer.batch_size

@@ -6,14 +6,14 @@ import os
 
 import keras
 import tensorflow as tf
-from omegaconf import DictConfig
 
+from dtrain.config.schema import Hardware, Kind
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster, Task
 
 
 def configure(
-    hardware: DictConfig, cluster: Cluster, task: Task, deterministic: bool = False
+    hardware: Hardware, cluster: Cluster, task: Task, deterministic: bool = False
 ) -> list[str]:
     """Set up this process; must run before TensorFlow has touched any device.
 
@@ -46,7 +46,7 @@ def configure(
     # which one depends on the threads (tensorflow/core/kernels/aggregate_ops.cc). The last bit of
     # such a sum changed in one of some 300 steps of a busy machine.
     tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
-    keras.config.set_dtype_policy(hardware.precision)
+    keras.config.set_dtype_policy(hardware.precision.name)
     if cluster.device_kind == "tpu":
         tf.config.set_visible_devices([], "GPU")
         return [f"TPU:{index}" for index in range(task.devices)]
@@ -70,14 +70,14 @@ def configure(
     return [f"GPU:{index}" for index in range(task.devices)]
 
 
-def overlooked(hardware: DictConfig, cluster: Cluster) -> str | None:
+def overlooked(hardware: Hardware, cluster: Cluster) -> str | None:
     """Return a sentence about GPUs that TensorFlow sees and the plan knew nothing of.
 
     Args:
         hardware: the ``hardware`` group; one that names a kind of device is taken at its word.
         cluster: says what was planned.
     """
-    if cluster.device_kind != "cpu" or hardware.kind != "auto":
+    if cluster.device_kind != "cpu" or hardware.kind is not Kind.auto:
         return None
     found = len(tf.config.list_physical_devices("GPU"))
     if not found:

@@ -9,8 +9,8 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from omegaconf import DictConfig
 
+from dtrain.config.schema import Config
 from dtrain.errors import UsageError
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.cluster import Cluster, Task
@@ -37,7 +37,7 @@ def dtype_of(created: dict[str, Any]) -> tf.DType:
     return tf.as_dtype(created["dtype"])
 
 
-def check_replicas(strategy: Strategy, config: DictConfig, planned: int) -> None:
+def check_replicas(strategy: Strategy, config: Config, planned: int) -> None:
     """Refuse a strategy whose replicas are not those that the batch was divided among.
 
     Args:
@@ -53,7 +53,7 @@ def check_replicas(strategy: Strategy, config: DictConfig, planned: int) -> None
     plans = "dtrain.task.strategies.plans"
     fitting = "OneReplica" if strategy.replicas == 1 else "PerDevice"
     raise UsageError(
-        "strategy.plan", config.strategy.plan._target_,
+        "strategy.plan", config.strategy.plan["_target_"],
         f"{type(strategy).__name__} has {strategy.replicas} replicas, and the plan has {planned}",
         f"a plan of the strategy's own replicas: {plans}.{{OneReplica,PerDevice,PerHost}}",
         f"strategy.plan._target_={plans}.{fitting}",

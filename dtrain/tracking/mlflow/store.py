@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from omegaconf import DictConfig
-
 from dtrain import secrets
-from dtrain.config import environment
+from dtrain.config import environment, load
+from dtrain.config.schema import Config
 from dtrain.errors import UsageError
 from dtrain.files import writing
 from dtrain.run import schemas
@@ -32,13 +31,13 @@ _FORBIDDEN = re.compile(r"[^\w./: -]")  # in names of metrics and parameters: ML
 _connecting = threading.Lock()
 
 
-def uri(config: DictConfig) -> str:
+def uri(config: Config) -> str:
     """Return ``tracking.uri``, or that of the embedded store under ``output_dir``.
 
     Raises:
         UsageError: its password is not in the run folder that ``config`` is from.
     """
-    given = environment.written(config.tracking)["uri"]
+    given = load.address(config)
     if given is None:
         return f"sqlite:///{Path(config.output_dir).absolute()}/mlflow.db"
     environment.check("tracking.uri", given)
@@ -81,7 +80,7 @@ class Store:
         config: of a run; its ``tracking`` and ``output_dir`` count.
     """
 
-    def __init__(self, config: DictConfig):
+    def __init__(self, config: Config):
         self._config = config
         self._address = uri(config)
         self.shown = secrets.mask(self._address)

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
-
 from dtrain import secrets
-from dtrain.config import consent, environment, former_keys
+from dtrain.config import consent, load
+from dtrain.config.schema import Config
 from dtrain.errors import DamagedFile
 from dtrain.files import reading
 from dtrain.run import schemas
@@ -39,7 +38,7 @@ class SweepRun:
         warn: called with one line when the server is away, and when it is back.
     """
 
-    def __init__(self, config: DictConfig, folder: Path, warn: Callable[[str], None]):
+    def __init__(self, config: Config, folder: Path, warn: Callable[[str], None]):
         self._config = config
         self._folder = folder
         self._warn = warn
@@ -73,7 +72,7 @@ class SweepRun:
         return last is not None or bool(shipped)
 
 
-def record(store: Store, config: DictConfig, folder: Path, status: str, ended: float) -> None:
+def record(store: Store, config: Config, folder: Path, status: str, ended: float) -> None:
     """Write what a sweep folder says of the sweep as a whole to its run.
 
     Args:
@@ -139,9 +138,9 @@ def _ship(rundir: RunDir) -> bool:
         if lock is None:
             return False
         try:
-            config = former_keys.translated(reading.read_yaml(rundir.config))
+            config = load.read(rundir.config)
             command = reading.read_json(rundir.command)
-            if not consent.is_own_address(command, environment.address(config)):
+            if not consent.is_own_address(command, load.address(config)):
                 return False  # `dtrain.controller.commands.sync` says why
             ship_folder(tracker(config), config, rundir)
         finally:

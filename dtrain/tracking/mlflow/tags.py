@@ -6,8 +6,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
-
+from dtrain.config.schema import Config
 from dtrain.run import schemas
 from dtrain.tracking.mlflow.store import Store
 
@@ -49,7 +48,7 @@ def job_tags(job: dict[str, Any], parent: str) -> dict[str, str]:
     return {"mlflow.parentRunId": parent, "job": str(job["number"])}
 
 
-def parent(store: Store, config: DictConfig, folder: Path, started: float) -> str:
+def parent(store: Store, config: Config, folder: Path, started: float) -> str:
     """Return the id of the sweep's run; whoever asks first has it created.
 
     Args:

@@ -9,10 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
-
 from dtrain import secrets
-from dtrain.config import environment
+from dtrain.config import load
+from dtrain.config.schema import Config
 from dtrain.host.versions import version
 from dtrain.run import schemas
 from dtrain.run.cluster import Cluster
@@ -36,7 +35,7 @@ def flatten(node: Any, prefix: str = "") -> dict[str, str]:
     return flat
 
 
-def tags(config: DictConfig, cluster: Cluster) -> dict[str, str]:
+def tags(config: Config, cluster: Cluster) -> dict[str, str]:
     """Describe where and with what the run was made."""
     found = {
         "strategy": config.strategy.name,
@@ -48,7 +47,7 @@ def tags(config: DictConfig, cluster: Cluster) -> dict[str, str]:
         number = version(name)
         if number is not None:
             found[name] = number
-    if config.get("fork") is not None:  # which runs of older versions have not
+    if config.fork is not None:
         found["forked_from"] = config.fork
         origin = schemas.glance(RunDir(Path(config.fork).parent.parent).tracking, schemas.Shipped)
         if origin is not None and "run_id" in origin:
@@ -80,7 +79,7 @@ class MLflow(Tracker):
             ``output_dir`` count.
     """
 
-    def __init__(self, config: DictConfig):
+    def __init__(self, config: Config):
         self._config = config
         self._run: TrackedRun | None = None
         self._job: Any = None
@@ -175,8 +174,7 @@ class MLflow(Tracker):
 
     def _parameters(self, derived: dict[str, Any]) -> dict[str, str]:
         assert self._run is not None, "after open"
-        plain = environment.written(self._run.config)
-        plain.pop("sweep", None)  # of the command, not of this job
+        plain = load.written(self._run.config)
         differing = first((self._job or {}).get("differs", {}))
         return {**differing, **flatten(plain), **flatten(derived)}
 
@@ -200,10 +198,10 @@ class MLflow(Tracker):
         tracked: Any = schemas.read(rundir.tracking, schemas.Shipped) or {}
         write_json(rundir.tracking, {**tracked, "shipped": status})
 
-    def sweep(self, config: DictConfig, folder: Path, warn: Callable[[str], None]) -> SweepRecord:
+    def sweep(self, config: Config, folder: Path, warn: Callable[[str], None]) -> SweepRecord:
         """Return the parent run of the sweep's jobs."""
         return SweepRun(config, folder, warn)
 
-    def record_sweep(self, config: DictConfig, folder: Path, status: str, ended: float) -> None:
+    def record_sweep(self, config: Config, folder: Path, status: str, ended: float) -> None:
         """Write what a sweep's folder says of it to the parent run."""
         record(Store(config), config, folder, status, ended)

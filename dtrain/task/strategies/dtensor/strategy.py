@@ -13,7 +13,6 @@ from tensorflow.experimental import dtensor
 
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster
-from dtrain.task import keras_internals
 from dtrain.task.input_pipeline import Inputs
 from dtrain.task.metric_replay import Replay
 from dtrain.task.strategies.base import Strategy
@@ -94,17 +93,17 @@ class Mesh(Strategy):
         others = [variable for metric in model.metrics for variable in metric.variables]
         others += [] if model.optimizer is None else model.optimizer.variables
         for variable in others:
-            if not isinstance(keras_internals.stored(variable), MeshVariable):
+            if not isinstance(variable._value, MeshVariable):
                 self._move(variable, Placement())
 
     def _move(self, variable: keras.Variable, placement: Placement) -> None:
-        # A variable creator knows no path, least of all of what a layer inside another creates; and
-        # created there, the model would be built by DTensor, operation by operation.
-        old = keras_internals.stored(variable)
+        # Keras has no public way to say where TensorFlow's variable is. A variable creator knows
+        # no path, least of all of what a layer inside another creates; and created there, the
+        # model would be built by DTensor, operation by operation.
+        old = variable._value
         with tf.device("CPU:0"):
             whole = tf.identity(old)
-        new = self._variable(whole, placement, variable.name, old.trainable)
-        keras_internals.exchange(variable, new)
+        variable._value = self._variable(whole, placement, variable.name, old.trainable)
 
     def _variable(
         self, value: tf.Tensor, placement: Placement, name: str, trainable: bool

@@ -11,7 +11,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from dtrain.task import keras_internals
 from dtrain.task.strategies.base import Strategy
 from dtrain.task.strategies.layer_placement.assignment import assign
 
@@ -119,14 +118,15 @@ def _move(variable: keras.Variable, device: str) -> None:
     with tf.device("CPU:0"):
         value = tf.identity(variable.value)
     with tf.device(device):
-        new = tf.Variable(value, trainable=variable.trainable, name=variable.name)
-    keras_internals.exchange(variable, new)
+        # Keras has no public way to say where TensorFlow's variable is.
+        variable._value = tf.Variable(value, trainable=variable.trainable, name=variable.name)
 
 
 def _parts(layer: keras.Layer) -> list[keras.Layer]:
     if isinstance(layer, keras.Model):
         return list(layer.layers)
-    return keras_internals.inner(layer)
+    # Keras has no public name for the layers of a layer that is no model.
+    return list(layer._flatten_layers(include_self=False, recursive=False))
 
 
 def _layers(layer: keras.Layer, path: str, seen: set[int]) -> Iterator[tuple[str, keras.Layer]]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from omegaconf import DictConfig, OmegaConf
-
+from dtrain.config.schema import Config
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.strategy_plan import StrategyPlan
@@ -53,7 +52,7 @@ class ParameterServerPlan(StrategyPlan):
         """Return the workers where they share each batch; asynchronously each has its own."""
         return self._workers if self._update == "sync" else 1
 
-    def check(self, config: DictConfig, cluster: Cluster) -> None:
+    def check(self, config: Config, cluster: Cluster) -> None:
         """Refuse options that exclude each other.
 
         Raises:
@@ -84,7 +83,7 @@ class ParameterServerPlan(StrategyPlan):
                 f"would drop the gradients of all {workers} workers",
                 f"up to {workers - 1}", f"strategy.backup_workers={workers - 1}",
             )  # fmt: skip
-        accumulated = OmegaConf.select(config, "optimizer.gradient_accumulation_steps")
+        accumulated = config.optimizer.get("gradient_accumulation_steps")
         if accumulated is not None and self._update == "async":
             raise UsageError(
                 "optimizer.gradient_accumulation_steps", accumulated,

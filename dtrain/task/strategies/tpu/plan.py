@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from omegaconf import DictConfig
-
+from dtrain.config.schema import Config
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster
 from dtrain.task.strategies.plans import PerDevice
@@ -22,7 +21,7 @@ class TpuPlan(PerDevice):
         """Return the cores of one host."""
         return CORES
 
-    def check(self, config: DictConfig, cluster: Cluster) -> None:
+    def check(self, config: Config, cluster: Cluster) -> None:
         """Refuse what a TPU does not compute.
 
         Raises:

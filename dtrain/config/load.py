@@ -1,0 +1,170 @@
+"""From OmegaConf's nodes to the typed configuration, and from that to ``config.yaml``."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from dtrain import secrets
+from dtrain.config import former_keys, section
+from dtrain.config.schema import Config
+from dtrain.config.section import Node, Reference, Section
+from dtrain.errors import DamagedFile
+from dtrain.files import plain_yaml, reading
+
+_OPEN = ("model", "dataset", "strategy", "optimizer", "tracking", "launcher")
+T = TypeVar("T", bound=Section)
+
+
+class _NoMapping(ValueError):
+    """A value stands where there should be names and values; its only argument is the key."""
+
+
+def typed(node: DictConfig) -> Config:
+    """Return a configuration with the types of the schema.
+
+    What ``node`` lacks, as the file of an older run does, has the default of the schema; a group
+    that it lacks is None. What no code reads is left out.
+
+    Raises:
+        ValueError: it has a group or a value of the wrong kind.
+    """
+    return _section(node, Config, "")
+
+
+def read(path: Path, hidden: bool = False) -> Config:
+    """Return the configuration of a run, from its ``config.yaml``.
+
+    Args:
+        path: the file.
+        hidden: without secrets, references to them included.
+
+    Raises:
+        DamagedFile: it is not as dtrain writes it.
+        OSError: there is none, or it cannot be read.
+    """
+    found: Any = reading.read_plain(path)
+    return parse(secrets.hide(found) if hidden else found, path)
+
+
+def parse(values: Mapping[str, Any], path: Path) -> Config:
+    """Return the configuration that plain values from the file ``path`` are.
+
+    Raises:
+        DamagedFile: they are none.
+    """
+    try:
+        node = OmegaConf.create(dict(values))
+    except (ValueError, RecursionError, OmegaConfBaseException) as error:
+        raise plain_yaml.damaged(path, error) from None
+    try:
+        return typed(former_keys.translated(node))
+    except _NoMapping as error:
+        raise DamagedFile(path, "is not what a run has there", str(error)) from None
+    except (ValueError, OmegaConfBaseException) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise DamagedFile(path, f"is not the configuration of a run ({reason})") from None
+
+
+def written(config: Config) -> dict[str, Any]:
+    """Return a configuration as plain values that may be written: references stay references.
+
+    ``sweep`` is left out: how many jobs run at once is no property of one.
+    """
+    found: dict[str, Any] = section.written(config)
+    absent = [name for name in _OPEN if found[name] is None]  # in the file of a run, too
+    return {name: value for name, value in found.items() if name not in ("sweep", *absent)}
+
+
+def to_yaml(config: Config) -> str:
+    """Return the text of ``config.yaml``."""
+    return OmegaConf.to_yaml(OmegaConf.create(written(config)))
+
+
+def address(config: Config) -> str | None:
+    """Return ``tracking.uri`` as it may be written; None where there is none."""
+    uri: str | None = config.tracking.written().get("uri")
+    return uri
+
+
+def select(config: Config, key: str) -> Any:
+    """Return what stands at a dotted key, plain; None where there is nothing."""
+    found: Any = config
+    for name in key.split("."):
+        found = found.get(name) if isinstance(found, Mapping) else getattr(found, name, None)
+    return section.plain(found)
+
+
+def _section(node: DictConfig, kind: type[T], key: str) -> T:
+    """Return an instance of a dataclass with what a node has for its fields."""
+    if not isinstance(node, DictConfig):
+        raise _NoMapping(key)
+    types, present, made = get_type_hints(kind), {str(name): name for name in node}, kind()
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        where = f"{key}.{field.name}" if key else field.name
+        if field.name in present:
+            value = _value(node, present[field.name])
+            wanted = types[field.name]
+            if isinstance(wanted, type) and issubclass(wanted, Section):
+                value = _section(node[field.name], wanted, where)
+            elif isinstance(wanted, type) and issubclass(wanted, enum.Enum):
+                value = _member(value, wanted, where)
+            elif not key and field.name in _OPEN:
+                value = _node(node, field.name, where)
+            setattr(made, field.name, value)
+        elif not key and field.name in _OPEN:
+            setattr(made, field.name, None)
+    return made
+
+
+def _node(node: DictConfig, name: str, key: str) -> Node:
+    child = None if OmegaConf.is_missing(node, name) else node[name]
+    if not isinstance(child, DictConfig):
+        raise _NoMapping(key)
+    names: Any = child  # of `class_weight` and the like they are numbers
+    values = {each: _value(child, each) for each in names}
+    return Node(
+        {
+            each: value.name if isinstance(value, enum.Enum) else value
+            for each, value in values.items()
+        }
+    )
+
+
+def _value(node: DictConfig, name: Any) -> Any:
+    """Return what a node has under a name: plain, or a reference."""
+    if OmegaConf.is_missing(node, name):
+        return "???"
+    if OmegaConf.is_interpolation(node, name):
+        return Reference(node, name)
+    value = node[name]
+    if not OmegaConf.is_config(value):
+        return value
+    plain = OmegaConf.to_container(value, resolve=False, enum_to_str=True)
+    return Reference(node, name) if _refers(plain) else plain
+
+
+def _refers(value: Any) -> bool:
+    """Say whether plain values hold a reference."""
+    if isinstance(value, dict):
+        return any(_refers(each) for each in value.values())
+    if isinstance(value, list):
+        return any(_refers(each) for each in value)
+    return isinstance(value, str) and "${" in value
+
+
+def _member(value: Any, kind: type[enum.Enum], key: str) -> Any:
+    """Return the member of an enumeration that a file has the name of."""
+    if isinstance(value, Reference):
+        value = value.resolve()
+    if isinstance(value, kind):
+        return value
+    if value not in kind.__members__:
+        raise ValueError(f"{key}: {value} is none of {', '.join(kind.__members__)}")
+    return kind[value]

@@ -1,0 +1,40 @@
+"""From what Hydra has composed to a configuration in order: resolved, checked, and typed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from dtrain.config import environment, load, references, schema, targets, values
+from dtrain.config.schema import Config
+
+
+def settle(node: DictConfig) -> Config:
+    """Resolve a configuration that Hydra has composed, and refuse what is wrong with it.
+
+    Args:
+        node: is resolved in place.
+
+    Raises:
+        UsageError: it has a key that nothing reads, a reference to what is not there, or a value
+            that its key does not take.
+    """
+    if HydraConfig.initialized():
+        schema.refuse_removed(HydraConfig.get().runtime.choices)
+    schema.refuse_unknown(node)
+    references.check_sizes(node)
+    try:
+        environment.resolve(node)
+    except OmegaConfBaseException:
+        references.check(node)  # finds the key, which the exception does not say
+        raise
+    targets.check(targets.plain(node))
+    values.check(node)
+    if HydraConfig.initialized():
+        values.check_words(node, HydraConfig.get().overrides.task)
+    config = load.typed(node)
+    config.output_dir = str(Path(config.output_dir).absolute())
+    return config

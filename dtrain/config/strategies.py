@@ -1,0 +1,114 @@
+"""Types of the keys of strategies: one class for each that has keys of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Any
+
+from omegaconf import MISSING
+
+from dtrain.config.forms import FILE_NAME, NODE, PLACEMENT, target, text
+from dtrain.config.ranges import MANY, formed, within
+
+#: How tensors are reduced over the tasks; ``auto`` is TensorFlow's own choice.
+Communication = enum.Enum("Communication", ["auto", "ring", "nccl"])
+#: When a gradient is applied: as soon as it is there, or averaged with those of a global batch.
+Update = enum.Enum("Update", ["async", "sync"])  # `async` is a keyword, hence the call
+
+
+@dataclasses.dataclass
+class Strategy:
+    """What the plan knows of every strategy.
+
+    Attributes:
+        _target_: class of the strategy.
+        name: name of the strategy, in the plan and in records.
+        plan: what is planned of it before TensorFlow is imported: tasks, devices, replicas.
+    """
+
+    _target_: str = target()
+    name: str = formed(MISSING, FILE_NAME)
+    plan: Any = formed(MISSING, NODE)
+
+
+@dataclasses.dataclass
+class MultiWorker(Strategy):
+    """Data parallel over hosts.
+
+    Attributes:
+        communication: how tensors are reduced: auto, ring (gRPC, any device), nccl (NVIDIA GPUs).
+    """
+
+    communication: Communication = Communication.auto
+
+
+@dataclasses.dataclass
+class ParameterServer(Strategy):
+    """Parameter servers hold the variables, workers compute the gradients.
+
+    Attributes:
+        workers: number of workers.
+        servers: number of parameter servers.
+        update: async: apply each gradient when it is ready; sync: one average a global batch.
+        max_staleness: async: apply no gradient that is more than so many updates old; null: all.
+        backup_workers: sync: drop so many of the workers' gradients, the slowest.
+    """
+
+    workers: int = within(2, 1, 10_000)
+    servers: int = within(1, 1, 10_000)
+    update: Update = Update["async"]
+    max_staleness: int | None = within(None, 0, MANY)
+    backup_workers: int = within(0, 0, 10_000)
+
+
+@dataclasses.dataclass
+class Mesh:
+    """Axes of a mesh of devices; their product is the number of devices.
+
+    Attributes:
+        batch: parts of the global batch; null: what the other axis leaves.
+        model: parts of each model; null: what the other axis leaves.
+    """
+
+    batch: int | None = within(None, 1, 10_000)
+    model: int | None = within(None, 1, 10_000)
+
+
+@dataclasses.dataclass
+class MeshStrategy(Strategy):
+    """Variables split over a mesh of devices (DTensor).
+
+    Attributes:
+        mesh: axes of the mesh.
+        rules: how variables are split: auto, or a list like those of conf/strategy/rules/.
+    """
+
+    mesh: Mesh = dataclasses.field(default_factory=Mesh)
+    rules: Any = formed("auto", PLACEMENT)
+
+
+@dataclasses.dataclass
+class LayerPlacement(Strategy):
+    """One model over all devices, layer by layer.
+
+    Attributes:
+        rules: auto: runs of layers of equal bytes; or a list [{layer: REGEX, device: 1}, ...].
+    """
+
+    rules: Any = formed("auto", PLACEMENT)
+
+
+@dataclasses.dataclass
+class Tpu(Strategy):
+    """Data parallel on the cores of a TPU.
+
+    Attributes:
+        tpu: local: this machine's; a name, grpc://HOST:PORT; null: as TPU_NAME says.
+        zone: zone of a TPU that is named; null: as the cloud's metadata server says.
+        project: project of a TPU that is named; null: as the cloud's metadata server says.
+    """
+
+    tpu: str | None = formed("local", text())
+    zone: str | None = formed(None, text())
+    project: str | None = formed(None, text())
