@@ -1,4 +1,4 @@
-"""Measures what the README claims: ``make bench``, or ``python experiments/benchmark.py``.
+"""Measures for ``docs/measurements.md``: ``make bench``, or ``python experiments/benchmark.py``.
 
 1. Training of the digits CNN, one process, batch 64: Keras' ``fit`` in its default settings
    against ``python -m dtrain experiment=benchmark``.

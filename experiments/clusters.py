@@ -1,4 +1,4 @@
-"""Measures what the README says of clusters: ``make bench``, or ``python experiments/clusters.py``.
+"""Measures for ``docs/measurements.md``: ``make bench``, or ``python experiments/clusters.py``.
 
 1. Scaling: ``strategy=multiworker`` on two processes against ``strategy=one_device`` on one, each
    process with one core, 64 examples a worker, a CNN of 28x28x1 images.

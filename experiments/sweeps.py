@@ -1,4 +1,4 @@
-"""Measures what the README says of sweeps: ``make bench``, or ``python experiments/sweeps.py``.
+"""Measures for ``docs/measurements.md``: ``make bench``, or ``python experiments/sweeps.py``.
 
 Eight short jobs: the digits CNN, 3 epochs, on 1, 2, 3 and 4 replicas with two seeds each, two at a
 time. The wall time of one ``python -m dtrain -m`` against

@@ -1,4 +1,4 @@
-"""A real browser, headless; and the README's screenshots: ``python -m tests.browser SWEEP``."""
+"""A real browser, headless; and the documents' screenshots: ``python -m tests.browser SWEEP``."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def compared(page: Any, count: int) -> None:
 
 
 def screenshots(sweep: Path, docs: Path) -> None:
-    """Take the pictures of the README of a sweep, the newest in its store."""
+    """Take the pictures of the documents of a sweep, the newest in its store."""
     with ui(sweep.absolute().parents[3]) as (_, lines), browser(1400, 1720) as page:
         page.goto(address(lines, "compare"))
         page.get_by_role("button", name="Close", exact=True).click()

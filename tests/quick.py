@@ -77,7 +77,7 @@ class Quick(Launcher):
         self._process: subprocess.Popen[bytes] | None = None
         self._told = False
 
-    def start(self, rundir: RunDir, cluster: Cluster) -> None:
+    def start(self, rundir: RunDir, cluster: Cluster) -> Cluster:
         config = load.read(rundir.config)
         last = self._last.get(f"s{config.seed}", "end")
         self._told = False
@@ -88,8 +88,9 @@ class Quick(Launcher):
                  str(config.trainer.epochs), last],
                 stdout=log, stderr=log,
             )  # fmt: skip
+        return cluster
 
-    def wait(self, timeout: float) -> list[tuple[str, str]]:
+    def poll(self, timeout: float) -> list[tuple[str, str]]:
         assert self._process is not None
         try:
             self._process.wait(timeout)

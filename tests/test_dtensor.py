@@ -195,7 +195,7 @@ def bundle(input_shape: Any, classes: int) -> Any:
 
 
 def test_a_model_of_many_operations() -> None:
-    # Adam, otherwise, takes the rows of a lookup one by one: see the README.
+    # Adam, otherwise, takes the rows of a lookup one by one: see docs/strategies.md.
     optimizer = {"_target_": "keras.optimizers.SGD", "learning_rate": 0.1}
     config = settings(model={"_target_": "tests.test_dtensor.bundle"}, optimizer=optimizer)
     built = agree(mesh(), config)

@@ -23,6 +23,7 @@ from dtrain.run import checkpoint
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json, write_json
 from dtrain.run.journal import Journal, read
+from dtrain.task.strategies.plans import OneReplica
 from tests.test_schema import composed
 
 WORKERS = Cluster((Task("chief", 0, 1), Task("worker", 0, 1)), "cpu", 2, {})
@@ -50,18 +51,17 @@ class Told(Launcher):
         self.asked: list[Any] = []
         self.at_first_look: Callable[[], None] | None = None
 
-    def place(self, cluster: Cluster) -> Cluster:
-        self.places += 1
-        return cluster.at([f"127.0.0.1:{self.places}{i}" for i, _ in enumerate(cluster.tasks)])
-
-    def start(self, rundir: RunDir, cluster: Cluster) -> None:
+    def start(self, rundir: RunDir, cluster: Cluster) -> Cluster:
         self.asked.append("start")
-        assert Cluster.from_json(read_json(rundir.cluster) or {}) == cluster
+        self.places += 1
+        cluster = cluster.at([f"127.0.0.1:{self.places}{i}" for i, _ in enumerate(cluster.tasks)])
+        write_json(rundir.cluster, cluster.to_json())
         self._told = set()
         self._codes = {}
         self._codes = self._starts.pop(0)(rundir)
+        return cluster
 
-    def wait(self, timeout: float) -> list[tuple[str, str]]:
+    def poll(self, timeout: float) -> list[tuple[str, str]]:
         if self.at_first_look is not None:
             self.at_first_look()
             self.at_first_look = None
@@ -129,7 +129,8 @@ def start(tmp_path: Path) -> Callable[..., tuple[Outcome, RunDir]]:
     ) -> tuple[Outcome, RunDir]:
         config = composed("tracking=none", f"output_dir={tmp_path}/outputs", *overrides)
         folder = Path(config.resume or tmp_path / "outputs" / "day" / "run")
-        made = Job(config, Plan(cluster, 8, None, None), launcher, folder, {"arguments": []})
+        planned = Plan(cluster, 8, None, None, OneReplica())
+        made = Job(config, planned, launcher, folder, {"arguments": []})
         return made.run(), RunDir(folder)
 
     return run
@@ -343,17 +344,17 @@ def test_a_damaged_file_in_the_middle_does_not_discard_the_run(start: Any) -> No
     def refuse() -> None:
         raise DamagedFile("x", "is damaged")
 
-    real = Told.wait
+    real = Told.poll
     looks = []
 
-    def wait(self: Told, timeout: float) -> list[tuple[str, str]]:
+    def poll(self: Told, timeout: float) -> list[tuple[str, str]]:
         looks.append(timeout)
         if len(looks) == 2:
             refuse()
         return [] if len(looks) == 1 else real(self, timeout)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Told, "wait", wait)
+        patch.setattr(Told, "poll", poll)
         outcome, rundir = start(Told(trains({})))
     assert outcome.exit_code == errors.FAILED
     assert "x is damaged" in result(rundir)["error"]

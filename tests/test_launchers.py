@@ -16,9 +16,10 @@ import pytest
 
 from dtrain import errors
 from dtrain.config import load
-from dtrain.controller.launchers import Env, Inline, Launcher, Local
+from dtrain.controller.launchers import Env, Inline, Launcher, Local, LocalProcesses
 from dtrain.controller.launchers import external as launch
 from dtrain.controller.launchers import local as module
+from dtrain.controller.launchers.cluster_env.tf_config import TFConfig
 from dtrain.controller.launchers.forkserver import Process
 from dtrain.controller.launchers.rendezvous import messages
 from dtrain.controller.launchers.rendezvous.cluster_key import VARIABLE
@@ -85,7 +86,7 @@ def heard(launcher: Launcher, *last: tuple[str, str]) -> dict[str, list[str]]:
     news: list[tuple[str, str]] = []
 
     def come() -> bool:
-        news.extend(launcher.wait(0.05))
+        news.extend(launcher.poll(0.05))
         return set(last) <= set(news)
 
     until(come, lambda: news, 60)
@@ -98,11 +99,11 @@ def heard(launcher: Launcher, *last: tuple[str, str]) -> dict[str, list[str]]:
 def test_exit_codes_and_logs(tmp_path: Path, cluster: Cluster, launcher: Local) -> None:
     rundir = broken(tmp_path, cluster)
     launcher.prepare(cluster)
-    launcher.start(rundir, launcher.place(cluster))
+    launcher.start(rundir, cluster)
     assert heard(launcher, ("chief-0", "ended")) == {"chief-0": ["started", "ended"]}
     assert launcher.exit_codes() == {"chief-0": 1}
     assert "AttributeError" in rundir.log("chief-0").read_text()
-    assert launcher.wait(0) == []  # it is told once
+    assert launcher.poll(0) == []  # it is told once
 
 
 def test_kill_leaves_nothing(tmp_path: Path, cluster: Cluster, launcher: Local) -> None:
@@ -116,7 +117,7 @@ def test_kill_leaves_nothing(tmp_path: Path, cluster: Cluster, launcher: Local) 
 
 
 def test_an_idle_launcher(launcher: Local) -> None:
-    assert launcher.wait(0) == []
+    assert launcher.poll(0) == []
     launcher.stop()
     launcher.dump()
     launcher.kill()
@@ -191,7 +192,7 @@ def test_a_hanging_task_writes_where_it_is(
     launcher.dump()
     for part in ("Current thread", "main.py"):
         until(lambda part=part: part in log.read_text(), log.read_text, 20)
-    assert launcher.wait(0) == []  # and goes on
+    assert launcher.poll(0) == []  # and goes on
     launcher.kill()
     launcher.dump()  # nobody is there: nobody is signalled
 
@@ -239,9 +240,10 @@ def test_a_task_that_waits_is_not_frozen(tmp_path: Path, cluster: Cluster, launc
 
 
 def test_every_task_starts_and_one_again(tmp_path: Path, several: Cluster, launcher: Local) -> None:
-    placed = launcher.place(several)
-    rundir = broken(tmp_path, placed)
-    launcher.start(rundir, placed)
+    rundir = broken(tmp_path, several)
+    placed = launcher.start(rundir, several)
+    assert len({task.address for task in placed.tasks}) == 3
+    assert Cluster.from_json(read_json(rundir.cluster) or {}) == placed
     names = [task.name for task in several.tasks]
     words = heard(launcher, *((name, "ended") for name in names))
     assert words == {name: ["started", "ended"] for name in names}
@@ -273,7 +275,7 @@ def test_a_stop_is_for_those_that_train(tmp_path: Path, several: Cluster, launch
     launcher.end("chief-0")
     assert heard(launcher, ("chief-0", "ended")) == {"chief-0": ["ended"]}
     assert set(processes(tmp_path)) == {"worker-0", "ps-0"}
-    assert launcher.wait(0) == []
+    assert launcher.poll(0) == []
 
 
 def test_what_asks_every_process_to_stop_ends_none(
@@ -384,7 +386,7 @@ def test_a_host_of_its_own_has_all_gpus(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    launcher = Env(**SETTINGS)
+    launcher = Env(**SETTINGS, environment=TFConfig())
     launcher._cluster = Cluster(HOSTS, "gpu", 5, {})
     assert launcher._gpus(HOSTS[2]) == expected
 
@@ -403,13 +405,9 @@ def test_one_process_is_not_several_tasks(cluster: Cluster, several: Cluster) ->
 
 def test_what_a_launcher_need_not_do(cluster: Cluster) -> None:
     launcher = Inline(**SETTINGS)
-    assert launcher.own(cluster) == cluster.chief
     assert launcher.followed(cluster) == cluster.tasks
-    assert launcher.place(cluster) is cluster
-    assert (launcher.wait(0), launcher.exit_codes(), launcher.frozen()) == ([], {}, set())
-    for act in (launcher.start_again, launcher.end):
-        with pytest.raises(NotImplementedError, match=r"Inline cannot (start|end) chief-0"):
-            act("chief-0")
+    assert (launcher.poll(0), launcher.exit_codes()) == ([], {})
+    assert not isinstance(launcher, LocalProcesses)
 
 
 # --- one task of many
@@ -424,14 +422,14 @@ def env(monkeypatch: pytest.MonkeyPatch) -> Iterator[Env]:
     task = {"type": "ps", "index": 0}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": PLACES, "task": task}))
     monkeypatch.setenv(VARIABLE, "a key of these tests")
-    launcher = Env(**SETTINGS)
+    launcher = Env(**SETTINGS, environment=TFConfig())
     yield launcher
     launcher.kill()
 
 
 def test_others_start_the_others_again() -> None:
     with pytest.raises(UsageError) as caught:
-        Env(**{**SETTINGS, "max_restarts": 2})
+        Env(**{**SETTINGS, "max_restarts": 2}, environment=TFConfig())
     assert str(caught.value).startswith("launcher.max_restarts=2: launcher=env starts one task")
     assert str(caught.value).endswith("type: launcher.max_restarts=0")
 
@@ -439,7 +437,6 @@ def test_others_start_the_others_again() -> None:
 def test_a_place_in_somebodys_cluster(several: Cluster, env: Env) -> None:
     placed = env.check(several, FACTS)
     assert placed.spec() == PLACES
-    assert env.place(placed) is placed
     assert env.own(placed) == placed.task("ps-0")
     assert env.followed(placed) == (placed.task("ps-0"),)
     assert not env.shares_machine
@@ -514,7 +511,7 @@ def test_a_task_of_another_host_is_lost(
     env._cluster, env._rundir = several, RunDir(tmp_path)
     write_json(env._rundir.progress, {"step": 12})
     env._host = Others(("ps-0", message), ("ps-0", GONE), mute=("worker-0",))  # type: ignore[assignment]
-    assert env.wait(0) == ([("ps-0", "lost")] if how else [])
+    assert env.poll(0) == ([("ps-0", "lost")] if how else [])
     assert not how or env.loss("ps-0") == how
     assert env.silent() == ["worker-0"]
     assert env._host.step == 12  # type: ignore[union-attr]
@@ -528,15 +525,15 @@ def test_workers_that_the_job_does_without(
     env._cluster = Cluster((SERVED[0], *workers, SERVED[2]), "cpu", 3, {})
     others = Others(("worker-0", GONE))
     env._host = others  # type: ignore[assignment]
-    assert env.wait(0) == []
+    assert env.poll(0) == []
     said = "dtrain: worker-0 is gone: its command has ended: the others go on without it\n"
     assert capsys.readouterr().err == said
     others.news = [("worker-1", left(1)), ("worker-1", GONE)]
-    assert env.wait(0) == []
+    assert env.poll(0) == []
     others.news = [("worker-2", left(1, "x"))]
-    assert env.wait(0) == [("worker-2", "lost")], "it is the last one"
+    assert env.poll(0) == [("worker-2", "lost")], "it is the last one"
     others.news = [("worker-0", GONE)]
-    assert env.wait(0) == [], "it is known"
+    assert env.poll(0) == [], "it is known"
 
 
 def test_a_worker_that_is_silent(env: Env, tmp_path: Path) -> None:
@@ -545,14 +542,14 @@ def test_a_worker_that_is_silent(env: Env, tmp_path: Path) -> None:
     workers = [Task("worker", n, 1, serves=True, replaceable=True) for n in range(3)]
     env._cluster = Cluster((SERVED[0], *workers, SERVED[2]), "cpu", 3, {})
     env._host = Others(("worker-0", LOST))  # type: ignore[assignment]
-    assert env.wait(0) == [("worker-0", "lost")]
+    assert env.poll(0) == [("worker-0", "lost")]
 
 
 def test_what_other_hosts_ask(env: Env, several: Cluster, tmp_path: Path) -> None:
     env._cluster, env._rundir = several, RunDir(tmp_path)
     others = Others(("worker-0", {"kind": "stop"}))
     env._host = others  # type: ignore[assignment]
-    assert env.wait(0) == [("worker-0", "stop")]
+    assert env.poll(0) == [("worker-0", "stop")]
     env.farewell(75)
     env.farewell(75)
     assert others.ended == [75]
@@ -570,7 +567,7 @@ def here(several: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> E
     ))  # fmt: skip
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    return Env(**SETTINGS)
+    return Env(**SETTINGS, environment=TFConfig())
 
 
 def test_commands_of_one_machine_make_a_key(here: Env, several: Cluster, tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ class Story:
     def chief_ends(self, code: int) -> Callable[[], None]:
         return lambda: setattr(self.peer_, "code", code)
 
-    def wait(self, timeout: float) -> list[tuple[str, str]]:
+    def poll(self, timeout: float) -> list[tuple[str, str]]:
         self.now += timeout
         assert self.now < 2000, "this goes on for ever"
         if self.looks:

@@ -540,36 +540,93 @@ def test_a_part_holds_in_its_thread_until_it_is_left() -> None:
     np.testing.assert_array_equal(found, [whole[:2], whole[2:4]])
 
 
-@pytest.mark.task
-def test_a_keras_that_draws_in_another_way_is_refused() -> None:
+def changed(name: str, **values: Any) -> Any:
+    """Make a module of Keras' functions, some of them others."""
     import sys
     import types
 
     from keras.src.backend.tensorflow import random
 
+    from dtrain.task.keras_internals import draws
+
+    module = types.ModuleType(name)
+    known = (*draws.PARAMETERS, *draws.SEEDS)
+    module.__dict__.update({k: getattr(random, k) for k in known} | values)
+    sys.modules[name] = module
+    return module
+
+
+@pytest.mark.task
+def test_a_keras_that_draws_in_another_way_is_refused() -> None:
+    from keras.src.backend.tensorflow import random
+
     from dtrain.errors import TrainingError
     from dtrain.task.replica import random_draws
 
-    def changed(**values: Any) -> Any:
-        module = types.ModuleType("changed")
-        module.__dict__.update({k: getattr(random, k) for k in random_draws.PARAMETERS} | values)
-        sys.modules["changed"] = module
-        return module
-
-    def other(shape: Any, seed: Any) -> None: ...
+    def other(shape: Any) -> None: ...
 
     for values, problem in (
-        ({"dropout": None}, r"changed\.dropout with parameters None"),
+        ({"dropout": None}, r"changed\.dropout\) in a way that dtrain does not know; train on one"),
         ({"_cast_seed": None}, r"changed\._cast_seed"),
-        ({"normal": other}, r"changed\.normal with parameters \['shape', 'seed'\]"),
+        ({"normal": other}, r"changed\.normal"),
     ):
-        module = changed(**values)
+        module = changed("changed", **values)
         with pytest.raises(TrainingError, match=problem):
             random_draws.install("changed")
         assert module.uniform is random.uniform, "nothing was replaced"
     with pytest.raises(TrainingError, match="not_there"):
         random_draws.install("not_there")
-    module = changed()
-    random_draws.install("changed")
+    module = changed("changed")
+    assert random_draws.install("changed") == []
     assert module.uniform.__wrapped__ is random.uniform
+    assert module.draw_seed is random.draw_seed
     assert not hasattr(random, "drawn_by_dtrain")
+
+
+@pytest.mark.task
+def test_a_function_with_a_new_keyword_draws_valid_numbers() -> None:
+    """Each replica has a mask of its own, and the same one again; what is shared is alike."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    from dtrain.task.replica import random_draws
+
+    def dropout(x: Any, rate: Any, noise_shape: Any = None, seed: Any = None, new: int = 0) -> Any:
+        seed = module._cast_seed(module.draw_seed(seed))
+        return tf.nn.experimental.stateless_dropout(x, rate, seed, noise_shape)
+
+    def uniform(shape: Any, seed: Any = None, **new: Any) -> Any:
+        return tf.random.stateless_uniform(shape, module._cast_seed(module.draw_seed(seed)))
+
+    module = changed("newer", dropout=dropout, uniform=uniform)
+    assert random_draws.install("newer") == ["dropout", "uniform"]
+    seed = keras.random.SeedGenerator(3)
+    for given in (5, seed):
+        masks = []
+        for replica in (0, 1, 0, tf.constant(1)):
+            seed.state.assign([3, 0])
+            with random_draws.part(replica, 2, 400):
+                masks.append(np.asarray(module.dropout(tf.ones([400, 5]), 0.3, seed=given)) > 0)
+        np.testing.assert_array_equal(masks[0], masks[2])
+        np.testing.assert_array_equal(masks[1], masks[3])
+        assert 0.3 < np.mean(masks[0] != masks[1]) < 0.55  # 2 * 0.3 * 0.7 by chance
+        assert abs(np.mean(masks) - 0.7) < 0.03
+    shared = []
+    for replica in (0, 1):
+        with random_draws.part(replica, 2, 4):
+            shared.append(module.uniform((3,), seed=5, anything=1))
+    np.testing.assert_array_equal(*shared)
+    outside = module.uniform((3,), seed=5)
+    np.testing.assert_array_equal(outside, module.uniform.__wrapped__((3,), seed=5))
+
+
+@pytest.mark.task
+def test_a_notice_of_what_is_drawn_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dtrain.task.replica import random_draws
+
+    assert random_draws.notice() is None
+    monkeypatch.setattr(random_draws, "_others", ["dropout"])
+    found = random_draws.notice()
+    assert found is not None and found.startswith("Keras 3.")
+    assert "(keras.random.dropout): each replica draws numbers of its own there" in found

@@ -252,11 +252,11 @@ def test_what_cannot_be_computed_twice() -> None:
 @pytest.mark.task
 def test_another_keras_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from dtrain.errors import TrainingError
-    from dtrain.task import remat
+    from dtrain.task.keras_internals import contexts
 
-    monkeypatch.setattr(remat, "CONTEXTS", (remat.CONTEXTS[0], "autocasts"))
+    monkeypatch.setattr(contexts, "NAMES", (contexts.NAMES[0], "autocasts"))
     with pytest.raises(
-        TrainingError, match=r"Keras 3\S+ tells layers .*leave hardware\.remat empty"
+        TrainingError, match=r"Keras 3\S+ passes training .*leave hardware\.remat empty"
     ):
         prepare("Default", 1, settings(hardware={"remat": ["dense"]}))
     prepare("Default", 1, settings())

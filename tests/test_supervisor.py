@@ -13,7 +13,7 @@ import pytest
 
 from dtrain import errors
 from dtrain.controller import supervisor as module
-from dtrain.controller.launchers import Launcher
+from dtrain.controller.launchers import Launcher, LocalProcesses
 from dtrain.controller.supervisor import Failure, Signals, Supervisor
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, write_json
@@ -35,7 +35,7 @@ GRACE, START, STALL = 30.0, 60.0, 100.0
 FOR_EVER = 10_000.0
 
 
-class Story(Launcher):
+class Story(Launcher, LocalProcesses):
     """Tells what happens when, and notes what it is asked to do, and when."""
 
     def __init__(self, rundir: RunDir, stall: float | None = None):
@@ -75,10 +75,10 @@ class Story(Launcher):
     def note(self, what: str) -> None:
         self.asked.append((round(self.now - 1000.0), what))
 
-    def start(self, rundir: RunDir, cluster: Cluster) -> None:
+    def start(self, rundir: RunDir, cluster: Cluster) -> Cluster:
         raise AssertionError("the supervisor starts nothing at first")
 
-    def wait(self, timeout: float) -> list[tuple[str, str]]:
+    def poll(self, timeout: float) -> list[tuple[str, str]]:
         self.now += timeout
         assert self.now < FOR_EVER + 2000, "this goes on for ever"
         while self._events and self._events[0][0] <= self.now:

@@ -99,7 +99,7 @@ def test_the_sample_is_the_same_everywhere() -> None:
 
 
 def test_what_there_is_to_learn_in_the_sample() -> None:
-    """The figures of the README, in nats a character."""
+    """The figures of docs/data.md, in nats a character."""
 
     def entropy(counts: np.ndarray) -> float:
         share = counts[counts > 0] / counts.sum()

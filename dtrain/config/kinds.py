@@ -64,6 +64,10 @@ LAUNCHER = Kind(
     "launcher", "dtrain.controller.launchers.*",
     r"dtrain\.controller\.launchers\.(Env|Inline|Local)",
 )  # fmt: skip
+ENVIRONMENT = Kind(
+    "cluster environment", "dtrain.controller.launchers.cluster_env.tf_config.TFConfig",
+    r"dtrain\.controller\.launchers\.cluster_env\.tf_config\.TFConfig",
+)  # fmt: skip
 TRACKER = Kind(
     "tracker", "dtrain.tracking.mlflow.tracker.MLflow, dtrain.tracking.none.NoTracker",
     r"dtrain\.tracking\.(mlflow\.tracker\.MLflow|none\.NoTracker)",
@@ -108,8 +112,8 @@ ACTIVATION = Kind(
 PLACES = {
     "model": MODEL, "dataset": DATASET, "dataset.augment": AUGMENT, "strategy": STRATEGY,
     "strategy.plan": PLAN,
-    "launcher": LAUNCHER, "tracking": TRACKER, "optimizer": OPTIMIZER,
-    "optimizer.schedule": SCHEDULE,
+    "launcher": LAUNCHER, "launcher.environment": ENVIRONMENT, "tracking": TRACKER,
+    "optimizer": OPTIMIZER, "optimizer.schedule": SCHEDULE,
     "trainer.loss": LOSS, "trainer.metrics": METRIC, "trainer.callbacks": CALLBACK,
 }  # fmt: skip
 #: What may be an argument of what is called.

@@ -220,6 +220,17 @@ class Launcher:
 
 
 @dataclasses.dataclass
+class Env(Launcher):
+    """Starts one task of a cluster that somebody else starts.
+
+    Attributes:
+        environment: what says which task this command is, and where the others are.
+    """
+
+    environment: Any = formed(MISSING, NODE)
+
+
+@dataclasses.dataclass
 class Config(Section):
     """The whole configuration. Groups for which users bring YAML files of their own are open.
 
@@ -303,7 +314,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "layer_placement": strategies.LayerPlacement,
         "tpu": strategies.Tpu,
     },
-    "launcher": {"launcher": Launcher},
+    "launcher": {"launcher": Launcher, "env": Env},
     "tracking": {"tracking": Tracking, "mlflow": MLflow},
 }
 

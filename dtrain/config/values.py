@@ -125,7 +125,7 @@ def _field(node: DictConfig, name: str, key: str, field: dataclasses.Field[Any])
     child = node[name]
     if isinstance(child, DictConfig):
         kind = _kind(child)
-        if field.type == "Open":
+        if field.type in ("Any", "Open"):
             _known(child, key, kind)
         _node(child, key, kind)
     found = rule(field)

@@ -84,8 +84,7 @@ def run(config: Config, folder: Path, command: dict[str, Any], chosen: bool = Fa
             layouts = describe(section.plain(config), cluster)
         report.print_plan(config, planned, folder, layouts)
         return Outcome(errors.OK)
-    if launcher.own(cluster) != cluster.chief:
-        assert isinstance(launcher, Env)
+    if isinstance(launcher, Env) and launcher.own(cluster) != cluster.chief:
         return Outcome(own_task.run(config, cluster, launcher, folder if chosen else None))
     return Job(config, planned, launcher, folder, command, chosen=chosen).run()
 
@@ -118,7 +117,7 @@ class Job:
         self._command = command
         self._requests = requests or Signals()
         self._config = config
-        self._cluster: Cluster = launcher.place(planned.cluster)
+        self._cluster: Cluster = planned.cluster
         self._launcher = launcher
         self._resumed = config.resume is not None
         self._rundir, self._lock = self._take(folder, chosen)
@@ -216,8 +215,7 @@ class Job:
         stolen = 0
         while True:
             try:
-                self._files.write_cluster(self._cluster)
-                self._launcher.start(self._rundir, self._cluster)
+                self._cluster = self._launcher.start(self._rundir, self._cluster)
             except TrainingError as error:
                 return Failure(self._cluster.chief.name, str(error))
             except OSError as error:
@@ -238,7 +236,6 @@ class Job:
                 self._restart(failure)
             else:
                 return failure
-            self._cluster = self._launcher.place(self._cluster)
 
     def _refused(self) -> bool:
         return errors.USAGE in self._launcher.exit_codes().values()

@@ -85,7 +85,7 @@ def run(config: Config, cluster: Cluster, launcher: Env, chosen: Path | None = N
 def _follow(task: Task, launcher: Env, peer: Peer, signals: Signals) -> str | None:
     """Return when the own task has ended, or is to be; with the reason, if it is known here."""
     asked, deadline, frozen, begun = 0, math.inf, 0.0, False
-    while "ended" not in (words := {word for _, word in launcher.wait(INTERVAL)}):
+    while "ended" not in (words := {word for _, word in launcher.poll(INTERVAL)}):
         begun = begun or "training" in words
         if signals.count > asked or "stop" in words:
             if signals.count > 1:

@@ -53,7 +53,7 @@ class RunFiles:
             write_text(self._rundir.config, load.to_yaml(self._config), lasting=True)
             past = read_json(self._rundir.command) or {}  # it may be one of a sweep
             write_json(self._rundir.command, {**past, **command}, lasting=True)
-            self.write_cluster(cluster)
+            write_json(self._rundir.cluster, cluster.to_json())
             self._rundir.logs.mkdir(exist_ok=True)
         except OSError as error:
             key, value = "output_dir", Path(self._config.output_dir)
@@ -62,14 +62,6 @@ class RunFiles:
             did = "resumed" if self._resumed else "started"
             raise unwritable(key, value, f"the run cannot be {did}", error) from None
         return passed
-
-    def write_cluster(self, cluster: Cluster) -> None:
-        """Write ``cluster.json``.
-
-        Raises:
-            OSError: it cannot be written.
-        """
-        write_json(self._rundir.cluster, cluster.to_json())
 
     def back_to_the_checkpoint(self) -> tuple[int, str | None]:
         """Take back from the journal what will be written again.

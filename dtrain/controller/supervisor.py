@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dtrain import errors
-from dtrain.controller.launchers import Launcher
+from dtrain.controller.launchers import Launcher, LocalProcesses
 from dtrain.controller.terminal.progress import View
 from dtrain.host import terminal
 from dtrain.run import schemas
@@ -99,6 +99,7 @@ class Supervisor:
 
     def __init__(self, launcher: Launcher, cluster: Cluster, rundir: RunDir, view: View):
         self._launcher = launcher
+        self._processes = launcher if isinstance(launcher, LocalProcesses) else None
         self._cluster = cluster
         self._rundir = rundir
         self._view = view
@@ -125,8 +126,8 @@ class Supervisor:
         """
         asked = 0
         while True:
-            news = self._launcher.wait(INTERVAL)
-            failure = self._hear(news)
+            events = self._launcher.poll(INTERVAL)
+            failure = self._hear(events)
             look()
             if failure is not None:
                 return failure
@@ -172,11 +173,11 @@ class Supervisor:
             patience = time.monotonic() + self._launcher.grace_seconds
             self._deadline = min(self._deadline, patience)
 
-    def _hear(self, news: list[tuple[str, str]]) -> Failure | None:
+    def _hear(self, events: list[tuple[str, str]]) -> Failure | None:
         ended, lost = [], []
-        if any(word == "training" for _, word in news):
+        if any(word == "training" for _, word in events):
             self._begun = True
-        for name, word in news:
+        for name, word in events:
             if word == "started":
                 self._unborn.discard(name)
             elif word == "joined":
@@ -227,11 +228,11 @@ class Supervisor:
         if code == errors.PORT_TAKEN:
             return Failure(name, "its port was taken by another program", port=True)
         reason = f"ended by {terminal.name(-code)}" if code < 0 else None
-        if task.replaceable and name not in self._waited_for:
+        if task.replaceable and name not in self._waited_for and self._processes is not None:
             self._view.message(
                 f"{name} {reason or f'ended with exit code {code}'}: it is started again"
             )
-            self._launcher.start_again(name)
+            self._processes.start_again(name)
             self._waited_for.add(name)
             self._start_deadline = time.monotonic() + self._launcher.start_timeout
             self.replaced += 1
@@ -254,13 +255,13 @@ class Supervisor:
         )
 
     def _frozen(self, now: float) -> Failure | None:
-        frozen = self._launcher.frozen()
+        frozen = self._processes.frozen() if self._processes is not None else set()
         self._frozen_since = {name: self._frozen_since.get(name, now) for name in frozen}
         for name, since in self._frozen_since.items():
             if now - since < FROZEN_SECONDS:
                 continue
-            if self._cluster.task(name).replaceable:
-                self._launcher.end(name)
+            if self._cluster.task(name).replaceable and self._processes is not None:
+                self._processes.end(name)
             else:
                 return Failure(name, f"was stopped (SIGSTOP) for {FROZEN_SECONDS:g} s")
         return None
@@ -272,11 +273,11 @@ class Supervisor:
         if timeout is None or report != self._report:
             self._report, self._moved_at = report, now
         elif now - self._moved_at >= timeout:
-            self._launcher.dump()
-            time.sleep(DUMP_SECONDS)
-            return Failure(
-                self._cluster.chief.name,
-                f"no step in {timeout:g} s (launcher.stall_timeout); where every task was "
-                f"stands at the end of its log",
-            )
+            stacks = ""
+            if self._processes is not None:
+                self._processes.dump()
+                time.sleep(DUMP_SECONDS)
+                stacks = "; where every task was stands at the end of its log"
+            reason = f"no step in {timeout:g} s (launcher.stall_timeout){stacks}"
+            return Failure(self._cluster.chief.name, reason)
         return None

@@ -17,7 +17,7 @@ LOCK = ".lock"
 
 
 class RunDir:
-    """Names the files of one run folder (the contract is in the README, "The run folder").
+    """Names the files of one run folder (the contract is in ``docs/run-folder.md``).
 
     Args:
         path: the folder; it need not exist.

@@ -15,6 +15,7 @@ import numpy as np
 from dtrain import secrets
 from dtrain.config import targets
 from dtrain.errors import CheckpointError, UsageError
+from dtrain.task import keras_internals
 
 if TYPE_CHECKING:
     from dtrain.task.strategies import Strategy
@@ -157,10 +158,8 @@ class Callbacks:
                 continue
             if not isinstance(value, dict):
                 raise CheckpointError(f"meta.callbacks[{index}] is not a mapping")
-            if "monitor_op" not in value and hasattr(callback, "_set_monitor_op"):
-                # Keras chooses the comparison at the first epoch's end, and then flips min_delta:
-                # it has to have done so before the flipped value is put back.
-                callback._set_monitor_op()
+            if "monitor_op" not in value:
+                keras_internals.choose_comparison(callback)
             vars(callback).update(_state(callback, value))
             best: list[np.ndarray] = []
             while f"callbacks/{index}/{len(best)}" in arrays:

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from dtrain.files import writing
 from dtrain.run.folder import RunDir
+from dtrain.task import keras_internals
 from dtrain.task.recorder import Records
 
 #: A folder of the run folder, in which the model is while it is being written.
@@ -57,13 +58,13 @@ def _own_metrics(model: keras.Model) -> Iterator[None]:
     with keras.StatelessScope() as scope:
         for metric in model.metrics:
             metric.reset_state()
-    kept = [variable._value for variable in variables]
+    kept = [keras_internals.stored(variable) for variable in variables]
     for variable in variables:
         value = scope.get_current_value(variable)
-        if value is not None:  # Keras has no public way to exchange a variable
-            variable._value = tf.Variable(value, dtype=variable.dtype)
+        if value is not None:
+            keras_internals.exchange(variable, tf.Variable(value, dtype=variable.dtype))
     try:
         yield
     finally:
         for variable, value in zip(variables, kept, strict=True):
-            variable._value = value
+            keras_internals.exchange(variable, value)

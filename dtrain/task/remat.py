@@ -8,8 +8,6 @@ Here the second computation finds everything as the first one did, and changes n
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -17,13 +15,11 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.backend.common import global_state
 
-from dtrain.errors import TrainingError, UsageError
+from dtrain.errors import UsageError
+from dtrain.task import keras_internals
+from dtrain.task.keras_internals import contexts
 from dtrain.task.tensors import total
-
-#: Where Keras keeps what layers do not get as arguments: is this training, in which precision?
-CONTEXTS = ("current_call_ctx", "autocast_scope")
 
 
 def rematerialize(model: keras.Model, patterns: Sequence[str]) -> None:
@@ -36,7 +32,7 @@ def rematerialize(model: keras.Model, patterns: Sequence[str]) -> None:
 
     Raises:
         UsageError: one is no regular expression, or is found in no name.
-        TrainingError: this version of Keras keeps :data:`CONTEXTS` elsewhere.
+        TrainingError: this version of Keras passes layers training and precision in another way.
     """
     names, level = [], [model]
     while level := [inner for layer in level for inner in _layers(layer)]:
@@ -50,25 +46,10 @@ def rematerialize(model: keras.Model, patterns: Sequence[str]) -> None:
             problem = f"is no regular expression ({error})"
         accepted = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
         raise UsageError("hardware.remat", pattern, problem, accepted, "'hardware.remat=[]'")
-    if patterns and not all(_inside_of_a_layer()):
-        raise TrainingError(
-            f"Keras {keras.__version__} tells layers of training and precision in a way that "
-            "dtrain does not know; leave hardware.remat empty, or use the Keras of constraints.txt"
-        )
+    if patterns:
+        contexts.check()
     for layer in dict.fromkeys(_chosen(model, patterns)):  # a layer may be in two others
         layer.call = _computed_twice(layer)
-
-
-def _inside_of_a_layer() -> list[Any]:
-    found: list[Any] = []
-
-    class Probe(keras.layers.Layer):
-        def call(self, x: Any) -> Any:
-            found.extend(global_state.get_global_attribute(name) for name in CONTEXTS)
-            return x
-
-    Probe(dtype="mixed_bfloat16")(tf.zeros([1]))
-    return found
 
 
 def _chosen(layer: keras.Layer, patterns: Sequence[str]) -> Iterator[keras.Layer]:
@@ -80,7 +61,7 @@ def _chosen(layer: keras.Layer, patterns: Sequence[str]) -> Iterator[keras.Layer
 
 
 def _layers(layer: keras.Layer) -> list[keras.Layer]:
-    found = layer._flatten_layers(include_self=False, recursive=False)
+    found = keras_internals.inner(layer)
     return [inner for inner in found if not isinstance(inner, keras.layers.InputLayer)]
 
 
@@ -91,10 +72,12 @@ def _computed_twice(layer: keras.Layer) -> Callable[..., Any]:
     def twice(*args: Any, **kwargs: Any) -> Any:
         given = keras.tree.flatten((args, kwargs))
         floats = [i for i, x in enumerate(given) if tf.is_tensor(x) and x.dtype.is_floating]
-        contexts = {name: copy.copy(global_state.get_global_attribute(name)) for name in CONTEXTS}
-        with _contexts({"autocast_scope": None}):  # values as they are kept, not as they are read
+        passed = contexts.current()
+        # Values as they are kept, not as they are read.
+        with contexts.replaced({contexts.PRECISION: None}):
             before = [(v, tf.identity(v.value)) for v in layer.non_trainable_variables]
-        known = [(inner, len(inner._losses)) for inner in layer._flatten_layers()]
+        own = [keras_internals.losses_of(inner) for inner in keras_internals.layers(layer)]
+        known = [(losses, len(losses)) for losses in own]
         first: Any = None
         added: list[tf.Tensor] = []
 
@@ -107,11 +90,12 @@ def _computed_twice(layer: keras.Layer) -> Callable[..., Any]:
             arguments, named = keras.tree.pack_sequence_as((args, kwargs), filled)
             if first is None:
                 first = call(*arguments, **named)
-                added = [loss for inner, count in known for loss in inner._losses[count:]]
-                for inner, count in known:  # their gradients go through what is returned alone
-                    del inner._losses[count:]
+                added = [loss for losses, count in known for loss in losses[count:]]
+                for losses, count in known:  # their gradients go through what is returned alone
+                    del losses[count:]
                 return first, _summed(added)
-            with _contexts(contexts), keras.StatelessScope(before, collect_losses=True) as scope:
+            stateless = keras.StatelessScope(before, collect_losses=True)
+            with contexts.replaced(passed), stateless as scope:
                 found = call(*arguments, **named)
             if scope.state_mapping.keys() - {id(v) for v, _ in before}:
                 raise UsageError(
@@ -120,8 +104,8 @@ def _computed_twice(layer: keras.Layer) -> Callable[..., Any]:
                 )  # fmt: skip
             return found, _summed(scope.losses if added else [])
 
-        found, losses = tf.recompute_grad(compute)(*(given[i] for i in floats))
-        for loss in losses:
+        found, again = tf.recompute_grad(compute)(*(given[i] for i in floats))
+        for loss in again:
             layer.add_loss(loss)
         return keras.tree.map_structure(_masked, found, first)
 
@@ -133,21 +117,9 @@ def _summed(losses: list[tf.Tensor]) -> list[tf.Tensor]:
     return [total([tf.cast(loss, tf.float32) for loss in losses])] if losses else []
 
 
-@contextlib.contextmanager
-def _contexts(values: dict[str, Any]) -> Iterator[None]:
-    found = {name: global_state.get_global_attribute(name) for name in values}
-    try:
-        for name, value in values.items():
-            global_state.set_global_attribute(name, value)
-        yield
-    finally:
-        for name, value in found.items():
-            global_state.set_global_attribute(name, value)
-
-
 def _masked(tensor: Any, like: Any) -> Any:
     """Give a tensor the mask that Keras has hung on another one."""
-    mask = getattr(like, "_keras_mask", None)
+    mask = keras_internals.mask(like)
     if mask is not None:
-        tensor._keras_mask = mask
+        keras_internals.set_mask(tensor, mask)
     return tensor

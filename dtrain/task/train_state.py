@@ -138,7 +138,7 @@ def _begin_where_another_was(
             continue
         weights = model.trainable_variables
         if path != "optimizer":
-            weights = updating(optimizer)._trainable_variables
+            weights = keras_internals.updated(updating(optimizer))
         for average, weight in zip(averages, weights, strict=True):
             average.assign(weight.value)  # Keras starts them at the first step only
 

@@ -389,7 +389,8 @@ OWN = [_kept(name) for name in ("curves.csv", "comparison.csv", "comparison.html
 
 def _secret_config(place: Place) -> None:
     forge.edit_yaml(place.stopped / "config.yaml", lambda config: config["tracking"].update(
-        mlflow=True, uri=f"http://127.0.0.1:{place.port}/${{oc.env:HOSTILE_API_KEY}}"))  # fmt: skip
+        _target_="dtrain.tracking.mlflow.tracker.MLflow",
+        uri=f"http://127.0.0.1:{place.port}/${{oc.env:HOSTILE_API_KEY}}"))  # fmt: skip
 
 
 def _secret_name(place: Place) -> None:

@@ -199,21 +199,22 @@ def test_a_preset_that_is_one_is_taken(dtrain: Any) -> None:
 
 
 def _commands() -> list[list[str]]:
-    """Return the words of the commands that the README shows and that begin a run."""
-    text = (Path(schema.__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    text = text.replace("\\\n", " ")
-    found = []
+    """Return the overrides of the commands that the documents show and that begin a run."""
+    root = Path(schema.__file__).parents[2]
+    pages = [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages).replace("\\\n", " ")
+    found: dict[str, list[str]] = {}
     for line in re.findall(r"^(?:\$ )?(?:\S*/)?python -m dtrain (.*)$", text, re.M):
         words = shlex.split(line, comments=True)
-        other = ("resume=", "fork=", "sweep.resume=", "--config-dir", "-m")
-        trains = words[:1] and words[0] not in COMMANDS
+        other = ("resume=", "fork=", "sweep.resume=", "hydra.", "-")
+        trains = words[:1] and words[0] not in COMMANDS and "HOST:PORT" not in line
         if trains and not any(word.startswith(other) for word in words):
-            found.append(words)
-    return found
+            found[line] = words
+    return list(found.values())
 
 
 @pytest.mark.parametrize("words", _commands(), ids=" ".join)
-def test_commands_of_the_readme_are_taken(
+def test_commands_of_the_documents_are_taken(
     words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_KEY", "k" * 20)

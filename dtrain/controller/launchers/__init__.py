@@ -4,5 +4,6 @@ from dtrain.controller.launchers.base import Launcher
 from dtrain.controller.launchers.external import Env
 from dtrain.controller.launchers.inline import Inline
 from dtrain.controller.launchers.local import Local
+from dtrain.controller.launchers.processes import LocalProcesses
 
-__all__ = ["Env", "Inline", "Launcher", "Local"]
+__all__ = ["Env", "Inline", "Launcher", "Local", "LocalProcesses"]

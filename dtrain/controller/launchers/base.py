@@ -9,7 +9,9 @@ from dtrain.run.folder import RunDir
 
 
 class Launcher(ABC):
-    """Starts the tasks of one job.
+    """Starts the tasks of one job. Five methods are its own; the others are optional hooks.
+
+    One that starts processes of this machine has :class:`LocalProcesses` as well.
 
     Args:
         grace_seconds: from the request to stop to the end by force.
@@ -59,33 +61,32 @@ class Launcher(ABC):
         """
         return cluster
 
-    def own(self, cluster: Cluster) -> Task:
-        """Return the task that this command stands for."""
-        return cluster.chief
-
     def followed(self, cluster: Cluster) -> tuple[Task, ...]:
-        """Return the tasks of which there will be news, the chief always among them."""
+        """Return the tasks of which there will be events, the chief always among them."""
         return cluster.tasks
 
-    def place(self, cluster: Cluster) -> Cluster:
-        """Return ``cluster`` with an address for each task, where there are several."""
-        return cluster
+    @abstractmethod
+    def start(self, rundir: RunDir, cluster: Cluster) -> Cluster:
+        """Start every task of ``cluster``, also once more after all have ended.
+
+        Each task reads its part from the run folder. Addresses that tasks need have to stand in
+        its ``cluster.json`` before they look.
+
+        Returns:
+            The cluster as it was placed, as far as the addresses are known.
+
+        Raises:
+            TrainingError, OSError: it could not be started.
+        """
 
     @abstractmethod
-    def start(self, rundir: RunDir, cluster: Cluster) -> None:
-        """Start every task of ``cluster``; each reads its part from the run folder."""
+    def poll(self, timeout: float) -> list[tuple[str, str]]:
+        """Wait up to ``timeout`` seconds for events, and return them as (task, event).
 
-    def start_again(self, name: str) -> None:
-        """Start one task that has ended once more, at its old address."""
-        raise NotImplementedError(f"{type(self).__name__} cannot start {name} again")
-
-    @abstractmethod
-    def wait(self, timeout: float) -> list[tuple[str, str]]:
-        """Wait up to ``timeout`` seconds for news, and return it as (task, word).
-
-        ``started``, ``joined``, ``training``, ``reading`` and ``stop`` are the task's own words
-        (:func:`dtrain.task.main.run`); ``ended`` means that its process is gone, ``lost`` that it
-        was another host's, and the job cannot go on without it (:meth:`loss`).
+        ``started``, ``joined``, ``training``, ``reading`` and ``stop`` are events that a task
+        reports (:func:`dtrain.task.main.run`); ``ended`` means that its process is gone, ``lost``
+        that it was another host's, and the job cannot go on without it (:meth:`loss`). Only
+        ``ended`` is needed.
         """
 
     @abstractmethod
@@ -95,10 +96,6 @@ class Launcher(ABC):
     @abstractmethod
     def kill(self) -> None:
         """End every task at once; returns when none is left."""
-
-    def end(self, name: str) -> None:
-        """End one task at once."""
-        raise NotImplementedError(f"{type(self).__name__} cannot end {name} alone")
 
     @abstractmethod
     def exit_codes(self) -> dict[str, int]:
@@ -114,10 +111,3 @@ class Launcher(ABC):
 
     def farewell(self, code: int) -> None:  # noqa: B027 - an optional hook
         """Called once when the job is over, with the command's exit code."""
-
-    def frozen(self) -> set[str]:
-        """Return the tasks that have been stopped (SIGSTOP) since the last such call or before."""
-        return set()
-
-    def dump(self) -> None:  # noqa: B027 - an optional hook
-        """Have every task write its Python stacks to its log."""

@@ -1,9 +1,8 @@
-"""One task of a cluster that somebody else starts: its place is in the variable ``TF_CONFIG``."""
+"""One task of a cluster that somebody else starts: its environment says which."""
 
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 import secrets
 import sys
@@ -12,6 +11,7 @@ from typing import Any
 
 from dtrain import errors
 from dtrain.controller.launchers.cluster_env import tf_config
+from dtrain.controller.launchers.cluster_env.base import ClusterEnvironment
 from dtrain.controller.launchers.local import Local
 from dtrain.controller.launchers.rendezvous import cluster_key
 from dtrain.controller.launchers.rendezvous.chief import Host, Place
@@ -26,14 +26,19 @@ from dtrain.run.folder import RunDir, read_json, write_json
 class Env(Local):
     """Starts this host's own task, once the commands on all hosts have met at the chief's.
 
-    Who started them starts them again, too: Kubernetes, Vertex AI, a person with several shells.
+    Who started them starts them again, too: Kubernetes, Vertex AI, a user with several shells.
+
+    Args:
+        args, kwargs: as of every launcher.
+        environment: says which task this host's is, and where the others are.
     """
 
     shares_machine = False
     several = False
 
-    def __init__(self, *args: Any, **kwargs: Any):
+    def __init__(self, *args: Any, environment: ClusterEnvironment, **kwargs: Any):
         super().__init__(*args, **kwargs)
+        self._environment = environment
         if self.max_restarts:
             raise UsageError(
                 "launcher.max_restarts", self.max_restarts,
@@ -47,17 +52,14 @@ class Env(Local):
         self._losses: dict[str, str] = {}  # tasks of other hosts, and how each was lost
 
     def check(self, cluster: Cluster, facts: dict[str, str]) -> Cluster:
-        """Return the cluster with the addresses of ``TF_CONFIG``.
+        """Return the cluster with the addresses that the environment has.
 
         Raises:
             UsageError: it is wrong, or not of such a cluster, or there is no key for it.
         """
         self._facts = facts
-        placed, self._own = tf_config.read(
-            os.environ.get("TF_CONFIG"),
-            cluster,
-            facts["strategy.name"],
-            facts["strategy.on_hosts"] == "True",
+        placed, self._own = self._environment.find(
+            cluster, facts["strategy.name"], facts["strategy.on_hosts"] == "True"
         )
         self._key = cluster_key.find()
         hosts = [tf_config.host_port(str(task.address))[0] for task in placed.tasks]
@@ -74,11 +76,7 @@ class Env(Local):
         """Return the own task alone: the other commands follow theirs."""
         return (self.own(cluster),)
 
-    def place(self, cluster: Cluster) -> Cluster:
-        """Return it as it is: :meth:`check` has read the addresses."""
-        return cluster
-
-    def start(self, rundir: RunDir, cluster: Cluster) -> None:
+    def start(self, rundir: RunDir, cluster: Cluster) -> Cluster:
         """Wait for the other commands, and fork this one's task.
 
         Raises:
@@ -95,9 +93,10 @@ class Env(Local):
             self._host = Host(chief.address, names, self._facts, place, key, timeout)
             self._host.wait(self.start_timeout, _print)
         self.start_own(rundir, cluster)
+        return cluster
 
     def start_own(self, rundir: RunDir, cluster: Cluster) -> None:
-        """Fork this command's task, of which alone there will be news."""
+        """Fork this command's task, of which alone there will be events."""
         self._rundir, self._cluster = rundir, cluster
         self._started = {}
         self._start(self.own(cluster))
@@ -109,24 +108,24 @@ class Env(Local):
         name = self.own(cluster).name
         return Peer(cluster.chief.address, name, self._facts, key, self.peer_timeout)
 
-    def wait(self, timeout: float) -> list[tuple[str, str]]:
-        """Wait for news of the own task; pass on what concerns the job of those of other hosts.
+    def poll(self, timeout: float) -> list[tuple[str, str]]:
+        """Wait for events of the own task; pass on what concerns the job of those of other hosts.
 
         ``lost`` is a task without which the job cannot go on: :meth:`loss` says how.
         """
-        news = super().wait(timeout)
+        events = super().poll(timeout)
         if self._host is not None:
             self._host.move(int((read_json(self._rundir.progress) or {}).get("step", 0)))
         for name, message in self._host.messages() if self._host is not None else []:
             if message["kind"] == "stop":
-                news.append((name, "stop"))
+                events.append((name, "stop"))
             elif name not in self._losses:
                 self._losses[name] = how = self._how(name, message)
                 if how and self._replaceable(name, message["kind"]):
                     _print(f"{name} {how}: the others go on without it")
                 elif how:
-                    news.append((name, "lost"))
-        return news
+                    events.append((name, "lost"))
+        return events
 
     def _how(self, name: str, message: Message) -> str:
         """Return how another host's task was lost; empty if it ended as it should."""

@@ -25,14 +25,15 @@ class Inline(Launcher):
             )  # fmt: skip
         return cluster
 
-    def start(self, rundir: RunDir, cluster: Cluster) -> None:
+    def start(self, rundir: RunDir, cluster: Cluster) -> Cluster:
         """Import TensorFlow here and train here."""
         os.environ.update(cluster.environment)
         from dtrain.task.main import run  # the one place where the controller's process has it
 
         self._codes = {cluster.chief.name: run(str(rundir.path), cluster.chief.name)}
+        return cluster
 
-    def wait(self, timeout: float) -> list[tuple[str, str]]:
+    def poll(self, timeout: float) -> list[tuple[str, str]]:
         """Return at once: :meth:`start` has done all."""
         return [(name, "ended") for name in self._codes or {}]
 

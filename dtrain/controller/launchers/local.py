@@ -12,8 +12,9 @@ from typing import Any
 from dtrain.controller.launchers.base import Launcher
 from dtrain.controller.launchers.forkserver import LOCK, Process, ready, warm
 from dtrain.controller.launchers.ports import Ports
+from dtrain.controller.launchers.processes import LocalProcesses
 from dtrain.run.cluster import Cluster, Task
-from dtrain.run.folder import RunDir
+from dtrain.run.folder import RunDir, write_json
 
 
 def _enter(run_path: str, task_name: str, environment: dict[str, str], pipe: Any) -> None:
@@ -26,7 +27,7 @@ def _enter(run_path: str, task_name: str, environment: dict[str, str], pipe: Any
     child(run_path, task_name, environment, words)
 
 
-class Local(Launcher):
+class Local(Launcher, LocalProcesses):
     """One process a task."""
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -55,12 +56,15 @@ class Local(Launcher):
         ports = self._ports.take(len(cluster.tasks))
         return cluster.at([f"127.0.0.1:{port}" for port in ports])
 
-    def start(self, rundir: RunDir, cluster: Cluster) -> None:
-        """Fork every task."""
+    def start(self, rundir: RunDir, cluster: Cluster) -> Cluster:
+        """Fork every task, each of several with a port of its own."""
+        cluster = self.place(cluster)
+        write_json(rundir.cluster, cluster.to_json())
         self._rundir, self._cluster = rundir, cluster
         self._started = {}
         for task in cluster.tasks:
             self._start(task)
+        return cluster
 
     def start_again(self, name: str) -> None:
         """Fork one task once more."""
@@ -99,8 +103,8 @@ class Local(Launcher):
             first = sum(each.devices for each in self._cluster.tasks[:position])
         return ",".join(names[first : first + task.devices])
 
-    def wait(self, timeout: float) -> list[tuple[str, str]]:
-        """Wait for a word of a task, for its end, or the time."""
+    def poll(self, timeout: float) -> list[tuple[str, str]]:
+        """Wait for an event of a task, for its end, or the time."""
         handles: list[Any] = []
         for started in self._started.values():
             if not started.ended:
@@ -109,14 +113,14 @@ class Local(Launcher):
                 handles.append(started.pipe)
         if handles:
             multiprocessing.connection.wait(handles, timeout)
-        news: list[tuple[str, str]] = []
+        events: list[tuple[str, str]] = []
         for name, started in self._started.items():
             gone = started.code() is not None  # ORDER: looked at first: its words are whole
-            news += [(name, word) for word in started.words()]
+            events += [(name, word) for word in started.words()]
             if gone and not started.ended:
                 started.ended = True
-                news.append((name, "ended"))
-        return news
+                events.append((name, "ended"))
+        return events
 
     def stop(self) -> None:
         """Send SIGTERM to the tasks that train; those that serve are needed until these ended."""

@@ -10,6 +10,7 @@ import keras
 from dtrain.data.sources import Source
 from dtrain.task import keras_internals
 from dtrain.task.rehearsal.trial import Tried, computes_apart, tried_on
+from dtrain.task.replica import random_draws
 
 if TYPE_CHECKING:
     from dtrain.task.protocol import Replicas
@@ -21,7 +22,7 @@ ACROSS = ("circle", "dice", "tversky", "lossfunctionwrapper")
 
 
 def notice(model: keras.Model, strategy: Replicas, source: Source, global_batch: int) -> str | None:
-    """Return what the user should know where the loss on replicas is not that of one device.
+    """Return what the user should know where losses or draws of replicas are not those of one.
 
     Args:
         model: built and compiled.
@@ -30,9 +31,16 @@ def notice(model: keras.Model, strategy: Replicas, source: Source, global_batch:
         global_batch: examples of a step.
 
     Returns:
-        One sentence; None where both are the same, or where that cannot be found out.
+        A sentence or two; None where both are the same, or where that cannot be found out.
     """
-    if strategy.batches == 1 or _known(model):
+    if strategy.batches == 1:
+        return None
+    found = [random_draws.notice(), _loss(model, strategy, source, global_batch)]
+    return "; ".join(text for text in found if text is not None) or None
+
+
+def _loss(model: keras.Model, strategy: Replicas, source: Source, global_batch: int) -> str | None:
+    if _known(model):
         return None
     try:
         tried = tried_on(model, strategy, source, global_batch)

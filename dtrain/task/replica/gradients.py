@@ -152,7 +152,7 @@ def prepare(optimizer: keras.optimizers.Optimizer) -> None:
     Raises:
         TrainingError: this version of Keras reduces in another way.
     """
-    keras_internals.take_gradients_as_they_are(updating(optimizer))
+    keras_internals.take_gradients_as_they_are(optimizer)
 
 
 def updating(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:

@@ -16,7 +16,8 @@ Keras' own by whether it changes with the size of the batch (:mod:`dtrain.task.r
 whether it is a multiple of the rows of the batch. What is not, such as noise shared by a batch, is
 alike on all replicas. ``shuffle`` of examples is refused: a replica has its part of them alone.
 Draws that come neither from ``keras.random`` nor from the functions of ``tf.random`` in
-:data:`TENSORFLOW` stay as they are, alike on all replicas.
+:data:`TENSORFLOW` stay as they are, alike on all replicas. A function that this version of Keras
+has with other arguments draws other numbers on each replica, of which a notice is given.
 """
 
 from __future__ import annotations
@@ -24,37 +25,17 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import importlib
 import inspect
-import math
 import threading
-import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import keras
-import numpy as np
 import tensorflow as tf
 
-from dtrain.errors import TrainingError, UsageError
-
-#: The module whose functions all of Keras looks up when it draws, and what they must look like.
-#: No public hook is on the way from a layer to its draw: seeds are made inside of layers.
-MODULE = "keras.src.backend.tensorflow.random"
-PARAMETERS = {
-    "dropout": ["inputs", "rate", "noise_shape", "seed"],
-    "uniform": ["shape", "minval", "maxval", "dtype", "seed"],
-    "normal": ["shape", "mean", "stddev", "dtype", "seed"],
-    "truncated_normal": ["shape", "mean", "stddev", "dtype", "seed"],
-    "randint": ["shape", "minval", "maxval", "dtype", "seed"],
-    "categorical": ["logits", "num_samples", "dtype", "seed"],
-    "gamma": ["shape", "alpha", "dtype", "seed"],
-    "binomial": ["shape", "counts", "probabilities", "dtype", "seed"],
-    "beta": ["shape", "alpha", "beta", "dtype", "seed"],
-    "shuffle": ["x", "axis", "seed"],
-    "draw_seed": ["seed"],
-    "_cast_seed": ["seed"],
-}
+from dtrain.host.versions import version
+from dtrain.task.keras_internals import draws as keras_draws
+from dtrain.task.replica import rows_of_draws
+from dtrain.task.replica.rows_of_draws import Draw, Part, is_known, shape_of, sizes_of
 
 #: Functions of ``tf.random`` that layers call themselves, as ``RandomElasticTransform`` does.
 TENSORFLOW = {"stateless_uniform": "uniform", "stateless_normal": "normal"}
@@ -62,6 +43,8 @@ TENSORFLOW = {"stateless_uniform": "uniform", "stateless_normal": "normal"}
 # MirroredStrategy traces each replica in a thread of its own, and they take turns.
 _current = threading.local()
 _installing = threading.Lock()
+#: Functions of Keras' that are not as known, once they were looked at.
+_others: list[str] = []
 
 
 @contextlib.contextmanager
@@ -87,7 +70,7 @@ def part(
     known = tf.get_static_value(replica)
     index = tf.cast(replica, tf.int32) if known is None else int(known)
     before = getattr(_current, "part", None)
-    _current.part = _Part(index, replicas, rows, iter(draws or ())) if replicas > 1 else None
+    _current.part = Part(index, replicas, rows, iter(draws or ())) if replicas > 1 else None
     try:
         yield
     finally:
@@ -137,61 +120,116 @@ def watched(record: Record) -> Iterator[None]:
         _current.record = before
 
 
-def install(name: str = MODULE) -> None:
+def install(name: str = keras_draws.MODULE) -> list[str]:
     """Wrap the functions of Keras' module, once; outside of :func:`part` they do as before.
+
+    A function that takes other arguments than those known draws with a seed into which the number
+    of the replica is folded: noise that is valid, and not that of one device.
 
     Args:
         name: of the module; another one in tests.
 
+    Returns:
+        The functions of which that is so.
+
     Raises:
-        TrainingError: one of them is missing, or has other parameters; nothing is wrapped then.
+        TrainingError: one of them is missing, or takes no seed; nothing is wrapped then.
     """
     with _installing:
-        try:
-            module: Any = importlib.import_module(name)
-        except ImportError:
-            module = None
+        module, others = keras_draws.functions(name)
         if getattr(module, "drawn_by_dtrain", False):
-            return
-        for function, expected in PARAMETERS.items():
-            there = getattr(module, function, None)
-            found = list(inspect.signature(there).parameters) if callable(there) else None
-            if found != expected:
-                raise TrainingError(
-                    f"Keras {keras.__version__} has {name}.{function} with parameters {found}, "
-                    f"where dtrain knows {expected}: it cannot draw dropout masks and noise for "
-                    "several replicas; train on one, or with the Keras of constraints.txt"
-                )
-        for function in PARAMETERS.keys() - {"draw_seed", "_cast_seed"}:  # used, not replaced
-            setattr(module, function, _wrapped(module, function))
+            return _others
+        if others:
+            keras_draws.replace(module, "draw_seed", _folding(module.draw_seed))
+        for function in keras_draws.PARAMETERS:
+            wrap = _wrapped_other if function in others else _wrapped
+            keras_draws.replace(module, function, wrap(module, function))
         module.drawn_by_dtrain = True
-        if name == MODULE:
+        if name == keras_draws.MODULE:
+            _others.extend(others)
             for function, ours in TENSORFLOW.items():
-                setattr(tf.random, function, _wrapped_own(module, function, ours))
+                setattr(tf.random, function, _wrapped_own(function, ours))
+        return others
+
+
+def notice() -> str | None:
+    """Return what the user should know where random numbers of replicas are not those of one."""
+    others = install()
+    if not others:
+        return None
+    return (
+        f"Keras {version('keras')} draws in a way that dtrain does not know "
+        f"({', '.join(f'keras.random.{name}' for name in others)}): each replica draws numbers of "
+        "its own there, and not those that one device would draw"
+    )
+
+
+def _folding(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap the function that makes a tensor of a seed: a replica may fold its number in."""
+
+    @functools.wraps(original)
+    def draw_seed(seed: Any) -> Any:
+        drawn, number = original(seed), getattr(_current, "folded", None)
+        if number is None:
+            return drawn
+        folded = tf.random.experimental.stateless_fold_in(
+            tf.cast(drawn, tf.int64), tf.cast(number, tf.int64)
+        )
+        return tf.cast(tf.math.floormod(folded, tf.int32.max), drawn.dtype)
+
+    return draw_seed
+
+
+def _wrapped_other(module: Any, name: str) -> Callable[..., Any]:
+    """Wrap a function that takes other arguments than those known."""
+    original = getattr(module, name)
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+
+        def as_ever(**_: Any) -> Any:
+            return original(*args, **kwargs)
+
+        def folded(draw: Draw, **given: Any) -> Any:
+            first = _first(given)
+            index, _ = draw.place(first) if first else (draw.part.replica, None)
+            _current.folded = index
+            try:
+                return original(*args, **kwargs)
+            finally:
+                _current.folded = None
+
+        return _drawn(name, tf.convert_to_tensor, as_ever, folded, bound.arguments)
+
+    return function
 
 
 def _wrapped(module: Any, name: str) -> Callable[..., Any]:
     original = getattr(module, name)
     signature = inspect.signature(original)
     ours: dict[str, Callable[..., Any]] = {
-        "dropout": _dropout, "uniform": _uniform, "normal": _normal, "shuffle": _shuffle
+        "dropout": rows_of_draws.dropout, "uniform": rows_of_draws.uniform,
+        "normal": rows_of_draws.normal, "shuffle": rows_of_draws.shuffle,
     }  # fmt: skip
-    draw = ours.get(name, _whole)
+    seed_of = functools.partial(keras_draws.seed_of, module)
+    draw = ours.get(name, rows_of_draws.whole)
 
     @functools.wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        return _drawn(name, module, original, draw, bound.arguments)
+        return _drawn(name, seed_of, original, draw, bound.arguments)
 
     return function
 
 
-def _wrapped_own(module: Any, name: str, of: str) -> Callable[..., Any]:
+def _wrapped_own(name: str, of: str) -> Callable[..., Any]:
     """Wrap a function of ``tf.random``, whose seed is drawn already, as that of Keras' ``of``."""
     original = getattr(tf.random, name)
     signature = inspect.signature(original)
-    fixed = types.SimpleNamespace(draw_seed=tf.convert_to_tensor, _cast_seed=lambda seed: seed)
     names = {"mean": "mean", "stddev": "stddev", "minval": "minval", "maxval": "maxval"}
 
     @functools.wraps(original)
@@ -203,21 +241,21 @@ def _wrapped_own(module: Any, name: str, of: str) -> Callable[..., Any]:
         if own.get("maxval", 1) is None:
             own["maxval"] = 1
         own |= {"shape": given["shape"], "dtype": given["dtype"], "seed": given["seed"]}
-        draw = {"uniform": _uniform, "normal": _normal}[of]
+        draw = {"uniform": rows_of_draws.uniform, "normal": rows_of_draws.normal}[of]
 
         def as_ever(**changed: Any) -> Any:
             return original(**{**given, "shape": changed.get("shape", given["shape"])})
 
-        return _drawn(name, fixed, as_ever, draw, own)
+        return _drawn(name, tf.convert_to_tensor, as_ever, draw, own)
 
     return function
 
 
 def _drawn(
-    name: str, module: Any, original: Callable[..., Any], draw: Any, given: dict[str, Any]
+    name: str, seed_of: Any, original: Callable[..., Any], draw: Any, given: dict[str, Any]
 ) -> Any:
     """Draw as ``now`` has it: see :func:`part` and :func:`watched`."""
-    now: _Part | None = getattr(_current, "part", None)
+    now: Part | None = getattr(_current, "part", None)
     record: Record | None = getattr(_current, "record", None)
     if record is not None:
         record.names.append(name)
@@ -229,7 +267,7 @@ def _drawn(
     try:
         if now is None:
             return original(**given)
-        return draw(_Draw(module, original, now, next(now.draws, None)), **given)
+        return draw(Draw(seed_of, original, now, next(now.draws, None)), **given)
     finally:
         _current.part, _current.record = now, record
 
@@ -239,174 +277,9 @@ def _first(given: dict[str, Any]) -> int | None:
     whole = next((given[key] for key in ("logits", "inputs", "x") if key in given), None)
     shape = given.get("noise_shape")
     if whole is not None:
-        sizes = _shape(tf.convert_to_tensor(whole))
+        sizes = shape_of(tf.convert_to_tensor(whole))
         if shape is not None:
-            sizes = [a if b is None else b for a, b in zip(sizes, _sizes(shape), strict=True)]
+            sizes = [a if b is None else b for a, b in zip(sizes, sizes_of(shape), strict=True)]
     else:
-        sizes = _sizes(given["shape"])
-    return sizes[0] if sizes and _known(sizes[0]) else None
-
-
-@dataclasses.dataclass(frozen=True)
-class _Part:
-    """See :func:`part`."""
-
-    replica: Any
-    replicas: int
-    rows: int
-    draws: Iterator[bool | None]
-
-    def place(self, first: Any, per_example: bool | None) -> tuple[Any, Any]:
-        """Return which of how many pieces a draw with this first dimension is: (0, 1) if shared."""
-        if per_example is not None:
-            return (self.replica, self.replicas) if per_example else (0, 1)
-        if _known(first):
-            return (self.replica, self.replicas) if first % self.rows == 0 else (0, 1)
-        own = tf.equal(first % self.rows, 0)
-        return tf.where(own, self.replica, 0), tf.where(own, self.replicas, 1)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Draw:
-    """One call of a function of Keras' module, which was ``original``, inside of ``part``."""
-
-    module: Any
-    original: Callable[..., Any]
-    part: _Part
-    per_example: bool | None
-
-    def place(self, first: Any) -> tuple[Any, Any]:
-        """Return which of how many pieces of the global batch's draw this is."""
-        return self.part.place(first, self.per_example)
-
-    def rows(self, op: Callable[..., Any], sizes: list[Any], dtype: Any, seed: Any) -> tf.Tensor:
-        """Draw this part's rows of what the Philox op ``op`` gives for the global batch."""
-        dtype = tf.as_dtype(dtype)
-        seed = self.module._cast_seed(self.module.draw_seed(seed))
-        first, *rest = sizes
-        width: Any = math.prod(size if _known(size) else tf.cast(size, tf.int64) for size in rest)
-        index, pieces = self.place(first)
-        begin = index * first
-        group = 2 if dtype.size == 8 else 4  # elements that are made from one counter
-        # XLA makes normal numbers of pairs of rows, or of columns where the number of rows is odd.
-        together = 2 if op is tf.raw_ops.StatelessRandomNormalV2 else 1
-        # A counter begins with every row whose number is a multiple of this.
-        period = max(together, group // math.gcd(width, group) if _known(width) else group)
-        if _known(first) and first % period == 0:
-            cut = spare = 0
-        else:
-            cut = begin % period
-            spare = cut if _known(cut) else period - 1
-        rows = first + spare
-        rows += (rows + first * pieces) % together
-        skip = (begin - cut if _known(begin) else tf.cast(begin - cut, tf.int64)) * width // group
-
-        state = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seed)
-        counter = state.counter
-        if not _known(skip) or skip:
-            # The low word is 0 as yet, and never comes near its end.
-            skip = tf.constant(skip, tf.uint64) if _known(skip) else tf.cast(skip, tf.uint64)
-            counter += tf.stack([skip, tf.zeros([], tf.uint64)])
-        shape = tf.convert_to_tensor([rows, *rest])
-        alg = tf.random.Algorithm.PHILOX.value
-        drawn = op(shape=shape, key=state.key, counter=counter, alg=alg, dtype=dtype)
-        if _known(rows) and rows == first:
-            return drawn
-        return tf.slice(drawn, [cut] + [0] * len(rest), sizes)
-
-
-def _dropout(draw: _Draw, inputs: Any, rate: Any, noise_shape: Any, seed: Any) -> Any:
-    sizes = _shape(inputs := tf.convert_to_tensor(inputs))
-    if not sizes or (not tf.is_tensor(rate) and rate in (0, 1)):
-        return draw.original(inputs, rate, noise_shape, seed)
-    if noise_shape is not None:
-        noise = enumerate(_sizes(noise_shape))
-        sizes = [sizes[i] if size is None else size for i, size in noise]
-    uniform = tf.raw_ops.StatelessRandomUniformV2
-    return tf.nn.experimental.general_dropout(
-        inputs,
-        rate=rate,
-        noise_shape=sizes,
-        uniform_sampler=lambda shape, dtype: draw.rows(uniform, sizes, dtype, seed),
-    )
-
-
-def _uniform(draw: _Draw, **given: Any) -> Any:
-    sizes, dtype = _sizes(given["shape"]), tf.as_dtype(given["dtype"] or keras.config.floatx())
-    if not sizes or not dtype.is_floating:
-        return _whole(draw, **given)
-    low, high = tf.cast(given["minval"], dtype), tf.cast(given["maxval"], dtype)
-    drawn = draw.rows(tf.raw_ops.StatelessRandomUniformV2, sizes, dtype, given["seed"])
-    return drawn * (high - low) + low
-
-
-def _normal(draw: _Draw, **given: Any) -> Any:
-    sizes, dtype = _sizes(given["shape"]), tf.as_dtype(given["dtype"] or keras.config.floatx())
-    odd = draw.part.replicas % 2 and all(_known(size) and size % 2 for size in sizes)
-    if not sizes or odd:  # what XLA makes a normal number of then cannot be told by the rows
-        return _whole(draw, **given)
-    mean, stddev = (tf.convert_to_tensor(given[name], dtype) for name in ("mean", "stddev"))
-    drawn = draw.rows(tf.raw_ops.StatelessRandomNormalV2, sizes, dtype, given["seed"])
-    return drawn * stddev + mean
-
-
-def _shuffle(draw: _Draw, x: Any, axis: int, seed: Any) -> Any:
-    x = tf.convert_to_tensor(x)
-    if axis in (0, -x.shape.rank):
-        _, pieces = draw.place(_shape(x)[0])
-        if not _known(pieces) or pieces > 1:
-            raise UsageError(
-                "model", "keras.random.shuffle",
-                "orders the examples of a batch, and each replica has its part of them alone; "
-                "keras.layers.MixUp and CutMix call it",
-                "a model without it, or one replica", "strategy=one_device",
-            )  # fmt: skip
-    return draw.original(x, axis, seed)
-
-
-def _whole(draw: _Draw, **given: Any) -> Any:
-    """Draw for the global batch and keep this part: for what is rare, and not elements in a row.
-
-    Parameters that have a row for each of this part's are those of the other parts as well.
-    """
-    logits = given.get("logits")
-    sizes = _sizes(given["shape"]) if logits is None else _shape(tf.convert_to_tensor(logits))
-    index, pieces = draw.place(sizes[0]) if sizes else (0, 1)
-    if _known(pieces) and pieces == 1:
-        return draw.original(**given)
-
-    def of_all(value: Any) -> Any:
-        if np.ndim(value) < len(sizes) or value.shape[0] == 1:
-            return value
-        return tf.tile(value, [pieces] + [1] * (len(sizes) - 1))
-
-    fixed = ("shape", "num_samples", "dtype", "seed")
-    changed = {k: v if k in fixed else of_all(v) for k, v in given.items()}
-    if logits is None:
-        changed["shape"] = [sizes[0] * pieces, *sizes[1:]]
-    drawn = draw.original(**changed)
-    return tf.reshape(drawn, [pieces, sizes[0], *_shape(drawn)[1:]])[index]
-
-
-def _known(size: Any) -> bool:
-    return isinstance(size, int)
-
-
-def _sizes(shape: Any) -> list[Any]:
-    """Return the dimensions of a shape: ints where they are known, None, or int32 scalars."""
-    if tf.is_tensor(shape):
-        known = tf.get_static_value(shape)
-        shape = tf.unstack(shape) if known is None else known
-    sizes = []
-    for size in shape:
-        known = size if size is None else tf.get_static_value(size)
-        if known is None and size is not None:
-            size = tf.cast(size, tf.int32)
-        sizes.append(size if known is None else int(known))
-    return sizes
-
-
-def _shape(tensor: tf.Tensor) -> list[Any]:
-    """Return the dimensions of a tensor of known rank: ints where they are known."""
-    sizes = [tf.shape(tensor)[i] if s is None else s for i, s in enumerate(tensor.shape)]
-    return _sizes(sizes)
+        sizes = sizes_of(given.get("shape", ()))
+    return sizes[0] if sizes and is_known(sizes[0]) else None

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from dtrain.task import keras_internals
 from dtrain.task.strategies.base import NONE, Strategy, dtype_of
 from dtrain.task.tensors import total
 
@@ -38,7 +39,7 @@ class CentralStorage(Strategy):
             and kwargs.get("aggregation") == tf.VariableAggregation.SUM
         ):
             copies = [next_creator(**kwargs) for _ in range(self.replicas)]
-            return ReplicaLocal([getattr(copy, "_v", copy) for copy in copies])
+            return ReplicaLocal([keras_internals.unwrapped(copy) for copy in copies])
         whole = not dtype_of(kwargs).is_floating
         if whole and kwargs.get("aggregation", NONE) == NONE:  # seeds and counters
             kwargs["aggregation"] = tf.VariableAggregation.ONLY_FIRST_REPLICA

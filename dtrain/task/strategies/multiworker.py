@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import keras
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
 
 from dtrain.run.checkpoint import Checkpoint, pack, unpack
 from dtrain.run.cluster import Cluster, Task
+from dtrain.task.keras_internals.collectives import local_devices
 from dtrain.task.strategies.base import Strategy, check_alike
 
 #: Bytes of a checkpoint that one collective sends: all of them at once may be more than it can.
@@ -41,13 +41,14 @@ class MultiWorker(Strategy):
                 {"cluster": cluster.spec(), "task": {"type": task.role, "index": task.index}}
             )
         kind = tf.distribute.experimental.CommunicationImplementation[communication.upper()]
-        with _local_devices(devices):
+        with local_devices(devices):
             engine = tf.distribute.MultiWorkerMirroredStrategy(
                 communication_options=tf.distribute.experimental.CommunicationOptions(
                     implementation=kind
                 )
             )
         super().__init__(engine)
+        self._devices = len(devices)
         self._tasks = len(cluster.tasks)
         self._is_chief = task == cluster.chief
         self._all_reduce = tf.function(self.all_reduce, autograph=False)
@@ -87,7 +88,7 @@ class MultiWorker(Strategy):
             context = tf.distribute.get_replica_context()
             assert context is not None
             replica = int(tf.get_static_value(context.replica_id_in_sync_group))
-            local = replica % self.engine.extended._num_devices_per_worker
+            local = replica % self._devices
             own = vector if local == 0 else tf.zeros_like(vector)  # once a task, not a replica
             # The copy has the replica's device, where the sum is wanted.
             return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(own))
@@ -150,23 +151,3 @@ class _Received:
             count = min(len(buffer), len(self._block))
             buffer[:count] = self._block[:count]
             buffer, self._block = buffer[count:], self._block[count:]
-
-
-@contextlib.contextmanager
-def _local_devices(devices: list[str]) -> Iterator[None]:
-    """Let the strategy that is made inside have these devices in each task.
-
-    TensorFlow counts a task's GPUs and knows of one CPU device alone: several logical ones, on
-    which a data-parallel run is tried without GPUs, cannot be asked for publicly.
-    """
-
-    def found(self: object, resolver: object, worker_device: str) -> tuple[tuple[str, ...], str]:
-        names = tuple(f"{worker_device}/device:{name}" for name in devices)
-        return names, devices[0].partition(":")[0]
-
-    original = CollectiveAllReduceExtended._initialize_local_devices
-    CollectiveAllReduceExtended._initialize_local_devices = found
-    try:
-        yield
-    finally:
-        CollectiveAllReduceExtended._initialize_local_devices = original

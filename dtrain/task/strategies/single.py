@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keras
 import tensorflow as tf
 
 from dtrain.task.strategies.base import Strategy
@@ -27,3 +28,6 @@ class OneDevice(Strategy):
 
     def __init__(self, devices: list[str]):
         super().__init__(tf.distribute.OneDeviceStrategy(devices[0]))
+
+    def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
+        """Leave ``optimizer`` as it is: one replica meets no other, in a branch or elsewhere."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 import json
+import os
 import re
 from typing import Any
 
@@ -16,6 +17,21 @@ _HERE = ("localhost", "localhost.localdomain", "ip6-localhost", "::1", "0.0.0.0"
 _CLUSTER = '"cluster": {"chief": ["host1:2222"], "worker": ["host2:2222"]}'
 _TASK = '"task": {"type": "worker", "index": 0}'
 _EXAMPLE = f"export TF_CONFIG='{{{_CLUSTER}, {_TASK}}}'"
+
+
+class TFConfig:
+    """The cluster environment of TensorFlow: Kubernetes' training operator, Vertex AI, shells."""
+
+    def find(self, planned: Cluster, strategy: str, on_hosts: bool) -> tuple[Cluster, Task]:
+        """Find the planned cluster, and this command's task in it, in ``TF_CONFIG``.
+
+        Args:
+            planned, strategy, on_hosts: as of :func:`read`.
+
+        Raises:
+            UsageError: TF_CONFIG is wrong in itself, or is not the cluster that was planned.
+        """
+        return read(os.environ.get("TF_CONFIG"), planned, strategy, on_hosts)
 
 
 def read(text: str | None, planned: Cluster, strategy: str, on_hosts: bool) -> tuple[Cluster, Task]:

@@ -13,6 +13,7 @@ from tensorflow.experimental import dtensor
 
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster
+from dtrain.task import keras_internals
 from dtrain.task.input_pipeline import Inputs
 from dtrain.task.metric_replay import Replay
 from dtrain.task.strategies.base import Strategy
@@ -93,17 +94,17 @@ class Mesh(Strategy):
         others = [variable for metric in model.metrics for variable in metric.variables]
         others += [] if model.optimizer is None else model.optimizer.variables
         for variable in others:
-            if not isinstance(variable._value, MeshVariable):
+            if not isinstance(keras_internals.stored(variable), MeshVariable):
                 self._move(variable, Placement())
 
     def _move(self, variable: keras.Variable, placement: Placement) -> None:
-        # Keras has no public way to say where TensorFlow's variable is. A variable creator knows
-        # no path, least of all of what a layer inside another creates; and created there, the
-        # model would be built by DTensor, operation by operation.
-        old = variable._value
+        # A variable creator knows no path, least of all of what a layer inside another creates; and
+        # created there, the model would be built by DTensor, operation by operation.
+        old = keras_internals.stored(variable)
         with tf.device("CPU:0"):
             whole = tf.identity(old)
-        variable._value = self._variable(whole, placement, variable.name, old.trainable)
+        new = self._variable(whole, placement, variable.name, old.trainable)
+        keras_internals.exchange(variable, new)
 
     def _variable(
         self, value: tf.Tensor, placement: Placement, name: str, trainable: bool

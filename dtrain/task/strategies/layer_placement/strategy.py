@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from dtrain.task import keras_internals
 from dtrain.task.strategies.base import Strategy
 from dtrain.task.strategies.layer_placement.assignment import assign
 
@@ -118,15 +119,14 @@ def _move(variable: keras.Variable, device: str) -> None:
     with tf.device("CPU:0"):
         value = tf.identity(variable.value)
     with tf.device(device):
-        # Keras has no public way to say where TensorFlow's variable is.
-        variable._value = tf.Variable(value, trainable=variable.trainable, name=variable.name)
+        new = tf.Variable(value, trainable=variable.trainable, name=variable.name)
+    keras_internals.exchange(variable, new)
 
 
 def _parts(layer: keras.Layer) -> list[keras.Layer]:
     if isinstance(layer, keras.Model):
         return list(layer.layers)
-    # Keras has no public name for the layers of a layer that is no model.
-    return list(layer._flatten_layers(include_self=False, recursive=False))
+    return keras_internals.inner(layer)
 
 
 def _layers(layer: keras.Layer, path: str, seen: set[int]) -> Iterator[tuple[str, keras.Layer]]:

@@ -1,0 +1,52 @@
+"""Private names of Keras and TensorFlow: which, why, and what happens where one is gone.
+
+No other module of dtrain uses any, as a test verifies. Each is looked up and checked where it is
+needed and not before; where this version of Keras or TensorFlow has something else, the run ends
+with a sentence that says what to do instead.
+
+``model_parts``   what is inside of a model, which public lists leave out
+``losses``        losses that layers add, masks, and denominators of losses on several replicas
+``updates``       optimizers that update several replicas
+``draws``         the functions through which layers draw random numbers
+``contexts``      what Keras passes to layers beside their arguments: training, precision
+``variables``     TensorFlow's variable inside of one of Keras', or of a strategy's
+``collectives``   the devices of a task of several
+``callbacks``     when callbacks of Keras choose how they compare
+"""
+
+from dtrain.task.keras_internals.callbacks import choose_comparison
+from dtrain.task.keras_internals.losses import (
+    keep_losses_apart,
+    losses_of,
+    mask,
+    see_batches_of_their_own,
+    set_mask,
+)
+from dtrain.task.keras_internals.model_parts import (
+    inner,
+    layers,
+    of_own_classes,
+    plain_variables,
+    states,
+)
+from dtrain.task.keras_internals.updates import take_gradients_as_they_are, updated
+from dtrain.task.keras_internals.variables import exchange, stored, unwrapped
+
+__all__ = [
+    "choose_comparison",
+    "exchange",
+    "inner",
+    "keep_losses_apart",
+    "layers",
+    "losses_of",
+    "mask",
+    "of_own_classes",
+    "plain_variables",
+    "see_batches_of_their_own",
+    "set_mask",
+    "states",
+    "stored",
+    "take_gradients_as_they_are",
+    "unwrapped",
+    "updated",
+]

@@ -1,0 +1,64 @@
+"""What Keras passes to layers beside their arguments: is this training, in which precision?
+
+A layer whose inside is computed a second time must find it as the first time (``hardware.remat``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from dtrain.task.keras_internals.lookup import module, unknown
+
+MODULE = "keras.src.backend.common.global_state"
+#: The precision alone: ``None`` reads values as they are kept.
+PRECISION = "autocast_scope"
+NAMES = ("current_call_ctx", PRECISION)
+
+
+def check() -> None:
+    """Refuse a version of Keras that passes it in another way.
+
+    Raises:
+        TrainingError: saying so.
+    """
+    found: list[Any] = []
+
+    class Probe(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            found.extend(_state().get_global_attribute(name) for name in NAMES)
+            return x
+
+    state = _state()
+    if all(hasattr(state, f"{verb}_global_attribute") for verb in ("get", "set")):
+        Probe(dtype="mixed_bfloat16")(tf.zeros([1]))
+    if not found or not all(found):
+        raise unknown("passes training and precision to layers", "leave hardware.remat empty")
+
+
+def current() -> dict[str, Any]:
+    """Return a copy of what a layer that is called now is passed."""
+    return {name: copy.copy(_state().get_global_attribute(name)) for name in NAMES}
+
+
+@contextlib.contextmanager
+def replaced(values: dict[str, Any]) -> Iterator[None]:
+    """Pass layers that are called inside these values."""
+    state = _state()
+    before = {name: state.get_global_attribute(name) for name in values}
+    try:
+        for name, value in values.items():
+            state.set_global_attribute(name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            state.set_global_attribute(name, value)
+
+
+def _state() -> Any:
+    return module(MODULE)

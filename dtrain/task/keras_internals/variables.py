@@ -1,0 +1,42 @@
+"""TensorFlow's variable inside of one of Keras', or of a strategy's: no public way leads to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from dtrain.task.keras_internals.lookup import unknown
+
+
+def stored(variable: keras.Variable) -> Any:
+    """Return the variable of TensorFlow's that a variable of Keras' is stored in.
+
+    Raises:
+        TrainingError: this version of Keras stores it in another way.
+    """
+    found = getattr(variable, "_value", None)
+    if found is None:
+        raise unknown("stores variables")
+    return found
+
+
+def exchange(variable: keras.Variable, other: Any) -> None:
+    """Store a variable of Keras' in another of TensorFlow's.
+
+    Keras cannot be told where TensorFlow's variable is to be, or of which kind.
+
+    Raises:
+        TrainingError: this version of Keras stores it in another way.
+    """
+    stored(variable)
+    variable._value = other
+
+
+def unwrapped(variable: Any) -> Any:
+    """Return the plain variable inside of one that ``CentralStorageStrategy`` has made.
+
+    The wrapper refuses to be assigned in a replica, which a metric has to be. Where a version of
+    TensorFlow has no such wrapper, the variable is plain as it is.
+    """
+    return getattr(variable, "_v", variable)

@@ -1,0 +1,252 @@
+"""Private names of Keras and TensorFlow: in one package; one that is gone ends in a sentence."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dtrain
+
+PACKAGE = Path(dtrain.__file__).parent
+HOME = PACKAGE / "task" / "keras_internals"
+#: What is private in a path of modules, as an import or a string has it.
+PRIVATE = re.compile(r"(keras\.src|keras\._tf_keras|tensorflow\.python|tensorflow\._api)\b")
+#: A string that is such a path, and no sentence about one.
+PATH = re.compile(rf"{PRIVATE.pattern}(\.\w+)*")
+#: Where such a path is compared with where a function comes from, and nothing is looked up.
+COMPARED = {"config/kinds.py"}
+#: Names with an underscore that are Python's, OmegaConf's or Hydra's, in what a task runs.
+OTHERS = {"_exit", "_getframe", "_target_"}
+#: What runs in a task, where an object may be of Keras or TensorFlow.
+TASK = ("task", "models.py", "augment.py", "schedules.py", "replicas.py", "datasets.py")
+
+
+def private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and len(name) > 1
+
+
+def own_names(tree: ast.AST) -> set[str]:
+    """Names with an underscore that a module of dtrain gives to things of its own."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.ctx, ast.Store)
+            and isinstance(node.value, ast.Name)
+            and node.value.id in ("self", "_current")
+        ):
+            found.add(node.attr)
+    return found
+
+
+def used(tree: ast.AST) -> Iterator[tuple[int, str, bool]]:
+    """Yield the private names that a module asks objects for, and private paths of modules.
+
+    With their line, and whether it is the module's own ``self`` that is asked.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and (private(node.attr) or node.attr == "__internal__"):
+            own = getattr(node.value, "id", "") in ("self", "cls", "_current")
+            yield node.lineno, node.attr, own
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "").endswith("attr"):
+            name = node.args[1] if len(node.args) > 1 else None
+            if isinstance(name, ast.Constant) and private(str(name.value)):
+                own = getattr(node.args[0], "id", "") in ("self", "cls", "_current")
+                yield node.lineno, str(name.value), own
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names = [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
+            yield from ((node.lineno, name, False) for name in names if PRIVATE.match(name))
+        elif isinstance(node, ast.Constant) and PATH.fullmatch(str(node.value)):
+            yield node.lineno, str(node.value), False
+
+
+def elsewhere(sources: dict[str, str]) -> list[str]:
+    """Return the uses of private names outside of :data:`HOME`, of files by their path."""
+    trees = {path: ast.parse(source) for path, source in sources.items()}
+    everywhere = {name for tree in trees.values() for name in own_names(tree)}
+    found = []
+    for path, tree in trees.items():
+        if path.startswith("task/keras_internals/"):
+            continue
+        task, here = path.split("/")[0] in TASK, own_names(tree)
+        for line, name, own in used(tree):
+            if PRIVATE.match(name) or name == "__internal__":
+                known = path in COMPARED
+            else:  # of another object, dtrain's own are asked for in their own file alone
+                known = not task or name in (everywhere if own else here) | OTHERS
+            if not known:
+                found.append(f"{path}:{line}: {name}")
+    return found
+
+
+def sources() -> dict[str, str]:
+    return {str(p.relative_to(PACKAGE)): p.read_text() for p in sorted(PACKAGE.rglob("*.py"))}
+
+
+def test_private_names_stand_in_one_package() -> None:
+    assert not elsewhere(sources())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import keras.src.losses",
+        "from keras.src import backend",
+        "from tensorflow.python.distribute import values",
+        "importlib.import_module('keras.src.losses.loss')",
+        "found = variable._value",
+        "variable._value = 3",
+        "list(model._flatten_layers())",
+        "getattr(layer, '_losses', None)",
+        "tf.__internal__.distribute.interim.maybe_merge_call(f)",
+        "optimizer._trainable_variables[0]",
+    ],
+)
+def test_a_private_name_elsewhere_is_found(line: str) -> None:
+    changed = sources()
+    changed["task/build.py"] += f"\n{line}\n"
+    [found] = elsewhere(changed)
+    assert found.startswith("task/build.py:")
+
+
+def test_every_module_of_them_is_there() -> None:
+    """What the package's docstring lists is what there is."""
+    text = ast.get_docstring(ast.parse((HOME / "__init__.py").read_text())) or ""
+    listed = re.findall(r"^``(\w+)``", text, re.M)
+    there = {path.stem for path in HOME.glob("*.py")} - {"__init__", "lookup"}
+    assert set(listed) == there
+
+
+def refused(call: Any, *arguments: Any) -> str:
+    from dtrain.errors import TrainingError
+
+    with pytest.raises(TrainingError) as caught:
+        call(*arguments)
+    text = str(caught.value)
+    assert re.search(
+        r"^(Keras|TensorFlow) [23]\.\d+\.\d+ \w+ .* does not know; .*constraints", text
+    )
+    return text
+
+
+@pytest.mark.task
+def test_what_is_gone_is_refused_in_a_sentence() -> None:
+    from types import SimpleNamespace
+
+    import keras
+
+    from dtrain.task import keras_internals as internals
+    from dtrain.task.keras_internals import collectives, contexts, lookup, losses
+
+    nothing: Any = SimpleNamespace()
+    assert "holds the layers inside of a layer" in refused(internals.layers, nothing)
+    assert "holds the layers inside of a layer" in refused(internals.inner, nothing)
+    assert "keeps losses that layers add" in refused(internals.losses_of, nothing)
+    assert "sums gradients" in refused(internals.take_gradients_as_they_are, nothing)
+    assert "keeps the weights that an optimizer updates" in refused(internals.updated, nothing)
+    assert "stores variables" in refused(internals.stored, nothing)
+    assert "stores variables" in refused(internals.exchange, nothing, 1)
+    internals.choose_comparison(nothing)  # has chosen when it was made
+    assert internals.unwrapped(nothing) is nothing  # is plain as it is
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(losses, "MASKING", "keras.not_there")
+        assert "keeps the masks of tensors" in refused(internals.mask, keras.ops.ones(1))
+        assert "keeps the masks" in refused(internals.set_mask, keras.ops.ones(1), None)
+        patch.setattr(losses, "LOSS", "keras.not_there")
+        text = refused(internals.see_batches_of_their_own, lambda: None, lambda values: values)
+        assert "has losses (scale_loss_for_distribution), and computes them" in text
+        patch.setattr(contexts, "MODULE", "keras.not_there")
+        assert "leave hardware.remat empty" in refused(contexts.check)
+        patch.setattr(collectives, "MODULE", "tensorflow.not_there")
+        with collectives.local_devices(["GPU:0", "GPU:1"]), collectives.local_devices(["CPU:0"]):
+            pass  # nothing is replaced for them
+        made = collectives.local_devices(["CPU:0", "CPU:1"])
+        assert "TensorFlow 2." in refused(made.__enter__)
+    assert lookup.module("keras.not_there") is None
+
+
+@pytest.mark.task
+def test_an_optimizer_that_does_not_branch_has_its_modules_untouched() -> None:
+    import keras
+    import tensorflow as tf
+    from keras.src.optimizers import base_optimizer, loss_scale_optimizer
+
+    from dtrain.task import keras_internals
+
+    sgd = keras.optimizers.SGD
+    tf.distribute.MirroredStrategy(["CPU:0"])
+    for plain in (sgd(), sgd(clipnorm=1.0), sgd(use_ema=True), keras.optimizers.AdamW()):
+        keras_internals.take_gradients_as_they_are(plain)
+        assert base_optimizer.ops is keras.src.ops
+        assert plain._all_reduce_sum_gradients([1]) == [1]
+    branching: list[Any] = [
+        keras.optimizers.LossScaleOptimizer(sgd()),
+        sgd(gradient_accumulation_steps=2),
+        sgd(use_ema=True, ema_overwrite_frequency=3),
+        type("Own", (sgd,), {})(),
+    ]
+    for optimizer in branching:
+        base_optimizer.ops = loss_scale_optimizer.ops = keras.src.ops
+        keras_internals.take_gradients_as_they_are(optimizer)
+        assert base_optimizer.ops is not keras.src.ops
+        assert loss_scale_optimizer.ops.add is keras.src.ops.add
+
+
+#: A plain run, which prints what has been replaced in Keras and TensorFlow when it ends.
+USER = '''
+import sys
+
+import keras
+
+
+def ours(value):
+    """Whether a function, or the class of an object, is dtrain's."""
+    if "Lazy" in type(value).__name__:  # it imports a module when it is asked for anything
+        return False
+    function = getattr(value, "__code__", None) is not None
+    home = value.__globals__["__name__"] if function else type(value).__module__
+    return str(home).startswith("dtrain.")
+
+
+def replaced():
+    found = set()
+    for name, module in list(sys.modules.items()):
+        if not name.startswith(("keras.", "tensorflow.")) or module is None:
+            continue
+        for key, value in list(vars(module).items()):
+            if ours(value):
+                found.add(f"{name}.{key}")
+            elif isinstance(value, type) and value.__module__ == name:
+                found |= {f"{name}.{key}.{k}" for k, v in vars(value).items() if ours(v)}
+    return sorted(found)
+
+
+class Look(keras.callbacks.Callback):
+    def on_train_end(self, logs=None):
+        print("replaced:", replaced())
+'''
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [
+        ("one_device", "replaced: []"),
+        ("mirrored", "'keras.src.losses.loss.reduce_values'"),
+    ],
+)
+def test_what_a_plain_run_replaces(strategy: str, expected: str, dtrain, quick, user_code) -> None:
+    user_code(USER)
+    words = ("model.dropout=0.3", "trainer.callbacks=[{_target_:mine.Look}]")
+    run = dtrain(*quick, f"strategy={strategy}", *words)
+    assert run.code == 0, run.output
+    assert expected in run.log
+    assert "base_optimizer" not in run.log, "its optimizer does not branch"
