@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import difflib
 import errno
+import re
+import shlex
 from collections.abc import Iterable
 
 from dtrain import secrets
@@ -25,6 +27,12 @@ PORT_TAKEN = 74  # of a task, to its launcher: somebody else has its port
 INTERRUPTED = 75  # EX_TEMPFAIL of sysexits.h: try the same command again
 _LONGEST = 500  # characters of a value that a message shows whole
 _LINE, _LINES = 4000, 200  # characters of a line of a message, and lines of it
+#: What can be typed: overrides, options, variables; and words that stand for something else.
+_TYPED = re.compile(r"[+~]{0,2}[A-Za-z_][\w./@]*=.+|--?[a-z][\w-]*(=.+)?", re.S)
+_PLACEHOLDER = re.compile(
+    r"(?<!\w)(FILE|FOLDER|DIR|RUN_DIR|PATH|OF|NAME|DATE|TIME_NAME|STEP|COLUMN|KEY|VALUE|ANOTHER"
+    r"|ADDRESS|HOST|PORT|STORE|N)(?!\w)(?!=)|\.\.\."
+)
 
 
 class DtrainError(Exception):
@@ -43,13 +51,13 @@ class UsageError(DtrainError):
         value: what was given.
         problem: why it is refused, as a clause ("must be at least 1").
         accepted: what is accepted instead.
-        hint: what to type, as it would stand on the command line.
+        hint: what to do: overrides or a command where there are any, else advice.
     """
 
     exit_code = USAGE
 
     def __init__(self, key: str, value: object, problem: str, accepted: str, hint: str):
-        text = f"{key}={value}: {problem}; accepted: {accepted}; type: {hint}"
+        text = f"{key}={value}: {problem}; accepted: {accepted}; {_label(hint)}: {hint}"
         if secrets.is_secret(value, key):
             text = text.replace(str(value), secrets.HIDDEN)
         elif len(str(value)) > _LONGEST:
@@ -95,6 +103,25 @@ class NothingSaved(Interrupted):
     """The run was asked to stop, and its state is one that is not saved (NaN)."""
 
     exit_code = FAILED
+
+
+def _label(hint: str) -> str:
+    """Return ``type`` for what can be typed as it stands, else ``hint``."""
+    try:
+        words = shlex.split(hint)
+    except ValueError:  # an apostrophe
+        return "hint"
+    while words and re.fullmatch(r"[A-Z_]+=\S+", words[0]) and words[1:2] == ["python"]:
+        del words[0]  # variables in front of the command
+    if words[:1] == ["pip"] or words[:3] == ["python", "-m", "dtrain"]:
+        words, plain = words[3:], 2  # a command, and what it is about
+    else:
+        plain = 0
+    after_option = [False, *(word.startswith("--") and "=" not in word for word in words)]
+    bare = [w for w, option in zip(words, after_option, strict=False) if not option]
+    plain -= sum(not _TYPED.fullmatch(word) and "/" not in word for word in bare)
+    typed = hint and plain >= 0 and not _PLACEHOLDER.search(hint)
+    return "type" if typed else "hint"
 
 
 def behind(error: BaseException) -> DtrainError | None:

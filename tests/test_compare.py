@@ -403,11 +403,11 @@ def test_another_metric(sweep: Path) -> None:
         (["s", "--baseline", "seed=0"], "error: --baseline=seed=0: 3 runs match; accepted: one of "
          "0, 1, 2; or KEY=VALUE that one alone has; type: --baseline 0"),
         (["s/0", "s/2b", "--baseline", "0"], "error: --baseline=0: no other run has loss at a step "
-         "of 0; accepted: runs with common steps; type: trainer.log_every_steps=N, the same for"),
+         "of 0; accepted: runs with common steps; hint: trainer.log_every_steps=N, the same for"),
         (["s", "--metric", "los"], "error: --metric=los: no run has it; accepted: "
          "examples_per_second, loss; type: --metric loss"),
         (["f" * 32, "--uri", "sqlite:///no.db"], "error: --uri=sqlite:///no.db: is not there; "
-         "accepted: the store that holds the runs; type: --uri sqlite:////PATH/OF/outputs/mlflow.db"
+         "accepted: the store that holds the runs; hint: --uri sqlite:////PATH/OF/outputs/mlflow.db"
          ", or --uri http://HOST:PORT"),
     ],
 )  # fmt: skip
@@ -594,7 +594,7 @@ def test_runs_in_mlflow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert main(["f" * 32]) == 2
     assert capsys.readouterr().err == (
         f"error: RUN_ID={'f' * 32}: is not in sqlite:///{tmp_path}/outputs/mlflow.db; accepted: "
-        "the id of a run there; type: --uri STORE with the store that it is in\n"
+        "the id of a run there; hint: --uri STORE with the store that it is in\n"
     )
     # One that has no result yet, of which MLflow knows less.
     lone = ship(RunDir.create(tmp_path / "l").path, composed("objective=loss", "name=lone"))

@@ -385,7 +385,7 @@ def check_refusal(case: tuple[Any, ...]) -> None:
     message = refusal(function, arguments)
     assert message.startswith(f"{given}: "), message
     assert not [part for part in parts if part not in message], message
-    assert message.endswith(f"; type: {typed}"), message
+    assert message.endswith(f": {typed}"), message
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -481,7 +481,7 @@ def test_an_unreadable_npz_is_refused_and_closed(content: Callable[[], bytes]) -
         finally:
             gc.collect()
     assert message.startswith("dataset.path=a.npz: cannot be read as .npz ("), message
-    assert message.endswith("accepted: a file written by numpy.savez; type: dataset.path=FILE.npz")
+    assert message.endswith("accepted: a file written by numpy.savez; hint: dataset.path=FILE.npz")
     assert not caught
 
 

@@ -165,7 +165,7 @@ def test_a_reference_to_nothing(name: str, problem: str) -> None:
         resolved(f"{{a: {{password: '${{oc.env:{name}}}'}}}}")
     assert str(caught.value) == (
         f"a.password=***: {problem}; accepted: the value, given anew; "
-        f"type: {name}=VALUE in front of the command"
+        f"hint: {name}=VALUE in front of the command"
     )
 
 

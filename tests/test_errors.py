@@ -79,3 +79,32 @@ def test_endless_lines_are_cut() -> None:
     first, *others = cut.splitlines()
     assert first.endswith("... (200000 characters)") and len(first) < 5000
     assert len(others) < 200
+
+
+@pytest.mark.parametrize(
+    ("hint", "label"),
+    [
+        ("trainer.epochs=5", "type"),
+        ("hardware.devices=1 strategy.workers=4", "type"),
+        ("'tracking.profile_steps=[20,25]'", "type"),
+        ("+model.width=8", "type"),
+        ("--cfg job --resolve", "type"),
+        ("python -m dtrain compare outputs", "type"),
+        ("python -m dtrain checkpoint /runs/a", "type"),
+        ("DTRAIN_TRUST=mine python -m dtrain model._target_=mine.build", "type"),
+        ("pip install scikit-learn", "type"),
+        ("dataset.path=FILE.csv", "hint"),
+        ("resume=outputs/DATE/TIME_NAME", "hint"),
+        ("m.second=...", "hint"),
+        ("python -m dtrain sync /runs/a when it has ended", "hint"),
+        ("python -m dtrain checkpoint /runs/a to see its weights", "hint"),
+        ("DTRAIN_TRUST=mine in front of the command, if it may", "hint"),
+        ("strategy=multiworker, or launcher=local", "hint"),
+        ("the command without --port", "hint"),
+        ('"chief": ["host1:2222"]', "hint"),
+        ("what the user's file says", "hint"),
+    ],
+)
+def test_what_can_be_typed_as_it_stands(hint: str, label: str) -> None:
+    error = errors.UsageError("a.b", 1, "is wrong", "another", hint)
+    assert str(error).endswith(f"; accepted: another; {label}: {hint}")

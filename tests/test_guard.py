@@ -205,7 +205,7 @@ def test_presets_in_a_folder_from_elsewhere(dtrain: Commands, tmp_path: Path) ->
     ))  # fmt: skip
     line = untouched(tmp_path, dtrain(f"fork={given}"), "sent")
     assert line.startswith("error: dataset.path=${oc.env:CANARY}: asks for the variable CANARY of")
-    assert "type: DTRAIN_ENV=CANARY in front of the command" in line
+    assert "hint: DTRAIN_ENV=CANARY in front of the command" in line
     ours = ("--config-dir", str(tmp_path / "sent" / "presets"), "dataset=theirs", "dry_run=true")
     assert "dataset.path=the canary: there is no such file" in dtrain(*ours).output
 

@@ -87,7 +87,7 @@ def test_examples_that_are_no_images_are_refused() -> None:
             message = str(caught.value)
             assert message.startswith("model=a convolutional model: "), message
             assert str(shape) in message
-            assert message.endswith("type: model=mlp, or model=transformer for text"), message
+            assert message.endswith("hint: model=mlp, or model=transformer for text"), message
 
 
 @pytest.mark.task

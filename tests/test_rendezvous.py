@@ -311,7 +311,7 @@ def test_who_is_missing_is_said(meeting: Meeting) -> None:
         ({"seed": None}, "seed=(not set): worker-1 has this, and the chief has 0; accepted: the "
          "same on every host; type: seed=0"),
         ({"model.x": "1"}, "model.x=1: worker-1 has this, and the chief has (not set); accepted: "
-         "the same on every host; type: the command without model.x"),
+         "the same on every host; hint: the command without model.x"),
         ({"model.x": "1", "seed": "3"}, "seed=3: worker-1 has this, and the chief has 0 (also "
          "different: model.x); accepted: the same on every host; type: seed=0"),
     ],
@@ -660,14 +660,14 @@ def test_a_task_that_comes_twice(meeting: Meeting) -> None:
     second = meeting.peer("worker-0b")
     assert failure(second, UsageError) == (
         "TF_CONFIG.task=worker-0b: the chief expects no such task; accepted: worker-0, worker-1; "
-        "type: the same TF_CONFIG cluster on every host"
+        "hint: the same TF_CONFIG cluster on every host"
     )
     twin = Peer(meeting.address, "worker-0", FACTS, KEY, LONG)
     with pytest.raises(UsageError) as caught:
         twin.meet(LONG)
     assert str(caught.value) == (
         "TF_CONFIG.task=worker-0: another process has come to the chief as worker-0; accepted: one "
-        "process for each task; type: TF_CONFIG with another task.index on this host"
+        "process for each task; hint: TF_CONFIG with another task.index on this host"
     )
     meeting.peer("worker-1")
     waiting.result(LONG)

@@ -364,7 +364,7 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
             put(arrays, tmp_path, model={"_target_": "dtrain.models.mlp", "units": units})
         assert str(caught.value) == (
             f"fork=/runs/a/checkpoints/3: {problem}: it is of another model; accepted: "
-            "a checkpoint of a model with the same weights; type: "
+            "a checkpoint of a model with the same weights; hint: "
             "python -m dtrain checkpoint /runs/a/checkpoints/3 to see its weights"
         )
     # A run's own checkpoint is not the person's mistake.

@@ -138,7 +138,7 @@ def test_a_folder_that_is_none(key: str, missing: str, begun) -> None:
     refused(
         f"{key}={rundir.path}: is not a run folder (it has no command.json); "
         f"accepted: a folder that a run printed as its run folder; "
-        f"type: {key}=outputs/DATE/TIME_NAME",
+        f"hint: {key}=outputs/DATE/TIME_NAME",
         resume.arguments, [f"{key}={rundir.path}"],
     )  # fmt: skip
 
@@ -152,7 +152,7 @@ def test_a_word_without_a_value(begun, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_resume_and_fork_exclude_each_other() -> None:
     refused(
         "fork=y: cannot be given with resume=; accepted: one of them; "
-        "type: fork=y to begin a new run",
+        "type: fork=y",
         resume.arguments, ["fork=y", "resume=x"],
     )  # fmt: skip
 
@@ -279,7 +279,7 @@ def test_damaged_checkpoints_alone(begun) -> None:
     state = rundir.checkpoints / "8" / "state.safetensors"
     refused(
         f"resume={rundir.path}: holds no sound checkpoint ({state} *); "
-        f"accepted: a run that saved one; type: the command that began the run, to start anew",
+        f"accepted: a run that saved one; hint: the command that began the run, to start anew",
         checked, rundir,
     )  # fmt: skip
 
@@ -308,7 +308,7 @@ def test_what_would_change_the_numbers(override: str, key: str, begun) -> None:
     error = refused(
         f"{key}={value}: would change the numbers of a run that is resumed ({fixed}); "
         f"accepted: changes of trainer.epochs, strategy, hardware, tracking, checkpoint, launcher; "
-        f"type: resume={rundir.path} without {word}=..., or fork={rundir.path} {override}",
+        f"hint: resume={rundir.path} without {word}=..., or fork={rundir.path} {override}",
         checked, rundir, override,
     )  # fmt: skip
     assert error.key == key
@@ -327,7 +327,7 @@ def test_a_file_that_was_edited(begun) -> None:
         refused(
             f"resume={rundir.path}: its config.yaml was changed since it was saved ({key}); "
             f"accepted: the configuration of the run; "
-            f"type: fork={rundir.path} to begin a new run from it",
+            f"hint: fork={rundir.path} to begin a new run from it",
             checked, rundir,
         )  # fmt: skip
     rundir.config.write_text(text.replace("epochs: 25", "epochs: 26"))
@@ -344,7 +344,7 @@ def test_data_that_was_drawn_by_older_rules(named: bool, begun) -> None:
     refused(
         f"resume={rundir.path}: an older dtrain drew other examples to train on and to hold out "
         f"from its dataset; accepted: the version of dtrain that began the run; "
-        f"type: fork={rundir.path} to begin a new run with its weights",
+        f"hint: fork={rundir.path} to begin a new run with its weights",
         checked, rundir,
     )  # fmt: skip
 
@@ -434,7 +434,7 @@ def test_a_fork_goes_on_with_what_was_pinned(begun) -> None:
     refused(
         f"resume={fork.path}: saved nothing, and what it was forked from is gone ({pinned}/*); "
         f"accepted: a run that saved a checkpoint; "
-        f"type: fork=RUN_DIR/checkpoints/STEP to begin a new run from another",
+        f"hint: fork=RUN_DIR/checkpoints/STEP to begin a new run from another",
         checked, fork,
     )  # fmt: skip
     meta = {"config": identity.fingerprints(composed(*WORDS))}
@@ -468,7 +468,7 @@ def test_nothing_to_fork(begun) -> None:
     rundir = begun()
     rest = (
         f"accepted: a run that saved one, or RUN_DIR/checkpoints/STEP; "
-        f"type: python -m dtrain checkpoint {rundir.path} to see what there is"
+        f"hint: python -m dtrain checkpoint {rundir.path} to see what there is"
     )
     refused(f"fork={rundir.path}: holds no sound checkpoint; {rest}", pinned, rundir.path)
     for each in (4, 8):

@@ -81,7 +81,7 @@ def test_two_commands_want_one_empty_folder(tmp_path: Path) -> None:
 def test_a_sweep_has_a_folder_of_its_own(dtrain: Commands, tmp_path: Path) -> None:
     words = ("-m", *RUN, "seed=1,2")
     run = dtrain(*words, "hydra.run.dir=here")
-    assert run.code == 2 and "type: hydra.sweep.dir=FOLDER" in run.output
+    assert run.code == 2 and "hint: hydra.sweep.dir=FOLDER" in run.output
     assert dtrain(*words, "hydra.sweep.dir=there/${name}").code == 0
     sweep = tmp_path / "there" / "mlp_default"
     assert (sweep / "sweep.json").is_file() and finished(sweep / "0") and finished(sweep / "1")

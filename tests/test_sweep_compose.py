@@ -108,7 +108,7 @@ def test_a_key_that_nothing_reads() -> None:
     ],
 )
 def test_what_is_one_for_all(jobs: tuple[str, ...], parts: list[str]) -> None:
-    refused([*parts, "accepted: ", "type: "], composed, *jobs)
+    refused([*parts, "accepted: "], composed, *jobs)
 
 
 def test_a_job_is_checked_as_if_it_were_alone() -> None:

@@ -128,7 +128,7 @@ def test_a_baseline_needs_no_quotes() -> None:
 @pytest.mark.parametrize("word", ["seed=3", "model=mlp", "trainer.epochs=9", "resume=x", "fork=y"])
 def test_words_that_would_change_the_jobs(word: str, tmp_path: Path) -> None:
     key, _, value = word.partition("=")
-    parts = f"{key}={value}: would change the jobs.*accepted: sweep.parallel.*type: sweep.resume="
+    parts = f"{key}={value}: would change the jobs.*accepted: sweep.parallel.*hint: sweep.resume="
     with pytest.raises(UsageError, match=parts):
         arguments([sweep_of(tmp_path, "seed=1,2"), word])
 

@@ -149,7 +149,7 @@ def test_check_refuses(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     node, key, value, typed = UNTRUSTED[case]
     message = refusal(targets.check, node)
     assert message.startswith(f"{key}={value}: "), message
-    assert f"type: {typed}" in message
+    assert f": {typed}" in message
 
 
 #: Of dtrain and of Keras, where a thing of another kind is meant: a place and a name.
@@ -272,7 +272,7 @@ def test_check_names_a_target_at_the_top() -> None:
 def test_check_keeps_what_is_trusted_already(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DTRAIN_TRUST", "tmine")
     message = refusal(targets.check, {"model": {"_target_": "other.f"}})
-    assert "type: DTRAIN_TRUST=tmine,other " in message
+    assert "hint: DTRAIN_TRUST=tmine,other " in message
 
 
 @pytest.mark.usefixtures("mine")
@@ -292,14 +292,14 @@ def test_locate(name: str, expected: Any) -> None:
 #: (target, parts of the message)
 NOT_FOUND = {
     "of a module": ("tmine.clusters.Task", ["'clusters' does not exist"]),
-    "nothing near": ("tmine.zzz", ["'zzz' does not exist", "type: "]),
+    "nothing near": ("tmine.zzz", ["'zzz' does not exist", "hint: "]),
     "inside a class": ("tmine.Made.othr", ["'othr' does not exist", "=tmine.Made.other"]),
     "absent package": ("tnowhere.f", ["'tnowhere' does not exist"]),
     "empty part": ("tmine..Task", ["'' does not exist"]),
-    "no function": ("tmine.NUMBER", ["cannot be called", "type: m._target_="]),
+    "no function": ("tmine.NUMBER", ["cannot be called", "hint: m._target_="]),
     "of dtrain": ("dtrain.run.cluster.Task", ["is no public name", "DTRAIN_TRUST=tmine,"]),
     "a typing error": ("dtrain.datasets.digit", ["is no public name", "dtrain.datasets.*"]),
-    "not trusted": ("tother.f", ["'tother' is not trusted", "type: DTRAIN_TRUST="]),
+    "not trusted": ("tother.f", ["'tother' is not trusted", "hint: DTRAIN_TRUST="]),
     "a bare name": ("tmine", ["is not the dotted name"]),
     "a special name": ("tmine.make.__call__", ["is a special name"]),
 }
@@ -335,7 +335,7 @@ def test_the_nearest_name_replaces_the_wrong_part_alone() -> None:
 def test_a_trusted_module_does_not_lend_its_trust(target: str, problem: str) -> None:
     message = refusal(targets.locate, target, "m._target_")
     assert message.startswith("m._target_="), message
-    assert problem in message and "type: DTRAIN_TRUST=" in message
+    assert problem in message and "hint: DTRAIN_TRUST=" in message
 
 
 def test_what_a_module_makes_of_others_is_its_own(
@@ -418,10 +418,10 @@ WRONG = {
         {"_target_": "tmine.make", "a": 1, "clases": 5},
         ["m.clases=5: ", "tmine.make", "'clases'", "a, b, input_shape, classes", "m.classes=..."],
     ),
-    "missing": ({"_target_": "tmine.needs"}, ["'first'", "first, second", "type: m.first=..."]),
+    "missing": ({"_target_": "tmine.needs"}, ["'first'", "first, second", "hint: m.first=..."]),
     "in an argument": (
         {"_target_": "tmine.Made", "x": [{"_target_": "tmine.needs", "secnd": 1}]},
-        ["m.x[0].secnd=1: ", "type: m.x[0].second=..."],
+        ["m.x[0].secnd=1: ", "hint: m.x[0].second=..."],
     ),
     "special": ({"_target_": "tmine.needs", "self": 1}, ["m.self=1: ", "first, second"]),
 }
@@ -438,7 +438,7 @@ def test_wrong_arguments(case: str) -> None:
 @pytest.mark.usefixtures("mine")
 def test_the_missing_argument_is_named() -> None:
     message = refusal(targets.instantiate, {"_target_": "tmine.needs", "first": 1}, "m")
-    assert message.startswith("m.second=None: ") and message.endswith("type: m.second=..."), message
+    assert message.startswith("m.second=None: ") and message.endswith("hint: m.second=..."), message
 
 
 @pytest.mark.usefixtures("mine")

@@ -58,9 +58,7 @@ def _check_option(word: str) -> None:
     group, equals, option = word.partition("=")
     group = group.lstrip("+~")
     if equals and not group.strip():
-        raise UsageError(
-            "override", word, "has no key", "KEY=VALUE", "trainer.epochs=5, for example"
-        )
+        raise UsageError("override", word, "has no key", "KEY=VALUE", "trainer.epochs=5")
     if word.startswith("~") or option == "null":
         schema.refuse_removed({**schema.GROUPS, group: None})
     known = group in ("experiment", "hydra/sweeper", "hydra/launcher", *schema.GROUPS)

@@ -61,7 +61,7 @@ def arguments(given: list[str]) -> list[str]:
     if len(named) == 2:
         raise UsageError(
             "fork", named["fork"], "cannot be given with resume=",
-            "one of them", f"fork={named['fork']} to begin a new run",
+            "one of them", f"fork={named['fork']}",
         )  # fmt: skip
     if not named:
         return given

@@ -86,7 +86,7 @@ def test_the_same_command_again_goes_on(
         assert (
             f"error: resume={stopped.rundir.path}: the command of process {os.getpid()} is at work "
             f"in it; accepted: a folder that no command works on; "
-            f"type: kill {os.getpid()} to stop and save it, or wait\n"
+            f"hint: kill {os.getpid()} to stop and save it, or wait\n"
         ) in refused.output
     os.close(lock)
     after = {p: p.read_bytes() for p in stopped.rundir.path.rglob("*") if p.is_file()}
@@ -137,6 +137,6 @@ def test_not_for_a_sweep(dtrain, tmp_path: Path) -> None:
     assert run.code == 2, run.output
     assert (
         "error: resume=auto: is for a single run; accepted: a command without -m, or "
-        "sweep.resume=DIR to go on with a sweep; type: "
+        "sweep.resume=DIR to go on with a sweep; hint: "
     ) in run.output
     assert not list(tmp_path.glob("outputs/**/config.yaml"))

@@ -88,7 +88,7 @@ def test_of_a_run_that_is_tracked_and_resumed(
     for arguments, code, said in (
         ([], 2, "error: tracking.uri=http://me:***@127.0.0.1:9: "
          "it is a secret, which the run folder does not hold; accepted: the value, given anew; "
-         "type: DTRAIN_SECRET_TRACKING_URI=VALUE in front of the command"),
+         "hint: DTRAIN_SECRET_TRACKING_URI=VALUE in front of the command"),
         (["--uri", f"http://me:{ADDRESS}@127.0.0.1:9"], 1, "could not be shipped: API request to"),
         (["--uri", f"sqlite:///{tmp_path}/outputs/mlflow.db"], 0, "shipped to sqlite:///"),
     ):  # fmt: skip
@@ -114,7 +114,7 @@ def test_of_a_run_that_is_tracked_and_resumed(
     forget()
     again = dtrain(f"resume={path}", "trainer.epochs=3")
     assert again.code == 2
-    assert "type: DTRAIN_SECRET_MODEL_API_KEY=VALUE in front of the command" in again.output
+    assert "hint: DTRAIN_SECRET_MODEL_API_KEY=VALUE in front of the command" in again.output
     more = dtrain(f"resume={path}", "trainer.epochs=3", *given)
     assert more.code == 0, more.output
     assert more.result["step"] == 12

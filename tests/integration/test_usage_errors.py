@@ -57,7 +57,7 @@ EARLY = {
     "large seed": (["seed=2147483648"], ["seed=2147483648", "2147483647"]),
     "rate": (["optimizer.learning_rate=0"], ["optimizer.learning_rate=0", "must be above 0"]),
     "trace": (["tracking.profile_steps=[5,2]"], ["profile_steps=[5, 2]", "[20,25]"]),
-    "missing": (["dataset=csv"], ["dataset.path=???", "type: dataset.path=VALUE"]),
+    "missing": (["dataset=csv"], ["dataset.path=???", "hint: dataset.path=VALUE"]),
     "shared batch": (
         ["strategy=mirrored", "hardware.devices=4", "trainer.batch_size=63"],
         ["trainer.batch_size=63", "4 replicas", "60 and 64", "type: trainer.batch_size=64"],
@@ -100,7 +100,7 @@ EARLY = {
         ["strategy=layer_placement", "hardware.jit_compile=true"],
         ["jit_compile=true", "strategy=layer_placement: devices meet inside it"],
     ),
-    "no value": (["dry_run"], ["dry_run", "cannot be read", "type: dry_run=VALUE"]),
+    "no value": (["dry_run"], ["dry_run", "cannot be read", "hint: dry_run=VALUE"]),
     "file": (["dataset=npz", "dataset.path=no.npz"], ["dataset.path=no.npz", "no such file"]),
     "trust": (
         ["model=custom", "model._target_=os.system"],
@@ -153,7 +153,7 @@ LATE = {
     ),
     "optimizer value": (["optimizer.clipnorm=1", "optimizer.clipvalue=1"], ["optimizer=", "clip"]),
     "shape": (["model=cnn", "dataset=npz", "dataset.path=table.npz"], ["(4,)", "type: model=mlp"]),
-    "text in a cnn": (["dataset=text"], ["(64,)", "type: model=mlp, or model=transformer"]),
+    "text in a cnn": (["dataset=text"], ["(64,)", "hint: model=mlp, or model=transformer"]),
     "text in an mlp": (["dataset=text", "model=mlp"], ["(1, 64)", "type: model=transformer"]),
     "rule": (
         ["strategy=hybrid", "strategy.rules=[{path: kernal, split: 0}]"],
@@ -196,8 +196,9 @@ def test_bad_input(case: str, dtrain, files: set[Path], tmp_path: Path) -> None:
     run = dtrain(*arguments)
     assert run.code == 2, run.output
     [line] = [line for line in run.output.splitlines() if line.startswith("error: ")]
-    for part in [*parts, "accepted: ", "type: "]:
+    for part in [*parts, "accepted: "]:
         assert part in line
+    assert "; type: " in line or "; hint: " in line
     assert "Traceback" not in run.output
     left = {p for p in tmp_path.rglob("*") if "multirun" not in str(p) and p.name != "outputs"}
     assert left == files

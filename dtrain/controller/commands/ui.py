@@ -162,7 +162,7 @@ def _check(output_dir: Path, port: int | None) -> None:
     if not store.is_file():
         raise UsageError(
             "--output-dir", output_dir, "holds no tracking store (mlflow.db)",
-            "the output_dir of tracked runs", "python -m dtrain, which makes one in ./outputs",
+            "the output_dir of tracked runs", "python -m dtrain",
         )  # fmt: skip
     address = f"file:{quote(str(store.absolute()))}?mode=ro"
     try:
@@ -179,7 +179,11 @@ def _check(output_dir: Path, port: int | None) -> None:
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UsageError(
-            "--port", port, f"cannot be used ({reason})", "a free port", "no --port at all"
+            "--port",
+            port,
+            f"cannot be used ({reason})",
+            "a free port",
+            "the command without --port",
         ) from None
 
 
