@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from dtrain.controller.commands import ui
+from dtrain.host import terminal
 from dtrain.run.folder import read_json
 from dtrain.tracking.mlflow.store import import_mlflow
 from tests import browser
@@ -24,7 +25,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Run the command with a server of the test's own in the place of MLflow's."""
     (tmp_path / "outputs").mkdir()
     (tmp_path / "outputs" / "mlflow.db").touch()
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    before = [signal.getsignal(number) for number in terminal.STOPS]
 
     def run(source: str, *arguments: str) -> int:
         (tmp_path / "fake.py").write_text(source)
@@ -35,7 +36,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         return ui.main(list(arguments))
 
     yield run
-    for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+    for number, handler in zip(terminal.STOPS, before, strict=True):
         signal.signal(number, handler)
 
 
@@ -76,7 +77,7 @@ def test_a_port_that_cannot_be_used(
         assert started("", "--port", port) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"error: --port={port}: cannot be used (")
-    assert error.endswith("); accepted: a free port; hint: the command without --port\n")
+    assert error.endswith("); accepted: a free port; hint: no --port\n")
 
 
 def test_a_server_that_does_not_start(capsys: pytest.CaptureFixture[str], started: Any) -> None:
@@ -113,7 +114,7 @@ def test_a_server_that_dies(capsys: pytest.CaptureFixture[str], started: Any) ->
     head = "CODE, ANSWER, LAST = 200, {'experiments': [], 'runs': []}, 'runs/search'"
     assert started(head + ANSWERS) == 1
     captured = capsys.readouterr()
-    assert "compare: there is no run yet\n" in captured.out
+    assert "compare: no run yet\n" in captured.out
     assert captured.err == "error: MLflow's server has died: out of memory\n"
 
 

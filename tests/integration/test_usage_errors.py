@@ -152,7 +152,10 @@ LATE = {
         ],
     ),
     "optimizer value": (["optimizer.clipnorm=1", "optimizer.clipvalue=1"], ["optimizer=", "clip"]),
-    "shape": (["model=cnn", "dataset=npz", "dataset.path=table.npz"], ["(4,)", "type: model=mlp"]),
+    "shape": (
+        ["model=cnn", "dataset=npz", "dataset.path=table.npz"],
+        ["(4,)", "hint: model=mlp, or"],
+    ),
     "text in a cnn": (["dataset=text"], ["(64,)", "hint: model=mlp, or model=transformer"]),
     "text in an mlp": (["dataset=text", "model=mlp"], ["(1, 64)", "type: model=transformer"]),
     "rule": (

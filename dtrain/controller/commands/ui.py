@@ -1,6 +1,6 @@
-"""``python -m dtrain ui``: MLflow's UI on the embedded store, for this machine alone.
+"""``python -m dtrain ui``: MLflow's server on the embedded store, for this machine alone.
 
-Exit codes: 0 somebody ended it, 1 the server did not start or died, 2 wrong usage.
+Exit codes: 0 the user ended it, 1 the server did not start or died, 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -24,15 +24,13 @@ from typing import IO, Any
 from urllib.parse import quote
 
 from dtrain import errors
-from dtrain.controller.launchers.ports import Ports
 from dtrain.errors import DamagedFile, DtrainError, UsageError, printable
+from dtrain.host import terminal
 
 HOST = "127.0.0.1"
 START_SECONDS = 120.0  # importing MLflow is most of it
 STOP_SECONDS = 10.0  # then it is killed
-_LOG_BYTES = 1 << 16  # at the end of the server's log, that are looked at
-RUNS = 100  # in one address of a comparison
-_NEWEST = 10  # runs, where none is of a sweep
+RUNS, _NEWEST = 100, 10  # in one address of a comparison: of a sweep, and of runs without one
 
 # Loopback is reached without the proxy that the environment may name.
 _open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
@@ -44,13 +42,13 @@ def serving(output_dir: Path, port: int) -> Iterator[tuple[str, subprocess.Popen
 
     Args:
         output_dir: with ``mlflow.db``.
-        port: that nobody listens on.
+        port: that is free.
 
     Yields:
         Its address, and the process.
 
     Raises:
-        DtrainError: it did not start.
+        DtrainError: it did not start, or died.
     """
     address, folder = f"http://{HOST}:{port}", output_dir.absolute()
     command = [
@@ -74,9 +72,15 @@ def serving(output_dir: Path, port: int) -> Iterator[tuple[str, subprocess.Popen
             _wait(process, address, log)
             yield address, process
             if process.poll() is not None:
-                raise DtrainError(f"MLflow's server has died: {_last_words(log)}")
+                raise DtrainError(f"MLflow's server has died: {_last_line(log)}")
         finally:
-            _end(process)
+            for number in terminal.STOPS:  # for the impatient: it takes STOP_SECONDS at most
+                signal.signal(number, signal.SIG_IGN)
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(STOP_SECONDS)
 
 
 def _wait(process: subprocess.Popen[bytes], address: str, log: IO[bytes]) -> None:
@@ -88,24 +92,13 @@ def _wait(process: subprocess.Popen[bytes], address: str, log: IO[bytes]) -> Non
         except OSError:  # nobody listens yet
             time.sleep(0.2)
     reason = "does not answer" if process.poll() is None else "has not started"
-    raise DtrainError(f"MLflow's server {reason}: {_last_words(log)}")
+    raise DtrainError(f"MLflow's server {reason}: {_last_line(log)}")
 
 
-def _last_words(log: IO[bytes]) -> str:
-    log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_BYTES))
-    lines = [line.strip() for line in log.read(_LOG_BYTES).decode(errors="replace").splitlines()]
-    return printable(next((line for line in reversed(lines) if line), "it left no word"))
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        # For the impatient: it takes STOP_SECONDS at most.
-        signal.signal(number, signal.SIG_IGN)
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_SECONDS)
+def _last_line(log: IO[bytes]) -> str:
+    log.seek(max(0, log.seek(0, os.SEEK_END) - (1 << 16)))
+    lines = log.read().decode(errors="replace").split("\n")
+    return printable(next((line.strip() for line in lines[::-1] if line.strip()), "no message"))
 
 
 def comparison(address: str) -> tuple[str, int] | None:
@@ -119,10 +112,8 @@ def comparison(address: str) -> tuple[str, int] | None:
     Returns:
         None where there is no run.
     """
-    found = _post(address, "experiments/search", max_results=1000)
-    experiments = found.get("experiments", [])
-    ids = [each["experiment_id"] for each in experiments]
-    newest = _runs(address, ids, 1)
+    found = _post(address, "experiments/search", max_results=1000).get("experiments", [])
+    newest = _runs(address, [each["experiment_id"] for each in found], 1)
     if not newest:
         return None
     tags = {tag["key"]: tag["value"] for tag in newest[0]["data"].get("tags", [])}
@@ -157,7 +148,7 @@ def _post(address: str, method: str, **fields: Any) -> dict[str, Any]:
     return found
 
 
-def _check(output_dir: Path, port: int | None) -> None:
+def _check(output_dir: Path) -> None:
     store = output_dir / "mlflow.db"
     if not store.is_file():
         raise UsageError(
@@ -170,25 +161,20 @@ def _check(output_dir: Path, port: int | None) -> None:
             database.execute("SELECT count(*) FROM sqlite_master")
     except sqlite3.DatabaseError as error:
         raise DamagedFile(store, f"cannot be used as a store ({error})") from None
-    if port is None:
-        return
+
+
+def _free(port: int) -> int:
+    """Return ``port`` if it is free; of 0, one that is."""
     try:
         with socket.socket() as each:
             each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
             each.bind((HOST, port))
+            return int(each.getsockname()[1])
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UsageError(
-            "--port",
-            port,
-            f"cannot be used ({reason})",
-            "a free port",
-            "the command without --port",
+            "--port", port, f"cannot be used ({reason})", "a free port", "no --port"
         ) from None
-
-
-def _stop(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -201,24 +187,19 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m dtrain ui",
         description="Open MLflow's UI on the embedded store, on this machine alone, until Ctrl-C.",
     )
-    parser.add_argument("--port", type=int, help="to listen on; a free one by default")
+    parser.add_argument("--port", type=int, default=0, help="to listen on; a free one by default")
     parser.add_argument(
         "--output-dir", type=Path, default=Path("outputs"), help="with mlflow.db; default outputs"
     )
     given = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, _stop)
-    ports = Ports()
     try:
-        _check(given.output_dir, given.port)
+        _check(given.output_dir)
+        port = _free(given.port)
         print("starting: importing MLflow takes 5 to 20 s", flush=True)
-        port = given.port or ports.take(1)[0]
         with serving(given.output_dir, port) as (address, process):
             print(f"UI:      {address}")
             found = comparison(address)
-            if found is None:
-                print("compare: there is no run yet")
-            else:
-                print(f"compare: {found[0]} ({found[1]} runs)")
+            print(f"compare: {found[0]} ({found[1]} runs)" if found else "compare: no run yet")
             print("Ctrl-C ends it", flush=True)
             process.wait()
     except KeyboardInterrupt:
@@ -229,6 +210,4 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         print(f"error: {error.filename or given.output_dir}: {error.strerror}", file=sys.stderr)
         return errors.FAILED
-    finally:
-        ports.release()
     return errors.OK
