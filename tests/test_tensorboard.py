@@ -187,7 +187,7 @@ def test_a_task_takes_it_from_the_command_of_its_run(tmp_path: Path) -> None:
     from dtrain.config.section import Node
     from dtrain.run.folder import RunDir, write_json
     from dtrain.run.journal import Journal
-    from dtrain.task.main import _records
+    from dtrain.task.actions.train import make_records
 
     config = Config(tracking=Node({"histograms": False, "profile_steps": None}))
     for name, command, sessions in (
@@ -196,7 +196,7 @@ def test_a_task_takes_it_from_the_command_of_its_run(tmp_path: Path) -> None:
     ):
         rundir = RunDir.create(tmp_path / name)
         write_json(rundir.command, command)
-        records = _records(rundir, config, Journal(rundir.journal))
+        records = make_records(rundir, config, Journal(rundir.journal))
         records.point(1, 1, {"loss": 1.0})
         records.end(status="FINISHED")
         assert len(list(rundir.tensorboard.glob("events.*"))) == sessions

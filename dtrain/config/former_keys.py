@@ -80,6 +80,9 @@ def translated(config: DictConfig) -> DictConfig:
             strategy.plan = {"_target_": f"{_PLANS}.{found}"}
             for key in ("replicas", "compilable", "topology"):
                 strategy.pop(key, None)
+    if "action" not in config:
+        with open_dict(config):
+            config.action = {"_target_": "dtrain.task.actions.train.Train"}
     tracking: Any = config.get("tracking")
     if isinstance(tracking, DictConfig) and "_target_" not in tracking:
         with open_dict(config):

@@ -68,6 +68,7 @@ ENVIRONMENT = Kind(
     "cluster environment", "dtrain.controller.launchers.cluster_env.tf_config.TFConfig",
     r"dtrain\.controller\.launchers\.cluster_env\.tf_config\.TFConfig",
 )  # fmt: skip
+ACTION = Kind("action", "dtrain.task.actions.*", r"dtrain\.task\.actions\.train\.Train")
 TRACKER = Kind(
     "tracker", "dtrain.tracking.mlflow.tracker.MLflow, dtrain.tracking.none.NoTracker",
     r"dtrain\.tracking\.(mlflow\.tracker\.MLflow|none\.NoTracker)",
@@ -111,7 +112,7 @@ ACTIVATION = Kind(
 #: What is called at each key.
 PLACES = {
     "model": MODEL, "dataset": DATASET, "dataset.augment": AUGMENT, "strategy": STRATEGY,
-    "strategy.plan": PLAN,
+    "strategy.plan": PLAN, "action": ACTION,
     "launcher": LAUNCHER, "launcher.environment": ENVIRONMENT, "tracking": TRACKER,
     "optimizer": OPTIMIZER, "optimizer.schedule": SCHEDULE,
     "trainer.loss": LOSS, "trainer.metrics": METRIC, "trainer.callbacks": CALLBACK,

@@ -18,7 +18,7 @@ from dtrain.config.section import Node, Reference, Section
 from dtrain.errors import DamagedFile
 from dtrain.files import plain_yaml, reading
 
-_OPEN = ("model", "dataset", "strategy", "optimizer", "tracking", "launcher")
+_OPEN = ("model", "dataset", "strategy", "optimizer", "action", "tracking", "launcher")
 T = TypeVar("T", bound=Section)
 
 

@@ -231,6 +231,17 @@ class Env(Launcher):
 
 
 @dataclasses.dataclass
+class Action:
+    """What a run does.
+
+    Attributes:
+        _target_: class of the action.
+    """
+
+    _target_: str = target()
+
+
+@dataclasses.dataclass
 class Config(Section):
     """The whole configuration. Groups for which users bring YAML files of their own are open.
 
@@ -239,6 +250,7 @@ class Config(Section):
         dataset: the data: a function that returns dtrain.datasets.Splits.
         strategy: how the training is distributed over devices and hosts.
         optimizer: a Keras optimizer, and its learning-rate schedule.
+        action: what a run does: train.
         launcher: what starts the tasks of a run.
         hardware: devices, their memory, and the arithmetic on them.
         trainer: how long is trained, on what batches, with which loss and metrics.
@@ -259,6 +271,7 @@ class Config(Section):
     dataset: Open = formed(MISSING, NODE)
     strategy: Open = formed(MISSING, NODE)
     optimizer: Open = formed(MISSING, NODE)
+    action: Open = formed(MISSING, NODE)
     launcher: Open = formed(MISSING, NODE)
     hardware: Hardware = dataclasses.field(default_factory=Hardware)
     trainer: Trainer = dataclasses.field(default_factory=Trainer)
@@ -284,6 +297,7 @@ GROUPS = {
     "optimizer": "adam",
     "optimizer/schedule": "constant",
     "trainer": "default",
+    "action": "train",
     "tracking": "mlflow",
     "launcher": "local",
 }
@@ -314,6 +328,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "layer_placement": strategies.LayerPlacement,
         "tpu": strategies.Tpu,
     },
+    "action": {"action": Action},
     "launcher": {"launcher": Launcher, "env": Env},
     "tracking": {"tracking": Tracking, "mlflow": MLflow},
 }

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import faulthandler
-import functools
 import multiprocessing
 import os
 import signal
@@ -14,33 +12,22 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-import keras
-
 from dtrain import errors, secrets
 from dtrain.config import load, targets
 from dtrain.config.schema import Config
-from dtrain.errors import DtrainError, UsageError, nearest
+from dtrain.errors import DtrainError, UsageError
 from dtrain.files import writing
-from dtrain.run import checkpoint, identity, strategy_plan
+from dtrain.run import strategy_plan
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json
 from dtrain.run.journal import Journal
-from dtrain.task import build, final_model, input_pipeline, restore
-from dtrain.task.actions.loop import Loop
-from dtrain.task.callbacks import Callbacks, made, shared
+from dtrain.task import restore
+from dtrain.task.actions.base import Action
 from dtrain.task.process import hardware, parent_death, sockets
 from dtrain.task.process.signals import Stop
-from dtrain.task.recorder import Records, Silence
-from dtrain.task.rehearsal import across, metrics
-from dtrain.task.step_logs import evaluates, named
-from dtrain.task.step_schedule import Schedule, make_schedule
+from dtrain.task.session import Process, assemble, quietly
 from dtrain.task.strategies import Strategy
 from dtrain.task.strategies.base import check_replicas
-from dtrain.task.strategies.steps import Steps
-from dtrain.task.tensorboard import Summaries
-
-#: Said where there is nothing to evaluate by. Keras' fit is then given no validation data.
-NO_VALIDATION = "validation is left out: the model has neither a test_step nor a loss"
 
 
 def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda word: None) -> int:
@@ -80,7 +67,9 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda word:
         say("joined")
         stop.install()  # ORDER: some strategies install TensorFlow's own SIGTERM handler when made
         past = strategy.broadcast(past)
-        train(rundir, config, strategy, past, journal, stop, lambda: say("training"))
+        action: Action = targets.instantiate(config.action, "action")
+        process = Process(rundir, journal, stop, begun=lambda: say("training"))
+        action.run(assemble(config, strategy, process, past, action.check))
     except DtrainError as error:
         print(secrets.mask(f"{type(error).__name__}: {error}"), file=sys.stderr, flush=True)
         _report(journal, error, str(error))
@@ -93,7 +82,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda word:
         return errors.FAILED
     finally:
         if journal is not None:
-            _quietly(journal.close)
+            quietly(journal.close)
     return errors.OK
 
 
@@ -120,164 +109,7 @@ def _report(journal: Journal | None, error: Exception, message: str) -> None:
     message = secrets.mask(message)
     if journal is not None and not isinstance(error, errors.Interrupted):
         # On a full disk this fails as well; the exit code and the log still tell.
-        _quietly(lambda: journal.write("error", kind=kind, message=message[:4000]))
-
-
-def _quietly(action: Callable[[], None]) -> None:
-    """Do what cannot change how the run has ended: all that counts is saved by now."""
-    try:
-        action()
-    except Exception as error:  # of a full disk: OSError, or TensorFlow's own
-        print(secrets.mask(f"{type(error).__name__}: {error}"), file=sys.stderr, flush=True)
-
-
-def train(
-    rundir: RunDir,
-    config: Config,
-    strategy: Strategy,
-    past: checkpoint.Checkpoint | None,
-    journal: Journal | None,
-    stop: Stop,
-    begun: Callable[[], None],
-) -> None:
-    """Build everything in order, train, and save the final model; without a journal, keep nothing.
-
-    Every task of a cluster that trains does the same here, except for what it writes.
-    """
-    splits, augment = build.dataset(config)
-    schedule = make_schedule(config, len(splits.train), len(splits.validation or ()))
-    model = build.model(config, splits, strategy, schedule.total_steps, schedule.steps_per_epoch)
-    if splits.validation is not None and not evaluates(model):
-        splits = dataclasses.replace(splits, validation=None)
-        schedule = dataclasses.replace(schedule, validation_examples=0)
-        if journal is not None:
-            journal.write("notice", message=f"{NO_VALIDATION} ({type(model).__name__})")
-    strategy.gradient_reduction = config.trainer.gradient_reduction.name
-    replay = metrics.replayed(model, splits, strategy, build.fixed_rows(model, config))
-    told = across.notice(model, strategy, splits.train, config.trainer.batch_size)
-    if told is not None and journal is not None:
-        journal.write("notice", message=told)
-    _check_objective(config, model, schedule)
-    if past is not None:
-        restore.restore(past, model, strategy, rundir, schedule)
-        restore.release(past)
-    start = past.step if past else 0
-    inputs = input_pipeline.Inputs(
-        splits.train, splits.validation, config.trainer.batch_size, config.seed, start, augment,
-        config.trainer.validation_batch_size, config.trainer.validation_steps,
-    )  # fmt: skip
-    steps = strategy.steps(model, inputs, config.hardware.jit_compile, replay)
-    if replay is not None and journal is not None:
-        for message in replay.notices:
-            journal.write("notice", message=message)
-    callbacks = Callbacks(
-        made(config.trainer.callbacks, rundir.path),
-        model,
-        schedule.epochs,
-        schedule.steps_per_epoch,
-        functools.partial(shared, strategy, journal is not None),
-    )
-    records = _records(rundir, config, journal, past)
-    records.event("start", step=start, **derived(model, strategy, schedule, len(splits.train)))
-    loop = Loop(
-        model, strategy, steps, schedule, callbacks, records, stop,
-        identity={
-            "seed": config.seed,
-            "config": identity.fingerprints(config),
-            "versions": identity.versions(),
-            "topology": {"strategy": config.strategy.name, "replicas": strategy.replicas},
-        },
-        begun=begun,
-    )  # fmt: skip
-    status = "FAILED"
-    try:
-        loop.run(past if restore.has_position(past) else None)
-        final_model.save(model, rundir, records)
-        strategy.barrier()  # ORDER: none leaves before the chief is done: it would be missed
-        status = "FINISHED"
-    except errors.Interrupted:
-        strategy.barrier()
-        status = "KILLED"
-        raise
-    finally:
-        _quietly(lambda: records.end(status=status, **outcome(loop, steps)))
-
-
-def _records(
-    rundir: RunDir,
-    config: Config,
-    journal: Journal | None,
-    past: checkpoint.Checkpoint | None = None,
-) -> Records:
-    tracking, saving = config.tracking, config.checkpoint
-    steps = tracking.profile_steps
-    traced = (steps[0], steps[1]) if steps else None
-    if journal is None:
-        return Silence(traced)
-    return Records(
-        rundir,
-        journal,
-        Summaries(
-            rundir.tensorboard,
-            rundir.journal,
-            tracking.histograms,
-            traced,
-            (read_json(rundir.command) or {}).get("sweep"),
-        ),
-        checkpoint.Writer(
-            rundir.checkpoints,
-            saving.keep,
-            saving.best,
-            config.objective_mode.name,
-            saved=lambda step: journal.write("checkpoint", step=step, path=f"checkpoints/{step}"),
-            before=journal.sync,
-            resumed=past.step if past and past.path.parent == rundir.checkpoints else None,
-        ),
-    )
-
-
-def _check_objective(config: Config, model: keras.Model, schedule: Schedule) -> None:
-    # What a step or a callback of the user's own gives a name to, nobody can know before it ran.
-    if build.has_own_step(model) or any(
-        not str(node.get("_target_")).startswith("keras.") for node in config.trainer.callbacks
-    ):
-        return
-    known = [name for name, _ in named("", model.get_metrics_result())]
-    if schedule.validation_examples:
-        known += [f"val_{name}" for name in known]
-    if config.objective not in known:
-        raise UsageError(
-            "objective", config.objective, "is not among the metrics of this run",
-            ", ".join(known), f"objective={nearest(config.objective, known) or known[0]}",
-        )  # fmt: skip
-
-
-def derived(
-    model: keras.Model, strategy: Strategy, schedule: Schedule, examples: int
-) -> dict[str, Any]:
-    """Return what the configuration does not say and a record of the run needs."""
-    return {
-        "replicas": strategy.replicas,
-        "global_batch_size": schedule.global_batch,
-        "per_replica_batch_size": schedule.global_batch // strategy.replicas,
-        "steps_per_epoch": schedule.steps_per_epoch,
-        "total_steps": schedule.total_steps,
-        "parameters": model.count_params(),
-        "train_examples": examples,
-        "validation_examples": schedule.validation_examples,
-    }
-
-
-def outcome(loop: Loop, steps: Steps) -> dict[str, Any]:
-    """Return the numbers of the ``end`` event."""
-    return {
-        "step": loop.step,
-        "examples": loop.examples,
-        "evaluated_examples": loop.evaluated,
-        "examples_per_second": round(loop.examples_per_second, 1),
-        "metrics": loop.logs,
-        **steps.summary(),
-    }
+        quietly(lambda: journal.write("error", kind=kind, message=message[:4000]))
 
 
 def child(

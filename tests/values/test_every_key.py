@@ -35,6 +35,7 @@ OPTIONS = {
     "strategy=parameter_server": "strategy=ps",
     "strategy=mesh": "strategy=hybrid",
     "launcher=launcher": "launcher=local",
+    "action=action": "action=train",
     "tracking=tracking": "tracking=mlflow",
 }
 for _group, _kinds in schema.SCHEMAS.items():

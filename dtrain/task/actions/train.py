@@ -1,0 +1,154 @@
+"""Training: the loop over epochs and steps, its records, and the final model."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import keras
+
+from dtrain import errors
+from dtrain.config.schema import Config
+from dtrain.errors import UsageError, nearest
+from dtrain.run import checkpoint, identity
+from dtrain.run.folder import RunDir, read_json
+from dtrain.run.journal import Journal
+from dtrain.task import build, final_model, restore
+from dtrain.task.actions.base import Action
+from dtrain.task.actions.loop import Loop
+from dtrain.task.callbacks import Callbacks, made, shared
+from dtrain.task.recorder import Records, Silence
+from dtrain.task.session import Session, quietly
+from dtrain.task.step_logs import named
+from dtrain.task.step_schedule import Schedule
+from dtrain.task.strategies import Strategy
+from dtrain.task.strategies.steps import Steps
+from dtrain.task.tensorboard import Summaries
+
+
+class Train(Action):
+    """Trains to the end of the last epoch, and saves the final model."""
+
+    def check(self, config: Config, model: keras.Model, schedule: Schedule) -> None:
+        """Refuse an objective that no metric of the run is.
+
+        Raises:
+            UsageError: naming it.
+        """
+        # What a step or a callback of the user's own names, nobody can know before it ran.
+        if build.has_own_step(model) or any(
+            not str(node.get("_target_")).startswith("keras.") for node in config.trainer.callbacks
+        ):
+            return
+        known = [name for name, _ in named("", model.get_metrics_result())]
+        if schedule.validation_examples:
+            known += [f"val_{name}" for name in known]
+        if config.objective not in known:
+            raise UsageError(
+                "objective", config.objective, "is not among the metrics of this run",
+                ", ".join(known), f"objective={nearest(config.objective, known) or known[0]}",
+            )  # fmt: skip
+
+    def run(self, session: Session) -> None:
+        """Train; a task without a journal keeps nothing.
+
+        Raises:
+            Interrupted: it was asked to stop, and a checkpoint is saved.
+        """
+        config, strategy, process = session.config, session.strategy, session.process
+        model, schedule, steps, past = session.model, session.schedule, session.steps, session.past
+        callbacks = Callbacks(
+            made(config.trainer.callbacks, process.rundir.path),
+            model,
+            schedule.epochs,
+            schedule.steps_per_epoch,
+            functools.partial(shared, strategy, process.is_chief),
+        )
+        records = make_records(process.rundir, config, process.journal, past)
+        examples = len(session.inputs.train)
+        start = past.step if past else 0
+        records.event("start", step=start, **derived(model, strategy, schedule, examples))
+        loop = Loop(
+            model, strategy, steps, schedule, callbacks, records, process.stop,
+            identity={
+                "seed": config.seed,
+                "config": identity.fingerprints(config),
+                "versions": identity.versions(),
+                "topology": {"strategy": config.strategy.name, "replicas": strategy.replicas},
+            },
+            begun=process.begun,
+        )  # fmt: skip
+        status = "FAILED"
+        try:
+            loop.run(past if restore.has_position(past) else None)
+            final_model.save(model, process.rundir, records)
+            strategy.barrier()  # ORDER: none leaves before the chief is done: it would be missed
+            status = "FINISHED"
+        except errors.Interrupted:
+            strategy.barrier()
+            status = "KILLED"
+            raise
+        finally:
+            quietly(lambda: records.end(status=status, **outcome(loop, steps)))
+
+
+def make_records(
+    rundir: RunDir,
+    config: Config,
+    journal: Journal | None,
+    past: checkpoint.Checkpoint | None = None,
+) -> Records:
+    """Return what records a run; without a journal, what records nothing."""
+    tracking, saving = config.tracking, config.checkpoint
+    steps = tracking.profile_steps
+    traced = (steps[0], steps[1]) if steps else None
+    if journal is None:
+        return Silence(traced)
+    return Records(
+        rundir,
+        journal,
+        Summaries(
+            rundir.tensorboard,
+            rundir.journal,
+            tracking.histograms,
+            traced,
+            (read_json(rundir.command) or {}).get("sweep"),
+        ),
+        checkpoint.Writer(
+            rundir.checkpoints,
+            saving.keep,
+            saving.best,
+            config.objective_mode.name,
+            saved=lambda step: journal.write("checkpoint", step=step, path=f"checkpoints/{step}"),
+            before=journal.sync,
+            resumed=past.step if past and past.path.parent == rundir.checkpoints else None,
+        ),
+    )
+
+
+def derived(
+    model: keras.Model, strategy: Strategy, schedule: Schedule, examples: int
+) -> dict[str, Any]:
+    """Return what the configuration does not say and a record of the run needs."""
+    return {
+        "replicas": strategy.replicas,
+        "global_batch_size": schedule.global_batch,
+        "per_replica_batch_size": schedule.global_batch // strategy.replicas,
+        "steps_per_epoch": schedule.steps_per_epoch,
+        "total_steps": schedule.total_steps,
+        "parameters": model.count_params(),
+        "train_examples": examples,
+        "validation_examples": schedule.validation_examples,
+    }
+
+
+def outcome(loop: Loop, steps: Steps) -> dict[str, Any]:
+    """Return the numbers of the ``end`` event."""
+    return {
+        "step": loop.step,
+        "examples": loop.examples,
+        "evaluated_examples": loop.evaluated,
+        "examples_per_second": round(loop.examples_per_second, 1),
+        "metrics": loop.logs,
+        **steps.summary(),
+    }

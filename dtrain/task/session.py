@@ -1,0 +1,130 @@
+"""What every action of a task works with: model, inputs and steps, made once and in this order."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable
+
+import keras
+
+from dtrain import secrets
+from dtrain.config.schema import Config
+from dtrain.run.checkpoint import Checkpoint
+from dtrain.run.folder import RunDir
+from dtrain.run.journal import Journal
+from dtrain.task import build, input_pipeline, restore
+from dtrain.task.input_pipeline import Inputs
+from dtrain.task.process.signals import Stop
+from dtrain.task.rehearsal import across, metrics
+from dtrain.task.step_logs import evaluates
+from dtrain.task.step_schedule import Schedule, make_schedule
+from dtrain.task.strategies import Strategy
+from dtrain.task.strategies.steps import Steps
+
+#: Reported where there is nothing to evaluate by. Keras' fit is then given no validation data.
+NO_VALIDATION = "validation is left out: the model has neither a test_step nor a loss"
+
+
+@dataclasses.dataclass(frozen=True)
+class Process:
+    """The process of a task, as an action sees it.
+
+    Attributes:
+        rundir: the run folder.
+        journal: of the run; None in a task that is not the chief, which writes nothing.
+        stop: says whether the task was asked to stop.
+        begun: called when there is something that a stop has to save.
+    """
+
+    rundir: RunDir
+    journal: Journal | None
+    stop: Stop
+    begun: Callable[[], None]
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this task writes the run's files."""
+        return self.journal is not None
+
+    def notice(self, message: str | None) -> None:
+        """Write a sentence for the user to the journal, if there is one and this is the chief."""
+        if message is not None and self.journal is not None:
+            self.journal.write("notice", message=message)
+
+
+@dataclasses.dataclass(frozen=True)
+class Session:
+    """One task of a run, ready for its action.
+
+    Attributes:
+        config: of the run.
+        strategy: runs the steps.
+        process: of the task.
+        past: the checkpoint whose state the model has; None where it is new.
+        model: compiled and built.
+        schedule: how many steps, and when what happens.
+        inputs: the data.
+        steps: the compiled functions that train and evaluate.
+    """
+
+    config: Config
+    strategy: Strategy
+    process: Process
+    past: Checkpoint | None
+    model: keras.Model
+    schedule: Schedule
+    inputs: Inputs
+    steps: Steps
+
+
+def assemble(
+    config: Config,
+    strategy: Strategy,
+    process: Process,
+    past: Checkpoint | None = None,
+    check: Callable[[Config, keras.Model, Schedule], None] = lambda *_: None,
+) -> Session:
+    """Build everything in order; every task of a cluster that trains does the same here.
+
+    Args:
+        config: of the run.
+        strategy: as it was made.
+        process: of the task.
+        past: the checkpoint to restore, of this run or another one.
+        check: the action's, which refuses what it cannot do before anything is restored.
+
+    Raises:
+        UsageError: model, data, strategy and checkpoint do not go together.
+    """
+    splits, augment = build.dataset(config)
+    schedule = make_schedule(config, len(splits.train), len(splits.validation or ()))
+    model = build.model(config, splits, strategy, schedule.total_steps, schedule.steps_per_epoch)
+    if splits.validation is not None and not evaluates(model):
+        splits = dataclasses.replace(splits, validation=None)
+        schedule = dataclasses.replace(schedule, validation_examples=0)
+        process.notice(f"{NO_VALIDATION} ({type(model).__name__})")
+    strategy.gradient_reduction = config.trainer.gradient_reduction.name
+    replay = metrics.replayed(model, splits, strategy, build.fixed_rows(model, config))
+    process.notice(across.notice(model, strategy, splits.train, config.trainer.batch_size))
+    check(config, model, schedule)
+    if past is not None:
+        restore.restore(past, model, strategy, process.rundir, schedule)
+        restore.release(past)
+    inputs = input_pipeline.Inputs(
+        splits.train, splits.validation, config.trainer.batch_size, config.seed,
+        past.step if past else 0, augment, config.trainer.validation_batch_size,
+        config.trainer.validation_steps,
+    )  # fmt: skip
+    steps = strategy.steps(model, inputs, config.hardware.jit_compile, replay)
+    for message in replay.notices if replay is not None else ():
+        process.notice(message)
+    return Session(config, strategy, process, past, model, schedule, inputs, steps)
+
+
+def quietly(action: Callable[[], None]) -> None:
+    """Do what cannot change how the run has ended: all that counts is saved by now."""
+    try:
+        action()
+    except Exception as error:  # of a full disk: OSError, or TensorFlow's own
+        print(secrets.mask(f"{type(error).__name__}: {error}"), file=sys.stderr, flush=True)
