@@ -165,7 +165,7 @@ class Count(Action):
         assert session.process.is_chief
         sums = session.steps.evaluate(1, 0)
         found = {
-            "steps": sums.steps,
+            "evaluated": sums.examples,
             "parameters": session.model.count_params(),
             "examples": len(session.inputs.train),
             "replicas": session.strategy.replicas,
@@ -179,8 +179,8 @@ class Count(Action):
 def own(tmp_path: Path, user_code: Any) -> Any:
     """Write one module of the user's own, and one YAML file of a group."""
 
-    def write(source: str, group: str, yaml: str) -> list[str]:
-        user_code(source, f"my_{group}")
+    def write(source: str, group: str, yaml: str, module: str | None = None) -> list[str]:
+        user_code(source, module or f"my_{group}")
         preset = tmp_path / "presets" / group / "mine.yaml"
         preset.parent.mkdir(parents=True)
         preset.write_text(yaml)
@@ -224,7 +224,7 @@ plan: {_target_: my_strategy.Plan}
     )
     run = dtrain(*words)
     assert run.code == 2 and run.rundir is None, run.output
-    assert "strategy.plan=my_strategy.Plan: OneDevice has 1 replicas, and the plan has 2" in run.output
+    assert "my_strategy.Plan: OneDevice has 1 replicas, and the plan has 2" in run.output
 
 
 def test_a_tracker(own: Any, dtrain: Commands, tmp_path: Path) -> None:
@@ -279,8 +279,9 @@ def test_a_cluster_environment(
         "launcher",
         """
 defaults: [env, _self_]
-environment: {_target_: my_launcher_environment.Rank, variable: MY_RANK}
+environment: {_target_: my_environment.Rank, variable: MY_RANK}
 """,
+        "my_environment",
     )
     words += ["strategy=multiworker", "hardware.hosts=1"]
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -310,6 +311,6 @@ file: counted.json
     assert run.rundir is not None
     found = json.loads((run.rundir.path / "counted.json").read_text())
     parameters = 8 * 16 + 16 + 16 * 4 + 4
-    assert found == {"steps": 1, "parameters": parameters, "examples": 128, "replicas": 1}
+    assert found == {"evaluated": 32, "parameters": parameters, "examples": 128, "replicas": 1}
     assert [event["message"] for event in run.events("notice")] == ["counted"]
     assert run.result["status"] == "FINISHED" and not run.points("loss")
