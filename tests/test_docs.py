@@ -25,7 +25,8 @@ from tests.conftest import QUICK
 
 ROOT = schema.folder("conf").parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-RUN, SWEEP = "outputs/DATE/TIME_NAME", "outputs/multirun/DATE/TIME_NAME"
+#: What stands in the pages for the names of folders.
+NAMES = {"TIME_NAME": "10-20-30_mlp_default", "DATE": "2026-01-31"}
 #: What answers in a second or two.
 ANSWERS = ("dry_run=true", "--help", "--version", "--cfg", "compare", "checkpoint")
 #: The one training of the default suite.
@@ -70,6 +71,12 @@ def marked(command: Command) -> object:
     return pytest.param(command.text, id=f"{command.page}: {command.text}", marks=marks)
 
 
+def named(text: str) -> str:
+    for placeholder, name in NAMES.items():
+        text = text.replace(placeholder, name)
+    return text
+
+
 def here(text: str, folder: Path) -> int:
     """Run a command in this process, whose tasks are forked from the warm server."""
     words = shlex.split(text)
@@ -90,11 +97,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text)
     quick = shlex.join((*QUICK, "trainer.epochs=1", "trainer.steps_per_epoch=44"))
-    sweep = f"-m hydra.sweep.dir={SWEEP} strategy=one_device,default"
+    one = "hydra.run.dir=outputs/DATE/TIME_NAME"
+    sweep = "-m hydra.sweep.dir=outputs/multirun/DATE/TIME_NAME strategy=one_device,default"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
-        for words in (f"hydra.run.dir={RUN}", sweep):
-            assert here(f"python -m dtrain {words} {quick}", folder) == 0
+        for words in (one, sweep):
+            assert here(f"python -m dtrain {named(words)} {quick}", folder) == 0
     return folder
 
 
@@ -102,12 +110,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_commands(text: str, place: Path, tmp_path: Path) -> None:
     shutil.copytree(place, tmp_path, dirs_exist_ok=True)
     if Command("", text).is_quick:
-        assert here(text, tmp_path) == 0
+        assert here(named(text), tmp_path) == 0
         return
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        ["bash", "-c", text],
+        ["bash", "-c", named(text)],
         cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1800,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import signal
 import socket
@@ -178,3 +179,19 @@ def test_the_runs_of_a_sweep_in_a_browser(dtrain: Any, quick: Any, tmp_path: Pat
         server.send_signal(signal.SIGTERM)
         assert server.wait(30) == 0
         assert not processes(port)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_ends_with_its_server(
+    number: int, monkeypatch: pytest.MonkeyPatch, started: Any, tmp_path: Path
+) -> None:
+    """As ``python -m dtrain`` calls it, in which a request to stop is a KeyboardInterrupt."""
+
+    def stop(address: str) -> None:
+        assert processes(str(tmp_path)), address
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(ui, "comparison", stop)
+    with terminal.interrupting():
+        assert started("CODE, ANSWER, LAST = 200, {}, 'nothing'" + ANSWERS) == 0
+    assert not processes(str(tmp_path))
