@@ -196,10 +196,10 @@ def test_a_bug_of_ours_is_one_job_s(
 ) -> None:
     from tests.quick import Quick
 
-    def start(self: Any, rundir: RunDir, cluster: Any) -> None:
+    def start(self: Any, rundir: RunDir, cluster: Any) -> Any:
         if rundir.path.name == "0":
             raise RuntimeError("no such thing")
-        real(self, rundir, cluster)
+        return real(self, rundir, cluster)
 
     real = Quick.start
     monkeypatch.setattr(Quick, "start", start)

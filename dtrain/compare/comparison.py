@@ -12,6 +12,7 @@ from typing import Any
 
 from dtrain.compare import differences as differs
 from dtrain.compare.load_folders import Run, number
+from dtrain.config import overrides
 from dtrain.errors import UsageError, nearest
 
 #: What decides the number of replicas; all else has to be equal where speeds are compared.
@@ -204,10 +205,10 @@ def _choose(found: Comparison, word: str) -> dict[str, Run]:
     Raises:
         UsageError: it names none, or several of which none is like another run else.
     """
-    key, equals, value = word.partition("=")
+    _, key, value = overrides.parse(word)
     sources = (word, str(Path(word).resolve()) if "\0" not in word else word)
     matches = [run for run in found.runs if run.name == word or run.source in sources]
-    if equals and not matches:
+    if value is not None and not matches:
         matches = [run for run in found.runs if _equal(run.value(key), value)]
     if len(matches) == 1:
         return {run.name: matches[0] for run in found.runs}

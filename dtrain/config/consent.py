@@ -21,6 +21,7 @@ from typing import Any
 from omegaconf import Node, OmegaConf
 
 from dtrain.config import former_keys
+from dtrain.config.overrides import key_of
 from dtrain.errors import UsageError
 from dtrain.files import writing
 
@@ -99,20 +100,16 @@ def accept(key: str, folder: str, command: Any, given: Iterable[str]) -> tuple[l
             "a folder as dtrain wrote it", f"{key}=outputs/DATE/TIME_NAME",
         )  # fmt: skip
     if not grant_own(found):
-        words = (word.partition("=")[0].lstrip("+~").replace("/", ".") for word in given)
+        words = map(key_of, given)
         _typed = (_typed or set()) | set(words)
         if key == "fork":  # where its own new folder goes is the user's to say
-            overrides = [word for word in overrides if _key_of(word) != "output_dir"]
+            overrides = [word for word in overrides if key_of(word) != "output_dir"]
     return list(former_keys.overrides(overrides)), config_dir
-
-
-def _key_of(word: str) -> str:
-    return word.lstrip("+~").partition("=")[0].strip()
 
 
 def _is_override(word: str) -> bool:
     """Say whether it has a key, is no option of the command line, and no longer than one can be."""
-    sound = bool(_key_of(word)) and not word.startswith("-") and "\0" not in word
+    sound = bool(key_of(word)) and not word.startswith("-") and "\0" not in word
     return sound and len(word) < 2**17
 
 

@@ -18,6 +18,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from dtrain import secrets
 from dtrain.config import consent
 from dtrain.config.consent import PREFIX
+from dtrain.config.overrides import parse
 from dtrain.errors import UsageError
 
 _REFERENCE = re.compile(r"\$\{oc\.env:\s*(['\"]?\w+['\"]?)\s*(,?)")
@@ -128,15 +129,17 @@ def words(overrides: list[str], config: DictConfig) -> list[str]:
     }
     kept = []
     for word in overrides:
-        head, equals, text = word.partition("=")
-        key = head.lstrip("+~").replace("/", ".")
+        given = parse(word)
+        key, text = given.key, given.value or ""
         for path, (value, reference) in moved.items():
             if path == key:
                 text = reference
             elif path.startswith(f"{key}.") and text[:1] in ("[", "{"):  # it is in there
                 # Quoted with escapes it is not found as it is: it has to be given again.
                 text = text.replace(str(value), reference) if str(value) in text else "???"
-        kept.append(f"{head}{equals}{_with_values(key, text)}")
+        kept.append(
+            word if given.value is None else str(given._replace(value=_with_values(key, text)))
+        )
     return kept
 
 

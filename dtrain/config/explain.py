@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dtrain.config import former_keys, schema
+from dtrain.config.overrides import parse
 from dtrain.config.search_space import number
 from dtrain.errors import DtrainError, UsageError, nearest
 
@@ -67,13 +68,14 @@ def _parse(words: list[str]) -> list[Override]:
     parser = OverridesParser.create()
     overrides: list[Override] = []
     for word in words:
-        key, equals, value = word.partition("=")
+        given = parse(word)
         try:
             override = parser.parse_override(word)
         except HydraException:
-            hint = f"'{key}=\"VALUE\"', in quotes" if equals else f"{key}=VALUE"
+            key = f"{given.sign}{given.name}"
+            hint = f"{key}=VALUE" if given.value is None else f"'{key}=\"VALUE\"', in quotes"
             raise UsageError(
-                key, value, "cannot be read", "KEY=VALUE in Hydra's grammar", hint
+                key, given.value or "", "cannot be read", "KEY=VALUE in Hydra's grammar", hint
             ) from None
         if override.is_sweep_override():  # each job's own value
             number(override)

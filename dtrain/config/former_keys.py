@@ -9,6 +9,7 @@ from typing import Any
 
 from omegaconf import DictConfig, open_dict
 
+from dtrain.config.overrides import parse
 from dtrain.errors import UsageError
 
 _PLANS = "dtrain.task.strategies"
@@ -65,7 +66,7 @@ def overrides(words: Iterable[str]) -> Iterator[str]:
     for word in words:
         if word.lower() in ("tracking.mlflow=false", "tracking.mlflow=true"):
             yield "tracking=none" if word.lower().endswith("false") else "tracking=mlflow"
-        elif word.partition("=")[0].lstrip("+~") not in _GONE:
+        elif parse(word).name not in _GONE:
             yield word
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from dtrain.config import former_keys, schema
+from dtrain.config import former_keys, overrides, schema
 from dtrain.errors import UsageError
 
 #: Most bytes of a file, and most values in it, an alias counting as all that it stands for.
@@ -46,8 +46,8 @@ def check(arguments: list[str]) -> None:
         return
     folder, sound = Path(known.config_dir), dict[Path, int]()
     for word in words:
-        group, equals, options = word.lstrip("+~").partition("=")
-        if equals and not group.startswith("-") and "." not in group:
+        _, group, options = overrides.parse(word)
+        if options is not None and not group.startswith("-") and "." not in group:
             for option in options.split(","):
                 name = option.strip(" '\"[]")
                 _check_file(folder, _file(folder, "", group, name), (), sound)
@@ -55,15 +55,15 @@ def check(arguments: list[str]) -> None:
 
 def _check_option(word: str) -> None:
     """Refuse ``GROUP=null`` and the like, over which Hydra raises a ValueError."""
-    group, equals, option = word.partition("=")
-    group = group.lstrip("+~")
-    if equals and not group.strip():
+    sign, group, given = overrides.parse(word)
+    option = given or ""
+    if given is not None and not group.strip():
         raise UsageError("override", word, "has no key", "KEY=VALUE", "trainer.epochs=5")
-    if word.startswith("~") or option == "null":
+    if "~" in sign or option == "null":
         schema.refuse_removed({**schema.GROUPS, group: None})
     known = group in ("experiment", "hydra/sweeper", "hydra/launcher", *schema.GROUPS)
     number = re.fullmatch(r"[+-]?[\d._]+(e[+-]?\d+)?|[+-]?inf|nan|null|true|false", option, re.I)
-    if known and equals and number:
+    if known and number:
         raise UsageError(
             group, option, "is not the name of an option", "one of its options",
             f"the command without {group}=",

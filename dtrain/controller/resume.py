@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dtrain.config import consent, load, section
+from dtrain.config.overrides import key_of, parse
 from dtrain.config.schema import Config
 from dtrain.controller.folders import open_existing, read_command
 from dtrain.errors import CheckpointError, DamagedFile, UsageError
@@ -33,13 +34,9 @@ def command(overrides: list[str], config_dir: str | None, uri: str | None = None
     kept = [
         word
         for word in overrides
-        if _key(word) not in ("resume", "dry_run") and not _key(word).startswith("sweep.")
+        if key_of(word) not in ("resume", "dry_run") and not key_of(word).startswith("sweep.")
     ]
     return consent.signed(kept, config_dir, uri)
-
-
-def _key(word: str) -> str:
-    return word.partition("=")[0].lstrip("+~").replace("/", ".")
 
 
 def arguments(given: list[str]) -> list[str]:
@@ -54,7 +51,7 @@ def arguments(given: list[str]) -> list[str]:
     Raises:
         UsageError: ``resume=`` or ``fork=`` names no run folder, or both are given.
     """
-    words = {_key(word): word.partition("=")[2].strip("'\"") for word in given}
+    words = {each.key: (each.value or "").strip("'\"") for each in map(parse, given)}
     named = {key: words[key] for key in ("resume", "fork") if words.get(key, "null") != "null"}
     if named.get("resume") == AUTO:
         del named["resume"]  # found once all is composed
@@ -79,7 +76,7 @@ def arguments(given: list[str]) -> list[str]:
     kept = [
         word
         for word in overrides
-        if not any(_key(word) == name or _key(word).startswith(f"{name}.") for name in words)
+        if not any(key_of(word) == name or key_of(word).startswith(f"{name}.") for name in words)
     ]
     flags = []
     if config_dir and not any(word.startswith(("--config-dir", "-cd")) for word in given):
@@ -126,7 +123,7 @@ def find(config: Config, words: dict[str, Any], folder: Path | None = None) -> s
 
 
 def _sorted(words: dict[str, Any]) -> tuple[list[str], Any]:
-    last = {_key(word): word for word in words["overrides"]}  # of those with one key it counts
+    last = {key_of(word): word for word in words["overrides"]}  # of those with one key it counts
     return sorted(last.values()), words["config_dir"]
 
 
@@ -194,7 +191,7 @@ def check(config: Config, overrides: list[str]) -> None:
         words = [
             word
             for word in overrides
-            if word not in own and f"{_key(word)}.".startswith(f"{fixed}.")
+            if word not in own and f"{key_of(word)}.".startswith(f"{fixed}.")
         ]
         if not words:  # the file was edited, or a default is another one by now
             key, old, new = _differing(
@@ -204,9 +201,10 @@ def check(config: Config, overrides: list[str]) -> None:
                 key, new, f"is not what the run has in its {rundir.config.name}",
                 old, f"resume={config.resume} {key}={old}",
             )  # fmt: skip
-        key, _, given = words[-1].partition("=")
+        last = parse(words[-1])
+        key, given = f"{last.sign}{last.name}", last.value or ""
         raise UsageError(
-            _key(key), given, f"would change the numbers of a run that is resumed ({fixed})",
+            last.key, given, f"would change the numbers of a run that is resumed ({fixed})",
             "changes of trainer.epochs, strategy, hardware, tracking, checkpoint, launcher",
             f"resume={config.resume} without {key}=..., or fork={config.resume} {key}={given}",
         )  # fmt: skip

@@ -56,8 +56,8 @@ def stopped(arguments: list[str]) -> int:
         arguments: its words.
     """
     for word in arguments:
-        key, _, value = word.partition("=")
-        if key == "resume" and (Path(value.strip("'\"")) / "checkpoints" / "latest").is_file():
+        given = word.removeprefix("resume=").strip("'\"")
+        if word.startswith("resume=") and (Path(given) / "checkpoints" / "latest").is_file():
             return errors.INTERRUPTED  # there is something to resume from, as before
     return errors.FAILED
 

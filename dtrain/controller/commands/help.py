@@ -10,6 +10,7 @@ import dtrain
 from dtrain import errors
 from dtrain.config import schema
 from dtrain.config.key_help import help_of
+from dtrain.config.overrides import parse
 from dtrain.errors import UsageError
 from dtrain.host.versions import version
 
@@ -78,7 +79,7 @@ def _config_dir(arguments: list[str]) -> str | None:
 def _keys(asked: list[str]) -> str:
     """Return what is known of each key."""
     lines = []
-    for key in (word.partition("=")[0] for word in asked):
+    for key in (parse(word).name for word in asked):
         found = help_of(key)
         facts = {"type": found.type, "accepted": found.accepted}
         if found.default is not None:

@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from dtrain.config import consent, environment, load, targets, values
+from dtrain.config.overrides import parse
 from dtrain.config.schema import Config
 from dtrain.config.settle import settle
 from dtrain.controller import resume
@@ -242,8 +243,8 @@ def common_name(names: Sequence[str]) -> str:
 
 
 def _word(word: str) -> tuple[str, str]:
-    key, _, value = word.partition("=")
-    return key.lstrip("+~"), value
+    given = parse(word)
+    return given.name, given.value or ""
 
 
 def _fixed(jobs: Sequence[Sequence[str]], words: list[str]) -> set[str]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from dtrain.config.overrides import parse
 from dtrain.config.search_space import Choice, Dimension, Interval, check_trials, read
 from dtrain.controller.job import Outcome
 from dtrain.controller.sweep.job_source import Grid
@@ -88,7 +89,7 @@ class Tpe:
     def ahead(self, past: Sequence[Sequence[str]]) -> list[list[str]]:
         """Return the jobs of a sweep that is resumed; others are chosen when there is room."""
         for overrides in past:
-            given = dict(word.split("=", 1) for word in overrides)
+            given = {each.name: each.value or "" for each in map(parse, overrides)}
             self._study.enqueue_trial(
                 {
                     d.key: given[d.key] if isinstance(d, Choice) else float(given[d.key])

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dtrain.config import consent, load, section
+from dtrain.config.overrides import parse
 from dtrain.config.schema import Config
 from dtrain.controller import rollback
 from dtrain.controller.folders import open_existing, unwritable
@@ -232,7 +233,7 @@ def arguments(given: list[str]) -> list[str]:
         UsageError: ``sweep.resume=`` names no sweep, or a word would change its jobs.
     """
     given = [_quoted(word) for word in given]
-    words = {word.partition("=")[0].lstrip("+"): word.partition("=")[2] for word in given}
+    words = {each.name: each.value or "" for each in map(parse, given)}
     folder = words.get("sweep.resume", "null").strip("'\"")
     if folder == "null":
         return given
@@ -248,9 +249,7 @@ def arguments(given: list[str]) -> list[str]:
     kept = [
         word
         for word in overrides
-        if not any(
-            word.partition("=")[0].lstrip("+") == key or word.startswith(f"{key}.") for key in words
-        )
+        if not any(f"{parse(word).name}.".startswith(f"{key}.") for key in words)
     ]
     flags = ["-m"] if not {"-m", "--multirun"} & set(given) else []
     if config_dir:
@@ -262,7 +261,7 @@ def arguments(given: list[str]) -> list[str]:
 
 def _quoted(word: str) -> str:
     """Put into quotes, which a shell has eaten, a value that is a word itself."""
-    key, _, value = word.partition("=")
+    _, key, value = parse(word)
     plain = key == "sweep.baseline" and value and value[0] not in "'\""
     return f"{key}='{value}'" if plain else word
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from dtrain import secrets
 from dtrain.config import consent, load
+from dtrain.config.overrides import parse
 from dtrain.config.schema import Config
 from dtrain.errors import DamagedFile
 from dtrain.files import reading
@@ -82,7 +83,7 @@ def record(store: Store, config: Config, folder: Path, status: str, ended: float
     run_id = parent(store, config, folder, ended)
     sweep: Any = schemas.read(folder / "sweep.json", schemas.Sweep) or {}
     words = (sweep.get("command") or {}).get("overrides", [])
-    given = dict(word.lstrip("+~").partition("=")[::2] for word in words)
+    given = {each.name: each.value or "" for each in map(parse, words)}
     store.parameters(run_id, given, resumed=True)
     jobs: list[dict[str, Any]] = sweep.get("jobs", [])
     best = next((job for job in jobs if job["number"] == sweep.get("best")), None)
