@@ -166,7 +166,7 @@ def test_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_fork_of_anothers_goes_where_the_user_says() -> None:
-    words = ["output_dir=/elsewhere", "seed=3"]
+    words = ["output_dir=/elsewhere", "+hydra.run.dir=/x", "hydra.sweep.dir=/x", "seed=3"]
     forged = {"overrides": words, "config_dir": None}
     assert consent.accept("fork", "r", forged, ["fork=r"]) == (["seed=3"], None)
     consent.begin([], None)

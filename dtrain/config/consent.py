@@ -31,6 +31,8 @@ ENV = "DTRAIN_ENV"
 PREFIX = "DTRAIN_SECRET_"
 _REFERENCE = re.compile(r"\$\{\s*oc\.env\s*:\s*['\"]?(\w+)")
 MOST = 1000  # overrides of a command that a folder holds
+#: Overrides that say where a new folder goes.
+_FOLDERS = ("output_dir", "hydra.run.dir", "hydra.sweep.dir")
 _LARGEST = 1_000_000  # bytes of a file that variables are looked for in
 _NO_DEFAULT = object()
 
@@ -103,7 +105,7 @@ def accept(key: str, folder: str, command: Any, given: Iterable[str]) -> tuple[l
         words = map(key_of, given)
         _typed = (_typed or set()) | set(words)
         if key == "fork":  # where its own new folder goes is the user's to say
-            overrides = [word for word in overrides if key_of(word) != "output_dir"]
+            overrides = [word for word in overrides if key_of(word) not in _FOLDERS]
     return list(former_keys.overrides(overrides)), config_dir
 
 
