@@ -14,6 +14,8 @@ from dtrain.errors import UsageError
         ("model", False, [kinds.MODEL]), ("dataset.augment", False, [kinds.AUGMENT]),
         ("trainer.metrics[3]", False, [kinds.METRIC]), ("trainer.loss.out", False, [kinds.LOSS]),
         ("optimizer.schedule", False, [kinds.SCHEDULE]), ("model.x", False, []), ("", False, []),
+        ("strategy.plan", True, [kinds.PLAN]), ("tracking", False, [kinds.TRACKER]),
+        ("launcher.environment", True, [kinds.ENVIRONMENT]), ("action", False, [kinds.ACTION]),
         ("hydra.callbacks.x", False, []), ("trainer", False, []),
         ("model.layers[0]", True, kinds.ARGUMENTS),
     ],

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -12,8 +14,15 @@ from dtrain.controller.plan import plan, sizes
 from dtrain.controller.resources.devices import Machine, machine
 from dtrain.datasets import Arrays, Splits
 from dtrain.errors import UsageError
+from dtrain.run import strategy_plan
 from dtrain.run.cluster import Task
-from tests.test_schema import checked, composed, node
+from dtrain.tracking import choose
+from tests.test_schema import CONF, checked, composed, node
+
+
+class Nothing:
+    """Fits no seam."""
+
 
 #: A machine without GPUs.
 PLAIN = Machine(gpus=0, cores=8)
@@ -348,3 +357,24 @@ def test_weights_of_classes_have_a_form(given: str, told: str) -> None:
         checked(node(f"trainer.class_weight={given}"))
     assert str(caught.value).startswith("trainer.class_weight")
     checked(node("trainer.class_weight={0:1,5:0.0}"))
+
+
+def test_plans_are_read_without_tensorflow() -> None:
+    targets = [composed(f"strategy={path.stem}").strategy.plan["_target_"]
+               for path in (CONF / "strategy").glob("*.yaml")]  # fmt: skip
+    modules = sorted({target.rpartition(".")[0] for target in targets})
+    code = f"import sys, {', '.join(modules)}; sys.exit('tensorflow' in sys.modules)"
+    assert len(modules) == 5
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "make"), [("strategy.plan", strategy_plan.of), ("tracking", choose.tracker)]
+)
+def test_a_class_that_does_not_fit_its_seam(
+    key: str, make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DTRAIN_TRUST", "tests")
+    config = composed(f"{key}._target_=tests.test_plan.Nothing")
+    with pytest.raises(UsageError, match=rf"{key}\._target_=tests\.test_plan\.Nothing: makes no"):
+        make(config)

@@ -23,7 +23,7 @@ from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json, short, write_json, write_text
 
 #: Parts of the configuration that every task must have alike.
-_DECISIVE = ("seed", "trainer", "dataset", "model", "optimizer", "strategy")
+_DECISIVE = ("seed", "trainer", "dataset", "model", "optimizer", "strategy", "action")
 #: Seconds that a task has, after the job has failed elsewhere, to write why to its log.
 _LAST_WORDS = 5.0
 #: What TensorFlow calls its own sign of life to the chief, in errors of one that came too late.
