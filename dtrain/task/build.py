@@ -18,6 +18,7 @@ from dtrain.data.sources import Splits
 from dtrain.errors import UsageError
 from dtrain.task import input_pipeline, keras_internals, optimizers
 from dtrain.task.remat import rematerialize
+from dtrain.task.step_logs import has_own
 from dtrain.task.strategies import Strategy
 
 
@@ -221,12 +222,7 @@ def _check_state(
 
 
 def _has_call(built: keras.Model) -> bool:
-    return type(built).call is not keras.Model.call or not has_own_step(built)
-
-
-def has_own_step(built: keras.Model) -> bool:
-    """Whether a person's class says itself what a training step is."""
-    return type(built).train_step is not keras.Model.train_step
+    return has_own(built, "call") or not has_own(built, "train_step")
 
 
 def _check_optimizer(built: keras.Model, strategy: Strategy) -> None:
@@ -234,7 +230,9 @@ def _check_optimizer(built: keras.Model, strategy: Strategy) -> None:
 
     A ``train_step`` of its own may do without.
     """
-    if built.optimizer is None and not (has_own_step(built) and strategy.several_optimizers):
+    if built.optimizer is None and not (
+        has_own(built, "train_step") and strategy.several_optimizers
+    ):
         raise UsageError(
             "model", type(built).__name__, "was compiled without an optimizer",
             "a model with one, or with a train_step of its own on default, one_device, mirrored, "
@@ -314,7 +312,7 @@ def _build_metrics(built: keras.Model, x: Any, y: Any, predicted: Any, weight: A
         built.compute_loss(x=x, y=y, y_pred=predicted, sample_weight=weight, **mode)
         built.compute_metrics(x=x, y=y, y_pred=predicted, sample_weight=weight)
     except (ValueError, TypeError, KeyError, IndexError, tf.errors.OpError) as error:
-        if not has_own_step(built):
+        if not has_own(built, "train_step"):
             usual = "trainer.loss=sparse_categorical_crossentropy 'trainer.metrics=[accuracy]'"
             tokens = x.dtype.kind in "iu" and getattr(y, "shape", None) == x.shape
             raise UsageError(

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from dtrain.errors import UsageError
-from dtrain.task.step_logs import unwrapped
+from dtrain.task.step_logs import has_own, unwrapped
 
 if TYPE_CHECKING:
     from dtrain.task.protocol import Replicas
@@ -84,7 +84,7 @@ def build(model: keras.Model, strategy: Replicas, example: tuple[Any, ...]) -> N
     main = everything.pop("optimizer", None)
     if main is not None:
         main.build(model.trainable_variables)
-    if everything and type(model).train_step is not keras.Model.train_step:
+    if everything and has_own(model, "train_step"):
         for optimizer, variables in _applied(model, strategy, example):
             if not optimizer.built:
                 optimizer.build(variables)

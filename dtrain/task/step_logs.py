@@ -10,21 +10,17 @@ import keras
 import tensorflow as tf
 
 
-def has_own_steps(model: keras.Model) -> bool:
-    """Whether a person's class says itself what a step is, and so what its results are."""
-    kind = type(model)
-    return (
-        kind.train_step is not keras.Model.train_step or kind.test_step is not keras.Model.test_step
-    )
+def has_own(model: keras.Model, *methods: str) -> bool:
+    """Whether a class of the user's has any of these methods of its own, and not Keras'.
+
+    With a ``train_step`` or ``test_step`` it says itself what a step is, and what its results are.
+    """
+    return any(getattr(type(model), name) is not getattr(keras.Model, name) for name in methods)
 
 
 def evaluates(model: keras.Model) -> bool:
     """Whether there is anything to evaluate by: a ``test_step`` of its own, or a loss."""
-    kind = type(model)
-    own = (
-        kind.test_step is not keras.Model.test_step
-        or kind.compute_loss is not keras.Model.compute_loss
-    )
+    own = has_own(model, "test_step", "compute_loss")
     return own or model.loss is not None or bool(model.losses)
 
 

@@ -13,13 +13,13 @@ from dtrain.errors import UsageError, nearest
 from dtrain.run import checkpoint, identity
 from dtrain.run.folder import RunDir, read_json
 from dtrain.run.journal import Journal
-from dtrain.task import build, final_model, restore
+from dtrain.task import final_model, restore
 from dtrain.task.actions.base import Action
 from dtrain.task.actions.loop import Loop
 from dtrain.task.callbacks import Callbacks, made, shared
 from dtrain.task.recorder import Records, Silence
 from dtrain.task.session import Session, quietly
-from dtrain.task.step_logs import named
+from dtrain.task.step_logs import has_own, named
 from dtrain.task.step_schedule import Schedule
 from dtrain.task.strategies import Strategy
 from dtrain.task.strategies.steps import Steps
@@ -36,7 +36,7 @@ class Train(Action):
             UsageError: naming it.
         """
         # What a step or a callback of the user's own names, nobody can know before it ran.
-        if build.has_own_step(model) or any(
+        if has_own(model, "train_step") or any(
             not str(node.get("_target_")).startswith("keras.") for node in config.trainer.callbacks
         ):
             return

@@ -11,6 +11,7 @@ from dtrain.data.sources import Source
 from dtrain.task import keras_internals
 from dtrain.task.rehearsal.trial import Tried, computes_apart, tried_on
 from dtrain.task.replica import random_draws
+from dtrain.task.step_logs import has_own
 
 if TYPE_CHECKING:
     from dtrain.task.protocol import Replicas
@@ -54,11 +55,7 @@ def _known(model: keras.Model) -> bool:
 
     It is not tried then, which would take half a second or more.
     """
-    kind = type(model)
-    own = (
-        kind.train_step is not keras.Model.train_step
-        or kind.compute_loss is not keras.Model.compute_loss
-    )
+    own = has_own(model, "train_step", "compute_loss")
     if own or any(_name(loss) is None for loss in keras.tree.flatten(model.loss)):
         return False
     # A functional model may have operations that are no layers, along any axis.

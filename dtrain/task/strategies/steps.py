@@ -17,7 +17,7 @@ from dtrain.task.metric_replay import Replay
 from dtrain.task.metric_sums import Sums
 from dtrain.task.rehearsal.rehearse import Rehearsed
 from dtrain.task.replica import evaluation_seeds, gradients, random_draws
-from dtrain.task.step_logs import Returned, add_up_losses, has_own_steps, is_loss, named, unwrapped
+from dtrain.task.step_logs import Returned, add_up_losses, has_own, is_loss, named, unwrapped
 from dtrain.task.tensors import fresh
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Steps:
             for position, variable in enumerate(self._variables)
         ]
         self._width = sum(self._sizes)
-        self._own = has_own_steps(model)
+        self._own = has_own(model, "train_step", "test_step")
         self._evaluate: Any = None
         self._returned = Returned(model.metrics if self._own else [])
         self._draws = evaluation_seeds.Draws()
