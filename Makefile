@@ -1,11 +1,12 @@
 # make run    on a fresh machine: .venv, install, train
 # make test   on a fresh machine: .venv, install, the whole test suite
+# make test-versions  the core of the suite on the oldest and the newest TensorFlow and Keras
 # make check  style, types and imports, then the whole test suite
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: install run test test-faults check bench clean
+.PHONY: install run test test-versions test-faults check bench clean
 
 install: $(STAMP)
 
@@ -19,6 +20,17 @@ run: install
 
 test: install
 	$(BIN)/python -m pytest
+
+# The oldest pair that pyproject.toml allows; constraints.txt has the newest.
+OLDEST := tensorflow==2.19.* keras==3.14.0
+CORE := $(addprefix tests/, test_keras_internals.py test_random_draws.py test_gradients.py \
+	test_remat.py test_steps.py test_strategies.py integration/test_resume.py)
+
+test-versions: install
+	$(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip install --quiet -e ".[test]" $(OLDEST)
+	.venv-oldest/bin/python -m pytest $(CORE)
+	$(BIN)/python -m pytest $(CORE)
 
 test-faults: install
 	$(BIN)/python -m pytest -m faults
@@ -38,4 +50,4 @@ bench: install
 	$(BIN)/python experiments/sweeps.py
 
 clean:
-	rm -rf .venv build dist *.egg-info
+	rm -rf .venv .venv-oldest build dist *.egg-info

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tomllib
 import types
 from pathlib import Path
 
@@ -57,3 +59,20 @@ def test_in_a_task() -> None:
 
     found = identity.versions()
     assert (found["tensorflow"], found["keras"]) == (tf.__version__, keras.__version__)
+
+
+@pytest.mark.parametrize("package", ["tensorflow", "keras"])
+def test_what_is_allowed_is_what_is_tested(package: str) -> None:
+    """The oldest by ``make test-versions``, the newest by the constraints."""
+    root = Path(__file__).parents[1]
+    required = tomllib.loads((root / "pyproject.toml").read_text())["project"]["dependencies"]
+    bounds = "\n".join(required)
+    found = re.search(rf"^{package}>=(\d+)\.(\d+),<(\d+)\.(\d+)$", bounds, re.M)
+    assert found is not None, bounds
+    major, oldest, _, above = map(int, found.groups())
+    tested = re.search(
+        rf"^OLDEST :=.*\b{package}==(\d+)\.(\d+)\.", (root / "Makefile").read_text(), re.M
+    )
+    assert tested is not None and tuple(map(int, tested.groups())) == (major, oldest)
+    newest = re.search(rf"^{package}==(\d+)\.(\d+)\.", (root / "constraints.txt").read_text(), re.M)
+    assert newest is not None and tuple(map(int, newest.groups())) == (major, above - 1)
