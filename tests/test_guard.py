@@ -145,6 +145,13 @@ def test_options_that_it_has(dtrain: Commands) -> None:
     assert dtrain("-sc", "install=bash").code == 0
 
 
+def test_internal_groups_are_not_offered(dtrain: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMP_LINE", "dtrain s")
+    monkeypatch.setenv("COMP_POINT", "8")
+    offered = dtrain("-sc", "query=bash").output.split()
+    assert "strategy" in offered and "schema/" not in offered
+
+
 def forged(tmp_path: Path, *overrides: Any, **fields: Any) -> str:
     """Make a run folder that another user sends; return its path."""
     folder = tmp_path / "sent"

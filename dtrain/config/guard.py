@@ -74,6 +74,11 @@ class Loader(ConfigLoaderImpl):
         check(config, overrides)
         return config
 
+    def get_group_options(self, group_name: str, *args: Any, **kwargs: Any) -> list[str]:
+        """Return the options of a group, or the groups in it, that a user may choose."""
+        found = super().get_group_options(group_name, *args, **kwargs)
+        return [name for name in found if group_name or name != "schema"]
+
 
 def check_overrides(overrides: list[str]) -> None:
     """Refuse what Hydra obeys while it composes: a search path, from which it imports."""

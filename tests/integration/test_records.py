@@ -47,7 +47,7 @@ def event_points(folder: str) -> dict[str, dict[int, float]]:
 
 @pytest.mark.usefixtures("store")
 def test_the_default_experiment(dtrain, tmp_path: Path) -> None:
-    """The promise of the README: accuracy, one FINISHED run, the same points everywhere."""
+    """The promise of the documents: accuracy, one FINISHED run, the same points everywhere."""
     run = dtrain("strategy=mirrored")
     assert run.code == 0, run.output
     assert run.result["status"] == "FINISHED"
