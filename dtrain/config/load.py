@@ -18,7 +18,8 @@ from dtrain.config.section import Node, Reference, Section
 from dtrain.errors import DamagedFile
 from dtrain.files import plain_yaml, reading
 
-_OPEN = ("model", "dataset", "strategy", "optimizer", "action", "tracking", "launcher")
+#: Groups that users bring YAML files of their own for.
+_OPEN = [field.name for field in dataclasses.fields(Config) if field.type == "Open"]
 T = TypeVar("T", bound=Section)
 
 
