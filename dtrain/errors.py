@@ -6,7 +6,7 @@ DtrainError
 ├── TrainingError     training started and failed                        exit 1
 │   ├── NonFiniteLoss     the loss is NaN or infinite
 │   └── CheckpointError   a checkpoint could not be written or read
-└── Interrupted       a person or a scheduler asked the run to stop      exit 75
+└── Interrupted       the user or a scheduler asked  the run to stop      exit 75
     └── NothingSaved      and there is no checkpoint to resume from      exit 1
 """
 
@@ -23,11 +23,11 @@ from dtrain import secrets
 OK = 0
 FAILED = 1
 USAGE = 2
-PORT_TAKEN = 74  # of a task, to its launcher: somebody else has its port
+PORT_TAKEN = 74  # of a task, to its launcher: another process has its port
 INTERRUPTED = 75  # EX_TEMPFAIL of sysexits.h: try the same command again
 _LONGEST = 500  # characters of a value that a message shows whole
 _LINE, _LINES = 4000, 200  # characters of a line of a message, and lines of it
-#: What can be typed: overrides, options, variables; and words that stand for something else.
+#: What can be typed: overrides, options, variables; and placeholders.
 _TYPED = re.compile(r"[+~]{0,2}[A-Za-z_][\w./@]*=.+|--?[a-z][\w-]*(=.+)?", re.S)
 _PLACEHOLDER = re.compile(
     r"(?<!\w)(FILE|FOLDER|DIR|RUN_DIR|PATH|OF|NAME|DATE|TIME_NAME|STEP|COLUMN|KEY|VALUE|ANOTHER"
@@ -44,7 +44,7 @@ class DtrainError(Exception):
 class UsageError(DtrainError):
     """The configuration or the usage is wrong; nothing was started.
 
-    The constructor asks for the four things a person needs, so that no message can lack one.
+    The constructor asks for the four things a user needs, so that no message can lack one.
 
     Args:
         key: the configuration key, such as ``trainer.batch_size``.
@@ -82,7 +82,7 @@ class DamagedFile(UsageError):
 
 
 class TrainingError(DtrainError):
-    """Training started and could not go on."""
+    """Training started and could not continue."""
 
 
 class NonFiniteLoss(TrainingError):

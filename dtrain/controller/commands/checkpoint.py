@@ -27,7 +27,7 @@ _DAMAGED = 100  # rows of damaged checkpoints
 
 @dataclasses.dataclass
 class _Row:
-    """What is told of one checkpoint."""
+    """What is reported of one checkpoint."""
 
     step: int
     path: Path
@@ -75,7 +75,7 @@ def _look(folder: Path, mode: str | None) -> tuple[list[_Row], Checkpoint | None
     """Read all checkpoints of a run.
 
     Returns:
-        A row for each, by step; the one to go on from; what is wrong with the pointer.
+        A row for each, by step; the one to resume from; what is wrong with the pointer.
     """
     paths, problems = store.candidates(folder)
     last = None if problems else store.committed(folder)

@@ -22,7 +22,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Print a table of runs; write comparison.html, comparison.csv and curves.csv.",
     )
     parser.add_argument(
-        "words", nargs="+", metavar="PATH_OR_RUN_ID",
+        "runs", nargs="+", metavar="PATH_OR_RUN_ID",
         help="a sweep, a run folder, a folder with such below it; a run's id in MLflow, that of a "
         "sweep standing for its runs",
     )  # fmt: skip
@@ -46,13 +46,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _found(given: argparse.Namespace) -> Comparison:
-    if "" in given.words:  # a variable of the shell that is not set; it would be read as .
+    if "" in given.runs:  # a variable of the shell that is not set; it would be read as .
         raise UsageError(
             "PATH_OR_RUN_ID", "", "is empty", "a folder or a run's id; . for the current folder",
             "python -m dtrain compare outputs",
         )  # fmt: skip
-    ids = [word for word in given.words if load_tracked.is_id(word)]
-    folders = [Path(word) for word in given.words if word not in ids]
+    ids = [each for each in given.runs if load_tracked.is_id(each)]
+    folders = [Path(each) for each in given.runs if each not in ids]
     runs, sweep = of_folders(folders) if folders else ([], None)
     if ids:
         runs += load_tracked.of_ids(ids, given.uri or load_tracked.embedded(Path("outputs")))
@@ -69,8 +69,8 @@ def main(arguments: list[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     output = given.output or Path()
     try:
-        one = Path(given.words[0])
-        output = given.output or (one if len(given.words) == 1 and one.is_dir() else Path())
+        one = Path(given.runs[0])
+        output = given.output or (one if len(given.runs) == 1 and one.is_dir() else Path())
         found = _found(given)
         print(*write_all(found, output), sep="\n")
     except DtrainError as error:
