@@ -6,7 +6,7 @@ DtrainError
 ├── TrainingError     training started and failed                        exit 1
 │   ├── NonFiniteLoss     the loss is NaN or infinite
 │   └── CheckpointError   a checkpoint could not be written or read
-└── Interrupted       the user or a scheduler asked  the run to stop      exit 75
+└── Interrupted       the user or a scheduler asked the run to stop       exit 75
     └── NothingSaved      and there is no checkpoint to resume from      exit 1
 """
 
