@@ -7,7 +7,7 @@ import importlib.util
 import io
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -49,6 +49,10 @@ _ROWS = 1024
 _LINE = 64 << 20
 
 
+#: Of one example of :func:`synthetic`, and height and width in :func:`image_folder`.
+_SHAPE, _SIZE = (28, 28, 1), (64, 64)
+
+
 def digits(validation_split: float = 0.2, split_seed: int = 0) -> Splits:
     """Handwritten digits of scikit-learn: 1,797 images, float32 ``[8, 8, 1]`` in 0..1, 10 classes.
 
@@ -72,7 +76,7 @@ def digits(validation_split: float = 0.2, split_seed: int = 0) -> Splits:
 def synthetic(
     examples: int = 10_000,
     validation_examples: int = 1_000,
-    shape: list[int] | None = None,
+    shape: Sequence[int] | None = _SHAPE,
     classes: int = 10,
     noise: float = 1.0,
     data_seed: int = 0,
@@ -84,12 +88,12 @@ def synthetic(
     Args:
         examples: how many to train on.
         validation_examples: how many to evaluate on; 0 for none.
-        shape: of one example; ``[28, 28, 1]`` if None.
+        shape: of one example; None: the default.
         classes: number of classes.
         noise: standard deviation of the noise (that of the patterns is 1).
         data_seed: of the generator.
     """
-    shape = [28, 28, 1] if shape is None else list(shape)
+    shape = list(_SHAPE if shape is None else shape)
     for name, value in (("examples", examples), ("classes", classes)):
         if value < 1:
             raise UsageError(
@@ -271,7 +275,7 @@ class _Lines(io.RawIOBase):
 
 def image_folder(
     path: str,
-    size: list[int] | None = None,
+    size: Sequence[int] | None = _SIZE,
     channels: int = 3,
     validation_split: float = 0.2,
     split_seed: int = 0,
@@ -280,12 +284,12 @@ def image_folder(
 
     Args:
         path: the folder; its sub-folders in alphabetical order are classes 0, 1, ...
-        size: height and width to resize to, in pixels; ``[64, 64]`` if None.
+        size: height and width to resize to, in pixels; None: the default.
         channels: 1 (grey) or 3 (RGB).
         validation_split: fraction to split off.
         split_seed: of the shuffle before the split.
     """
-    size = [64, 64] if size is None else list(size)
+    size = list(_SIZE if size is None else size)
     if len(size) != 2 or min(size) < 1:
         raise UsageError(
             "dataset.size", size, "is not height and width", "two numbers, 1 or more",

@@ -11,7 +11,6 @@ from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf, open_dict
 
-from dtrain import datasets
 from dtrain.config import load, schema, targets, values
 from dtrain.run import strategy_plan
 from tests import warm
@@ -68,37 +67,95 @@ def test_there_are_presets() -> None:
     assert EXPERIMENTS
 
 
-@pytest.mark.parametrize("name", schema.SCHEMAS["dataset"])
-def test_dataset_schemas_are_their_functions(name: str) -> None:
-    fields = {f.name for f in dataclasses.fields(schema.SCHEMAS["dataset"][name])}
-    assert fields - {"_target_", "augment"} == set(
-        inspect.signature(getattr(datasets, name)).parameters
-    )
-
-
-def parameters(targets: list[str]) -> dict[str, list[str]]:
+def parameters(targets: list[str]) -> dict[str, dict[str, Any]]:
+    """Return the default of each parameter of functions and classes; "???" where it has none."""
     from dtrain.config.targets import locate
 
-    return {t: list(inspect.signature(locate(t, "key")).parameters) for t in targets}
+    found = {t: inspect.signature(locate(t, "key")).parameters.values() for t in targets}
+    return {
+        target: {p.name: "???" if p.default is p.empty else p.default for p in each}
+        for target, each in found.items()
+    }
 
 
-def test_the_other_schemas_are_their_functions() -> None:
+def default(field: dataclasses.Field[Any]) -> Any:
+    made = field.default_factory
+    return field.default if made is dataclasses.MISSING else made()
+
+
+#: What a preset chooses although Keras' default is another.
+CHOSEN = {"keras.optimizers.SGD.momentum": 0.0}
+#: Parameters that the schema leaves to the dataset, the schedule, or the rest of the optimizer.
+FILLED_IN = ("input_shape", "classes", "learning_rate", "total_steps", "steps_per_epoch")
+
+
+def test_presets_have_the_keys_and_defaults_of_their_functions() -> None:
     kinds = {
-        kind()._target_: {f.name for f in dataclasses.fields(kind)} - {"_target_"}
-        for group in ("model", "optimizer", "optimizer/schedule")
+        kind()._target_: {f.name: default(f) for f in dataclasses.fields(kind)}
+        for group in ("model", "dataset", "optimizer", "optimizer/schedule")
         for kind in schema.SCHEMAS[group].values()
     }
     found = warm.call(parameters, 1, {"targets": list(kinds)})
-    derived = {"learning_rate", "total_steps", "steps_per_epoch"}
+    differing = {}
     for target, fields in kinds.items():
-        takes = set(found[target])
-        if "optimizers" in target:
-            assert fields - {"schedule"} <= takes
-            assert takes - fields <= {"name", "kwargs"}
-        elif "schedules" in target:
-            assert fields == takes - derived
-        else:
-            assert fields == takes
+        keys = set(fields) - {"_target_", "schedule", "augment"}
+        derived = set(FILLED_IN[2:]) if "schedules" in target else set()
+        assert keys == set(found[target]) - derived - {"name", "kwargs"}, target
+        for key in keys:
+            theirs = found[target][key]
+            theirs = list(theirs) if isinstance(theirs, tuple) else theirs
+            if theirs == "???" and key in FILLED_IN:
+                continue
+            if theirs != fields[key]:
+                differing[f"{target}.{key}"] = theirs
+    assert differing == CHOSEN
+
+
+#: Options whose file has the schema of another name.
+OTHERS = {
+    "strategy=ps": "parameter_server", "launcher=local": "launcher", "launcher=inline": "launcher",
+}  # fmt: skip
+#: Keys that name what the option is.
+NAMED = ("_target_", "name", "plan", "rules")
+
+
+def differing(preset: str) -> dict[str, tuple[Any, Any]]:
+    """Return the keys whose default in ``conf/`` is not that of the schema, with both."""
+    group, _, option = preset.partition("=")
+    schemas = schema.SCHEMAS.get(group, {})
+    sections = {"hardware": schema.Hardware, "trainer": schema.Trainer}
+    kind: Any = sections.get(group) or schemas.get(OTHERS.get(preset, option))
+    if kind is None:
+        return {}
+    found = OmegaConf.select(node(preset, *GIVEN.get(preset, [])), group.replace("/", "."))
+    return {
+        f.name: (default(f), theirs)
+        for f in dataclasses.fields(kind)
+        if f.name not in NAMED and default(f) != "???"
+        and (theirs := targets.plain(found[f.name])) != default(f)
+    }  # fmt: skip
+
+
+#: What an option of hardware is chosen for.
+WANTED = {
+    "hardware=cpu": ["kind"], "hardware=gpu": ["kind"], "hardware=tpu": ["kind", "precision"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_default_in_conf_is_that_of_the_schema(preset: str) -> None:
+    assert list(differing(preset)) == WANTED.get(preset, [])
+
+
+def test_defaults_at_the_top_of_conf_are_those_of_the_schema() -> None:
+    whole = node()
+    places: list[tuple[Any, Any]] = [(schema.Config, whole), (schema.Sweep, whole.sweep),
+                                     (schema.Checkpointing, whole.checkpoint)]  # fmt: skip
+    for kind, found in places:
+        for field in dataclasses.fields(kind):
+            ours = default(field)
+            if ours != "???" and not dataclasses.is_dataclass(ours):
+                assert found[field.name] == ours, field.name
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (CONF / "strategy").glob("*.yaml")))

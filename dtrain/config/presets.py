@@ -45,7 +45,7 @@ class Mlp:
     _target_: str = target("dtrain.models.mlp")
     input_shape: list[int] | None = formed(None, SHAPE)
     classes: int | None = within(None, 1, WIDE)
-    units: list[int] = formed([], widths(0, WIDE, "[128,64]"))
+    units: list[int] = formed([128, 64], widths(0, WIDE, "[128,64]"))
     dropout: float = within(0.0, 0, 1, below=True)
     l2: float = within(0.0, 0, LARGE)
 
@@ -67,7 +67,7 @@ class Cnn:
     _target_: str = target("dtrain.models.cnn")
     input_shape: list[int] | None = formed(None, SHAPE)
     classes: int | None = within(None, 1, WIDE)
-    filters: list[int] = formed([], widths(0, WIDE, "[32,64]"))
+    filters: list[int] = formed([32, 64], widths(0, WIDE, "[32,64]"))
     units: int = within(64, 1, WIDE)
     dropout: float = within(0.25, 0, 1, below=True)
     l2: float = within(0.0, 0, LARGE)
@@ -88,7 +88,7 @@ class Resnet:
     _target_: str = target("dtrain.models.resnet")
     input_shape: list[int] | None = formed(None, SHAPE)
     classes: int | None = within(None, 1, WIDE)
-    filters: list[int] = formed([], widths(1, WIDE, "[16,32,64]"))
+    filters: list[int] = formed([16, 32, 64], widths(1, WIDE, "[16,32,64]"))
     blocks: int = within(1, 1, 1000)
 
 
@@ -158,7 +158,7 @@ class Synthetic(Dataset):
     _target_: str = target("dtrain.datasets.synthetic")
     examples: int = within(10_000, 1, MANY)
     validation_examples: int = within(1_000, 0, MANY)
-    shape: list[int] | None = formed(None, SHAPE)
+    shape: list[int] | None = formed([28, 28, 1], SHAPE)
     classes: int = within(10, 1, WIDE)
     noise: float = within(1.0, 0, LARGE)
     data_seed: int = within(0, 0, SEED)
@@ -227,7 +227,7 @@ class ImageFolder(Dataset):
 
     _target_: str = target("dtrain.datasets.image_folder")
     path: str = formed(MISSING, PATH)
-    size: list[int] | None = formed(None, IMAGE_SIZE)
+    size: list[int] | None = formed([64, 64], IMAGE_SIZE)
     channels: int = within(3, 1, 3)
     validation_split: float = within(0.2, 0, 1, below=True)
     split_seed: int = within(0, 0, SEED)
@@ -329,7 +329,7 @@ class Sgd(Optimizer):
 
     _target_: str = target("keras.optimizers.SGD")
     learning_rate: float = within(0.01, 0, 1e6, above=True)
-    momentum: float = within(0.0, 0, 1)
+    momentum: float = within(0.9, 0, 1)
     nesterov: bool = False
 
 

@@ -155,9 +155,9 @@ def within(
 
 
 def formed(default: Any, rule: Rule) -> Any:
-    """Return a field of a dataclass whose values follow ``rule``; a list's default is empty."""
-    if isinstance(rule, Each) and default == []:
-        return dataclasses.field(default_factory=list, metadata={METADATA: rule})
+    """Return a field of a dataclass whose values follow ``rule``."""
+    if isinstance(default, list):
+        return dataclasses.field(default_factory=default.copy, metadata={METADATA: rule})
     return dataclasses.field(default=default, metadata={METADATA: rule})
 
 

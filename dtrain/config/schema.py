@@ -116,7 +116,7 @@ class Trainer(Section):
     """
 
     batch_size: int = within(64, 1, MANY)
-    epochs: int = within(1, 1, MANY)
+    epochs: int = within(25, 1, MANY)
     steps_per_epoch: int | None = within(None, 1, MANY)
     validation_freq: int = within(1, 1, MANY)
     validation_batch_size: int | None = within(None, 1, MANY)
@@ -124,7 +124,7 @@ class Trainer(Section):
     loss: Any = formed("sparse_categorical_crossentropy", LOSS)
     gradient_reduction: Reduction = Reduction.mean
     class_weight: Any = formed(None, CLASS_WEIGHT)
-    metrics: list[Any] = formed([], METRICS)
+    metrics: list[Any] = formed(["accuracy"], METRICS)
     callbacks: list[Any] = formed([], CALLBACKS)
     terminate_on_nan: bool = True
     deterministic: bool = False
@@ -224,9 +224,11 @@ class Env(Launcher):
     """Starts one task of a cluster that somebody else starts.
 
     Attributes:
+        start_timeout: seconds until the commands on all hosts have met.
         environment: what says which task this command is, and where the others are.
     """
 
+    start_timeout: float = within(600.0, 1, YEAR)
     environment: Any = formed(MISSING, NODE)
 
 
@@ -281,7 +283,7 @@ class Config(Section):
     name: str = formed(MISSING, FILE_NAME)
     seed: int = within(0, 0, SEED)
     output_dir: str = formed("outputs", PATH)
-    objective: str = formed(MISSING, METRIC)
+    objective: str = formed("val_accuracy", METRIC)
     objective_mode: Mode = Mode.max
     resume: str | None = formed(None, PATH)
     fork: str | None = formed(None, PATH)
