@@ -115,27 +115,10 @@ def test_deterministic_operations(deterministic: bool) -> None:
     assert tf.random.normal([3]).shape == (3,)
 
 
-def additions(graph: Any) -> set[str]:
-    """Return the kinds of additions that a function has once TensorFlow has optimized it."""
-    from tensorflow.python.eager import context
-
-    context.context().enable_graph_collection()
-    graph()
-    found = context.context().export_run_metadata().function_graphs
-    context.context().disable_graph_collection()
-    nodes = [node for each in found for node in each.post_optimization_graph.node]
-    return {node.op for node in nodes if node.op.startswith("Add")}
-
-
 @pytest.mark.task
 def test_sums_keep_their_order() -> None:
-    """TensorFlow would join them to one sum, whose order depends on the threads."""
-    import tensorflow as tf
+    from tests.test_keras_internals import SUMS, additions
 
-    def fresh() -> Any:
-        one = tf.ones([4])
-        return tf.function(lambda: (one * 2.0 + tf.sqrt(one)) + tf.exp(one))
-
-    assert additions(fresh()) == {"AddN"}, "as it is without dtrain"
+    assert additions(SUMS["of a function"]) == {"AddN"}, "as it is without dtrain"
     configured(1)
-    assert additions(fresh()) == {"AddV2"}
+    assert additions(SUMS["of a function"]) == {"AddV2"}

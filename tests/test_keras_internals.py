@@ -239,7 +239,7 @@ class Look(keras.callbacks.Callback):
 @pytest.mark.parametrize(
     ("strategy", "expected"),
     [
-        ("one_device", "replaced: []"),
+        ("one_device", "replaced: ['tensorflow.python.framework.func_graph.FuncGraph.__init__']"),
         ("mirrored", "'keras.src.losses.loss.reduce_values'"),
     ],
 )
@@ -250,3 +250,75 @@ def test_what_a_plain_run_replaces(strategy: str, expected: str, dtrain, quick, 
     assert run.code == 0, run.output
     assert expected in run.log
     assert "base_optimizer" not in run.log, "its optimizer does not branch"
+
+
+def added(x: Any) -> Any:
+    import tensorflow as tf
+
+    return (x * 2.0 + tf.sqrt(x)) + tf.exp(x)
+
+
+def in_another(x: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.function(added)(x)
+
+
+def in_a_loop(x: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.while_loop(lambda i, a: a[0] < 9.0, lambda i, a: (i, added(a)), (0, x))[1]
+
+
+def in_a_branch(x: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.cond(tf.reduce_sum(x) > 0, lambda: added(x), lambda: x)
+
+
+SUMS = {
+    "of a function": added,
+    "of another function": in_another,
+    "of a loop": in_a_loop,
+    "of a branch": in_a_branch,
+}
+
+
+def additions(sums: Any) -> set[str]:
+    """Return the kinds of additions of floats that a function has once TensorFlow optimized it."""
+    import tensorflow as tf
+    from tensorflow.python.eager import context
+
+    context.context().enable_graph_collection()
+    tf.function(sums)(tf.ones([4]))
+    graphs = context.context().export_run_metadata().function_graphs
+    context.context().disable_graph_collection()
+    found = [each.post_optimization_graph for each in graphs]
+    nodes = [node for graph in found for node in graph.node]
+    nodes += [node for graph in found for f in graph.library.function for node in f.node_def]
+    return {n.op for n in nodes if n.op.startswith("Add") and n.attr["T"].type == 1}
+
+
+@pytest.mark.task
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_are_added_as_they_are_written(name: str) -> None:
+    from dtrain.task.keras_internals import keep_order
+
+    assert additions(SUMS[name]) == {"AddN"}, "as it is without dtrain"
+    for _ in range(2):
+        keep_order()
+    assert additions(SUMS[name]) == {"AddV2"}
+
+
+@pytest.mark.task
+def test_sums_where_graphs_have_no_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    import tensorflow as tf
+
+    from dtrain.task.keras_internals import additions as module
+
+    before = tf.config.optimizer.get_experimental_options()
+    assert "arithmetic_optimization" not in before
+    monkeypatch.setattr(module, "GRAPHS", "tensorflow.of_tomorrow")
+    module.keep_order()
+    assert additions(SUMS["of a loop"]) == {"AddV2"}
+    assert tf.config.optimizer.get_experimental_options()["arithmetic_optimization"] is False

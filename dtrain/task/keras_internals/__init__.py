@@ -12,8 +12,10 @@ with a sentence that says what to do instead.
 ``variables``     TensorFlow's variable inside of one of Keras', or of a strategy's
 ``collectives``   the devices of a task of several
 ``callbacks``     when callbacks of Keras choose how they compare
+``additions``     the order in which a compiled step adds
 """
 
+from dtrain.task.keras_internals.additions import keep_order
 from dtrain.task.keras_internals.callbacks import choose_comparison
 from dtrain.task.keras_internals.losses import (
     keep_losses_apart,
@@ -37,6 +39,7 @@ __all__ = [
     "exchange",
     "inner",
     "keep_losses_apart",
+    "keep_order",
     "layers",
     "losses_of",
     "mask",

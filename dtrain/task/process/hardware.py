@@ -10,6 +10,7 @@ import tensorflow as tf
 from dtrain.config.schema import Hardware, Kind
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster, Task
+from dtrain.task import keras_internals
 
 
 def configure(
@@ -42,10 +43,7 @@ def configure(
     if deterministic:
         keras.utils.set_random_seed(0)  # TensorFlow asks for one; the run's own is set later
         tf.config.experimental.enable_op_determinism()
-    # Grappler joins a + b + c to one AddN, and that begins with whichever input it may write over:
-    # which one depends on the threads (tensorflow/core/kernels/aggregate_ops.cc). The last bit of
-    # such a sum changed in one of some 300 steps of a busy machine.
-    tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
+    keras_internals.keep_order()
     keras.config.set_dtype_policy(hardware.precision.name)
     if cluster.device_kind == "tpu":
         tf.config.set_visible_devices([], "GPU")
