@@ -10,9 +10,7 @@ batch after batch, on one state, as Keras' ``fit`` does on one device.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
-import math
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -24,7 +22,8 @@ import tensorflow as tf
 from dtrain.data.sources import Source, Splits
 from dtrain.errors import UsageError
 from dtrain.host import memory
-from dtrain.task import input_pipeline, keras_internals
+from dtrain.task import input_pipeline
+from dtrain.task.metric_calls import Call, Leaf, flat, recordable, with_masks
 from dtrain.task.metric_sums import Given
 
 #: What such metrics may be given in a step, over all replicas.
@@ -67,7 +66,7 @@ class Replay:
         for index in range(len(metrics)):
             self._watch(index)
         self._seen: _Calls = []  # of the step that was traced last
-        self._calls: dict[bool, list[_Call]] = {}  # by training or not
+        self._calls: dict[bool, list[Call]] = {}  # by training or not
         self._parts: dict[bool, int] = {}
         self._functions: dict[tuple[bool, int], Any] = {}
 
@@ -82,7 +81,7 @@ class Replay:
                     raise self.refused(
                         "is updated inside tf.cond, a loop or a tf.function of its own", index
                     )
-                calls.append((index, _with_masks((args, kwargs))))
+                calls.append((index, with_masks((args, kwargs))))
             return original(*args, **kwargs)
 
         metric.update_state = update_state
@@ -117,7 +116,7 @@ class Replay:
         for examples in (rows, rows + 1):
             self._seen = []
             trace(_specs(source, examples))
-            shaped.append([(index, *_flat(call)) for index, call in self._seen])
+            shaped.append([(index, *flat(call)) for index, call in self._seen])
         first, second = shaped
         if [index for index, *_ in first] != [index for index, *_ in second]:
             raise self.refused("is updated more or less often by the number of examples")
@@ -134,16 +133,16 @@ class Replay:
 
     def _call(
         self, index: int, structure: Any, pairs: list[tuple[Any, Any]], rows: int, parts: int
-    ) -> _Call:
+    ) -> Call:
         leaves: list[Any] = []
         for one, other in pairs:
             if not tf.is_tensor(one) and type(one) is type(other) and one == other:
                 leaves.append(one)
                 continue
-            if not _recordable(one) or not _recordable(other):
+            if not recordable(one) or not recordable(other):
                 raise self.refused(f"is given a {type(one).__name__}", index)
             a, b = tf.convert_to_tensor(one), tf.convert_to_tensor(other)
-            leaf = _Leaf.of(a, b, rows)
+            leaf = Leaf.of(a, b, rows)
             if leaf is None:
                 raise self.refused(
                     f"is given values of shape {a.shape}, whose rows are not those of the {rows} "
@@ -160,7 +159,7 @@ class Replay:
                 )
                 self.notices += [told] if told not in self.notices else []
             leaves.append(leaf)
-        return _Call(self._updates[index], structure, leaves)
+        return Call(self._updates[index], structure, leaves)
 
     def width(self, training: bool) -> int:
         """Return how many numbers :meth:`given` has."""
@@ -192,11 +191,11 @@ class Replay:
         if len(known) != len(calls):
             raise self.refused("is updated more or less often by the number of examples")
         for call, (index, values) in zip(known, calls, strict=True):
-            leaves = _flat(values)[1]
+            leaves = flat(values)[1]
             if len(leaves) != len(call.leaves):
                 raise self.refused("is given other things by the number of examples", index)
             for leaf, value in zip(call.leaves, leaves, strict=True):
-                if isinstance(leaf, _Leaf):
+                if isinstance(leaf, Leaf):
                     tensor = tf.cast(tf.convert_to_tensor(value), leaf.dtype)
                     numbers.append(leaf.encoded(whole(tensor), rows))
         return [tf.concat(numbers, 0)]
@@ -301,133 +300,6 @@ class Replay:
             "a metric whose state begins with zeros and adds up, such as sums and counts, of which "
             "result() makes what it likes", "trainer.metrics=[] to train without it",
         )  # fmt: skip
-
-
-@dataclasses.dataclass(frozen=True)
-class _Leaf:
-    """A tensor that a metric is given.
-
-    Attributes:
-        dtype: its type.
-        shape: of a whole batch.
-        factor: rows of it for an example; 0 where it has none for each.
-        rows: examples of a whole batch.
-    """
-
-    dtype: tf.DType
-    shape: tuple[int, ...]
-    factor: int
-    rows: int
-
-    @classmethod
-    def of(cls, one: tf.Tensor, other: tf.Tensor, rows: int) -> _Leaf | None:
-        """Return it, of what is given with ``rows`` examples and one more; None: it is none."""
-        if not (one.shape.is_fully_defined() and other.shape.is_fully_defined()):
-            return None
-        a, b = tuple(one.shape), tuple(other.shape)
-        if a == b:
-            return cls(one.dtype, a, 0, rows)
-        if len(a) != len(b) or a[1:] != b[1:] or a[0] % rows or b[0] != a[0] // rows * (rows + 1):
-            return None
-        return cls(one.dtype, a, a[0] // rows, rows)
-
-    @property
-    def _halves(self) -> bool:
-        # 64-bit whole numbers are more than a float64 can hold, and go as two of 32 bits.
-        return self.dtype in (tf.int64, tf.uint64)
-
-    @property
-    def size(self) -> int:
-        """How many numbers it takes."""
-        return math.prod(self.shape) * (2 if self._halves else 1)
-
-    def encoded(self, value: tf.Tensor, rows: Any) -> tf.Tensor:
-        """Return it as float64 ``[size]``, of ``rows`` examples, the others being zeros."""
-        if self.factor:
-            missing = (self.rows - tf.cast(rows, tf.int32)) * self.factor
-            ends = [[0, missing], *([0, 0] for _ in self.shape[1:])]
-            value = tf.pad(tf.cast(value, tf.uint8) if value.dtype == tf.bool else value, ends)
-        if self._halves:
-            value = tf.bitcast(value, tf.int32)
-        return tf.ensure_shape(tf.reshape(tf.cast(value, tf.float64), [-1]), [self.size])
-
-    def decoded(self, parts: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-        """Return it again, of the parts of a batch, float64 ``[p, size]``, of ``rows`` each."""
-        count, shape = parts.shape[0], self.shape
-        if not self.factor and not self._halves:
-            parts, count = tf.reduce_mean(parts, 0, keepdims=True) if count > 1 else parts, 1
-        if self._halves:
-            whole = tf.bitcast(tf.reshape(tf.cast(parts, tf.int32), [count, *shape, 2]), self.dtype)
-        else:
-            whole = tf.cast(tf.reshape(parts, [count, *shape]), self.dtype)
-        if not self.factor:
-            return whole[0]
-        real = whole[:, : tf.cast(rows, tf.int32) * self.factor]
-        return tf.reshape(real, [-1, *shape[1:]])
-
-
-@dataclasses.dataclass(frozen=True)
-class _Call:
-    """One call of a metric's ``update_state`` in a step.
-
-    Attributes:
-        update: of the metric.
-        structure: of its arguments.
-        leaves: of them, in order: a :class:`_Leaf`, or what is no tensor.
-    """
-
-    update: Callable[..., Any]
-    structure: Any
-    leaves: list[Any]
-
-    @property
-    def tensors(self) -> list[_Leaf]:
-        """The leaves that are tensors."""
-        return [leaf for leaf in self.leaves if isinstance(leaf, _Leaf)]
-
-    def repeat(self, vectors: tf.Tensor, at: int, rows: tf.Tensor) -> int:
-        """Call it once more, with what begins at ``at`` of ``[p, w]``; return where it ends."""
-        values = []
-        for leaf in self.leaves:
-            if isinstance(leaf, _Leaf):
-                values.append(leaf.decoded(vectors[:, at : at + leaf.size], rows))
-                at += leaf.size
-            else:
-                values.append(leaf)
-        arguments, masks = tf.nest.pack_sequence_as(self.structure, values)
-        args, kwargs = arguments
-        tensors = [v for v in tf.nest.flatten(arguments)]
-        for position, mask in masks.items():
-            keras_internals.set_mask(tensors[int(position)], mask)
-        self.update(*args, **kwargs)
-        return at
-
-
-def _with_masks(arguments: Any) -> Any:
-    """Return arguments and the masks that Keras has put on some of them, by their position."""
-    masks = {
-        f"{position:04d}": mask
-        for position, value in enumerate(tf.nest.flatten(arguments))
-        if tf.is_tensor(value) and (mask := keras_internals.mask(value)) is not None
-    }
-    return arguments, masks
-
-
-def _flat(call: Any) -> tuple[Any, list[Any]]:
-    """Return a structure, without its tensors, and the leaves."""
-    leaves = [
-        leaf.value if isinstance(leaf, keras.Variable) else leaf for leaf in tf.nest.flatten(call)
-    ]
-    structure = tf.nest.pack_sequence_as(call, list(range(len(leaves))))
-    return structure, leaves
-
-
-def _recordable(value: Any) -> bool:
-    if isinstance(value, bool | int | float | np.ndarray | np.generic | tf.Variable):
-        return True
-    return isinstance(value, tf.Tensor) and (
-        value.dtype.is_floating or value.dtype.is_integer or value.dtype.is_bool
-    )
 
 
 def _specs(source: Source, rows: int) -> tuple[tf.TensorSpec, ...]:
