@@ -31,7 +31,7 @@ def _main(arguments: list[str]) -> int:
     if first in COMMANDS:
         command = importlib.import_module(f"dtrain.controller.commands.{first}")
         return int(command.main(arguments[1:]))
-    if any(re.fullmatch(r"-h|--help?|--version", word) for word in arguments):
+    if any(re.fullmatch(r"-h|--help?|--version", argument) for argument in arguments):
         from dtrain.controller.commands import help
 
         return help.main(arguments)

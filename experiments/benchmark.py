@@ -50,7 +50,7 @@ def keras_fit() -> float:
 
 
 def fit_process() -> float:
-    """Run :func:`keras_fit` in a fresh process, as a person's own script would."""
+    """Run :func:`keras_fit` in a fresh process, as a user's own script would."""
     done = subprocess.run(
         [sys.executable, __file__, "--fit"], capture_output=True, text=True, check=True
     )

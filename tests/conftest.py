@@ -156,7 +156,7 @@ def quick() -> tuple[str, ...]:
 
 @pytest.fixture
 def user_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Write a module of a person's own into the current folder, trusted."""
+    """Write a module of a user's own into the current folder, trusted."""
 
     def write(source: str, name: str = "mine") -> None:
         (tmp_path / f"{name}.py").write_text(source)

@@ -79,7 +79,7 @@ def test_shape_and_classes_come_from_the_data() -> None:
     assert {m.name for m in model.metrics} == {"loss", "compile_metrics"}
     assert [v for m in model.metrics for v in m.variables]
     assert all(not v.numpy().any() for m in model.metrics for v in m.variables)
-    # What a person gives is not overwritten, and the seed decides about the rest.
+    # What a user gives is not overwritten, and the seed decides about the rest.
     given, _ = build_model(model={"_target_": "dtrain.models.mlp", "units": [5], "classes": 7})
     assert given.output_shape == (None, 7)
 

@@ -1,7 +1,7 @@
 """Saves that are killed, lose power or fail at every single operation, in real processes.
 
 The driver (this file as a program) forks a process for each operation of a save and each way to
-end there. What is left is then looked at, and a new writer must be able to go on with it.
+end there. What is left is then looked at, and a new writer must be able to resume it.
 """
 
 from __future__ import annotations

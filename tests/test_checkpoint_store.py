@@ -109,7 +109,7 @@ def test_a_process_that_is_killed_leaves_whole_checkpoints(tmp_path: Path) -> No
 
 
 def found(folder: Path) -> tuple[int | None, list[str]]:
-    """Return the step that a run would go on from, and what it would be told."""
+    """Return the step that a run would resume from, and what it would be told."""
     past, problems = checkpoint.newest(folder)
     return (None if past is None else past.step), problems
 

@@ -119,7 +119,7 @@ def test_words_that_may_be_written() -> None:
         " trainer: {callbacks: [{_target_: a.B, token: s3cr3t, n: 1}]},"
         " model: {password: s3cr3t}, seed: 3}"
     )
-    words = environment.words(list(WORDS), config)
+    words = environment.as_written(list(WORDS), config)
     assert words == [
         "+dataset.api_key=${oc.env:DTRAIN_SECRET_DATASET_API_KEY}",
         "tracking.uri=http://me:${oc.env:DTRAIN_SECRET_TRACKING_URI}@host:1/",
@@ -139,7 +139,7 @@ def test_words_have_the_values_of_what_is_no_secret() -> None:
         "+model.password=${oc.env:DATA}", "tracking.uri=http://me:${oc.env:PW}@${oc.env:DATA}",
         "model.b=${oc.env:DATA,x}",
     ]  # fmt: skip
-    assert environment.words(words, OmegaConf.create({})) == [
+    assert environment.as_written(words, OmegaConf.create({})) == [
         "dataset.path=/data/x", "name=${oc.env:N}", "model.a=${oc.env:HF_TOKEN}",
         "+model.password=${oc.env:DATA}", "tracking.uri=http://me:${oc.env:PW}@/data",
         "model.b=${oc.env:DATA,x}",
@@ -148,7 +148,7 @@ def test_words_have_the_values_of_what_is_no_secret() -> None:
 
 def test_a_word_with_escapes_has_to_be_given_again() -> None:
     config = resolved('{dataset: {login: {password: "it\'s"}}}')
-    assert environment.words([r"+dataset.login={password:'it\'s'}"], config) == [
+    assert environment.as_written([r"+dataset.login={password:'it\'s'}"], config) == [
         "+dataset.login=???"
     ]
 

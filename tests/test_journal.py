@@ -107,7 +107,7 @@ def test_follower_returns_each_event_once_and_whole(path: Path) -> None:
 
 
 def test_follower_reads_a_journal_that_was_cut_from_its_beginning(path: Path) -> None:
-    """A job that goes on from a checkpoint takes back what it will write again."""
+    """A job that continues from a checkpoint takes back what it will write again."""
     follower = Follower(path)
     with contextlib.closing(Journal(path)) as log:
         for step in range(1, 6):

@@ -296,9 +296,9 @@ def test_what_asks_every_process_to_stop_ends_none(
 
 
 def says(pipe: Any) -> None:
-    from dtrain.task.process.status_pipe import Words
+    from dtrain.task.process.status_pipe import StatusPipe
 
-    words = Words(pipe)
+    words = StatusPipe(pipe)
     count = 200  # so few that the pipe has room for all
 
     def handler(*_: Any) -> None:
@@ -326,7 +326,7 @@ def test_words_of_threads_and_handlers_are_whole() -> None:
     heard: list[str] = []
 
     def ended() -> bool:
-        heard.extend(process.words())
+        heard.extend(process.statuses())
         return "end" in heard
 
     until(ended, lambda: heard, 60)
@@ -486,7 +486,7 @@ GONE, LOST = {"kind": "gone"}, {"kind": "lost"}
 
 
 def left(code: int, words: str = "") -> dict[str, Any]:
-    return {"kind": "left", "code": code, "words": words}
+    return {"kind": "left", "code": code, "lines": words}
 
 
 @pytest.mark.parametrize(
@@ -526,7 +526,7 @@ def test_workers_that_the_job_does_without(
     others = Others(("worker-0", GONE))
     env._host = others  # type: ignore[assignment]
     assert env.poll(0) == []
-    said = "dtrain: worker-0 is gone: its command has ended: the others go on without it\n"
+    said = "dtrain: worker-0 is gone: its command has ended: the others continue without it\n"
     assert capsys.readouterr().err == said
     others.news = [("worker-1", left(1)), ("worker-1", GONE)]
     assert env.poll(0) == []

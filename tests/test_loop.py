@@ -544,7 +544,7 @@ def test_training_for_real_and_going_on(tmp_path: Path) -> None:
     assert points[12] < points[4]
     assert list(whole.points("val_accuracy")) == [6, 12]
 
-    # The model has its averaged weights, and the checkpoint those that training goes on with.
+    # The model has its averaged weights, and the checkpoint those that training continues with.
     kernel, average = (
         next(a for n, a in whole.newest.arrays.items() if part in n and a.shape == (4, 5))
         for part in ("model/", "average")

@@ -252,7 +252,7 @@ def test_names(differs: dict[str, str], name: str) -> None:
 
 
 def many(folder: str, name: str, number: int, points: int) -> list[str]:
-    """Track ``number`` jobs of a sweep at once, as its slots do; return what a person reads."""
+    """Track ``number`` jobs of a sweep at once, as its slots do; return what the user reads."""
     delivery.INTERVAL, delivery.LAST_SECONDS = 0.01, 4 * WAIT
     sweep = Sweep(Path(folder) / name, f"sqlite:///{folder}/store.db")
     parent = SweepRun(sweep.config, sweep.folder, sweep.said.put)

@@ -179,7 +179,7 @@ class Story:
 
     def start_own(self, rundir: RunDir, cluster: Cluster) -> None:
         self.asked.append("start")
-        rundir.log(self.name).write_text("my last words\n")
+        rundir.log(self.name).write_text("my last lines\n")
 
     def word(self, word: str) -> Callable[[], None]:
         return lambda: self._words.append(word)
@@ -252,7 +252,7 @@ def test_a_task_that_trains_has_its_own_code(
         "worker-0: looking for the chief at a.example:1",
         f"worker-0: started; its log is mine/{CHIEFS}/logs/worker-0.log",
     ]
-    assert ("worker-0: my last words" in lines) == (code == errors.FAILED)
+    assert ("worker-0: my last lines" in lines) == (code == errors.FAILED)
     assert lines[-1] == f"worker-0: ended with exit code {code}"
 
 
@@ -271,14 +271,14 @@ def test_a_task_that_dies(
     told = story(name)
     told.looks = [told.end_with(-11)]
     assert run(told, tmp_path) == errors.FAILED
-    assert f"{name}: my last words" in capsys.readouterr().err
+    assert f"{name}: my last lines" in capsys.readouterr().err
 
 
 def test_the_chief_is_told_how_a_task_ended(story: Any, tmp_path: Path) -> None:
     told = story("worker-0")
     told.looks = [told.end_with(errors.FAILED)]
     assert run(told, tmp_path) == errors.FAILED
-    assert told.peer_.left == (errors.FAILED, "my last words")
+    assert told.peer_.left == (errors.FAILED, "my last lines")
 
 
 def test_a_chief_that_is_silent(
@@ -289,7 +289,7 @@ def test_a_chief_that_is_silent(
     told.peer_.chief_silent = True
     told.looks = [told.end_with(errors.FAILED)]
     assert run(told, tmp_path) == errors.FAILED
-    said = "worker-0: my last words; nothing came lately from the chief at a.example:1"
+    said = "worker-0: my last lines; nothing came lately from the chief at a.example:1"
     assert said in capsys.readouterr().err
 
 
@@ -298,7 +298,7 @@ def test_a_chief_that_answers_too_late(
 ) -> None:
     """It is heard now and then, and TensorFlow names a call alone."""
     said = "Deadline Exceeded RPC: /tensorflow.CoordinationService/Heartbeat"
-    monkeypatch.setattr(result, "last_words", lambda log: said)
+    monkeypatch.setattr(result, "last_lines", lambda log: said)
     told = story("worker-0")
     told.looks = [told.end_with(errors.FAILED)]
     assert run(told, tmp_path) == errors.FAILED

@@ -133,7 +133,7 @@ def test_sizes_of_shipped_and_own_datasets() -> None:
     assert (len(splits.train), splits.classes) == (1438, 10)
     assert isinstance(splits.train, range), "the numbers of examples, not the examples"
     own = composed("dataset=custom", "dataset._target_=mine.load")
-    assert sizes(own) is None  # only the task calls a person's function
+    assert sizes(own) is None  # only the task calls a user's function
 
 
 MULTIWORKER = "strategy=multiworker"
@@ -143,7 +143,7 @@ PS = "strategy=ps"
 @pytest.mark.parametrize(
     ("overrides", "on", "kind", "devices", "replicas", "threads"),
     [
-        # (task names are checked below) two hosts where nobody says how many
+        # (task names are checked below) two hosts where the number is not given
         ([], PLAIN, "cpu", [1, 1], 2, 4),
         (["hardware.hosts=1"], PLAIN, "cpu", [1], 1, None),
         (["hardware.hosts=3", "hardware.devices=2"], PLAIN, "cpu", [2, 2, 2], 6, 2),
@@ -240,7 +240,7 @@ REFUSED: list[tuple[list[str], Machine, int | None, tuple[str, str, str]]] = [
     ([PS, "strategy.update=sync", "strategy.max_staleness=2"], PLAIN, None, (
         "strategy.max_staleness=2", "never stale", "strategy.update=async")),
     ([PS, "strategy.backup_workers=1"], PLAIN, None, (
-        "strategy.backup_workers=1", "asynchronous updates wait for nobody",
+        "strategy.backup_workers=1", "asynchronous updates do not wait",
         "strategy.update=sync")),
     ([PS, "strategy.update=sync", "strategy.backup_workers=2"], PLAIN, None, (
         "strategy.backup_workers=2", "would drop the gradients of all 2 workers",

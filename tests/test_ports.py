@@ -171,5 +171,5 @@ def test_a_folder_of_somebody_else(tmp_path: Path, few: Any) -> None:
     folder = tmp_path / f"dtrain-ports-{os.getuid()}"
     folder.mkdir()
     os.chown(folder, 12345, 12345)
-    with pytest.raises(TrainingError, match="belongs to somebody else"):
+    with pytest.raises(TrainingError, match="belongs to another user"):
         Ports().take(1)

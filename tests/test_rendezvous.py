@@ -227,7 +227,7 @@ def test_a_job_from_beginning_to_end(meeting: Meeting) -> None:
     meeting.peers.pop("worker-2").close()
     assert news(host) == [("worker-2", {"kind": "gone"})]
     assert host.messages() == []
-    left = {"kind": "left", "code": 1, "words": "no memory"}
+    left = {"kind": "left", "code": 1, "lines": "no memory"}
     meeting.peers.pop("worker-5").close(1, "no memory")
     assert both(host) == [("worker-5", left), ("worker-5", {"kind": "gone"})]
     meeting.peers["worker-3"].ask_to_stop()
@@ -763,7 +763,7 @@ def test_a_network_that_loses_much(meeting: Meeting, monkeypatch: pytest.MonkeyP
 def test_one_that_leaves_a_network_that_loses_much(
     code: int, lost: float, kind: str, meeting: Meeting
 ) -> None:
-    """It noticed first: the job has to end, which would else go on without it, and wait for it."""
+    """It noticed first: the job has to end, which would else continue and wait for it."""
     host = meeting.met("worker-0")
     connection = host._watch._connections["worker-0"]
     until(lambda: connection.proven)

@@ -1,4 +1,4 @@
-"""What a person reads after a run."""
+"""What the user reads after a run."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_finished_run_says_how_to_see_it(tmp_path: Path) -> None:
         (["tracking=none"], True, {}, "to ship it to MLflow later: python -m dtrain sync"),
         ([], False, {}, "MLflow has not got everything; type: python -m dtrain sync"),
         ([], True, {"status": "FAILED", "exit_code": 1, "error": "chief-0: bang"}, "chief-0: bang"),
-        ([], True, {"status": "KILLED", "exit_code": 75}, "go on with: python -m dtrain resume="),
+        ([], True, {"status": "KILLED", "exit_code": 75}, "resume with: python -m dtrain resume="),
     ],
 )
 def test_other_ends(

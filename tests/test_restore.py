@@ -56,7 +56,7 @@ def test_with_nothing_changed_all_is_kept() -> None:
     found, told = restore.adopt(past, prints())
     assert (found.step, found.arrays, found.meta) == (past.step, past.arrays, past.meta)
     assert found.path == past.path
-    assert told == "forked from step 6 of /runs/a: goes on from there"
+    assert told == "forked from step 6 of /runs/a: continues from there"
     assert restore.has_position(found)
 
 
@@ -83,7 +83,7 @@ def test_what_another_configuration_drops(key: str) -> None:
 
     past = saved()
     found, told = restore.adopt(past, prints(**{key: "other"}))
-    assert told == f"forked from step 6 of /runs/a: goes on from there with other {key}"
+    assert told == f"forked from step 6 of /runs/a: continues from there with other {key}"
     assert (found.step, found.meta["examples"]) == (6, 48)
     dropped = {
         "optimizer": {"optimizer/adam/learning_rate"},
@@ -109,7 +109,7 @@ def test_several_changes_at_once() -> None:
     from dtrain.task import restore
 
     found, told = restore.adopt(saved(), prints(optimizer="b", trainer__metrics="b", seed="b"))
-    assert told.endswith("goes on from there with other optimizer, seed, trainer.metrics")
+    assert told.endswith("continues from there with other optimizer, seed, trainer.metrics")
     assert len(found.arrays) == len(ARRAYS) - 2
     _, told = restore.adopt(saved(), prints(dataset="b", trainer__batch_size="b"))
     assert told.endswith("at step 0 of other data (dataset, trainer.batch_size)")
@@ -181,7 +181,7 @@ def test_a_fork_begins_at_the_origin_until_it_has_its_own(tmp_path: Path) -> Non
     keep(tmp_path / "a", 8)  # since
     found, told = searched(tmp_path / "b", pinned)
     assert (found.path, found.step) == (pinned, 4)
-    assert told == [f"forked from step 4 of {tmp_path}/a: goes on from there"]
+    assert told == [f"forked from step 4 of {tmp_path}/a: continues from there"]
     own = keep(tmp_path / "b", 6)
     found, told = searched(tmp_path / "b", pinned)
     assert (found.path, told) == (own, [])
@@ -367,7 +367,7 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
             "a checkpoint of a model with the same weights; hint: "
             "python -m dtrain checkpoint /runs/a/checkpoints/3 to see its weights"
         )
-    # A run's own checkpoint is not the person's mistake.
+    # A run's own checkpoint is not the user's mistake.
     rundir = RunDir(tmp_path)
     with pytest.raises(CheckpointError, match=r"the checkpoint has no .*: it is of another model"):
         past = Checkpoint(3, rundir.checkpoints / "3", {}, {})

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dtrain.controller.result import error, last_words, problem, result
+from dtrain.controller.result import error, last_lines, problem, result
 from dtrain.controller.supervisor import Failure
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, write_json
@@ -54,16 +54,16 @@ def test_tasks_have_the_names_of_the_plan(rundir: RunDir) -> None:
     log = rundir.log("worker-1")
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text("unhealthy: /job:worker/replica:0/task:0 and /job:ps/task:3/device:CPU:0\n")
-    assert last_words(log) == "unhealthy: worker-0 and ps-3/device:CPU:0"
+    assert last_lines(log) == "unhealthy: worker-0 and ps-3/device:CPU:0"
 
 
 def test_last_words(rundir: RunDir) -> None:
     log = rundir.log("worker-0")
-    assert last_words(log) == "it left no log"
+    assert last_lines(log) == "it left no log"
     log.write_text("")
-    assert last_words(log) == ""
+    assert last_lines(log) == ""
     log.write_bytes(b"\n".join(b"line %d \xff" % number for number in range(9)) + b"\n")
-    assert last_words(log) == "\n".join(f"line {number} \ufffd" for number in range(4, 9))
+    assert last_lines(log) == "\n".join(f"line {number} \ufffd" for number in range(4, 9))
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_accounts_of_some_strategies(rundir: RunDir) -> None:
 
 
 def test_a_job_that_was_killed(rundir: RunDir) -> None:
-    """There is no end in the journal: what was last shown to the person is known."""
+    """There is no end in the journal: what was last shown to the user is known."""
     write_json(rundir.progress, {"step": 5})
     found = made(rundir, [START], status="FAILED", exit_code=1, error="chief-0: gone")
     assert (found["status"], found["exit_code"], found["error"]) == ("FAILED", 1, "chief-0: gone")

@@ -168,7 +168,7 @@ def test_a_scheduler_may_start_a_fork_again(begun) -> None:
 
 
 def found(tmp_path: Path, *words: str, meaning: tuple[str, ...] = ()) -> str | None:
-    """Return the name of the folder that the same command would go on with."""
+    """Return the name of the folder that the same command would continue with."""
     words = words or WORDS
     config = composed(*words, *meaning, f"output_dir={tmp_path}/outputs")
     path = resume.find(config, resume.command([*words, "resume=auto"], None))

@@ -22,7 +22,7 @@ PRESETS = sorted(
     if path.parent != CONF and path.parent.name != "rules"  # which follow the model
 )
 EXPERIMENTS = sorted(f"experiment={p.stem}" for p in schema.folder("experiments").glob("*.yaml"))
-#: What presets leave to the person.
+#: What presets leave to the user.
 GIVEN = {
     "model=custom": ["model._target_=keras.applications.MobileNetV2"],
     "dataset=custom": ["dataset._target_=dtrain.datasets.digits"],
@@ -168,7 +168,7 @@ def test_keys_of_a_strategy_are_for_the_plan_or_for_its_class(name: str) -> None
 
 
 def test_defaults_of_conf_are_complete() -> None:
-    """Every key of the schemas stands, with its comment, where a person looks for it."""
+    """Every key of the schemas stands, with its comment, where a user looks for it."""
     for group in ("hardware", "trainer", "tracking"):
         first = {"hardware": "auto", "trainer": "default", "tracking": "mlflow"}[group]
         written = OmegaConf.load(CONF / group / f"{first}.yaml")

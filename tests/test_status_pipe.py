@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dtrain.task.process import status_pipe as module
-from dtrain.task.process.status_pipe import Words, bytes_read
+from dtrain.task.process.status_pipe import StatusPipe, bytes_read
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def pipe() -> Iterator[tuple[int, Any]]:
 
 def test_a_word_is_a_line(pipe: tuple[int, Any]) -> None:
     reader, file = pipe
-    say = Words(file)
+    say = StatusPipe(file)
     say("started")
     say("joined")
     assert os.read(reader, 100) == b"started\njoined\n"
@@ -33,7 +33,7 @@ def test_a_word_is_a_line(pipe: tuple[int, Any]) -> None:
 
 def test_nobody_waits_for_one_who_does_not_read(pipe: tuple[int, Any]) -> None:
     reader, file = pipe
-    say = Words(file)
+    say = StatusPipe(file)
     for _ in range(20_000):
         say("reading")
     data = b""
@@ -49,7 +49,7 @@ def test_a_launcher_that_is_gone(pipe: tuple[int, Any]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "wb", buffering=0) as file:
-        Words(file)("stop")
+        StatusPipe(file)("stop")
 
 
 class Looks:
@@ -79,7 +79,7 @@ def test_reading_is_told_while_it_moves_on(
     # Not the few bytes of threads that wake each other.
     looks = Looks([0, step, 2 * step - 1, 2 * step, 4 * step, 4 * step, 9 * step, 9 * step, 0])
     monkeypatch.setattr(module, "bytes_read", lambda: looks.counts[0])
-    say = Words(file)
+    say = StatusPipe(file)
     say._done = looks
     say.watch()
     assert looks.over.wait(60)
@@ -87,7 +87,7 @@ def test_reading_is_told_while_it_moves_on(
 
 
 def test_no_more_is_told_of_one_that_trains(pipe: tuple[int, Any]) -> None:
-    say = Words(pipe[1])
+    say = StatusPipe(pipe[1])
     say.watch()
     [watching] = [t for t in threading.enumerate() if t.name == "words"]
     say("training")

@@ -141,7 +141,7 @@ def test_a_failure_does_not_stop_the_others(capfd: pytest.CaptureFixture[str]) -
     assert f"job 1 failed: chief-0: bang (log: {folder()}/1/logs/chief-0.log)" in output
     assert f"job 2 failed: chief-0: ended by SIGKILL (log: {folder()}/2/logs" in output
     assert "FAILED: 2 of 4 jobs done" in output
-    assert f"go on with: python -m dtrain sweep.resume={folder()}" in output
+    assert f"resume with: python -m dtrain sweep.resume={folder()}" in output
 
 
 def test_fail_fast() -> None:
@@ -176,7 +176,7 @@ def test_ctrl_c(capfd: pytest.CaptureFixture[str]) -> None:
     assert [job["exit_code"] for job in told()["jobs"]] == [75, 75, None]
     output = capfd.readouterr().err
     assert "stopping: saving checkpoints (once more: stop at once)" in output
-    assert f"go on with: python -m dtrain sweep.resume={folder()}" in output
+    assert f"resume with: python -m dtrain sweep.resume={folder()}" in output
 
 
 def test_ctrl_c_while_tensorflow_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:

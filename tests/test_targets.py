@@ -41,7 +41,7 @@ NUMBER = 3
 
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Offer trusted modules of a person's own: ``tmine``, and two that cannot be imported."""
+    """Offer trusted modules of a user's own: ``tmine``, and two that cannot be imported."""
     (tmp_path / "tmine.py").write_text(SOURCE)
     (tmp_path / "tbroken.py").write_text("import tabsent.module\n")
     (tmp_path / "tsyntax.py").write_text("def f(:\n")

@@ -314,7 +314,7 @@ def test_one_warning_for_one_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     away = ConnectionError("http://me:pw@host is away\nand more")
     for error in (None, away, away, None, None, away, None):
         line.errors.put(error)
-    told = "tracking: http://me:***@host is away; training goes on"
+    told = "tracking: http://me:***@host is away; training continues"
     heard = [line.said.get(timeout=60) for _ in range(4)]
     assert heard == [told, "tracking: back again"] * 2
     line.errors.put(None)
@@ -333,7 +333,7 @@ def test_one_job_of_a_sweep_speaks_for_all(monkeypatch: pytest.MonkeyPatch) -> N
     second = Line(monkeypatch, "here too")
     second.courier._place = "here"
     first.errors.put(ConnectionError("away"))
-    assert first.said.get(timeout=60) == "tracking: away; training goes on"
+    assert first.said.get(timeout=60) == "tracking: away; training continues"
     for line in (second, elsewhere):
         line.errors.put(ConnectionError("away"))
         line.errors.put(None)
@@ -365,7 +365,7 @@ def test_nobody_waits_long_for_a_server_that_is_away(monkeypatch: pytest.MonkeyP
     line = Line(monkeypatch)
     line.hangs = 60.0
     line.errors.put(ConnectionError("away"))
-    assert line.said.get(timeout=60) == "tracking: away; training goes on"
+    assert line.said.get(timeout=60) == "tracking: away; training continues"
     assert not line.courier.finish(("FINISHED", 1.0))
     line.errors.put(ConnectionError("away"))  # and its thread ends with the call
     line.courier._thread.join(60)

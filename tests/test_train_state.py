@@ -23,7 +23,7 @@ def everything(input_shape: Any, classes: int) -> Any:
 
 
 def recurrent(input_shape: Any, classes: int) -> Any:
-    """A model whose state goes on from batch to batch: Keras has it in no list of variables."""
+    """A model whose state is carried from batch to batch: Keras has it in no list of variables."""
     import keras
     from keras import layers
 
@@ -55,7 +55,7 @@ def train(kind: str, devices: int) -> tuple[Any, Any]:
     copied = {name: array.copy() for name, array in saved.items()}
     steps.train(3)
     for name, array in saved.items():
-        assert (array == copied[name]).all(), f"training goes on in the snapshot of {name}"
+        assert (array == copied[name]).all(), f"training continues in the snapshot of {name}"
     return saved, state.snapshot(model, strategy)
 
 

@@ -1,4 +1,4 @@
-"""What is told of runs side by side: what differs, the best, the baseline, how they scale."""
+"""What is reported of runs side by side: what differs, the best, the baseline, how they scale."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Comparison:
 
     Attributes:
         runs: in order.
-        keys: of the configuration, that tell the runs apart.
+        keys: of the configuration, that distinguish the runs.
         metric: of the curves, and of the difference from the baseline.
         sweep: ``sweep.json``, where the runs are the jobs of one.
         objective, mode: the name of the objective and ``max`` or ``min``; None where runs disagree.

@@ -1,4 +1,4 @@
-"""Which keys tell runs apart: found by comparing their resolved configurations."""
+"""Which keys distinguish runs: found by comparing their resolved configurations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def keys(runs: Sequence[Run]) -> list[str]:
     groups = [key.removesuffix(_TARGET) for key in every if key.endswith(_TARGET)]
     found = [g for g in groups if len({kind(config, g) for config in known} - {None}) > 1]
     for key in every:
-        if not _tells(key) or key in groups or key.removesuffix(".name") in groups:
+        if not _distinguishes(key) or key in groups or key.removesuffix(".name") in groups:
             continue
         around = [group for group in groups if key.startswith(f"{group}.")]
         alike: dict[tuple[str | None, ...], set[str]] = {}
@@ -35,7 +35,7 @@ def keys(runs: Sequence[Run]) -> list[str]:
     return found
 
 
-def _tells(key: str) -> bool:
+def _distinguishes(key: str) -> bool:
     # Without a dot there are names and folders, and what MLflow has of the plan.
     group, _, rest = key.partition(".")
     if not rest:

@@ -22,7 +22,7 @@ from dtrain.tracking.mlflow.tracker import flatten
 SWEEP = "sweep.json"
 #: Bounds of what is compared: runs; of a run keys of its configuration, metrics, and events.
 RUNS, KEYS, METRICS, EVENTS = 2_000, 2_000, 1_000, 500_000
-#: Of a run that was begun and has no result: it goes on, or its command was killed.
+#: Of a run that was begun and has no result: it is not over, or its command was killed.
 UNFINISHED = "UNFINISHED"
 #: Python's words, and those that one types.
 _WORDS = {"None": "null", "True": "true", "False": "false"}

@@ -135,7 +135,7 @@ def _integer(text: str | None) -> int | None:
 def _read(client: Any, tracked: Any, name: str, of_one_sweep: bool) -> Run:
     info, parameters = tracked.info, tracked.data.params
     run = Run(name, info.run_id, info.status)
-    # What tells a job from the others of its sweep is there twice, so that it is listed first.
+    # What distinguishes a job from the others of its sweep is there twice, so that it comes first.
     differs = {key[1:]: text for key, text in parameters.items() if key.startswith("_")}
     run.differs = public(differs) if of_one_sweep else {}
     run.config = public({k: text for k, text in parameters.items() if not k.startswith("_")})
@@ -146,7 +146,7 @@ def _read(client: Any, tracked: Any, name: str, of_one_sweep: bool) -> Run:
     result = _result(client, info.run_id)
     if result is not None:
         tell(run, result)
-    else:  # it goes on, or its artifacts are out of reach: what is left is less
+    else:  # it is not over, or its artifacts are out of reach: what is left is less
         run.metrics = last(run.curves)
         run.objective = run.metrics.get(parameters.get("objective", ""))
         run.seconds = (info.end_time - info.start_time) / 1000 if info.end_time else None

@@ -66,7 +66,7 @@ class Section:
 
 @functools.cache
 def colours(count: int) -> tuple[str, ...]:
-    """Return as many colours, to be told apart on white and on black."""
+    """Return as many colours, to be distinguished on white and on black."""
     if count <= len(_FEW):
         return _FEW[:count]
     return tuple(_colour(index / count, (0.2, 0.3, 0.4)[index % 3]) for index in range(count))
@@ -91,7 +91,7 @@ def sections(found: Comparison) -> list[Section]:
 
 @contextmanager
 def _style() -> Iterator[None]:
-    """Set matplotlib's parameters to ours, whatever a person's matplotlibrc says, and back."""
+    """Set matplotlib's parameters to ours, whatever the user's matplotlibrc says, and back."""
     with warnings.catch_warnings(), matplotlib.rc_context():
         # Of a letter its font has not, or a long label: nothing that the reader could mend.
         warnings.simplefilter("ignore")
@@ -182,7 +182,7 @@ def _speed(found: Comparison) -> Section:
     section = Section("Speed by replicas")
     drawn = [run for run in found.runs if run.replicas and run.speed]
     if not drawn:
-        section.notes.append("Left out: no run has told its examples a second.")
+        section.notes.append("Left out: no run has recorded its examples a second.")
         return section
     speeds = {run.name: run.speed or 0.0 for run in drawn}
     kinds = [("throughput", "examples/s", speeds)]

@@ -2,8 +2,8 @@
 
 A variable is read only if the user names it: in an override or a file of this very command, in
 ``DTRAIN_ENV``, or in the command that began the run that is resumed. That one is known by its
-signature, made with a key that lies in the user's home and in no run folder: the words of a folder
-from elsewhere have none, and ask for consent.
+signature, made with a key that lies in the user's home and in no run folder: the overrides of a
+folder from elsewhere have none, and ask for consent.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def begin(words: Iterable[str], config_dir: str | None) -> None:
 
 def grant(words: Iterable[str], config_dir: str | None) -> None:
     """Let the variables be read that ``words`` and the files of ``config_dir`` name."""
-    for word in words:
-        _named.update(_REFERENCE.findall(word))
+    for override in words:
+        _named.update(_REFERENCE.findall(override))
     if config_dir is not None:
         for path in Path(config_dir).rglob("*.yaml"):
             if path.is_file() and path.stat().st_size <= _LARGEST:
@@ -75,7 +75,7 @@ def accept(key: str, folder: str, command: Any, given: Iterable[str]) -> tuple[l
         key: ``resume``, ``fork`` or ``sweep.resume``.
         folder: what it names.
         command: what the folder holds of the command that began it.
-        given: the words that the user typed.
+        given: the overrides that the user typed.
 
     Raises:
         UsageError: they are no overrides: an option of the command line would be obeyed.
@@ -90,9 +90,9 @@ def accept(key: str, folder: str, command: Any, given: Iterable[str]) -> tuple[l
             f"up to {MOST:,}, as dtrain wrote them", f"{key}=outputs/DATE/TIME_NAME",
         )  # fmt: skip
     wrong = [
-        word
-        for word in (overrides if isinstance(overrides, list) else [None])
-        if not isinstance(word, str) or not _is_override(word)
+        override
+        for override in (overrides if isinstance(overrides, list) else [None])
+        if not isinstance(override, str) or not _is_override(override)
     ]
     if not isinstance(config_dir, str | None) or (config_dir or "").startswith("-"):
         wrong.append(config_dir)
@@ -105,14 +105,14 @@ def accept(key: str, folder: str, command: Any, given: Iterable[str]) -> tuple[l
         words = map(key_of, given)
         _typed = (_typed or set()) | set(words)
         if key == "fork":  # where its own new folder goes is the user's to say
-            overrides = [word for word in overrides if key_of(word) not in _FOLDERS]
+            overrides = [override for override in overrides if key_of(override) not in _FOLDERS]
     return list(former_keys.overrides(overrides)), config_dir
 
 
-def _is_override(word: str) -> bool:
+def _is_override(override: str) -> bool:
     """Say whether it has a key, is no option of the command line, and no longer than one can be."""
-    sound = bool(key_of(word)) and not word.startswith("-") and "\0" not in word
-    return sound and len(word) < 2**17
+    sound = bool(key_of(override)) and not override.startswith("-") and "\0" not in override
+    return sound and len(override) < 2**17
 
 
 def grant_own(command: Any) -> bool:

@@ -115,8 +115,8 @@ def check(key: str, text: str) -> None:
         )
 
 
-def words(overrides: list[str], config: DictConfig) -> list[str]:
-    """Return the words of a command line as they may be written.
+def as_written(overrides: list[str], config: DictConfig) -> list[str]:
+    """Return the overrides of a command line as they may be written.
 
     Args:
         overrides: ``key=value`` each.
@@ -128,8 +128,8 @@ def words(overrides: list[str], config: DictConfig) -> list[str]:
         if isinstance(raw, str) and PREFIX in raw
     }
     kept = []
-    for word in overrides:
-        given = parse(word)
+    for override in overrides:
+        given = parse(override)
         key, text = given.key, given.value or ""
         for path, (value, reference) in moved.items():
             if path == key:
@@ -138,7 +138,7 @@ def words(overrides: list[str], config: DictConfig) -> list[str]:
                 # Quoted with escapes it is not found as it is: it has to be given again.
                 text = text.replace(str(value), reference) if str(value) in text else "???"
         kept.append(
-            word if given.value is None else str(given._replace(value=_with_values(key, text)))
+            override if given.value is None else str(given._replace(value=_with_values(key, text)))
         )
     return kept
 

@@ -42,7 +42,7 @@ def explain(error: Exception, arguments: list[str]) -> DtrainError:
         arguments: the command line.
 
     Returns:
-        A :class:`UsageError` where the culprit is found, else the error's own words.
+        A :class:`UsageError` where the culprit is found, else the error's own text.
     """
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--config-dir", "-cd")
@@ -183,7 +183,7 @@ class Choices:
         parent, _, name = key.rpartition(".")
         node = OmegaConf.select(config, parent) if parent else config
         if not OmegaConf.is_config(node) and key.startswith("hydra"):
-            return None  # Hydra's own words are better
+            return None  # Hydra's own text is better
         if not OmegaConf.is_config(node):
             head, names = key.split(".")[0], sorted(str(k) for k in config if k != "hydra")
             right = (nearest(head, names) or "trainer") + key[len(head) :]

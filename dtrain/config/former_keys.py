@@ -61,13 +61,13 @@ def refusal(key: str, value: object, where: str | None = None) -> UsageError | N
     return UsageError(key, value, f"is gone{place}: {problem}", accepted, hint)
 
 
-def overrides(words: Iterable[str]) -> Iterator[str]:
+def overrides(given: Iterable[str]) -> Iterator[str]:
     """Yield the overrides of a run folder as they are written today."""
-    for word in words:
-        if word.lower() in ("tracking.mlflow=false", "tracking.mlflow=true"):
-            yield "tracking=none" if word.lower().endswith("false") else "tracking=mlflow"
-        elif parse(word).name not in _GONE:
-            yield word
+    for override in given:
+        if override.lower() in ("tracking.mlflow=false", "tracking.mlflow=true"):
+            yield "tracking=none" if override.lower().endswith("false") else "tracking=mlflow"
+        elif parse(override).name not in _GONE:
+            yield override
 
 
 def translated(config: DictConfig) -> DictConfig:

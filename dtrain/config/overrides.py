@@ -1,6 +1,6 @@
 """The one parser of overrides as they are typed: ``key=value``, ``+key=value``, ``~key``.
 
-What the value means is Hydra's grammar; this only takes a word of the command line apart.
+What the value means is Hydra's grammar; this only splits one argument of the command line.
 """
 
 from __future__ import annotations

@@ -40,25 +40,25 @@ def check(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config-dir", "-cd")
     known, words = parser.parse_known_args(arguments)
-    for word in words:
-        _check_option(word)
+    for override in words:
+        _check_option(override)
     if known.config_dir is None:
         return
     folder, sound = Path(known.config_dir), dict[Path, int]()
-    for word in words:
-        _, group, options = overrides.parse(word)
+    for override in words:
+        _, group, options = overrides.parse(override)
         if options is not None and not group.startswith("-") and "." not in group:
             for option in options.split(","):
                 name = option.strip(" '\"[]")
                 _check_file(folder, _file(folder, "", group, name), (), sound)
 
 
-def _check_option(word: str) -> None:
+def _check_option(override: str) -> None:
     """Refuse ``GROUP=null`` and the like, over which Hydra raises a ValueError."""
-    sign, group, given = overrides.parse(word)
+    sign, group, given = overrides.parse(override)
     option = given or ""
     if given is not None and not group.strip():
-        raise UsageError("override", word, "has no key", "KEY=VALUE", "trainer.epochs=5")
+        raise UsageError("override", override, "has no key", "KEY=VALUE", "trainer.epochs=5")
     if "~" in sign or option == "null":
         schema.refuse_removed({**schema.GROUPS, group: None})
     known = group in ("experiment", "hydra/sweeper", "hydra/launcher", *schema.GROUPS)

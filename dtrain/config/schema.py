@@ -221,7 +221,7 @@ class Launcher:
 
 @dataclasses.dataclass
 class Env(Launcher):
-    """Starts one task of a cluster that somebody else starts.
+    """Starts one task of a cluster that another program starts.
 
     Attributes:
         start_timeout: seconds until the commands on all hosts have met.
@@ -344,7 +344,7 @@ def folder(name: str) -> Path:
 
 
 def refuse_removed(choices: Mapping[str, str | None]) -> None:
-    """Refuse ``~GROUP`` and ``GROUP=null``: what would be left is nobody's choice.
+    """Refuse ``~GROUP`` and ``GROUP=null``: what would be left is no choice.
 
     Args:
         choices: the option of each group, as Hydra has composed them.

@@ -1,4 +1,4 @@
-"""What a search chooses from: the words of its command line, by Hydra's grammar.
+"""What a search chooses from: the overrides of its command line, by Hydra's grammar.
 
 =============================================  =================================================
 ``model=mlp,cnn`` ``optimizer.beta_1=choice(0.8,0.9)``   one of these
@@ -81,20 +81,20 @@ class Interval:
 Dimension = Choice | Interval
 
 
-def read(words: Sequence[str]) -> tuple[list[str], list[Dimension]]:
-    """Sort the words of a search into those that hold for every job and those to choose.
+def read(typed: Sequence[str]) -> tuple[list[str], list[Dimension]]:
+    """Sort the overrides of a search into those that hold for every job and those to choose.
 
     Args:
-        words: overrides in Hydra's grammar; of two with one key the later holds.
+        typed: overrides in Hydra's grammar; of two with one key the later holds.
 
     Returns:
-        (the fixed words, the dimensions), each in order.
+        (the fixed overrides, the dimensions), each in order.
 
     Raises:
         UsageError: nothing is left to choose, or an interval is empty.
     """
     overrides: dict[str, Override] = {}
-    for override in OverridesParser.create().parse_overrides(list(words)):
+    for override in OverridesParser.create().parse_overrides(list(typed)):
         overrides[override.get_key_element().lstrip("+")] = override
     fixed, dimensions = [], []
     for override in overrides.values():
@@ -121,8 +121,8 @@ def check_grid(overrides: Sequence[Override]) -> None:
     counts = {o.get_key_element(): number(o) for o in overrides if o.is_discrete_sweep()}
     total = math.prod(counts.values())
     if total > MOST:
-        words = " x ".join(f"{count:,} of {key}" for key, count in counts.items())
-        raise _too_many(max(counts, key=lambda key: counts[key]), "...", f"{words} are {total:,}")
+        typed = " x ".join(f"{count:,} of {key}" for key, count in counts.items())
+        raise _too_many(max(counts, key=lambda key: counts[key]), "...", f"{typed} are {total:,}")
 
 
 def check_trials(trials: int) -> None:

@@ -34,7 +34,7 @@ def settle(node: DictConfig) -> Config:
     targets.check(targets.plain(node))
     values.check(node)
     if HydraConfig.initialized():
-        values.check_words(node, HydraConfig.get().overrides.task)
+        values.check_overrides(node, HydraConfig.get().overrides.task)
     config = load.typed(node)
     config.output_dir = str(Path(config.output_dir).absolute())
     return config

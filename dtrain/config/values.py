@@ -54,7 +54,7 @@ def check_node(node: DictConfig, key: str) -> None:
     _node(node, key, _kind(node))
 
 
-def check_words(config: DictConfig, overrides: Sequence[str]) -> None:
+def check_overrides(config: DictConfig, overrides: Sequence[str]) -> None:
     """Refuse overrides whose kind is another than their key's, where OmegaConf would convert them.
 
     It takes ``dry_run=7`` for true, ``hardware.kind=2`` for the second of its names, and a text of

@@ -113,7 +113,7 @@ def _job(node: DictConfig) -> Outcome:
     check_address(config)
     sources = {source.provider: source.path for source in settings.runtime.config_sources}
     command = resume.command(
-        environment.words(overrides, node),
+        environment.as_written(overrides, node),
         sources.get("command-line"),
         load.address(config),
     )
@@ -124,7 +124,7 @@ def _job(node: DictConfig) -> Outcome:
         config.resume = resume.find(config, command, folder if chosen else None)
         found = config.resume or "no unfinished run of this command: a new one begins"
         print(f"resume=auto: {found}", file=sys.stderr)
-        if config.resume is not None:  # a stop before it begins ends as with that word
+        if config.resume is not None:  # a stop before it begins ends as with that override
             sys.argv[1:] = [
                 f"resume={config.resume}" if w == f"resume={resume.AUTO}" else w
                 for w in sys.argv[1:]

@@ -45,7 +45,7 @@ class Outcome:
     Attributes:
         exit_code: of the command.
         objective: the last value of the objective, None where there is none.
-        interrupted: somebody asked it to stop.
+        interrupted: the user or a scheduler asked it to stop.
         status: as in ``result.json``.
         seconds: from its start to its end.
         error: what went wrong, None where nothing did.
@@ -305,7 +305,7 @@ class Job:
                 problem = f"{self._rundir.path} cannot be written ({full}); {last}"
             log = self._rundir.log(failure.task)
         if code == errors.USAGE:
-            message = result.error(self._events) or result.last_words(
+            message = result.error(self._events) or result.last_lines(
                 self._rundir.log(self._cluster.chief.name)
             )
             self._leave(self._files.discard)

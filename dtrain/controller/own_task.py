@@ -68,7 +68,7 @@ def run(config: Config, cluster: Cluster, launcher: Env, chosen: Path | None = N
     own = errors.FAILED if own is None else own
     code = own if own >= 0 and not task.serves else errors.FAILED if ended is None else ended
     if code == errors.FAILED:
-        why = why or peer.reason or secrets.mask(result.last_words(rundir.log(task.name)))
+        why = why or peer.reason or secrets.mask(result.last_lines(rundir.log(task.name)))
         if silent and ended is None:
             why = f"{why}; nothing came lately from {chief}"
         elif HEARTBEAT in why:  # the service is the chief's
@@ -85,9 +85,9 @@ def run(config: Config, cluster: Cluster, launcher: Env, chosen: Path | None = N
 def _follow(task: Task, launcher: Env, peer: Peer, signals: Signals) -> str | None:
     """Return when the own task has ended, or is to be; with the reason, if it is known here."""
     asked, deadline, frozen, begun = 0, math.inf, 0.0, False
-    while "ended" not in (words := {word for _, word in launcher.poll(INTERVAL)}):
-        begun = begun or "training" in words
-        if signals.count > asked or "stop" in words:
+    while "ended" not in (statuses := {status for _, status in launcher.poll(INTERVAL)}):
+        begun = begun or "training" in statuses
+        if signals.count > asked or "stop" in statuses:
             if signals.count > 1:
                 return "stopped at once"
             asked = signals.count

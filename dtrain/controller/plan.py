@@ -17,7 +17,7 @@ from dtrain.run import strategy_plan
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.strategy_plan import StrategyPlan
 
-#: Processes of strategy=multiworker where nobody says how many.
+#: Processes of strategy=multiworker where the number is not given.
 DEFAULT_HOSTS = 2
 #: Most examples that a run may see: positions are whole numbers of 64 bits, and sums of them too.
 MOST_EXAMPLES = 2**62
@@ -53,7 +53,7 @@ def sizes(config: Config) -> Splits | None:
     """
     node: Any = dict(config.dataset)
     if not node["_target_"].startswith("dtrain.datasets."):
-        return None  # a person's own function may import anything: the task calls it
+        return None  # a user's own function may import anything: the task calls it
     node.pop("augment", None)
     if node["_target_"] == "dtrain.datasets.synthetic":
         limits.check_synthetic(node)

@@ -1,4 +1,4 @@
-"""How a job ended: the contents of ``result.json``, and the words for what went wrong."""
+"""How a job ended: the contents of ``result.json``, and the sentence for what went wrong."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LOG_BYTES, _LINE = 1 << 16, 1000
 _TASK = re.compile(r"/job:(\w+)(?:/replica:\d+)?/task:(\d+)")
 #: Events that are asked for when a job has ended: a few of each start.
 KEPT = ("start", "error", "end")
-#: Of the ``end`` event: what only some strategies have to tell.
+#: Of the ``end`` event: what only some strategies report.
 ACCOUNTS = ("worker_steps", "staleness", "dropped_gradients")
 
 
@@ -36,7 +36,7 @@ def error(events: list[dict[str, Any]]) -> str | None:
     return next((e.get("message") for e in reversed(events) if e["event"] == "error"), None)
 
 
-def last_words(log: Path) -> str:
+def last_lines(log: Path) -> str:
     """Return the last lines of a task's log, of which each is cut where it is too long."""
     try:
         descriptor = reading.open_read(log)
@@ -60,7 +60,7 @@ def problem(
     """Name the task that failed, what it said last, and where the rest is."""
     log = rundir.log(failure.task)
     own = error(events) if failure.task == cluster.chief.name else None
-    said = failure.reason or (_TASK.sub(r"\1-\2", own) if own else last_words(log))
+    said = failure.reason or (_TASK.sub(r"\1-\2", own) if own else last_lines(log))
     lost = f"; nothing came lately from {', '.join(failure.silent)}" if failure.silent else ""
     return f"{failure.task}: {secrets.mask(said)}{lost} (log: {short(log)})"
 

@@ -1,6 +1,6 @@
 """``resume=`` and ``fork=``: a run's own command line, with what this one changes.
 
-``resume=RUN_DIR`` goes on in place, ``resume=auto`` with the run that the same command began,
+``resume=RUN_DIR`` resumes in place, ``resume=auto`` with the run that the same command began,
 ``fork=RUN_DIR`` begins a new run from a checkpoint.
 """
 
@@ -32,21 +32,22 @@ def command(overrides: list[str], config_dir: str | None, uri: str | None = None
         uri: ``tracking.uri`` as it is written.
     """
     kept = [
-        word
-        for word in overrides
-        if key_of(word) not in ("resume", "dry_run") and not key_of(word).startswith("sweep.")
+        override
+        for override in overrides
+        if key_of(override) not in ("resume", "dry_run")
+        and not key_of(override).startswith("sweep.")
     ]
     return consent.signed(kept, config_dir, uri)
 
 
 def arguments(given: list[str]) -> list[str]:
-    """Put the words of the run that is resumed or forked before those ``given``.
+    """Put the overrides of the run that is resumed or forked before those ``given``.
 
     Args:
         given: the command line, without the program's name.
 
     Returns:
-        All words, less those that ``given`` replaces.
+        All overrides, less those that ``given`` replaces.
 
     Raises:
         UsageError: ``resume=`` or ``fork=`` names no run folder, or both are given.
@@ -74,12 +75,14 @@ def arguments(given: list[str]) -> list[str]:
         )  # fmt: skip
     overrides, config_dir = consent.accept(key, folder, past, given)
     kept = [
-        word
-        for word in overrides
-        if not any(key_of(word) == name or key_of(word).startswith(f"{name}.") for name in words)
+        override
+        for override in overrides
+        if not any(
+            key_of(override) == name or key_of(override).startswith(f"{name}.") for name in words
+        )
     ]
     flags = []
-    if config_dir and not any(word.startswith(("--config-dir", "-cd")) for word in given):
+    if config_dir and not any(override.startswith(("--config-dir", "-cd")) for override in given):
         flags = ["--config-dir", config_dir]
     # ORDER: flags stand before the first override: Hydra takes no two groups of overrides.
     first = next((i for i, w in enumerate(given) if "=" in w and not w.startswith("-")), 0)
@@ -113,7 +116,7 @@ def find(config: Config, words: dict[str, Any], folder: Path | None = None) -> s
                 continue
             open_existing(rundir.path, "resume")
             if identity.config_hash(_load(rundir)) != hashed:
-                continue  # the same words meant something else
+                continue  # the same overrides meant something else
             result = reading.read_json(rundir.result) or {}
         except (UsageError, OSError) as error:
             print(f"resume={AUTO}: passed over {rundir.path}: {error}", file=sys.stderr)
@@ -123,7 +126,9 @@ def find(config: Config, words: dict[str, Any], folder: Path | None = None) -> s
 
 
 def _sorted(words: dict[str, Any]) -> tuple[list[str], Any]:
-    last = {key_of(word): word for word in words["overrides"]}  # of those with one key it counts
+    last = {
+        key_of(override): override for override in words["overrides"]
+    }  # of those with one key it counts
     return sorted(last.values()), words["config_dir"]
 
 
@@ -150,7 +155,7 @@ def _load(rundir: RunDir) -> Config:
 
 
 def check(config: Config, overrides: list[str]) -> None:
-    """Refuse to go on with what would not be the same run.
+    """Refuse to resume what would not be the same run.
 
     Args:
         config: composed from :func:`arguments`.
@@ -189,9 +194,9 @@ def check(config: Config, overrides: list[str]) -> None:
         if begun[fixed] == now[fixed]:
             continue
         words = [
-            word
-            for word in overrides
-            if word not in own and f"{key_of(word)}.".startswith(f"{fixed}.")
+            override
+            for override in overrides
+            if override not in own and f"{key_of(override)}.".startswith(f"{fixed}.")
         ]
         if not words:  # the file was edited, or a default is another one by now
             key, old, new = _differing(
@@ -208,7 +213,7 @@ def check(config: Config, overrides: list[str]) -> None:
             "changes of trainer.epochs, strategy, hardware, tracking, checkpoint, launcher",
             f"resume={config.resume} without {key}=..., or fork={config.resume} {key}={given}",
         )  # fmt: skip
-    # Pinned by the command that began the run: what the word names may have moved on since.
+    # Pinned by the command that began the run: what the override names may have moved on since.
     config.fork = past.fork
     if found is None and config.fork is not None:
         try:

@@ -44,7 +44,7 @@ class Requests:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing: somebody else counts."""
+        """Nothing: another object counts."""
 
 
 class Signals(Requests):
@@ -72,12 +72,12 @@ class Signals(Requests):
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """Why a job could not go on.
+    """Why a job could not continue.
 
     Attributes:
         task: whose end, or absence, was the first.
-        reason: a clause; None where the task's own last words tell.
-        port: nothing is wrong but that somebody else has taken its port.
+        reason: a clause; None where the task's own last lines say it.
+        port: nothing is wrong but that another program has taken its port.
         silent: tasks of other hosts of which nothing had been heard for a while.
     """
 
@@ -94,7 +94,7 @@ class Supervisor:
         launcher: has started them.
         cluster: what was started.
         rundir: where the chief reports its progress.
-        view: shows a person what happens.
+        view: shows the user what happens.
     """
 
     def __init__(self, launcher: Launcher, cluster: Cluster, rundir: RunDir, view: View):
@@ -115,10 +115,10 @@ class Supervisor:
         self._report: dict[str, Any] | None = None
         self._moved_at = time.monotonic()
         self.replaced = 0  # workers that were started again
-        self.asked = False  # somebody asked the job, or one of its tasks, to stop
+        self.asked = False  # the user or a scheduler asked the job, or one of its tasks, to stop
 
     def watch(self, signals: Requests, look: Callable[[], None]) -> Failure | None:
-        """Return when the job has ended, well or not, or cannot go on.
+        """Return when the job has ended, well or not, or cannot continue.
 
         Args:
             signals: requests to stop; the second one is obeyed at once.
@@ -159,7 +159,7 @@ class Supervisor:
         return "no step was taken, nothing is to be saved"
 
     def _has_begun(self) -> bool:
-        # A launcher of the user's own may pass no words on.
+        # A launcher of the user's own may pass no status on.
         return self._begun or schemas.glance(self._rundir.progress, schemas.Step) is not None
 
     def _stop(self) -> None:
@@ -175,24 +175,24 @@ class Supervisor:
 
     def _hear(self, events: list[tuple[str, str]]) -> Failure | None:
         ended, lost = [], []
-        if any(word == "training" for _, word in events):
+        if any(status == "training" for _, status in events):
             self._begun = True
-        for name, word in events:
-            if word == "started":
+        for name, status in events:
+            if status == "started":
                 self._unborn.discard(name)
-            elif word == "joined":
+            elif status == "joined":
                 self._waited_for.discard(name)
                 if not self.replaced:  # one that dies whenever it is back moves nothing
                     self._moved_at = time.monotonic()
-            elif word == "stop":
+            elif status == "stop":
                 if not self.asked:
                     self._view.message(f"{name} was asked to stop: {self._saves()}")
                 self._stop()
-            elif word == "reading":
+            elif status == "reading":
                 self._reads(name)
-            elif word == "lost":
+            elif status == "lost":
                 lost.append(name)
-            elif word == "ended":
+            elif status == "ended":
                 ended.append(name)
         codes = self._launcher.exit_codes()
         # Of several that are found dead together, one that a signal ended is the cause; but a

@@ -13,7 +13,7 @@ import operator
 import numpy as np
 
 #: Of the rules below and of who uses them for what. A checkpoint names the version that its data
-#: was drawn by: with another one the run would go on with examples that it was evaluated on.
+#: was drawn by: with another one the run would continue with examples that it was evaluated on.
 VERSION = 2
 
 _CHUNK = 2**20  # normal numbers that are made at once: so many need their parts in float64

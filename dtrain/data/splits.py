@@ -1,4 +1,4 @@
-"""What dataset functions have in common: a file found, targets told apart, a part held out."""
+"""What dataset functions have in common: a file found, targets distinguished, a part held out."""
 
 from __future__ import annotations
 

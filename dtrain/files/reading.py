@@ -1,6 +1,6 @@
 """Files that this process did not write: read without following links, and within bounds.
 
-A run folder may come from somebody else, or be damaged. So a file is read only if it is a regular
+A run folder may come from another user, or be damaged. So a file is read only if it is a regular
 file of a bounded size, and a name that stands in a file is one component below its folder.
 """
 

@@ -127,7 +127,7 @@ def open_append(path: Path) -> int:
 
     Raises:
         DamagedFile: it is no regular file, or has a second name (a hard link), which may be a file
-            of somebody else.
+            of another user.
         OSError: it may not be written.
     """
     flags = os.O_WRONLY | os.O_APPEND
@@ -255,7 +255,7 @@ def _is_own(path: Path) -> bool:
 def remove(path: Path) -> None:
     """Remove a file or a folder as far as that can be done; a link is removed, never followed."""
     if path.is_dir() and not path.is_symlink():
-        with contextlib.suppress(RecursionError):  # somebody nested folders without end
+        with contextlib.suppress(RecursionError):  # folders nested without end
             shutil.rmtree(path, ignore_errors=True)
     elif os.path.lexists(path):
         with contextlib.suppress(OSError):

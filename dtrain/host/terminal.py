@@ -1,6 +1,6 @@
 """What a command does while nothing has begun, and once its terminal is gone. Imports no library.
 
-A terminal that is closed, or a pipe that nobody reads, must not end a command that trains: what it
+A terminal that is closed, or a pipe that is not read, must not end a command that trains: what it
 prints is lost, and no more.
 """
 
@@ -53,11 +53,11 @@ def stopped(arguments: list[str]) -> int:
     """Return the exit code of a command that was asked to stop before it had begun anything.
 
     Args:
-        arguments: its words.
+        arguments: its own.
     """
-    for word in arguments:
-        given = word.removeprefix("resume=").strip("'\"")
-        if word.startswith("resume=") and (Path(given) / "checkpoints" / "latest").is_file():
+    for argument in arguments:
+        given = argument.removeprefix("resume=").strip("'\"")
+        if argument.startswith("resume=") and (Path(given) / "checkpoints" / "latest").is_file():
             return errors.INTERRUPTED  # there is something to resume from, as before
     return errors.FAILED
 

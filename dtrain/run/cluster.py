@@ -20,7 +20,7 @@ class Task:
         index: position among the tasks of the same role.
         devices: how many devices of the cluster's kind this process computes on.
         serves: it trains nothing by itself, does what the chief asks, and ends when that has.
-        replaceable: the job goes on without it until it is started again.
+        replaceable: the job continues without it until it is started again.
         threads: intra-op threads; None for TensorFlow's own choice.
         cores: which of the machine's cores it is kept to, counted from 0; empty for any.
         address: ``host:port`` of its TensorFlow server; None before it is placed, and in a job of

@@ -9,7 +9,7 @@ Every line has ``event`` and ``time`` (seconds since the epoch). Events:
 ``start``       training is about to begin: what was derived (replicas, parameters, ...)
 ``metrics``     ``step``, ``epoch``, ``metrics``: means over the steps since the last point
 ``checkpoint``  ``step``, ``path``
-``notice``      ``message``: something a person should know
+``notice``      ``message``: something the user should know
 ``restart``     ``step``, ``message``: tasks died, and were started again from a checkpoint
 ``error``       ``kind`` (``usage`` or ``training``), ``message``
 ``end``         ``status``, ``step``, ``examples``, ``examples_per_second``

@@ -183,14 +183,14 @@ def _inputs(built: keras.Model) -> list[Any]:
 
 
 def _stateful(built: keras.Model) -> list[keras.Layer]:
-    """Return the layers whose state goes on from batch to batch, row by row."""
+    """Return the layers whose state is carried from batch to batch, row by row."""
     return [each for each in keras_internals.layers(built) if getattr(each, "stateful", False)]
 
 
 def _check_state(
     built: keras.Model, rows: int | None, config: Config, splits: Splits, strategy: Strategy
 ) -> None:
-    """Refuse a state that goes on from batch to batch where it cannot be that of Keras' fit.
+    """Refuse a state that is carried from batch to batch where it cannot be that of Keras' fit.
 
     Raises:
         UsageError: it would be in parts, or batches have other sizes than it.

@@ -172,7 +172,7 @@ class _Unchanged(keras.callbacks.Callback):
     """Stands before and behind the others: what is trained is not theirs to change.
 
     The step is traced once. With another optimizer, or other weights that are trainable, it would
-    go on as before and say nothing, as under Keras' fit, and checkpoints would have what is not
+    continue as before and say nothing, as under Keras' fit, and checkpoints would have what is not
     trained by.
 
     Raises:

@@ -30,15 +30,15 @@ from dtrain.task.strategies import Strategy
 from dtrain.task.strategies.base import check_replicas
 
 
-def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda word: None) -> int:
+def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda status: None) -> int:
     """Do the part of one task.
 
     Args:
         run_path: the run folder, with ``config.yaml`` and ``cluster.json``.
         task_name: which of the tasks of ``cluster.json`` this process is.
-        say: tells the launcher ``joined`` (the cluster is there), ``training`` (there is something
-            that a stop has to save) and ``stop`` (this task was asked to stop: if it serves it
-            cannot do so by itself, and if it trains it may be stuck).
+        say: reports to the launcher ``joined`` (the cluster is there), ``training`` (there is
+            something that a stop has to save) and ``stop`` (this task was asked to stop: if it
+            serves it cannot do so by itself, and if it trains it may be stuck).
 
     Returns:
         The exit code (:mod:`dtrain.errors`).
@@ -74,7 +74,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda word:
         print(secrets.mask(f"{type(error).__name__}: {error}"), file=sys.stderr, flush=True)
         _report(journal, error, str(error))
         return error.exit_code
-    except Exception as error:  # the person's model, data or callback, or TensorFlow itself
+    except Exception as error:  # the user's model, data or callback, or TensorFlow itself
         print(secrets.mask(traceback.format_exc()), file=sys.stderr, flush=True)
         if "Could not start gRPC server" in str(error):
             return errors.PORT_TAKEN
@@ -120,7 +120,7 @@ def child(
     Args:
         run_path, task_name: as of :func:`run`.
         environment: of this process.
-        say: tells the launcher one word at a time (:func:`run`), and ``started``.
+        say: reports to the launcher, a status at a time (:func:`run`), and ``started``.
     """
     _die_with_the_controller()
     os.environ.update(environment)

@@ -45,7 +45,7 @@ class Replay:
     Attributes:
         positions: of their variables among those of all metrics of the model.
         initial: the values of these variables after ``reset_state``.
-        notices: what is to be told of their numbers; known after :meth:`learn`.
+        notices: what is to be reported of their numbers; known after :meth:`learn`.
     """
 
     def __init__(self, model: keras.Model, metrics: list[keras.metrics.Metric], splits: Splits):
@@ -152,12 +152,12 @@ class Replay:
                 known = tf.get_static_value(a), tf.get_static_value(b)
                 if None not in known and np.any(known[0] != known[1]):
                     raise self.refused("is given the number of examples of a replica", index)
-                told = (
+                notice = (
                     f"{self._metrics[index].name}: what it is given in training is no value of "
                     "each example, and is the mean over the replicas; in a validation it is what "
                     "one device has"
                 )
-                self.notices += [told] if told not in self.notices else []
+                self.notices += [notice] if notice not in self.notices else []
             leaves.append(leaf)
         return Call(self._updates[index], structure, leaves)
 

@@ -99,7 +99,7 @@ class Sums:
         self.steps += other.steps
 
     def append(self, other: Sums) -> None:
-        """Add ``other``, and go on knowing each step."""
+        """Add ``other``, and keep what is known of each step."""
         behind = other._steps()
         if self.examples == 0:
             known = behind

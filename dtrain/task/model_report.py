@@ -42,7 +42,7 @@ def child(
         pipe.send((0, describe(config, Cluster.from_json(cluster))))
     except DtrainError as error:
         pipe.send((error.exit_code, str(error)))
-    except Exception as error:  # of the person's model or data
+    except Exception as error:  # of the user's model or data
         pipe.send((DtrainError.exit_code, f"{type(error).__name__}: {error}"))
     pipe.close()
     os._exit(0)

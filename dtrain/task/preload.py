@@ -16,5 +16,5 @@ import tensorflow  # noqa: E402, F401
 import dtrain.task.main  # noqa: E402, F401
 
 gc.enable()
-# What is there now stays: tasks need not look through it, and go on sharing its memory.
+# What is there now stays: tasks need not look through it, and keep sharing its memory.
 gc.freeze()

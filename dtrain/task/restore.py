@@ -24,31 +24,31 @@ _POSITION = ("optimizer/", "sums/", "callbacks/")
 
 
 def find(rundir: RunDir, config: Config, journal: Journal) -> Checkpoint | None:
-    """Return what to begin with, and write to the journal what a person should know of it.
+    """Return what to begin with, and write to the journal what the user should know of it.
 
     Raises:
         CheckpointError: the checkpoint that the configuration forks is damaged or gone.
         OSError: a checkpoint of the run cannot be read now.
     """
-    past, problems = checkpoint.newest(rundir.checkpoints)
+    restored, problems = checkpoint.newest(rundir.checkpoints)
     for problem in problems:
         journal.write("notice", message=f"passed over a checkpoint: {problem}"[:4000])
-    if past is None and config.fork is not None:
-        past, told = adopt(checkpoint.load(Path(config.fork)), identity.fingerprints(config))
-        journal.write("notice", message=told)
+    if restored is None and config.fork is not None:
+        restored, notice = adopt(checkpoint.load(Path(config.fork)), identity.fingerprints(config))
+        journal.write("notice", message=notice)
     now = identity.versions()
-    for name, then in (past.meta.get("versions", {}) if past else {}).items():
+    for name, then in (restored.meta.get("versions", {}) if restored else {}).items():
         if now.get(name) != then:
             journal.write(
                 "notice",
                 message=f"the checkpoint was made with {name} {then}, and this is "
                 f"{now.get(name)}: the last digits may differ",
             )
-    return past
+    return restored
 
 
 def restore(
-    past: Checkpoint, model: keras.Model, strategy: Strategy, rundir: RunDir, schedule: Schedule
+    restored: Checkpoint, model: keras.Model, strategy: Strategy, rundir: RunDir, schedule: Schedule
 ) -> None:
     """Set the variables from a checkpoint of :func:`find`.
 
@@ -57,78 +57,78 @@ def restore(
         UsageError: it has other variables, and the checkpoint is that of a run that is forked; or
             the fork would end where it begins.
     """
-    if has_position(past):
+    if has_position(restored):
         try:
-            schemas.check(past.meta, schemas.Position, past.path / MANIFEST, "meta")
+            schemas.check(restored.meta, schemas.Position, restored.path / MANIFEST, "meta")
         except DamagedFile as error:
             raise CheckpointError(str(error)) from None
-    forked = past.path.parent != rundir.checkpoints
-    if forked and past.step >= schedule.total_steps:
-        epochs = past.step // schedule.steps_per_epoch
+    forked = restored.path.parent != rundir.checkpoints
+    if forked and restored.step >= schedule.total_steps:
+        epochs = restored.step // schedule.steps_per_epoch
         raise UsageError(
             "trainer.epochs", schedule.epochs, f"the fork begins after {epochs} epochs",
             f"{epochs + 1} or more", f"trainer.epochs={epochs + schedule.epochs}",
         )  # fmt: skip
     try:
-        train_state.restore(model, strategy, past.arrays, forked)
+        train_state.restore(model, strategy, restored.arrays, forked)
     except CheckpointError as error:
         if not forked:
             raise
         raise UsageError(
-            "fork", past.path, str(error), "a checkpoint of a model with the same weights",
-            f"python -m dtrain checkpoint {past.path} to see its weights",
+            "fork", restored.path, str(error), "a checkpoint of a model with the same weights",
+            f"python -m dtrain checkpoint {restored.path} to see its weights",
         ) from None  # fmt: skip
 
 
-def release(past: Checkpoint) -> None:
+def release(restored: Checkpoint) -> None:
     """Forget the arrays that are in variables now: they need not be in memory for the whole run."""
-    for name in [name for name in past.arrays if name.startswith(("model/", "optimizer/"))]:
-        del past.arrays[name]
+    for name in [name for name in restored.arrays if name.startswith(("model/", "optimizer/"))]:
+        del restored.arrays[name]
 
 
-def has_position(past: Checkpoint | None) -> bool:
-    """Say whether the loop goes on from ``past``, or begins: a fork may have weights alone."""
-    return past is not None and bool(past.meta)
+def has_position(restored: Checkpoint | None) -> bool:
+    """Say whether the loop continues from ``past``, or begins: a fork may have weights alone."""
+    return restored is not None and bool(restored.meta)
 
 
-def adopt(past: Checkpoint, fingerprints: dict[str, str]) -> tuple[Checkpoint, str]:
+def adopt(restored: Checkpoint, fingerprints: dict[str, str]) -> tuple[Checkpoint, str]:
     """Keep of a checkpoint what still means something under another configuration.
 
-    On the same data the new run goes on at the same step, with the optimizer's state (of another
+    On the same data the new run continues at the same step, with the optimizer's state (of another
     optimizer: whatever has the same name and shape, its learning rate excepted) and that of the
     callbacks, unless these are others. On other data it begins at step 0 with the weights alone.
 
     Args:
-        past: of the run that is forked.
+        restored: of the run that is forked.
         fingerprints: of the new run's configuration (:func:`dtrain.run.identity.fingerprints`).
 
     Returns:
         The checkpoint to begin with, and a sentence that says what it is.
     """
-    theirs = past.meta.get("config", {})
+    theirs = restored.meta.get("config", {})
     changed = identity.changed(theirs, fingerprints)
-    origin = f"forked from step {past.step} of {past.path.parent.parent}"
-    meta: dict[str, Any] = dict(past.meta)
+    source = f"forked from step {restored.step} of {restored.path.parent.parent}"
+    meta: dict[str, Any] = dict(restored.meta)
     if changed & set(identity.DATA):
-        arrays = {n: a for n, a in past.arrays.items() if not n.startswith(_POSITION)}
+        arrays = {n: a for n, a in restored.arrays.items() if not n.startswith(_POSITION)}
         other = ", ".join(sorted(changed & set(identity.DATA)))
-        told = f"{origin}: with its weights, at step 0 of other data ({other})"
-        return dataclasses.replace(past, step=0, arrays=arrays, meta={}), told
+        notice = f"{source}: with its weights, at step 0 of other data ({other})"
+        return dataclasses.replace(restored, step=0, arrays=arrays, meta={}), notice
     dropped: list[str] = []
     if "optimizer" in changed:
-        dropped += [n for n in past.arrays if n.startswith("optimizer/") and _is_rate(n)]
+        dropped += [n for n in restored.arrays if n.startswith("optimizer/") and _is_rate(n)]
     if "trainer.callbacks" in changed:
-        dropped += [n for n in past.arrays if n.startswith("callbacks/")]
+        dropped += [n for n in restored.arrays if n.startswith("callbacks/")]
         meta["callbacks"] = []
     if changed & {"trainer.loss", "trainer.class_weight", "trainer.metrics", "model"}:
-        dropped += [n for n in past.arrays if n.startswith("sums/")]
+        dropped += [n for n in restored.arrays if n.startswith("sums/")]
         empty = {"returned": {}, "examples": 0}
         meta.update(interval=empty, interval_seconds=0.0, epoch=empty, logs={}, objective=None)
-    kept = {name: array for name, array in past.arrays.items() if name not in dropped}
-    told = f"{origin}: goes on from there"
+    kept = {name: array for name, array in restored.arrays.items() if name not in dropped}
+    notice = f"{source}: continues from there"
     if changed:
-        told += f" with other {', '.join(sorted(changed))}"
-    return dataclasses.replace(past, arrays=kept, meta=meta), told
+        notice += f" with other {', '.join(sorted(changed))}"
+    return dataclasses.replace(restored, arrays=kept, meta=meta), notice
 
 
 def _is_rate(name: str) -> bool:

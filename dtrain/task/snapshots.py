@@ -1,4 +1,4 @@
-"""Snapshots of a run: taken between two calls, written while training goes on."""
+"""Snapshots of a run: taken between two calls, written while training continues."""
 
 from __future__ import annotations
 

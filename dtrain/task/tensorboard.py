@@ -64,7 +64,7 @@ class Summaries:
         values = {key: _number(text) for key, text in job["differs"].items()}
         with writer.as_default():
             hparams.hparams(values, trial_id=f"job {job['number']}")
-        writer.flush()  # it is shown while the run goes on
+        writer.flush()  # it is shown while the run continues
         return writer
 
     def _writer(self, split: str) -> Any:

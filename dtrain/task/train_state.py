@@ -66,7 +66,7 @@ def variables(model: keras.Model) -> dict[str, Any]:
     for prefix, found in groups:
         for variable in found:
             name, count = f"{prefix}/{variable.path}", 1
-            while name in named:  # two layers of a person's model may share a name
+            while name in named:  # two layers of a user's model may share a name
                 count += 1
                 name = f"{prefix}/{variable.path}#{count}"
             named[name] = variable
@@ -121,7 +121,7 @@ def _problem(name: str, variable: keras.Variable, arrays: Mapping[str, np.ndarra
 def _begin_where_another_was(
     left: dict[str, keras.Variable], model: keras.Model, arrays: Mapping[str, np.ndarray]
 ) -> None:
-    """Let schedules, and averages of weights, go on from the step that another optimizer left."""
+    """Let schedules, and averages of weights, continue from the step of another optimizer."""
     counts = [
         int(array)
         for name, array in arrays.items()

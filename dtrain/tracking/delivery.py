@@ -18,7 +18,7 @@ from dtrain.run.folder import RunDir, read_json
 from dtrain.run.journal import Follower
 from dtrain.tracking.base import TrackedRun, Tracker
 
-#: Seconds between two deliveries: each costs a transaction while training goes on.
+#: Seconds between two deliveries: each costs a transaction while training continues.
 INTERVAL = 5.0
 #: Longest wait between two tries while the server is away, in seconds; it doubles up to there.
 LONGEST = 30.0
@@ -28,12 +28,12 @@ RETRY_SECONDS = 1.0
 #: first delivery of all makes the tables of a SQLite store, which takes a while on busy cores.
 LAST_SECONDS = 60.0
 AWAY_SECONDS = 15.0
-#: Seconds after which a person hears that the store is locked by others.
+#: Seconds after which the user hears that the store is locked by others.
 BUSY_SECONDS = 60.0
 #: Events that are read from the journal at once: the others wait there, and not in memory.
 EVENTS = 1000
 _CHARACTERS = 300  # of an error: MLflow's may hold a whole page
-#: Places that a person was told of: of the jobs of a sweep one speaks for all.
+#: Places that the user was told of: of the jobs of a sweep one speaks for all.
 _told: set[str] = set()
 
 
@@ -63,7 +63,7 @@ class Delivery:
         self._doubt = doubt
         self._warn = warn
         self._ending = threading.Event()
-        self._left = threading.Event()  # nobody waits any more
+        self._left = threading.Event()  # no thread waits any more
         self._last: tuple[str, float] | None = None
         self._done = False
         self._away_since: float | None = None
@@ -106,7 +106,7 @@ class Delivery:
         self._warned = True
         if self._place not in _told:
             _told.add(self._place)
-            self._warn(f"tracking: {reason(error)}; training goes on")
+            self._warn(f"tracking: {reason(error)}; training continues")
 
     def _succeeded(self) -> None:
         if self._place in _told:

@@ -1,4 +1,4 @@
-"""Every command that reads what somebody else has written, as it is typed."""
+"""Every command that reads what another program has written, as it is typed."""
 
 from __future__ import annotations
 

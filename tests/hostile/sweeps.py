@@ -235,6 +235,6 @@ CASES = [
     Case("a sweep's name is HTML", _name("<script>alert(1)</script>"), _ALL, (0, 2), exits=_OTHERS),
     Case("a sweep's name has escapes", _name("\x1b]0;x\x07"), _ALL, (0, 2), exits=_OTHERS),
     Case("a job's log is elsewhere", _a_log, _ALL, (0, 1, 2)),
-    Case("a deep value that nobody reads", _deep_words, _ALL, (0, 2), exits=_OTHERS),
+    Case("a deep value that is not read", _deep_words, _ALL, (0, 2), exits=_OTHERS),
     *_forged(), *_kinds(), *_texts(), *_types(),
 ]  # fmt: skip

@@ -137,6 +137,6 @@ def test_not_for_a_sweep(dtrain, tmp_path: Path) -> None:
     assert run.code == 2, run.output
     assert (
         "error: resume=auto: is for a single run; accepted: a command without -m, or "
-        "sweep.resume=DIR to go on with a sweep; hint: "
+        "sweep.resume=DIR to resume a sweep; hint: "
     ) in run.output
     assert not list(tmp_path.glob("outputs/**/config.yaml"))

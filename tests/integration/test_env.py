@@ -1,4 +1,4 @@
-"""``launcher=env``: one command a task, as an operator or a person with several shells does it."""
+"""``launcher=env``: one command a task, as an operator or a user with several shells does it."""
 
 from __future__ import annotations
 

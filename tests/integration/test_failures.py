@@ -133,7 +133,7 @@ def test_a_full_disk(dtrain, user_code, tmp_path: Path) -> None:
 
 
 class Command:
-    """``python -m dtrain`` as a person starts it: own process group, output in a file."""
+    """``python -m dtrain`` as a user starts it: own process group, output in a file."""
 
     def __init__(self, folder: Path, *arguments: str):
         self._folder = folder

@@ -1,4 +1,4 @@
-"""What a person can say in YAML or on the command line, run for real."""
+"""What a user can say in YAML or on the command line, run for real."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BATCHES = []
 
 
 class Source:
-    """A source of a person's own, in NumPy."""
+    """A source of a user's own, in NumPy."""
 
     def __init__(self, n):
         self.n = n

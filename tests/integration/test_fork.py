@@ -80,7 +80,7 @@ def test_with_nothing_changed_it_ends_with_the_same_bits(dtrain, user_code, tmp_
     assert (planned.code, planned.rundir) == (0, None), planned.output
     fork = dtrain(f"fork={origin.relative_to(tmp_path)}")
     assert fork.code == 0, fork.output
-    assert f"forked from step 6 of {whole.rundir.path}: goes on from there\n" in fork.output
+    assert f"forked from step 6 of {whole.rundir.path}: continues from there\n" in fork.output
     assert differing(arrays(whole, 16), arrays(fork, 16)) == []
     for name in NUMBERS:
         later = {step: value for step, value in whole.points(name).items() if step > 6}
@@ -121,13 +121,13 @@ def test_what_may_be_changed(dtrain, user_code) -> None:
 
     # Another rate, on other devices: Adam goes on, at that rate.
     run = fork("optimizer.learning_rate=0.1", "strategy=multiworker", "hardware.hosts=2")
-    assert "goes on from there with other optimizer" in run.output
+    assert "continues from there with other optimizer" in run.output
     assert run.result["epoch_examples"] == [128] * 3
     assert set(run.points("learning_rate").values()) == {float(np.float32(0.1))}
     assert arrays(run, 12)["optimizer/adam/iteration"] == 12
 
     run = fork("optimizer=sgd", "trainer.callbacks=[{_target_:mine.Count,seen:100}]")
-    assert "goes on from there with other optimizer, trainer.callbacks" in run.output
+    assert "continues from there with other optimizer, trainer.callbacks" in run.output
     assert arrays(run, 12)["optimizer/sgd/iteration"] == 12
     assert not [name for name in arrays(run, 12) if "adam" in name]
     assert "steps seen: 110" in run.log

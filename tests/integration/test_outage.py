@@ -134,7 +134,7 @@ def test_a_server_that_falls_silent_in_mid_run(ways: tuple[str, ...], scene: Sce
     scene.wait_for_points(5)
     scene.proxy.swallow(*ways)
     scene.write(5)
-    scene.heard("tracking: ", "timed out", "; training goes on")
+    scene.heard("tracking: ", "timed out", "; training continues")
     scene.write(5)
     assert scene.proxy.swallowed.is_set()
     scene.proxy.restore()
@@ -149,7 +149,7 @@ def test_a_server_that_falls_silent_in_mid_run(ways: tuple[str, ...], scene: Sce
 def test_a_server_that_does_not_answer_from_the_beginning(scene: Scene) -> None:
     scene.proxy.swallow("answers")
     scene.write(5)
-    scene.heard("tracking: ", "; training goes on")
+    scene.heard("tracking: ", "; training continues")
     scene.proxy.restore()
     scene.heard("tracking: back again")
     assert scene.tracker.finish("FAILED", 2000.0)
@@ -174,7 +174,7 @@ def test_the_answer_to_create_run_alone_is_lost(
 
     monkeypatch.setattr(Store, "_create", lost)
     scene.write(5)
-    scene.heard("tracking: ", "create", "; training goes on")
+    scene.heard("tracking: ", "create", "; training continues")
     assert scene.tracker.finish("FINISHED", 2000.0)
     assert scene.points() == scene.steps
     assert scene.runs() == [("FINISHED", 2_000_000)]
@@ -186,7 +186,7 @@ def test_a_server_that_is_away_to_the_end(scene: Scene, monkeypatch: pytest.Monk
     scene.wait_for_points(5)
     scene.proxy.swallow("requests", "answers")
     scene.write(5)
-    scene.heard("tracking: ", "; training goes on")
+    scene.heard("tracking: ", "; training continues")
     assert not scene.tracker.finish("FINISHED", 2000.0)
     write_json(scene.rundir.result, {"status": "FINISHED", "started": 1000.0, "seconds": 1000.0})
     scene.proxy.restore()
@@ -201,7 +201,7 @@ def test_a_server_that_dies_and_comes_back(scene: Scene) -> None:
     scene.wait_for_points(5)
     scene.server.kill()
     scene.write(5)
-    scene.heard("tracking: ", "; training goes on")
+    scene.heard("tracking: ", "; training continues")
     scene.server.start()
     scene.heard("tracking: back again")
     assert scene.tracker.finish("KILLED", 2000.0)

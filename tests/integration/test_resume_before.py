@@ -1,4 +1,4 @@
-"""Run folders that the code before the layout of the design has made go on with today's.
+"""Run folders that the code before the layout of the design has made continue with today's.
 
 ``tests/data/run_before`` holds two, of commit 809e5fe: ``one_device`` was stopped at an epoch's end
 before its validation, ``mirrored`` was killed in the middle of an epoch and is tracked. Both have

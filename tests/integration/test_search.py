@@ -12,7 +12,7 @@ from dtrain.run.folder import read_json
 from tests.conftest import QUICK
 from tests.integration.test_records import runs
 
-#: A good job is content after three epochs; a bad one would go on for long.
+#: A good job is content after three epochs; a bad one would continue for long.
 USER = """
 import keras
 
@@ -31,7 +31,7 @@ def told() -> dict[str, Any]:
 
 @pytest.mark.usefixtures("store")
 def test_tpe_prunes_what_is_worse(dtrain, user_code, tmp_path: Path) -> None:
-    """A bad job would go on for 2,000 epochs, and is given up early."""
+    """A bad job would continue for 2,000 epochs, and is given up early."""
     user_code(USER)
     words = [word for word in QUICK if not word.startswith(("tracking", "trainer.epochs"))]
     run = dtrain(

@@ -140,7 +140,7 @@ def test_ctrl_c_saves_all_that_run(dtrain, user_code, monkeypatch: pytest.Monkey
     found = statuses()
     assert found.count("WAITING") == 1 and found[0] == "KILLED"
     assert sound(rundir(0))[-1] == (read_json(rundir(0).result) or {})["step"]
-    assert f"go on with: python -m dtrain sweep.resume={folder()}" in run.output
+    assert f"resume with: python -m dtrain sweep.resume={folder()}" in run.output
 
 
 def test_a_sweep_that_is_killed(command, dtrain, user_code, tmp_path: Path) -> None:

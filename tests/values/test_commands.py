@@ -223,6 +223,6 @@ def test_commands_of_the_documents_are_taken(
     config = composed(*words)
     try:
         values.check(config)
-        values.check_words(config, words)
+        values.check_overrides(config, words)
     except UsageError as error:
         assert "batch_size=63" in str(error)

@@ -1,4 +1,4 @@
-"""SimCLR: two views of each example, told apart from the views of all others in the batch."""
+"""SimCLR: two views of each example, distinguished from the views of all others in the batch."""
 
 from __future__ import annotations
 

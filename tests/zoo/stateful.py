@@ -1,4 +1,4 @@
-"""A recurrence whose state goes on from batch to batch, in training and validation."""
+"""A recurrence whose state is carried from batch to batch, in training and validation."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def _look(folder: Path, mode: str | None) -> tuple[list[_Row], Checkpoint | None
             newest = newest or found
         except CheckpointError as error:
             if step != last and not path.exists():
-                continue  # a run that goes on has removed it just now
+                continue  # a run that is resumed has removed it just now
             problem = str(error).removeprefix(f"{path}/")
         marks = ["latest"] if step == last else []
         marks += ["uncommitted"] if last is not None and step > last else []

@@ -58,7 +58,9 @@ def main(arguments: list[str]) -> int:
             print(f"{name} {version(name) or 'is not installed'}")
         return errors.OK
     folder = _config_dir(arguments)
-    asked = [word for word in arguments if not word.startswith("-") and word != folder]
+    asked = [
+        argument for argument in arguments if not argument.startswith("-") and argument != folder
+    ]
     try:
         print(_keys(asked) if asked else _overview(folder))
     except UsageError as error:
@@ -68,18 +70,18 @@ def main(arguments: list[str]) -> int:
 
 
 def _config_dir(arguments: list[str]) -> str | None:
-    for word, value in zip(arguments, [*arguments[1:], None], strict=True):
-        if word in ("--config-dir", "-cd"):
+    for argument, value in zip(arguments, [*arguments[1:], None], strict=True):
+        if argument in ("--config-dir", "-cd"):
             return value
-        if word.startswith("--config-dir="):
-            return word.partition("=")[2]
+        if argument.startswith("--config-dir="):
+            return argument.partition("=")[2]
     return None
 
 
 def _keys(asked: list[str]) -> str:
     """Return what is known of each key."""
     lines = []
-    for key in (parse(word).name for word in asked):
+    for key in (parse(argument).name for argument in asked):
         found = help_of(key)
         facts = {"type": found.type, "accepted": found.accepted}
         if found.default is not None:

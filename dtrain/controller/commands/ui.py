@@ -89,7 +89,7 @@ def _wait(process: subprocess.Popen[bytes], address: str, log: IO[bytes]) -> Non
         try:
             with _open(f"{address}/health", timeout=5):
                 return
-        except OSError:  # nobody listens yet
+        except OSError:  # no server listens yet
             time.sleep(0.2)
     reason = "does not answer" if process.poll() is None else "has not started"
     raise DtrainError(f"MLflow's server {reason}: {_last_line(log)}")

@@ -85,7 +85,7 @@ class Launcher(ABC):
 
         ``started``, ``joined``, ``training``, ``reading`` and ``stop`` are events that a task
         reports (:func:`dtrain.task.main.run`); ``ended`` means that its process is gone, ``lost``
-        that it was another host's, and the job cannot go on without it (:meth:`loss`). Only
+        that it was another host's, and the job cannot continue without it (:meth:`loss`). Only
         ``ended`` is needed.
         """
 

@@ -1,4 +1,4 @@
-"""One task of a cluster that somebody else starts: its environment says which."""
+"""One task of a cluster that another program starts: its environment says which."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Env(Local):
     def poll(self, timeout: float) -> list[tuple[str, str]]:
         """Wait for events of the own task; pass on what concerns the job of those of other hosts.
 
-        ``lost`` is a task without which the job cannot go on: :meth:`loss` says how.
+        ``lost`` is a task without which the job cannot continue: :meth:`loss` says how.
         """
         events = super().poll(timeout)
         if self._host is not None:
@@ -122,7 +122,7 @@ class Env(Local):
             elif name not in self._losses:
                 self._losses[name] = how = self._how(name, message)
                 if how and self._replaceable(name, message["kind"]):
-                    _print(f"{name} {how}: the others go on without it")
+                    _print(f"{name} {how}: the others continue without it")
                 elif how:
                     events.append((name, "lost"))
         return events
@@ -132,7 +132,7 @@ class Env(Local):
         if message["kind"] == "left":
             if message["code"] in (errors.OK, errors.INTERRUPTED):
                 return ""
-            return f"ended with exit code {message['code']}: {message['words']}".rstrip(": ")
+            return f"ended with exit code {message['code']}: {message['lines']}".rstrip(": ")
         if message["kind"] == "gone":
             return "is gone: its command has ended"
         if message["kind"] == "late":
@@ -147,7 +147,7 @@ class Env(Local):
         )
 
     def _replaceable(self, name: str, kind: str) -> bool:
-        """Say whether the job goes on without a task, as TensorFlow notices of those that died.
+        """Say whether the job continues without a task, as TensorFlow notices of those that died.
 
         What it has handed to one that is silent it would wait for without an end.
         """

@@ -106,7 +106,7 @@ def _sheltered() -> Iterator[None]:
 
 
 class Process:
-    """One started task, and the pipe by which it tells how far it is.
+    """One started task, and the pipe by which it reports how far it is.
 
     Args:
         server: environment of the warm server that it is to be forked from (:func:`warm`).
@@ -139,23 +139,23 @@ class Process:
         self.pid: int = self._process.pid
         self.sentinel: int = self._process.sentinel
         self.pipe: Connection | None = ours
-        self._half = b""  # a word that has not come whole
+        self._half = b""  # a status that has not come whole
         self.ended = False  # and that has been told
         self.seconds = -1.0  # of processor time, at the last look
 
-    def words(self) -> list[str]:
+    def statuses(self) -> list[str]:
         """Return what the task has said since the last call."""
-        said: list[str] = []
+        found: list[str] = []
         try:
             while self.pipe is not None and self.pipe.poll():
                 data = os.read(self.pipe.fileno(), 1 << 16)
                 if not data:
                     raise EOFError
                 *whole, self._half = (self._half + data).split(b"\n")
-                said += [word.decode(errors="replace") for word in whole]
+                found += [status.decode(errors="replace") for status in whole]
         except (EOFError, OSError):  # it has ended
             self._close()
-        return said
+        return found
 
     def _close(self) -> None:
         if self.pipe is not None:

@@ -18,13 +18,13 @@ from dtrain.run.folder import RunDir, write_json
 
 
 def _enter(run_path: str, task_name: str, environment: dict[str, str], pipe: Any) -> None:
-    from dtrain.task.process.status_pipe import Words
+    from dtrain.task.process.status_pipe import StatusPipe
 
-    words = Words(pipe)
-    words.watch()
+    report = StatusPipe(pipe)
+    report.watch()
     from dtrain.task.main import child  # a fresh interpreter imports TensorFlow here
 
-    child(run_path, task_name, environment, words)
+    child(run_path, task_name, environment, report)
 
 
 class Local(Launcher, LocalProcesses):
@@ -115,8 +115,8 @@ class Local(Launcher, LocalProcesses):
             multiprocessing.connection.wait(handles, timeout)
         events: list[tuple[str, str]] = []
         for name, started in self._started.items():
-            gone = started.code() is not None  # ORDER: looked at first: its words are whole
-            events += [(name, word) for word in started.words()]
+            gone = started.code() is not None  # ORDER: looked at first: its statuses are whole
+            events += [(name, status) for status in started.statuses()]
             if gone and not started.ended:
                 started.ended = True
                 events.append((name, "ended"))

@@ -31,14 +31,14 @@ def describe(config: dict[str, Any], cluster: Cluster) -> list[str]:
     process.start()
     theirs.close()
     try:
-        code, told = ours.recv()
+        code, reported = ours.recv()
     except EOFError:
-        code, told = DtrainError.exit_code, "the process that builds the model died"
+        code, reported = DtrainError.exit_code, "the process that builds the model died"
     finally:
         process.kill()
         process.join()
     if code:
-        error = DtrainError(told)
+        error = DtrainError(reported)
         error.exit_code = code
         raise error
-    return list(told)
+    return list(reported)

@@ -30,14 +30,14 @@ class Ports:
         self._locks: list[tuple[Path, IO[str]]] = []
 
     def take(self, count: int) -> list[int]:
-        """Return ``count`` ports on which nobody listens, held until :meth:`release`.
+        """Return ``count`` ports on which no server listens, held until :meth:`release`.
 
         Raises:
             TrainingError: there are not so many.
         """
         self._folder.mkdir(mode=0o700, exist_ok=True)
         if self._folder.lstat().st_uid != os.getuid():
-            raise TrainingError(f"{self._folder} belongs to somebody else")
+            raise TrainingError(f"{self._folder} belongs to another user")
         taken: list[int] = []
         for port in random.sample(range(FIRST, LAST + 1), LAST - FIRST + 1):
             path = self._folder / str(port)

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 class LocalProcesses(ABC):
     """A capability beside that of a launcher: to look at single processes and act on them.
 
-    A job whose launcher has it goes on without a worker that died and can be replaced, notices
+    A job whose launcher has it continues without a worker that died and can be replaced, notices
     tasks that are stopped, and has the stacks of all tasks in their logs when it stalls.
     """
 

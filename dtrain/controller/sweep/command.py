@@ -1,4 +1,4 @@
-"""One sweep, from the words of its command to its exit code."""
+"""One sweep, from the overrides of its command to its exit code."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run(master: Master, source: Source) -> int:
 
     Raises:
         UsageError: a job that is known cannot be run; nothing is left behind.
-        HydraException, OmegaConfBaseException: likewise, its words do not compose.
+        HydraException, OmegaConfBaseException: likewise, its overrides do not compose.
     """
     settings = master.config.sweep
     past, lock = None, None
@@ -46,9 +46,9 @@ def run(master: Master, source: Source) -> int:
         drafts: list[Draft] = []
         done: dict[int, Outcome | None] = {}
         first = None if ahead else source.next()  # of a search: it stands for all
-        for number, words in enumerate(ahead if first is None else [first]):
-            drafts.append(composer.compose(number, words))
-            # Of the first this begins the import of TensorFlow, beside which the others go on.
+        for number, overrides in enumerate(ahead if first is None else [first]):
+            drafts.append(composer.compose(number, overrides))
+            # Of the first this begins the import of TensorFlow, beside which the others continue.
             done[number] = examine(composer, past, drafts[-1])
         _check_baseline(settings.baseline, drafts, source)
         here = machine(shared=True)
@@ -63,7 +63,7 @@ def run(master: Master, source: Source) -> int:
         if past is None:
             name = common_name([draft.config.name for draft in drafts] or [master.config.name])
             path = folders.create(master.folder(name), config.output_dir).path
-            record = Record.begin(path, composer.words(), name, config)
+            record = Record.begin(path, composer.whole(), name, config)
             try:
                 lock = folders.lock(RunDir(path), "output_dir")
             except UsageError:

@@ -1,4 +1,4 @@
-"""From the words of a sweep to its jobs: each composed by Hydra, and checked."""
+"""From the overrides of a sweep to its jobs: each composed by Hydra, and checked."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Draft:
 
     Attributes:
         number: counted from 0.
-        overrides: all its words.
+        overrides: all of its own.
         differs: those that are not the same in all jobs, by key.
         config: settled.
         hash: of all that makes it this job.
@@ -111,11 +111,11 @@ class Master:
 
 
 class Composer:
-    """Makes jobs of words.
+    """Makes jobs of overrides.
 
     Args:
         master: the configuration without what is swept over.
-        jobs: the words of those that are known.
+        jobs: the overrides of those that are known.
     """
 
     def __init__(self, master: Master, jobs: Sequence[Sequence[str]]):
@@ -131,14 +131,14 @@ class Composer:
 
         Raises:
             UsageError: it cannot be one of this sweep. A note says which it is, of this and of
-                what Hydra and OmegaConf raise of words that do not compose.
+                what Hydra and OmegaConf raise of overrides that do not compose.
         """
         with _named(number, self._differs(overrides)):
             node = self._master.compose(number, list(overrides))
             config = settle(node)
             check_address(config)
             check_name(config.name)
-            words = environment.words(list(overrides), node)
+            words = environment.as_written(list(overrides), node)
             differs = self._differs(words)
             self._refuse(config, differs)
             if config.fork is not None:
@@ -151,7 +151,7 @@ class Composer:
         return Draft(number, words, differs, config, identity.job_hash(config))
 
     def _differs(self, words: Sequence[str]) -> dict[str, str]:
-        return {key: value for key, value in map(_word, words) if key not in self._fixed}
+        return {key: value for key, value in map(_key_and_value, words) if key not in self._fixed}
 
     def _refuse(self, config: Config, differs: dict[str, str]) -> None:
         for key in differs:
@@ -163,7 +163,7 @@ class Composer:
         if config.resume is not None:
             raise UsageError(
                 "resume", config.resume, "is for a single run", "a command without -m, or "
-                "sweep.resume=DIR to go on with a sweep",
+                "sweep.resume=DIR to resume a sweep",
                 "python -m dtrain sweep.resume=outputs/multirun/DATE/TIME_NAME",
             )  # fmt: skip
         first = self._first[1] if self._first else config
@@ -180,7 +180,7 @@ class Composer:
 
         Args:
             draft: is changed.
-            past: a run folder to go on with in place.
+            past: a run folder to resume in place.
 
         Raises:
             UsageError: it cannot be run.
@@ -216,20 +216,20 @@ class Composer:
         uri = load.address(draft.config)
         return {**resume.command(draft.overrides, self._master.config_dir, uri), "sweep": sweep}
 
-    def words(self) -> dict[str, Any]:
+    def whole(self) -> dict[str, Any]:
         """Return what the whole sweep is composed of, for ``sweep.resume=``."""
         typed = self._master.overrides
-        hydra = [word for word in typed["hydra"] if not word.startswith("hydra.mode=")]
+        hydra = [override for override in typed["hydra"] if not override.startswith("hydra.mode=")]
         given = [*hydra, *typed["task"]]
         if self._first is not None:
-            given = environment.words(given, self._first[0])
+            given = environment.as_written(given, self._first[0])
         kept = []
-        for word in given:
-            key, value = _word(word)
+        for override in given:
+            key, value = _key_and_value(override)
             if key == "fork" and value in self._pinned:  # its newest checkpoint may be another soon
-                word = f"fork={self._pinned[value]}"
+                override = f"fork={self._pinned[value]}"
             if key not in ("sweep.resume", "dry_run"):
-                kept.append(word)
+                kept.append(override)
         return consent.signed(kept, self._master.config_dir, None)
 
 
@@ -242,17 +242,17 @@ def common_name(names: Sequence[str]) -> str:
     return "_".join(parts[0][:same]) or "sweep"
 
 
-def _word(word: str) -> tuple[str, str]:
-    given = parse(word)
+def _key_and_value(override: str) -> tuple[str, str]:
+    given = parse(override)
     return given.name, given.value or ""
 
 
 def _fixed(jobs: Sequence[Sequence[str]], words: list[str]) -> set[str]:
-    """Return the keys of words that are the same in all jobs; of unknown jobs, in the command."""
+    """Return the keys that are the same in all jobs; of unknown jobs, in the command."""
     if not jobs:
         parsed = OverridesParser.create().parse_overrides(words)
         return {each.key_or_group for each in parsed if not each.is_sweep_override()}
-    alike = set.intersection(*({_word(word) for word in job} for job in jobs))
+    alike = set.intersection(*({_key_and_value(override) for override in job} for job in jobs))
     return {key for key, _ in alike}
 
 

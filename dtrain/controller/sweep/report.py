@@ -1,4 +1,4 @@
-"""What a person reads before and after a sweep."""
+"""What the user reads before and after a sweep."""
 
 from __future__ import annotations
 
@@ -67,20 +67,20 @@ def summary(record: Record, tracker: Tracker, shipped: bool) -> list[str]:
         shipped: all of it is there.
     """
     data, entries = record.data, record.jobs
-    told = [f"job {e['number']} failed: {_problem(record, e)}" for e in record.failed]
+    lines = [f"job {e['number']} failed: {_problem(record, e)}" for e in record.failed]
     done = len(entries) - len(record.failed) - len(record.left)
-    told.append(f"{data['status']}: {done} of {jobs(len(entries))} done")
+    lines.append(f"{data['status']}: {done} of {jobs(len(entries))} done")
     path = short(record.folder)
-    told.append(f"sweep folder: {path}")
-    told.append(f"see it:  {path}/comparison.html, or tensorboard --logdir {shlex.quote(path)}")
+    lines.append(f"sweep folder: {path}")
+    lines.append(f"see it:  {path}/comparison.html, or tensorboard --logdir {shlex.quote(path)}")
     if not shipped:
         sync = f"python -m dtrain sync {shlex.quote(path)}"
-        told.append(f"tracking: {type(tracker).__name__} has not got everything; type: {sync}")
+        lines.append(f"tracking: {type(tracker).__name__} has not got everything; type: {sync}")
     elif tracker.address is not None:
-        told.append(f"compare: {tracker.view()}")
+        lines.append(f"compare: {tracker.view()}")
     if record.failed or record.left:
-        told.append(f"go on with: python -m dtrain sweep.resume={shlex.quote(path)}")
-    return told
+        lines.append(f"resume with: python -m dtrain sweep.resume={shlex.quote(path)}")
+    return lines
 
 
 def _problem(record: Record, entry: dict[str, Any]) -> str:

@@ -178,20 +178,20 @@ class Runner:
                 return True
         if self._waiting or not self._slots.free:
             return False
-        words = self._source.next()
-        if words is not None:
-            self._compose(words)
-        return words is not None
+        overrides = self._source.next()
+        if overrides is not None:
+            self._compose(overrides)
+        return overrides is not None
 
-    def _compose(self, words: list[str]) -> None:
+    def _compose(self, overrides: list[str]) -> None:
         """Take in a job that nobody knew of; one that cannot be run has failed."""
         number = self._entered
         try:
-            draft = self._composer.compose(number, words)
+            draft = self._composer.compose(number, overrides)
             self.enter(draft, examine(self._composer, self._record, draft))
         except (DtrainError, *NOT_COMPOSED) as error:
             self._entered = number + 1
-            self._record.add(number, words, None)
+            self._record.add(number, overrides, None)
             row = self._table.add(number, {})
             self._conclude(row, Outcome(errors.USAGE, error=str(error)))
 
@@ -223,7 +223,7 @@ class Runner:
             outcome = job.run()
         except DtrainError as error:
             outcome = Outcome(error.exit_code, error=str(error))
-        except Exception as error:  # of ours: the other jobs go on
+        except Exception as error:  # of ours: the other jobs continue
             traceback.print_exc()
             outcome = Outcome(errors.FAILED, error=f"{type(error).__name__}: {error}")
         watch.close()

@@ -100,7 +100,7 @@ class Tpe:
         return [list(overrides) for overrides in past]
 
     def next(self) -> list[str] | None:
-        """Return the words of the next job, None after the last."""
+        """Return the overrides of the next job, None after the last."""
         if len(self._trials) == self.total:
             return None
         trial = self._study.ask(self._distributions)

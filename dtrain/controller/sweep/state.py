@@ -22,7 +22,7 @@ from dtrain.run import identity
 from dtrain.run.folder import write_json
 
 FILE = "sweep.json"
-#: What the command that goes on with a sweep may say otherwise.
+#: What the command that resumes a sweep may say otherwise.
 _FREE = ("sweep.resume", "sweep.parallel", "sweep.fail_fast", "sweep.baseline", "dry_run")
 
 
@@ -86,7 +86,7 @@ class Record:
 
         Args:
             number: of the job.
-            overrides: its words.
+            overrides: its own.
             draft: what they make; None where that is nothing.
         """
         past = next((job for job in self.jobs if job["number"] == number), {})
@@ -181,7 +181,7 @@ class Record:
         self.write()
 
     def write(self) -> None:
-        """Write the file; the jobs go on where that fails."""
+        """Write the file; the jobs continue where that fails."""
         try:
             write_json(self.folder / FILE, self.data, lasting=True)
         except OSError as error:
@@ -227,12 +227,12 @@ def read(folder: Path) -> Record:
 
 
 def arguments(given: list[str]) -> list[str]:
-    """Put the words of the sweep that is resumed before those ``given``.
+    """Put the overrides of the sweep that is resumed before those ``given``.
 
     Raises:
-        UsageError: ``sweep.resume=`` names no sweep, or a word would change its jobs.
+        UsageError: ``sweep.resume=`` names no sweep, or an override would change its jobs.
     """
-    given = [_quoted(word) for word in given]
+    given = [_quoted(override) for override in given]
     words = {each.name: each.value or "" for each in map(parse, given)}
     folder = words.get("sweep.resume", "null").strip("'\"")
     if folder == "null":
@@ -247,23 +247,23 @@ def arguments(given: list[str]) -> list[str]:
                 f"sweep.resume={folder} without {key}=..., or a new sweep",
             )  # fmt: skip
     kept = [
-        word
-        for word in overrides
-        if not any(f"{parse(word).name}.".startswith(f"{key}.") for key in words)
+        override
+        for override in overrides
+        if not any(f"{parse(override).name}.".startswith(f"{key}.") for key in words)
     ]
     flags = ["-m"] if not {"-m", "--multirun"} & set(given) else []
     if config_dir:
         flags += ["--config-dir", config_dir]
-    options = [word for word in given if word.startswith("-")]
-    # ORDER: options stand before the first word: Hydra takes no two groups of words.
-    return [*flags, *options, *kept, *(word for word in given if word not in options)]
+    options = [override for override in given if override.startswith("-")]
+    # ORDER: options stand before the first override: Hydra takes no two groups of them.
+    return [*flags, *options, *kept, *(override for override in given if override not in options)]
 
 
-def _quoted(word: str) -> str:
-    """Put into quotes, which a shell has eaten, a value that is a word itself."""
-    _, key, value = parse(word)
+def _quoted(override: str) -> str:
+    """Put into quotes, which a shell has eaten, a value that is an override itself."""
+    _, key, value = parse(override)
     plain = key == "sweep.baseline" and value and value[0] not in "'\""
-    return f"{key}='{value}'" if plain else word
+    return f"{key}='{value}'" if plain else override
 
 
 def past(record: Record, draft: Draft) -> tuple[str | None, Outcome | None]:

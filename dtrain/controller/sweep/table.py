@@ -1,4 +1,4 @@
-"""What a person sees of a sweep: a live table on a terminal, plain lines in a log file."""
+"""What the user sees of a sweep: a live table on a terminal, plain lines in a log file."""
 
 from __future__ import annotations
 

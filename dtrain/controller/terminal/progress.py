@@ -26,10 +26,10 @@ PIECE = 1 << 20
 
 
 class View(Protocol):
-    """What a job tells to whoever watches it."""
+    """What a job reports while it runs."""
 
     def message(self, text: str) -> None:
-        """Show one line that a person must see, whatever else goes on."""
+        """Show one line that the user must see, whatever else happens."""
 
     def detail(self, text: str) -> None:
         """Show one line that is of interest where there is this one job."""

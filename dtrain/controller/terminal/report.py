@@ -1,4 +1,4 @@
-"""What a person reads before and after a run."""
+"""What the user reads before and after a run."""
 
 from __future__ import annotations
 
@@ -113,4 +113,4 @@ def print_end(
     else:
         view.detail(f"not tracked; to ship it to MLflow later: {sync}")
     if result["status"] == "KILLED" and result["exit_code"] == 75:
-        view.detail(f"go on with: python -m dtrain resume={shlex.quote(path)}")
+        view.detail(f"resume with: python -m dtrain resume={shlex.quote(path)}")

@@ -82,7 +82,7 @@ def committed(folder: Path) -> int | None:
 
 
 def candidates(folder: Path) -> tuple[list[Path], list[str]]:
-    """Return the checkpoints of a run, the one to go on from first, then the next best.
+    """Return the checkpoints of a run, the one to resume from first, then the next best.
 
     That of the pointer comes first, whether it is there or not; then those before it, descending.
     What has a step above the pointer was never committed, or belongs to a future that the run has
@@ -110,7 +110,7 @@ def candidates(folder: Path) -> tuple[list[Path], list[str]]:
 
 
 def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """Return the checkpoint to go on from, and why others were passed over.
+    """Return the checkpoint to resume from, and why others were passed over.
 
     Returns:
         The first sound one of :func:`candidates`, None if none is; a sentence for each that comes
@@ -213,7 +213,7 @@ def _commit(folder: Path, step: int) -> None:
         undo.append(lambda: _put_back(pointer, before))
         disk.sync(folder)
     except BaseException:
-        # ORDER: pointer first. If that fails, it goes on naming the new one, which is whole.
+        # ORDER: pointer first. If that fails, it keeps naming the new one, which is whole.
         with contextlib.suppress(OSError):
             for action in reversed(undo):
                 action()

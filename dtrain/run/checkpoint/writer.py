@@ -47,7 +47,7 @@ class Writer:
         best: whether the one with the best objective stays too.
         mode: ``max`` or ``min``: which objective is better.
         saved: called from the thread with the step of each checkpoint that is on the disk.
-        before: called from the thread before each save: a run goes on from the checkpoint as if
+        before: called from the thread before each save: a run continues from the checkpoint as if
             everything up to it were recorded, so it has to be, on the disk.
         resumed: step of the sound checkpoint that the run is resumed from. A run that was killed
             before it had removed what this one replaces has it removed now.
@@ -101,7 +101,7 @@ class Writer:
 
         Args:
             step: global step.
-            arrays: a snapshot that nobody changes any more.
+            arrays: a snapshot that does not change any more.
             meta: JSON values; ``objective`` (float or None) decides which is the best.
 
         Raises:

@@ -41,7 +41,7 @@ class Loop:
         schedule: when things happen.
         callbacks: Keras callbacks.
         records: what is written.
-        stopping: says whether somebody asked this task to stop.
+        stopping: says whether the user or a scheduler asked this task to stop.
         identity: JSON values to be saved with every checkpoint.
         begun: called once, when there is something that a stop would have to save.
     """
@@ -91,7 +91,7 @@ class Loop:
         """Train to the end.
 
         Args:
-            checkpoint: where to go on; its arrays are already in the variables.
+            checkpoint: where to resume; its arrays are already in the variables.
 
         Raises:
             NonFiniteLoss: the loss is NaN or infinite.
@@ -152,7 +152,7 @@ class Loop:
         return int(steps)
 
     def _next_boundary(self) -> int:
-        """Return the next step at which somebody wants the host to be back."""
+        """Return the next step at which the host has something to do."""
         schedule = self._schedule
         end = schedule.next_end(
             self.step, schedule.steps_per_epoch, schedule.checkpoint_steps,
@@ -321,7 +321,7 @@ class Loop:
         return logs
 
     def _save(self) -> None:
-        """Take a snapshot and have it written while training goes on."""
+        """Take a snapshot and have it written while training continues."""
         self._records.wait()  # the one before need not be in memory any more
         self._saving.submit(self.step, self._take())
 

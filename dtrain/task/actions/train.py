@@ -35,7 +35,7 @@ class Train(Action):
         Raises:
             UsageError: naming it.
         """
-        # What a step or a callback of the user's own names, nobody can know before it ran.
+        # What a step or a callback of the user's own names, is not known before it ran.
         if has_own(model, "train_step") or any(
             not str(node.get("_target_")).startswith("keras.") for node in config.trainer.callbacks
         ):

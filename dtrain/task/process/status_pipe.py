@@ -1,4 +1,4 @@
-"""How a task tells its launcher how far it is; imported before TensorFlow is."""
+"""How a task reports to its launcher how far it is; imported before TensorFlow is."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 LOOK_SECONDS, PROGRESS_BYTES = 1.0, 1 << 16
 
 
-class Words:
-    """Tells one word at a time: from any thread, and from a handler of a signal.
+class StatusPipe:
+    """Reports one status at a time: from any thread, and from a handler of a signal.
 
-    A word is a line. A write of so few bytes to a pipe is whole or not at all (``PIPE_BUF``), so
+    A status is a line. A write of so few bytes to a pipe is whole or not at all (``PIPE_BUF``), so
     no lock is needed, and a handler cannot wait for what it has interrupted.
 
     Args:
@@ -29,11 +29,11 @@ class Words:
         # Nobody may read: a task is not to wait for that.
         os.set_blocking(pipe.fileno(), False)
 
-    def __call__(self, word: str) -> None:
-        """Tell a word; that the launcher is gone is noticed elsewhere."""
+    def __call__(self, status: str) -> None:
+        """Report a status; that the launcher is gone is noticed elsewhere."""
         with contextlib.suppress(OSError):
-            os.write(self._pipe.fileno(), f"{word}\n".encode())
-        if word == "training":
+            os.write(self._pipe.fileno(), f"{status}\n".encode())
+        if status == "training":
             self._done.set()
 
     def watch(self) -> None:
@@ -50,7 +50,7 @@ class Words:
                     self("reading")
                 before = now
 
-        threading.Thread(target=look, name="words", daemon=True).start()
+        threading.Thread(target=look, name="status", daemon=True).start()
 
 
 def bytes_read() -> int:

@@ -1,7 +1,7 @@
 """Gradients are averaged over the replicas where the tape gives them.
 
 The step of a replica sees its part of the global batch as a batch of its own: its losses are those
-of the part, whoever wrote them (a function, a ``Loss`` class, a ``train_step``). What
+of the part, whatever they are (a function, a ``Loss`` class, a ``train_step``). What
 ``tf.GradientTape.gradient`` returns for variables is then the mean over the replicas, which is the
 gradient of the global batch. So all that follows, such as clipping, a second tape, one optimizer or
 three, does what it does on one device, and the learning rate means the same on any number of

@@ -128,8 +128,8 @@ class Strategy:
         """Create model and metrics inside it.
 
         Keras leaves every replica its own moving statistics, and a weight that a step assigns
-        itself, such as a codebook. Then no single value could be saved, and no run could go on as
-        it was: here they are the mean over the replicas, everywhere.
+        itself, such as a codebook. Then no single value could be saved, and no run could
+        continue as it was: here they are the mean over the replicas, everywhere.
         """
         with self.engine.scope(), tf.variable_creator_scope(self._create):
             yield

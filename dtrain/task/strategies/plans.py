@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dtrain.run.strategy_plan import StrategyPlan
 
-#: Logical CPU devices of a data-parallel strategy, and of an axis of a mesh, where nobody says.
+#: Logical CPU devices of a data-parallel strategy, and of an axis of a mesh, where it is not given.
 CPU_DEVICES = 2
 
 

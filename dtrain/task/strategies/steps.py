@@ -129,7 +129,7 @@ class Steps:
 
     @property
     def spans_points(self) -> bool:
-        """Whether points can be told apart within a call: of each step all is known.
+        """Whether points can be distinguished within a call: of each step all is known.
 
         It is not of the learning rate that a schedule has had: that is read after a call.
         """
@@ -155,11 +155,11 @@ class Steps:
         return Sums()
 
     def interval(self) -> dict[str, float]:
-        """Return what else there is to be told of the steps since the last such call."""
+        """Return what else there is to report of the steps since the last such call."""
         return {}
 
     def summary(self) -> dict[str, Any]:
-        """Return what else there is to be told of the whole run, as JSON values."""
+        """Return what else there is to report of the whole run, as JSON values."""
         return {}
 
     def restore(self, summary: dict[str, Any]) -> None:

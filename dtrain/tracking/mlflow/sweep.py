@@ -156,16 +156,16 @@ def _ship(rundir: RunDir) -> bool:
 def _columns(jobs: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Return the table of the jobs: what differs stands first after the number."""
     keys = list(dict.fromkeys(key for job in jobs for key in job["differs"]))
-    told = ("status", "objective", "seconds", "error")
+    reported = ("status", "objective", "seconds", "error")
     rows = [
         [
             str(job["number"]),
             *(str(job["differs"].get(key, "")) for key in keys),
-            *("" if job.get(name) is None else str(job[name]) for name in told),
+            *("" if job.get(name) is None else str(job[name]) for name in reported),
         ]
         for job in jobs
     ]
-    return ["job", *keys, *told], rows
+    return ["job", *keys, *reported], rows
 
 
 def _table(jobs: list[dict[str, Any]]) -> str:

@@ -17,7 +17,7 @@ _NAME_CHARACTERS = 200
 
 
 def first(differs: dict[str, str]) -> dict[str, str]:
-    """Return the parameters that tell a job from the others, under names that sort first."""
+    """Return the parameters that distinguish a job from the others, under names that sort first."""
     return {f"{FIRST}{key}": str(value) for key, value in differs.items()}
 
 
@@ -34,8 +34,8 @@ def job_name(job: dict[str, Any], otherwise: str) -> str:
         key: tail if tails.count(tail) == 1 else key
         for key, tail in zip(differs, tails, strict=True)
     }
-    words = [f"{short[key]}={value}" for key, value in differs.items()] or [otherwise]
-    return f"{job['number']} {' '.join(words)}"[:_NAME_CHARACTERS]
+    parts = [f"{short[key]}={value}" for key, value in differs.items()] or [otherwise]
+    return f"{job['number']} {' '.join(parts)}"[:_NAME_CHARACTERS]
 
 
 def job_tags(job: dict[str, Any], parent: str) -> dict[str, str]:

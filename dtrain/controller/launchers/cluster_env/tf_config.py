@@ -1,4 +1,4 @@
-"""TF_CONFIG, TensorFlow's way to tell each process of a cluster where all of them are."""
+"""TF_CONFIG, TensorFlow's way to show each process of a cluster where all of them are."""
 
 from __future__ import annotations
 

@@ -43,9 +43,9 @@ class Connection:
         self._sent = self.began
         self.proven = False  # the other side has
         self.refused = False  # it knows another key
-        self.taken = False  # somebody else follows it now
+        self.taken = False  # another thread follows it now
         self.address = _address(connected)
-        self.pace = Pace()  # of the steps that the other side told of
+        self.pace = Pace()  # of the steps that the other side reported
         self._step = 0
         self._gaps: collections.deque[tuple[float, float]] = collections.deque()
         self.closed = False

@@ -80,7 +80,7 @@ class Watch(threading.Thread):
             return [*self._lost, *waiting]
 
     def move(self, step: int) -> None:
-        """Take note of how far the job is; the other sides are told."""
+        """Take note of how far the job is; it is reported to the other sides."""
         if step != self._step:
             self._step = step
             self._pace.move()

@@ -63,7 +63,7 @@ KINDS: dict[str, dict[str, Callable[[Any], bool]]] = {
     "beat": {"step": _step},
     "hello": {"task": _text, "dtrain": _text, "facts": _texts},
     "stop": {},
-    "left": {"code": _code, "words": _text},
+    "left": {"code": _code, "lines": _text},
     "place": {"day": _name, "name": _name, "job": _job},
     "problem": {"key": _text, "value": _text, "problem": _text, "accepted": _text, "hint": _text},
     "error": {"error": _text},

@@ -98,7 +98,7 @@ class Peer:
         return "what answers there is not a chief that waits"
 
     def _ask(self, connection: Connection, timeout: float) -> Place | None:
-        """Return the run folder; None where the chief has gone without a word."""
+        """Return the run folder; None where the chief has gone and said nothing."""
         deadline = time.monotonic() + timeout + MARGIN
         connection.send("hello", task=self._task, dtrain=__version__, facts=self._facts)
         self._watch = Watch(self._peer_timeout)
@@ -152,16 +152,16 @@ class Peer:
             "(launcher.peer_timeout)"
         )
 
-    def close(self, code: int | None = None, words: str = "") -> None:
+    def close(self, code: int | None = None, lines: str = "") -> None:
         """Leave.
 
         Args:
             code: how the own task has ended, for the chief; None if it has not.
-            words: the last ones of its log.
+            lines: the last ones of its log.
         """
         if self._watch is None:
             return
         if code is None:
             self._watch.end()
         else:
-            self._watch.end("left", code=code, words=words)
+            self._watch.end("left", code=code, lines=lines)

@@ -144,7 +144,7 @@ class MeshSteps(Steps):
             on_the_host()  # raises what is wrong with the model itself
             reason = str(error).split("\n")[0]
             raise self._refused(f"DTensor cannot compute this model ({reason})") from None
-        for variable, value in values:  # seeds, which the run does not go on from
+        for variable, value in values:  # seeds, which the run does not resume from
             if not variable.trainable and variable.dtype in ("int64", "uint32", "int32"):
                 variable.assign(value)
         found, expected = self.results(sums).get("loss"), on_the_host()

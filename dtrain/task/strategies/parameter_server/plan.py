@@ -74,7 +74,7 @@ class ParameterServerPlan(StrategyPlan):
         if self._update == "async" and self._backup_workers:
             raise UsageError(
                 "strategy.backup_workers", self._backup_workers,
-                "asynchronous updates wait for nobody", "0, or strategy.update=sync",
+                "asynchronous updates do not wait", "0, or strategy.update=sync",
                 "strategy.update=sync",
             )  # fmt: skip
         if self._backup_workers >= workers:

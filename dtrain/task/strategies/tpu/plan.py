@@ -7,7 +7,7 @@ from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster
 from dtrain.task.strategies.plans import PerDevice
 
-#: Cores where nobody says how many: those of one host of the older TPUs.
+#: Cores where the number is not given: those of one host of the older TPUs.
 CORES = 8
 
 
