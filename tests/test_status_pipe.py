@@ -89,7 +89,7 @@ def test_reading_is_told_while_it_moves_on(
 def test_no_more_is_told_of_one_that_trains(pipe: tuple[int, Any]) -> None:
     say = StatusPipe(pipe[1])
     say.watch()
-    [watching] = [t for t in threading.enumerate() if t.name == "words"]
+    [watching] = [t for t in threading.enumerate() if t.name == "status"]
     say("training")
     watching.join(60)
     assert not watching.is_alive()

@@ -178,7 +178,7 @@ def test_a_fork_begins_all_jobs_at_one_checkpoint(tmp_path: Path) -> None:
     second = composer.compose(1, asked[1])
     pinned = str(origin.checkpoints / "4")
     assert (first.config.fork, second.config.fork) == (pinned, pinned)
-    assert f"fork={pinned}" in composer.words()["overrides"]
+    assert f"fork={pinned}" in composer.whole()["overrides"]
 
 
 def test_the_words_of_a_sweep() -> None:
@@ -186,7 +186,7 @@ def test_the_words_of_a_sweep() -> None:
         "seed=1,2", "sweep.parallel=2", "sweep.resume=x", "dry_run=false",
         "hydra.sweeper.params={seed: '1,2'}", "dataset.split_seed=${seed}",
     )  # fmt: skip
-    words = Composer(command, grid("seed=1", "seed=2")).words()
+    words = Composer(command, grid("seed=1", "seed=2")).whole()
     assert words["config_dir"] is None
     kept = [word for word in words["overrides"] if not re.match("launcher|tracking|trainer", word)]
     assert kept == ["hydra.sweeper.params={seed: '1,2'}", "seed=1,2", "sweep.parallel=2",
