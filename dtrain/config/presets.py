@@ -30,34 +30,41 @@ LARGE = 1e12
 
 
 @dataclasses.dataclass
-class Mlp:
-    """A multilayer perceptron.
+class Model:
+    """Keys of every shipped model beside those of its function.
 
     Attributes:
         _target_: function that builds the model.
         input_shape: shape of one example; null: the dataset's.
         classes: outputs of the last layer; null: the dataset's classes.
+    """
+
+    _target_: str = target()
+    input_shape: list[int] | None = formed(None, SHAPE)
+    classes: int | None = within(None, 1, WIDE)
+
+
+@dataclasses.dataclass
+class Mlp(Model):
+    """A multilayer perceptron.
+
+    Attributes:
         units: width of each hidden layer.
         dropout: share of activations that is dropped after each hidden layer.
         l2: strength of the L2 penalty on kernels.
     """
 
     _target_: str = target("dtrain.models.mlp")
-    input_shape: list[int] | None = formed(None, SHAPE)
-    classes: int | None = within(None, 1, WIDE)
     units: list[int] = formed([128, 64], widths(0, WIDE, "[128,64]"))
     dropout: float = within(0.0, 0, 1, below=True)
     l2: float = within(0.0, 0, LARGE)
 
 
 @dataclasses.dataclass
-class Cnn:
+class Cnn(Model):
     """A convolutional network for small images.
 
     Attributes:
-        _target_: function that builds the model.
-        input_shape: shape of one example; null: the dataset's.
-        classes: outputs of the last layer; null: the dataset's classes.
         filters: filters of each convolution.
         units: width of the dense layer.
         dropout: share of activations that is dropped before the last layer.
@@ -65,8 +72,6 @@ class Cnn:
     """
 
     _target_: str = target("dtrain.models.cnn")
-    input_shape: list[int] | None = formed(None, SHAPE)
-    classes: int | None = within(None, 1, WIDE)
     filters: list[int] = formed([32, 64], widths(0, WIDE, "[32,64]"))
     units: int = within(64, 1, WIDE)
     dropout: float = within(0.25, 0, 1, below=True)
@@ -74,31 +79,24 @@ class Cnn:
 
 
 @dataclasses.dataclass
-class Resnet:
+class Resnet(Model):
     """A residual network for small images.
 
     Attributes:
-        _target_: function that builds the model.
-        input_shape: shape of one example; null: the dataset's.
-        classes: outputs of the last layer; null: the dataset's classes.
         filters: filters of each stage.
         blocks: residual blocks of each stage.
     """
 
     _target_: str = target("dtrain.models.resnet")
-    input_shape: list[int] | None = formed(None, SHAPE)
-    classes: int | None = within(None, 1, WIDE)
     filters: list[int] = formed([16, 32, 64], widths(1, WIDE, "[16,32,64]"))
     blocks: int = within(1, 1, 1000)
 
 
 @dataclasses.dataclass
-class Transformer:
+class Transformer(Model):
     """A decoder that predicts the next token.
 
     Attributes:
-        _target_: function that builds the model.
-        input_shape: shape of one example; null: the dataset's.
         classes: size of the vocabulary; null: the dataset's.
         width: width of the embedding.
         blocks: number of blocks.
@@ -107,7 +105,6 @@ class Transformer:
     """
 
     _target_: str = target("dtrain.models.transformer")
-    input_shape: list[int] | None = formed(None, SHAPE)
     classes: int | None = within(None, 1, WIDE)
     width: int = within(64, 1, WIDE)
     blocks: int = within(2, 1, 1000)
@@ -127,18 +124,27 @@ class Dataset:
 
 
 @dataclasses.dataclass
-class Digits(Dataset):
-    """scikit-learn's digits.
+class Split(Dataset):
+    """A dataset of which a part is drawn for validation.
 
     Attributes:
-        _target_: function that loads the data.
         validation_split: share of the examples that is split off for validation.
         split_seed: seed of the shuffle before the split.
     """
 
-    _target_: str = target("dtrain.datasets.digits")
     validation_split: float = within(0.2, 0, 1, below=True)
     split_seed: int = within(0, 0, SEED)
+
+
+@dataclasses.dataclass
+class Digits(Split):
+    """scikit-learn's digits.
+
+    Attributes:
+        _target_: function that loads the data.
+    """
+
+    _target_: str = target("dtrain.datasets.digits")
 
 
 @dataclasses.dataclass
@@ -165,7 +171,7 @@ class Synthetic(Dataset):
 
 
 @dataclasses.dataclass
-class Npz(Dataset):
+class Npz(Split):
     """Arrays of a NumPy file.
 
     Attributes:
@@ -176,8 +182,6 @@ class Npz(Dataset):
         x_validation: name of the array of validation inputs; null: split off from x.
         y_validation: name of the array of validation targets; null: split off from y.
         scale: factor of the inputs; 0.00392156862745098 turns bytes into 0..1.
-        validation_split: share of the examples that is split off for validation.
-        split_seed: seed of the shuffle before the split.
     """
 
     _target_: str = target("dtrain.datasets.npz")
@@ -187,12 +191,10 @@ class Npz(Dataset):
     x_validation: str | None = formed(None, text())
     y_validation: str | None = formed(None, text())
     scale: float = within(1.0, -LARGE, LARGE)
-    validation_split: float = within(0.2, 0, 1, below=True)
-    split_seed: int = within(0, 0, SEED)
 
 
 @dataclasses.dataclass
-class Csv(Dataset):
+class Csv(Split):
     """A table of numbers.
 
     Attributes:
@@ -200,20 +202,16 @@ class Csv(Dataset):
         path: the CSV file.
         label: column of the target; null: the last one.
         separator: character between two columns.
-        validation_split: share of the examples that is split off for validation.
-        split_seed: seed of the shuffle before the split.
     """
 
     _target_: str = target("dtrain.datasets.csv")
     path: str = formed(MISSING, PATH)
     label: str | None = formed(None, text())
     separator: str = formed(",", SEPARATOR)
-    validation_split: float = within(0.2, 0, 1, below=True)
-    split_seed: int = within(0, 0, SEED)
 
 
 @dataclasses.dataclass
-class ImageFolder(Dataset):
+class ImageFolder(Split):
     """Images in one sub-folder a class.
 
     Attributes:
@@ -221,16 +219,12 @@ class ImageFolder(Dataset):
         path: the folder.
         size: height and width that images are resized to.
         channels: 1 for gray, 3 for colors.
-        validation_split: share of the examples that is split off for validation.
-        split_seed: seed of the shuffle before the split.
     """
 
     _target_: str = target("dtrain.datasets.image_folder")
     path: str = formed(MISSING, PATH)
     size: list[int] | None = formed([64, 64], IMAGE_SIZE)
     channels: int = within(3, 1, 3)
-    validation_split: float = within(0.2, 0, 1, below=True)
-    split_seed: int = within(0, 0, SEED)
 
 
 @dataclasses.dataclass

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from dtrain import errors
+from dtrain.controller.commands import failures
 from dtrain.errors import CheckpointError, DamagedFile, UsageError, printable
 from dtrain.files import reading
 from dtrain.host.columns import aligned
@@ -204,10 +204,6 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return show(given.path)
     except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+        return failures.report(error, "")
     except OSError as error:
-        wrong = errors.of_a_name(error)
-        text = wrong or f"{given.path} cannot be read: {error.strerror}"
-        print(f"error: {text}", file=sys.stderr)
-        return errors.FAILED if wrong is None else errors.USAGE
+        return failures.report(error, f"{given.path} cannot be read: {error.strerror}")

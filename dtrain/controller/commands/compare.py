@@ -6,13 +6,13 @@ Exit codes: 0 done, 1 a store or a disk failed, 2 wrong usage.
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from dtrain import errors
 from dtrain.compare import load_tracked, write_all
 from dtrain.compare.comparison import Comparison, compare
 from dtrain.compare.load_folders import of_folders
+from dtrain.controller.commands import failures
 from dtrain.errors import DtrainError, UsageError
 
 
@@ -74,12 +74,8 @@ def main(arguments: list[str] | None = None) -> int:
         found = _found(given)
         print(*write_all(found, output), sep="\n")
     except DtrainError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+        return failures.report(error, "")
     except OSError as error:
-        wrong = errors.of_a_name(error)
-        text = wrong or f"{error.filename or output}: {error.strerror}"
-        print(f"error: {text}", file=sys.stderr)
-        return errors.FAILED if wrong is None else errors.USAGE
+        return failures.report(error, f"{error.filename or output}: {error.strerror}")
     print(f"page: {output / 'comparison.html'}")
     return errors.OK

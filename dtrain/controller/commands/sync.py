@@ -12,6 +12,7 @@ from pathlib import Path
 from dtrain import errors
 from dtrain.config import consent, load
 from dtrain.config.schema import Config
+from dtrain.controller.commands import failures
 from dtrain.errors import UsageError, printable
 from dtrain.files import reading
 from dtrain.run import schemas
@@ -165,14 +166,7 @@ def main(given: list[str] | None = None) -> int:
     try:
         address = sync(arguments.run_dir, arguments.uri)
     except Exception as error:  # whatever a server, a driver or a proxy may raise
-        if (refusal := consent.own_error(error)) is not None:
-            print(f"error: {refusal}", file=sys.stderr)
-            return refusal.exit_code
-        if isinstance(error, OSError) and (wrong := errors.of_a_name(error)) is not None:
-            print(f"error: {wrong}", file=sys.stderr)
-            return errors.USAGE
-        why = printable(f"error: {arguments.run_dir} could not be shipped: {reason(error)}")
-        print(why, file=sys.stderr)
-        return errors.FAILED
+        why = printable(f"{arguments.run_dir} could not be shipped: {reason(error)}")
+        return failures.report(consent.own_error(error) or error, why)
     print(f"shipped to {address}")
     return errors.OK

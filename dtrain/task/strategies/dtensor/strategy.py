@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -16,14 +15,14 @@ from dtrain.run.cluster import Cluster
 from dtrain.task import keras_internals
 from dtrain.task.input_pipeline import Inputs
 from dtrain.task.metric_replay import Replay
-from dtrain.task.strategies.base import Strategy
 from dtrain.task.strategies.dtensor import layouts
 from dtrain.task.strategies.dtensor.layouts import Placement
 from dtrain.task.strategies.dtensor.steps import MeshSteps
 from dtrain.task.strategies.dtensor.variable import MeshVariable
+from dtrain.task.strategies.host_built import HostBuilt
 
 
-class Mesh(Strategy):
+class Mesh(HostBuilt):
     """The devices of this task as rows of ``batch``, each of which holds one model in parts.
 
     TensorFlow's default strategy is the engine: to Keras there is one replica, which has the whole
@@ -43,7 +42,7 @@ class Mesh(Strategy):
         # step may be read first. So the metrics of the first step were 0, and every other's those
         # of the step before.
         os.environ["DTENSOR_ENABLE_COMBINE_ALL_REDUCES_OPTIMIZATION"] = "0"
-        super().__init__(tf.distribute.get_strategy())
+        super().__init__()
         self._sizes = cluster.replicas, len(devices) // cluster.replicas
         self._rules = rules
         self.mesh = dtensor.create_mesh(
@@ -65,12 +64,6 @@ class Mesh(Strategy):
     def sizes(self) -> str:
         """The mesh in words."""
         return f"{self._sizes[0]} x {self._sizes[1]}"
-
-    @contextlib.contextmanager
-    def scope(self) -> Iterator[None]:
-        """Create model and metrics inside it, on the host; :meth:`place` takes them from there."""
-        with tf.device("CPU:0"):
-            yield
 
     def place(self, model: keras.Model) -> None:
         """Put every variable of the model and its metrics on the mesh.

@@ -164,17 +164,16 @@ def depthwise_conv2d(
 
 
 def separable_conv2d(
-    input: tf.Tensor,
-    depthwise_filter: Any,
-    pointwise_filter: Any,
-    strides: Sequence[int],
-    padding: str,
-    data_format: str | None = None,
-    dilations: Any = None,
-    name: str | None = None,
+    input: tf.Tensor, depthwise_filter: Any, pointwise_filter: Any, *window: Any, **named: Any
 ) -> tf.Tensor:
-    """As ``tf.nn.separable_conv2d``: :func:`depthwise_conv2d`, and one over the channels."""
-    x = depthwise_conv2d(input, depthwise_filter, strides, padding, data_format, dilations)
+    """As ``tf.nn.separable_conv2d``: :func:`depthwise_conv2d`, and one over the channels.
+
+    Args:
+        input, depthwise_filter: of the first convolution.
+        pointwise_filter: of the second.
+        window, named: what else :func:`depthwise_conv2d` takes.
+    """
+    x = depthwise_conv2d(input, depthwise_filter, *window, **named)
     return tf.nn.conv2d(x, pointwise_filter, 1, "VALID")
 
 

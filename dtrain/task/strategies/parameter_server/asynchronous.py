@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
-from dtrain.task.input_pipeline import Inputs
-from dtrain.task.metric_replay import Replay
 from dtrain.task.metric_sums import Sums
-from dtrain.task.strategies.parameter_server.steps import CoordinatedSteps, worker_index
-
-if TYPE_CHECKING:
-    from dtrain.task.strategies.parameter_server.protocol import Coordinator
+from dtrain.task.strategies.parameter_server.steps import CoordinatedSteps, Given, worker_index
 
 
 class AsynchronousSteps(CoordinatedSteps):
@@ -27,26 +21,18 @@ class AsynchronousSteps(CoordinatedSteps):
     flight; one more is begun only while that number is within the bound for every one of them.
 
     Args:
-        model, strategy, inputs: as of :class:`CoordinatedSteps`.
         max_staleness: how many updates may come between the reading of the variables and the
             update made of them; None for any.
-        replay: as of :class:`CoordinatedSteps`.
+        given: what :class:`CoordinatedSteps` takes.
     """
 
-    def __init__(
-        self,
-        model: keras.Model,
-        strategy: Coordinator,
-        inputs: Inputs,
-        max_staleness: int | None,
-        replay: Replay | None = None,
-    ):
-        super().__init__(model, strategy, inputs, replay)
+    def __init__(self, max_staleness: int | None, given: Given):
+        super().__init__(given)
         self._bound = max_staleness
         self._in_flight: dict[int, int] = {}  # step: how many may overtake it
         self._staleness: collections.Counter[int] = collections.Counter()
         self._interval: collections.Counter[int] = collections.Counter()
-        iterations = model.optimizer.iterations
+        iterations = given.model.optimizer.iterations
         # Keras would read, add and assign: of two at once one would be lost.
         iterations.assign_add = lambda n: iterations.value.assign_add(tf.cast(n, iterations.dtype))
 

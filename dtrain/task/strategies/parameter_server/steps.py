@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import queue
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -34,25 +35,36 @@ _EVALUATION = "evaluation"  # marks the keys of its steps; those of training beg
 worker_index = tf.distribute.coordinator.experimental_get_current_worker_index
 
 
-class CoordinatedSteps(Steps):
-    """What asynchronous and synchronous updates have in common: steps, evaluation, accounts.
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """What the steps of a coordinator are made of.
 
-    Args:
+    Attributes:
         model: built in the strategy's scope.
         strategy: has the coordinator.
         inputs: the data.
         replay: the metrics whose states do not add up, if there are any.
     """
 
-    def __init__(
-        self,
-        model: keras.Model,
-        strategy: Coordinator,
-        inputs: Inputs,
-        replay: Replay | None = None,
-    ):
-        rehearsed = rehearse(model, strategy, inputs)
-        super().__init__(model, strategy, inputs, None, None, replay=replay, rehearsed=rehearsed)
+    model: keras.Model
+    strategy: Coordinator
+    inputs: Inputs
+    replay: Replay | None
+
+
+class CoordinatedSteps(Steps):
+    """What asynchronous and synchronous updates have in common: steps, evaluation, accounts.
+
+    Args:
+        given: what they are made of.
+    """
+
+    def __init__(self, given: Given):
+        model, strategy, inputs = given.model, given.strategy, given.inputs
+        super().__init__(
+            model, strategy, inputs, None, None,
+            replay=given.replay, rehearsed=rehearse(model, strategy, inputs),
+        )  # fmt: skip
         self._engine = strategy.engine
         self._coordinator = strategy.coordinator
         self._workers = strategy.workers

@@ -21,7 +21,7 @@ from dtrain.task.metric_replay import Replay
 from dtrain.task.replica import gradients
 from dtrain.task.strategies.base import Strategy
 from dtrain.task.strategies.parameter_server.asynchronous import AsynchronousSteps
-from dtrain.task.strategies.parameter_server.steps import CoordinatedSteps
+from dtrain.task.strategies.parameter_server.steps import CoordinatedSteps, Given
 from dtrain.task.strategies.parameter_server.synchronous import SynchronousSteps
 
 
@@ -157,10 +157,11 @@ class ParameterServer(Strategy):
     ) -> CoordinatedSteps:
         """Return what dispatches the steps of ``model`` over the workers."""
         steps: CoordinatedSteps
+        given = Given(model, self, inputs, replay)
         if self._update == "sync":
-            steps = SynchronousSteps(model, self, inputs, self._backup_workers, replay)
+            steps = SynchronousSteps(self._backup_workers, given)
         else:
-            steps = AsynchronousSteps(model, self, inputs, self._max_staleness, replay)
+            steps = AsynchronousSteps(self._max_staleness, given)
         steps.learn()
         return steps
 

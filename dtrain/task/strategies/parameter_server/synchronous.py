@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from dtrain.task.input_pipeline import Inputs
-from dtrain.task.metric_replay import Replay
 from dtrain.task.metric_sums import Sums
 from dtrain.task.replica import random_draws
-from dtrain.task.strategies.parameter_server.steps import CoordinatedSteps, worker_index
-
-if TYPE_CHECKING:
-    from dtrain.task.strategies.parameter_server.protocol import Coordinator
+from dtrain.task.strategies.parameter_server.steps import CoordinatedSteps, Given, worker_index
 
 
 class SynchronousSteps(CoordinatedSteps):
@@ -27,20 +22,12 @@ class SynchronousSteps(CoordinatedSteps):
     trained on, nor counted.
 
     Args:
-        model, strategy, inputs: as of :class:`CoordinatedSteps`.
         backup_workers: how many gradients a step does without.
-        replay: as of :class:`CoordinatedSteps`.
+        given: what :class:`CoordinatedSteps` takes.
     """
 
-    def __init__(
-        self,
-        model: keras.Model,
-        strategy: Coordinator,
-        inputs: Inputs,
-        backup_workers: int,
-        replay: Replay | None = None,
-    ):
-        super().__init__(model, strategy, inputs, replay)
+    def __init__(self, backup_workers: int, given: Given):
+        super().__init__(given)
         self._needed = self._workers - backup_workers
         self._rows = self._global_batch // self._workers
         self._late = 0  # parts of earlier steps that are still being computed
