@@ -282,12 +282,13 @@ def bounded(cluster: Cluster, task: Task, devices: list[str]) -> Any:
     strategy = strategy_of(cluster, task)
     from dtrain.task import build, input_pipeline
     from dtrain.task.strategies.parameter_server.asynchronous import AsynchronousSteps
+    from dtrain.task.strategies.parameter_server.steps import Given
 
     splits, _ = build.dataset(config())
     inputs = input_pipeline.Inputs(splits.train, splits.validation, BATCH, 0)
     for bound in (0, 1, 3):
         model, _ = made(strategy, config())
-        steps = AsynchronousSteps(model, strategy, inputs, bound)
+        steps = AsynchronousSteps(bound, Given(model, strategy, inputs, None))
         weights = None
         sums = steps.train(6)
         if bound == 0:
