@@ -382,7 +382,7 @@ def with_rows(model: str, held: int, batch: int = 8, **arguments: Any) -> Any:
         model={"_target_": f"tests.test_build.{model}", **arguments},
         trainer={"loss": "sparse_categorical_crossentropy", "metrics": [], "batch_size": batch},
     )
-    config.dataset.validation_examples = held
+    config.dataset = config.dataset.replaced(validation_examples=held)
     return config
 
 

@@ -79,7 +79,7 @@ def recurrent(input_shape: Any, classes: int) -> Any:
 def given(model: str, shape: list[int] | None = None) -> Any:
     config = settings(model={"_target_": f"tests.test_layer_placement.{model}"})
     config.optimizer = OPTIMIZER
-    config.dataset.shape = shape or [4]
+    config.dataset = config.dataset.replaced(shape=shape or [4])
     return config
 
 

@@ -60,7 +60,7 @@ def test_the_rest_goes_evenly_and_then_one_by_one() -> None:
     cases = [(1, 16, []), (1, 21, [5]), (2, 20, [4]), (2, 21, [4, 1]), (4, 19, [3]), (4, 7, [4, 3])]
     for replicas, held, ends in [*cases, (2, 0, [])]:
         config = settings()
-        config.dataset.validation_examples = held
+        config.dataset = config.dataset.replaced(validation_examples=held)
         strategy = static("Mirrored", replicas)
         _, _, steps, splits = prepare("", replicas, config, strategy=strategy)
         assert [examples for _, examples in steps._ends] == ends

@@ -193,7 +193,7 @@ def recurring(start: int, saved: Any = None) -> tuple[Any, Any]:
         model={"_target_": "tests.test_train_state.recurrent"},
         trainer={"loss": "sparse_categorical_crossentropy", "metrics": [], "batch_size": 8},
     )
-    config.dataset.validation_examples = 16
+    config.dataset = config.dataset.replaced(validation_examples=16)
     model, strategy, steps, _ = prepare("OneDevice", 1, config, start=start)
     if saved is not None:
         state.restore(model, strategy, saved)

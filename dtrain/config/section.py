@@ -60,6 +60,8 @@ class Section:
 class Node(Mapping[str, Any]):
     """A group without fields of its own, for which users bring YAML files: names and values.
 
+    It does not change: :meth:`replaced` returns another.
+
     Args:
         values: plain, or references.
     """
@@ -78,6 +80,12 @@ class Node(Mapping[str, Any]):
             return self[name]
         except KeyError:
             raise AttributeError(name) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # It would be read as an attribute, and neither as an item nor where it is written down.
+        if name != "_values":
+            raise AttributeError(f"{name}: a node does not change; use replaced({name}=...)")
+        super().__setattr__(name, value)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
