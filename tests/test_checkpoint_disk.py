@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dtrain.files import writing
 from dtrain.run.checkpoint import disk
 
 
@@ -37,7 +38,7 @@ def test_what_is_written_is_flushed(tmp_path: Path, flushed: list[str]) -> None:
     (tmp_path / "a").write_text("something longer")
     disk.write(tmp_path / "a", [b"short"])
     assert (tmp_path / "a").read_bytes() == b"short"
-    disk.sync(tmp_path)
+    writing.sync(tmp_path)
     assert flushed == [str(tmp_path / "a"), str(tmp_path)]
 
 
@@ -54,7 +55,7 @@ def test_a_failed_write_is_told_and_closes_the_file(
         disk.write(tmp_path / "a", [b"data"])
     if name == "fsync":
         with pytest.raises(OSError, match="quota"):
-            disk.sync(tmp_path)
+            writing.sync(tmp_path)
     assert os.listdir("/proc/self/fd") == before
 
 
@@ -77,7 +78,7 @@ def test_remove(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "link").symlink_to("kept")
     for name in ("folder", "file", "link", "absent"):
-        disk.remove(tmp_path / name)
+        writing.remove(tmp_path / name)
     assert os.listdir(tmp_path) == ["kept"]
 
 
@@ -90,6 +91,6 @@ def test_what_cannot_be_removed_stays(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(os, "unlink", fail)
     monkeypatch.setattr(os, "rmdir", fail)
-    disk.remove(tmp_path / "folder")
-    disk.remove(tmp_path / "file")
+    writing.remove(tmp_path / "folder")
+    writing.remove(tmp_path / "file")
     assert set(os.listdir(tmp_path)) == {"folder", "file"}

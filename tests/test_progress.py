@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from dtrain.controller.terminal import progress
-from dtrain.controller.terminal.progress import Display, Tail
+from dtrain.controller.terminal.progress import Display, Log
 
 
 def report(step: int, **changes: Any) -> dict[str, Any]:
@@ -82,7 +82,7 @@ CHATTER = (
 
 def test_a_log_is_shown_without_tensorflows_chatter(tmp_path: Path) -> None:
     path = tmp_path / "chief-0.log"
-    tail = Tail(path)
+    tail = Log(path)
     assert [*tail.new()] == [], "it does not exist yet"
     lines = ["mine: 3", "", "Every Word", "E. coli: 7", "2026-11-21 is a day", "W 5"]
     path.write_text("".join(f"{line}\n{CHATTER}" for line in lines))
@@ -96,14 +96,14 @@ def test_a_log_of_megabytes_is_read_in_pieces(
     monkeypatch.setattr(progress, "PIECE", 8)
     path = tmp_path / "chief-0.log"
     path.write_text("one\ntwo\nthree\n0123456789\nlast\n")
-    tail = Tail(path)
+    tail = Log(path)
     assert [*tail.new()] == ["one", "two", "three", "01234567", "89", "last"]
     assert [*tail.new()] == []
 
 
 def test_what_is_there_already_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "chief-0.log"
-    tail = Tail(path)
+    tail = Log(path)
     tail.skip()
     assert [*tail.new()] == [], "it does not exist yet"
     with path.open("wb") as file:
@@ -116,7 +116,7 @@ def test_what_is_there_already_is_not_read(tmp_path: Path) -> None:
 
 def test_a_torn_last_line_is_shown_once_it_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "chief-0.log"
-    tail = Tail(path)
+    tail = Log(path)
     text = "first\nZürich\n".encode() + CHATTER.encode() + b"last \xff\n"
     found: list[list[str]] = []
     with path.open("ab", buffering=0) as file:

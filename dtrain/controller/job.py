@@ -22,7 +22,7 @@ from dtrain.controller.plan import Plan
 from dtrain.controller.run_files import RunFiles, is_start
 from dtrain.controller.supervisor import Failure, Requests, Signals, Supervisor
 from dtrain.controller.terminal import report
-from dtrain.controller.terminal.progress import Display, Tail, View
+from dtrain.controller.terminal.progress import Display, Log, View
 from dtrain.controller.validate import check
 from dtrain.errors import TrainingError, UsageError
 from dtrain.files import writing
@@ -126,7 +126,7 @@ class Job:
         self._delivery: RunDelivery | None = None
         self._events: list[dict[str, Any]] = []
         self._follower = Follower(self._rundir.journal)
-        self._console = Tail(self._rundir.log(self._cluster.chief.name))
+        self._console = Log(self._rundir.log(self._cluster.chief.name))
         self._unread: str | None = None  # what was said last of files that cannot be read
         self._began = self._launched = time.time()
         self._start_seconds: float | None = None

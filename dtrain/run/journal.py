@@ -24,10 +24,11 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from dtrain.errors import DamagedFile
 from dtrain.files import reading, writing
+from dtrain.files.tail import Tail
 from dtrain.run import schemas
 
 #: Bytes of the longest line; a longer one is damaged.
@@ -35,8 +36,6 @@ LINE_BYTES = 1 << 20
 #: Of a file with more damaged lines than these, or more bytes in lines that are too long, nothing
 #: is read.
 DAMAGED, LONG_BYTES = 100_000, 2 << 30
-#: Bytes by which a follower knows the line again that it has read last.
-_KNOWN_BYTES = 4096
 #: Of events that are read here and elsewhere: the fields that they cannot do without.
 _REQUIRED = {"metrics": {"step", "metrics"}, "restart": {"step"}, "checkpoint": {"step"}}
 _COUNTS = ("step", "epoch", "examples", "evaluated_examples", "parameters", "train_examples")
@@ -190,10 +189,13 @@ class Follower:
 
     def __init__(self, path: Path):
         self._path = path
-        self._offset = 0
-        self._last = b""  # end of the line that was read; each has its time: no two are alike
-        self._long = False  # the offset is within a line that is too long
-        self._passed = 0  # bytes of such lines
+        # Each line has its time, no two are alike: it is known again.
+        self._tail = Tail(path, LINE_BYTES, self._begin)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._long = False  # the last piece did not end a line
+        self._passed = 0  # bytes of lines that are too long
         self._number = 0  # of lines that were read
         self._first = 0  # number of the first that is damaged
         self.damaged = 0
@@ -237,33 +239,15 @@ class Follower:
 
     def _lines(self) -> Iterator[bytes]:
         """Yield the lines completed since the last call; one that is too long is empty."""
-        try:
-            descriptor = reading.open_read(self._path)
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        with os.fdopen(descriptor, "rb") as file:
-            self._find(file)
-            while piece := file.readline(LINE_BYTES):
-                ends = piece.endswith(b"\n")
-                if not (ends or self._long or len(piece) == LINE_BYTES):
-                    return  # it is being written
-                self._offset += len(piece)
-                self._last = piece[-_KNOWN_BYTES:]
-                line, self._long = b"" if self._long else piece, not ends
-                self._passed += len(piece) if self._long else 0
-                if self._passed > LONG_BYTES:
-                    raise DamagedFile(self._path, f"has lines of more than {LONG_BYTES:,} bytes")
-                if ends:
-                    self._number += 1
-                    yield line
-
-    def _find(self, file: IO[bytes]) -> None:
-        """Go to where the last call ended, or to the beginning if that is not there any more."""
-        file.seek(self._offset - len(self._last))
-        if file.read(len(self._last)) != self._last:
-            self._offset, self._last, self._long = 0, b"", False
-            self._number = self._first = self._passed = self.damaged = 0
-        file.seek(self._offset)
+        for piece in self._tail.pieces():
+            ends = piece.endswith(b"\n")
+            line, self._long = b"" if self._long else piece, not ends
+            self._passed += len(piece) if self._long else 0
+            if self._passed > LONG_BYTES:
+                raise DamagedFile(self._path, f"has lines of more than {LONG_BYTES:,} bytes")
+            if ends:
+                self._number += 1
+                yield line
 
 
 def _event(line: bytes) -> dict[str, Any] | None:

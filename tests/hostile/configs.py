@@ -181,7 +181,7 @@ TARGETS = [
         "trainer.metrics.[]", _target_="dtrain.run.checkpoint.disk.write", path="{canary}/file.txt",
         data="")),
     attack("a data set removes a file", _target(
-        "dataset", _target_="dtrain.run.checkpoint.disk.remove", path="{canary}/file.txt")),
+        "dataset", _target_="dtrain.files.writing.remove", path="{canary}/file.txt")),
     attack("a loss starts a process", _target(
         "trainer.loss", _target_="dtrain.controller.launchers.forkserver.Process", target="x")),
     attack("a metric of loaded code", _target(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import sys
 import time
@@ -14,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dtrain.errors import printable
+from dtrain.files.tail import Tail
 
 #: Lines of TensorFlow's C++ half, such as ``E0000 00:00:17... cuda_platform.cc:52] ...``.
 _CHATTER = re.compile(
@@ -21,7 +21,7 @@ _CHATTER = re.compile(
 )
 #: Seconds between two lines where the output is no terminal.
 LINE_SECONDS = 10.0
-#: Bytes of a log that are read at a time.
+#: Bytes of a log's line that are shown as one.
 PIECE = 1 << 20
 
 
@@ -125,7 +125,7 @@ class Display:
             self._live.stop()
 
 
-class Tail:
+class Log:
     """Reads the lines that are added to a log, without TensorFlow's own chatter.
 
     Args:
@@ -133,28 +133,21 @@ class Tail:
     """
 
     def __init__(self, path: Path):
-        self._path = path
-        self._offset = 0
+        self._tail = Tail(path, PIECE)
 
     def skip(self) -> None:
-        """Go to the end: what is there already is not news."""
-        with contextlib.suppress(FileNotFoundError):
-            self._offset = self._path.stat().st_size
+        """Go to the end: what is there already is not reported."""
+        self._tail.skip()
 
     def new(self) -> Iterator[str]:
-        """Yield the lines completed since the last call; one of megabytes comes in pieces."""
-        while True:
-            try:
-                with self._path.open("rb") as file:
-                    file.seek(self._offset)
-                    data = file.read(PIECE)
-            except FileNotFoundError:
-                return
-            end = data.rfind(b"\n") + 1 or (PIECE if len(data) == PIECE else 0)
-            self._offset += end
-            yield from without_chatter(data[:end].decode(errors="replace"))
-            if len(data) < PIECE:
-                return
+        """Yield the lines completed since the last call; one of megabytes comes in pieces.
+
+        Raises:
+            DamagedFile: it is no regular file.
+            OSError: it cannot be read.
+        """
+        for piece in self._tail.pieces():
+            yield from without_chatter(piece.decode(errors="replace"))
 
 
 def without_chatter(text: str) -> list[str]:

@@ -1,6 +1,7 @@
 """File operations that are on the disk when they return; every save is made of these.
 
-All of them go through ``os``, so that a test can let any single one fail or be the last.
+They and :mod:`dtrain.files.writing` go through ``os``, so that a test can let any single operation
+fail or be the last.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from dtrain.files import writing
 
 
 def write(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
-    """Write a file and flush it to the disk; its name is safe after :func:`sync` of its folder.
+    """Write a file and flush it to the disk; its name is safe after ``sync`` of its folder.
+
+    It is no :func:`dtrain.files.writing.write_parts`: the caller renames, a folder or a file, and
+    flushes the names of several files at once.
 
     Args:
         path: of the file.
@@ -34,11 +38,6 @@ def write(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
         os.close(descriptor)
 
 
-def sync(folder: Path) -> None:
-    """Flush the names in ``folder`` to the disk: what was made, renamed or removed there."""
-    writing.sync(folder)
-
-
 def make_folder(path: Path) -> None:
     """Make a folder, and those above it, where there is none.
 
@@ -48,9 +47,4 @@ def make_folder(path: Path) -> None:
     if not path.is_dir():
         make_folder(path.parent)
         os.mkdir(path)
-        sync(path.parent)
-
-
-def remove(path: Path) -> None:
-    """Remove a file or a folder as far as that can be done; nobody counts on its being gone."""
-    writing.remove(path)
+        writing.sync(path.parent)

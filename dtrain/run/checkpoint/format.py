@@ -107,7 +107,7 @@ def write(path: Path, step: int, arrays: Mapping[str, np.ndarray], meta: dict[st
         "digest": digest(arrays),
     }
     disk.write(path / MANIFEST, [_manifest(manifest, meta)])
-    disk.sync(path)
+    writing.sync(path)
 
 
 def _manifest(manifest: dict[str, Any], meta: dict[str, Any]) -> bytes:
@@ -134,9 +134,9 @@ def rewrite(path: Path, meta: dict[str, Any], temporary: str) -> None:
         disk.write(aside, [_manifest(read_manifest(path), meta)])
         writing.replace(aside, path / MANIFEST)
     except BaseException:
-        disk.remove(aside)
+        writing.remove(aside)
         raise
-    disk.sync(path)
+    writing.sync(path)
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

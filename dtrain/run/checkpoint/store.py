@@ -161,14 +161,14 @@ def save(folder: Path, step: int, arrays: Mapping[str, np.ndarray], meta: dict[s
     )
     try:
         disk.make_folder(folder)
-        disk.remove(temporary)
+        writing.remove(temporary)
         write(temporary, step, arrays, meta)
         # ORDER: a full disk is to be noticed before the renames.
         disk.write(pointer, [_pointer(step)])
         _commit(folder, step)
     except Exception as error:  # of encoding too (MemoryError): whatever it is, nothing is left
-        disk.remove(temporary)
-        disk.remove(pointer)
+        writing.remove(temporary)
+        writing.remove(pointer)
         raise _failed(final, error) from error
     discard(folder, [folder / f"{ASIDE}{step}"])
     return final
@@ -207,17 +207,17 @@ def _commit(folder: Path, step: int) -> None:
             undo.append(lambda: writing.rename(aside, final))
         writing.rename(temporary, final)
         undo.append(lambda: writing.rename(final, temporary))
-        disk.sync(folder)
+        writing.sync(folder)
         before = _bytes(pointer)
         writing.replace(folder / f"{TEMPORARY}{POINTER}", pointer)
         undo.append(lambda: _put_back(pointer, before))
-        disk.sync(folder)
+        writing.sync(folder)
     except BaseException:
         # ORDER: pointer first. If that fails, it keeps naming the new one, which is whole.
         with contextlib.suppress(OSError):
             for action in reversed(undo):
                 action()
-            disk.sync(folder)
+            writing.sync(folder)
         raise
 
 
@@ -244,12 +244,12 @@ def discard(folder: Path, paths: Iterable[Path]) -> None:
         for path in paths:
             if path.exists():
                 gone.append(folder / f"{TEMPORARY}{path.name}")
-                disk.remove(gone[-1])
+                writing.remove(gone[-1])
                 writing.rename(path, gone[-1])
         if gone:
-            disk.sync(folder)  # ORDER: their names are gone for good before their files go
+            writing.sync(folder)  # ORDER: their names are gone for good before their files go
             for path in gone:
-                disk.remove(path)
+                writing.remove(path)
 
 
 def tidy(folder: Path) -> None:
@@ -267,7 +267,7 @@ def tidy(folder: Path) -> None:
                 writing.rename(aside, final)
     for place in (folder, *(folder / str(step) for step in steps(folder))):
         for leftover in place.glob(f"{TEMPORARY}*") if place.is_dir() else []:
-            disk.remove(leftover)
+            writing.remove(leftover)
     try:
         last = committed(folder)
     except CheckpointError:
