@@ -11,7 +11,7 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 
-from dtrain.config import load, schema
+from dtrain.config import groups, load
 from dtrain.controller.job import Outcome
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.sweep import Master
@@ -124,8 +124,8 @@ WORDS = (
 
 def master(*words: str) -> Master:
     """Return the configuration of a sweep."""
-    schema.register()
-    with initialize_config_dir(str(schema.folder("conf")), version_base="1.3"):
+    groups.register()
+    with initialize_config_dir(str(groups.folder("conf")), version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
         given = [*WORDS, *words, "hydra.mode=MULTIRUN"]
         config = loader.load_configuration("config", given, run_mode=RunMode.MULTIRUN)

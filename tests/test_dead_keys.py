@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from dtrain.config import schema, strategies
+from dtrain.config import groups, schema, strategies
 from tests.test_schema import composed
 
 PACKAGE = Path(schema.__file__).parent.parent
@@ -158,7 +158,7 @@ def used(target: str) -> set[str]:
     [
         pytest.param(kind, id=f"{group}={name}")
         for group in ("model", "dataset", "optimizer/schedule")
-        for name, kind in schema.SCHEMAS[group].items()
+        for name, kind in groups.SCHEMAS[group].items()
     ],
 )
 def test_every_key_of_a_preset_is_used_by_its_function(kind: Any) -> None:
@@ -206,7 +206,7 @@ def test_nodes_in_groups_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", sorted(p.stem for p in (schema.folder("conf") / "strategy").glob("*.yaml"))
+    "name", sorted(p.stem for p in (groups.folder("conf") / "strategy").glob("*.yaml"))
 )
 def test_every_key_of_a_strategy_is_used_by_its_class_or_its_plan(name: str) -> None:
     strategy = composed(f"strategy={name}").strategy

@@ -20,10 +20,10 @@ from pathlib import Path
 import pytest
 
 from dtrain.__main__ import main
-from dtrain.config import schema
+from dtrain.config import groups
 from tests.conftest import QUICK
 
-ROOT = schema.folder("conf").parent
+ROOT = groups.folder("conf").parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 #: What stands in the pages for the names of folders.
 NAMES = {"TIME_NAME": "10-20-30_mlp_default", "DATE": "2026-01-31"}

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from dtrain.config import explain as module
-from dtrain.config import schema
+from dtrain.config import groups
 from dtrain.errors import DtrainError, UsageError
 
 
 @pytest.fixture
 def composed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    schema.register()
+    groups.register()
     calls: list[int] = []
     compose = module.compose
 

@@ -6,14 +6,15 @@ import dataclasses
 
 import pytest
 
-from dtrain.config import key_help, presets, schema, strategies
+from dtrain.config import key_help, schema, strategies
+from dtrain.config.presets import datasets, models, optimizers
 from dtrain.controller.sweep import options
 from dtrain.errors import UsageError
 
 CLASSES = sorted(
     (
         kind
-        for module in (schema, presets, strategies, options)
+        for module in (schema, models, datasets, optimizers, strategies, options)
         for kind in vars(module).values()
         if dataclasses.is_dataclass(kind) and isinstance(kind, type)
     ),

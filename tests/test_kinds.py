@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dtrain.config import kinds, schema, targets
+from dtrain.config import groups, kinds, targets
 from dtrain.errors import UsageError
 
 
@@ -26,7 +26,7 @@ def test_places(key: str, argument: bool, kind: list[kinds.Kind]) -> None:
 
 @pytest.mark.parametrize("group", ["model", "dataset", "optimizer", "optimizer/schedule"])
 def test_what_presets_name(group: str) -> None:
-    for preset in schema.SCHEMAS[group].values():
+    for preset in groups.SCHEMAS[group].values():
         assert kinds.named(preset()._target_, kinds.at(group.replace("/", ".")))
 
 

@@ -11,17 +11,17 @@ from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf, open_dict
 
-from dtrain.config import load, schema, targets, values
+from dtrain.config import groups, load, schema, targets, values
 from dtrain.run import strategy_plan
 from tests import warm
 
-CONF = schema.folder("conf")
+CONF = groups.folder("conf")
 PRESETS = sorted(
     f"{path.parent.relative_to(CONF)}={path.stem}"
     for path in CONF.rglob("*.yaml")
     if path.parent != CONF and path.parent.name != "rules"  # which follow the model
 )
-EXPERIMENTS = sorted(f"experiment={p.stem}" for p in schema.folder("experiments").glob("*.yaml"))
+EXPERIMENTS = sorted(f"experiment={p.stem}" for p in groups.folder("experiments").glob("*.yaml"))
 #: What presets leave to the user.
 GIVEN = {
     "model=custom": ["model._target_=keras.applications.MobileNetV2"],
@@ -45,7 +45,7 @@ def checked(config: Any) -> None:
 
 def node(*overrides: str) -> Any:
     """Return what Hydra composes."""
-    schema.register()
+    groups.register()
     with initialize_config_dir(str(CONF), version_base="1.3"):
         whole = compose("config", list(overrides), return_hydra_config=True)
         HydraConfig.instance().set_config(whole)
@@ -59,7 +59,7 @@ def node(*overrides: str) -> Any:
 def test_every_preset_composes_and_passes_the_checks(preset: str) -> None:
     config = node(preset, *GIVEN.get(preset, []))
     checked(config)
-    schema.refuse_unknown(config)
+    groups.refuse_unknown(config)
 
 
 def test_there_are_presets() -> None:
@@ -93,7 +93,7 @@ def test_presets_have_the_keys_and_defaults_of_their_functions() -> None:
     kinds = {
         kind()._target_: {f.name: default(f) for f in dataclasses.fields(kind)}
         for group in ("model", "dataset", "optimizer", "optimizer/schedule")
-        for kind in schema.SCHEMAS[group].values()
+        for kind in groups.SCHEMAS[group].values()
     }
     found = warm.call(parameters, 1, {"targets": list(kinds)})
     differing = {}
@@ -122,7 +122,7 @@ NAMED = ("_target_", "name", "plan", "rules")
 def differing(preset: str) -> dict[str, tuple[Any, Any]]:
     """Return the keys whose default in ``conf/`` is not that of the schema, with both."""
     group, _, option = preset.partition("=")
-    schemas = schema.SCHEMAS.get(group, {})
+    schemas = groups.SCHEMAS.get(group, {})
     sections = {"hardware": schema.Hardware, "trainer": schema.Trainer}
     kind: Any = sections.get(group) or schemas.get(OTHERS.get(preset, option))
     if kind is None:

@@ -20,7 +20,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain.config import former_keys, schema
+from dtrain.config import former_keys, groups, schema
 from dtrain.config.overrides import parse
 from dtrain.config.search_space import number
 from dtrain.errors import DtrainError, UsageError, nearest
@@ -52,7 +52,7 @@ def explain(error: Exception, arguments: list[str]) -> DtrainError:
     except UsageError as found:
         return found
     GlobalHydra.instance().clear()
-    with initialize_config_dir(str(schema.folder("conf")), version_base="1.3"):
+    with initialize_config_dir(str(groups.folder("conf")), version_base="1.3"):
         choices = Choices(known.config_dir)
         for override in overrides:  # groups first: which keys exist depends on them
             problem = choices.check_group(override)

@@ -24,7 +24,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from dtrain.config import schema, targets
+from dtrain.config import groups, targets
 from dtrain.errors import UsageError
 
 NAME = "dtrain"
@@ -195,7 +195,7 @@ def run(arguments: list[str], command: Any) -> None:
     if not options.shell_completion:
         check_overrides(options.overrides)
     # Plugins are looked for here: the current directory is not among the places.
-    path = create_config_search_path(str(schema.folder("conf")))
+    path = create_config_search_path(str(groups.folder("conf")))
     if options.config_dir is not None:
         folder = os.path.abspath(options.config_dir)
         if not os.path.isdir(folder):

@@ -11,7 +11,7 @@ import enum
 import re
 from typing import Any, NamedTuple
 
-from dtrain.config import schema, strategies
+from dtrain.config import groups, schema, strategies
 from dtrain.config.ranges import accepted, typed
 from dtrain.errors import UsageError, nearest
 
@@ -81,9 +81,9 @@ def lines(kind: type) -> dict[str, str]:
 def _help(kind: type, field: dataclasses.Field[Any], key: str) -> Help:
     line = lines(kind)[field.name]
     group = key.replace(".", "/")
-    if group in schema.GROUPS:
-        options = sorted(path.stem for path in (schema.folder("conf") / group).glob("*.yaml"))
-        return Help("group", schema.GROUPS[group], ", ".join(options), line)
+    if group in groups.GROUPS:
+        options = sorted(path.stem for path in (groups.folder("conf") / group).glob("*.yaml"))
+        return Help("group", groups.GROUPS[group], ", ".join(options), line)
     if key in _sections():
         return Help("group", None, f"{key}.KEY=VALUE", line)
     return Help(_type(field), _default(field), accepted(field), line)
@@ -99,7 +99,7 @@ def _sections() -> dict[str, Any]:
 
 
 def _groups() -> list[str]:
-    return [*(group.replace("/", ".") for group in schema.SCHEMAS), "strategy.mesh"]
+    return [*(group.replace("/", ".") for group in groups.SCHEMAS), "strategy.mesh"]
 
 
 def _kinds(group: str) -> list[type]:
@@ -111,8 +111,8 @@ def _kinds(group: str) -> list[type]:
     if group in _sections():
         return [_sections()[group]]
     path = group.replace(".", "/")
-    options = schema.SCHEMAS.get(path, {})
-    first = schema.GROUPS.get(path)
+    options = groups.SCHEMAS.get(path, {})
+    first = groups.GROUPS.get(path)
     return [options[name] for name in sorted(options, key=lambda name: name != first)]
 
 

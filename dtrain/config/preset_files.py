@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from dtrain.config import former_keys, overrides, schema
+from dtrain.config import former_keys, groups, overrides
 from dtrain.errors import UsageError
 
 #: Most bytes of a file, and most values in it, an alias counting as all that it stands for.
@@ -60,8 +60,8 @@ def _check_option(override: str) -> None:
     if given is not None and not group.strip():
         raise UsageError("override", override, "has no key", "KEY=VALUE", "trainer.epochs=5")
     if "~" in sign or option == "null":
-        schema.refuse_removed({**schema.GROUPS, group: None})
-    known = group in ("experiment", "hydra/sweeper", "hydra/launcher", *schema.GROUPS)
+        groups.refuse_removed({**groups.GROUPS, group: None})
+    known = group in ("experiment", "hydra/sweeper", "hydra/launcher", *groups.GROUPS)
     number = re.fullmatch(r"[+-]?[\d._]+(e[+-]?\d+)?|[+-]?inf|nan|null|true|false", option, re.I)
     if known and number:
         raise UsageError(

@@ -21,6 +21,10 @@ MANY = 10**9
 SEED = 2**31 - 1
 #: Longest time of any kind, in seconds: a year.
 YEAR = 31_536_000
+#: Largest width of a layer, and number of classes.
+WIDE = 2**24
+#: Largest clipping norm, scale and the like: far below where float32 ends.
+LARGE = 1e12
 
 
 class Rule(Protocol):

@@ -1,22 +1,17 @@
 """Types of every configuration key. ``conf/`` gives the values; a key that is not here is refused.
 
 Those of models, datasets, optimizers and schedules are in :mod:`dtrain.config.presets`, those of
-strategies in :mod:`dtrain.config.strategies`.
+strategies in :mod:`dtrain.config.strategies`; :mod:`dtrain.config.groups` gives them to Hydra.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import enum
-import sys
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import MISSING
 
-import dtrain
-from dtrain.config import presets, strategies
 from dtrain.config.forms import (
     CALLBACKS,
     CLASS_WEIGHT,
@@ -34,7 +29,6 @@ from dtrain.config.forms import (
 )
 from dtrain.config.ranges import MANY, SEED, YEAR, formed, within
 from dtrain.config.section import Open, Section
-from dtrain.errors import UsageError, nearest
 
 
 class Precision(enum.Enum):
@@ -288,111 +282,3 @@ class Config(Section):
     resume: str | None = formed(None, PATH)
     fork: str | None = formed(None, PATH)
     dry_run: bool = False
-
-
-#: Option of each group that has to be chosen, as in ``conf/config.yaml``.
-GROUPS = {
-    "model": "cnn",
-    "dataset": "digits",
-    "strategy": "default",
-    "hardware": "auto",
-    "optimizer": "adam",
-    "optimizer/schedule": "constant",
-    "trainer": "default",
-    "action": "train",
-    "tracking": "mlflow",
-    "launcher": "local",
-}
-
-#: Schema of each option, by the group and name that ``conf/`` refers to it with.
-SCHEMAS: dict[str, dict[str, type]] = {
-    "model": {
-        "mlp": presets.Mlp,
-        "cnn": presets.Cnn,
-        "resnet": presets.Resnet,
-        "transformer": presets.Transformer,
-    },
-    "dataset": {
-        "digits": presets.Digits,
-        "synthetic": presets.Synthetic,
-        "npz": presets.Npz,
-        "csv": presets.Csv,
-        "image_folder": presets.ImageFolder,
-        "text": presets.Text,
-    },
-    "optimizer": {"adam": presets.Adam, "adamw": presets.AdamW, "sgd": presets.Sgd},
-    "optimizer/schedule": {"cosine": presets.Cosine, "warmup": presets.Warmup},
-    "strategy": {
-        "strategy": strategies.Strategy,
-        "multiworker": strategies.MultiWorker,
-        "parameter_server": strategies.ParameterServer,
-        "mesh": strategies.MeshStrategy,
-        "layer_placement": strategies.LayerPlacement,
-        "tpu": strategies.Tpu,
-    },
-    "action": {"action": Action},
-    "launcher": {"launcher": Launcher, "env": Env},
-    "tracking": {"tracking": Tracking, "mlflow": MLflow},
-}
-
-
-def folder(name: str) -> Path:
-    """Return ``conf`` or ``experiments``: inside an installed package, else in the checkout."""
-    package = Path(dtrain.__file__).parent
-    installed = package / name
-    return installed if installed.is_dir() else package.parent / name
-
-
-def refuse_removed(choices: Mapping[str, str | None]) -> None:
-    """Refuse ``~GROUP`` and ``GROUP=null``: what would be left is no choice.
-
-    Args:
-        choices: the option of each group, as Hydra has composed them.
-
-    Raises:
-        UsageError: for the first one found.
-    """
-    for group, default in GROUPS.items():
-        if choices.get(group) is None:
-            raise UsageError(
-                group, "null", "a group cannot be left out", "one of its options",
-                f"{group}={default}",
-            )  # fmt: skip
-
-
-def refuse_unknown(config: DictConfig) -> None:
-    """Refuse keys that ``+key=value`` has put beside those that code reads.
-
-    Raises:
-        UsageError: for the first one found. Keys of models, datasets... are checked where the
-            function is called that takes them.
-    """
-    typed = {"": Config, "hardware": Hardware, "trainer": Trainer}
-    for prefix, kind in {**typed, "checkpoint": Checkpointing, "sweep": Sweep}.items():
-        known = [field.name for field in dataclasses.fields(kind)]
-        for name in map(str, OmegaConf.select(config, prefix) if prefix else config):
-            if name not in known:
-                key = f"{prefix}.{name}" if prefix else name
-                near = nearest(name, known) or known[0]
-                raise UsageError(
-                    key, OmegaConf.select(config, key), "nothing reads this key",
-                    ", ".join(sorted(known)), f"{prefix}.{near}=..." if prefix else f"{near}=...",
-                )  # fmt: skip
-
-
-def register() -> None:
-    """Put the schemas and the experiments into Hydra's store, and our plugins where it looks."""
-    from hydra.core.config_store import ConfigStore  # not above: tasks read the types without Hydra
-
-    plugins = str(Path(dtrain.__file__).parent / "plugins")
-    if plugins not in sys.path:  # at its end: it is for the package `hydra_plugins` alone
-        sys.path.append(plugins)
-    store = ConfigStore.instance()
-    store.store(name="config_schema", node=Config)
-    for group, options in SCHEMAS.items():
-        for name, schema in options.items():
-            store.store(group=f"schema/{group}", name=name, node=schema)
-    for path in sorted(folder("experiments").glob("*.yaml")):
-        # `experiment=NAME` reads experiments/NAME.yaml, whose keys stand at the top.
-        node: Any = OmegaConf.load(path)
-        store.store(group="experiment", name=path.stem, node=node, package="_global_")

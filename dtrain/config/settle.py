@@ -8,7 +8,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain.config import environment, load, references, schema, targets, values
+from dtrain.config import environment, groups, load, references, targets, values
 from dtrain.config.schema import Config
 
 
@@ -23,8 +23,8 @@ def settle(node: DictConfig) -> Config:
             that its key does not take.
     """
     if HydraConfig.initialized():
-        schema.refuse_removed(HydraConfig.get().runtime.choices)
-    schema.refuse_unknown(node)
+        groups.refuse_removed(HydraConfig.get().runtime.choices)
+    groups.refuse_unknown(node)
     references.check_sizes(node)
     try:
         environment.resolve(node)

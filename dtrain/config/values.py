@@ -18,7 +18,7 @@ from hydra.core.override_parser.types import Sweep
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain.config import schema, strategies, targets
+from dtrain.config import groups, schema, strategies, targets
 from dtrain.config.ranges import Range, Rule, accepted, optional, rule, typed
 from dtrain.errors import UsageError
 
@@ -204,7 +204,7 @@ def _kind(node: DictConfig) -> type | None:
 
 def _by_target() -> dict[str, type]:
     """Return the schemas of what a ``_target_`` names."""
-    kinds = [kind for group in schema.SCHEMAS.values() for kind in group.values()]
+    kinds = [kind for group in groups.SCHEMAS.values() for kind in group.values()]
     found = {_fields(kind)["_target_"].default: kind for kind in kinds}
     return {name: kind for name, kind in found.items() if isinstance(name, str) and "." in name}
 

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dtrain import errors, secrets
-from dtrain.config import consent, environment, guard, load, preset_files, schema
+from dtrain.config import consent, environment, groups, guard, load, preset_files
 from dtrain.config.explain import explain
 from dtrain.config.settle import settle
 from dtrain.controller import folders, resume, sweep
@@ -53,7 +53,7 @@ def main() -> int:
     Returns:
         The exit code.
     """
-    schema.register()
+    groups.register()
     command = Command()
     # Hydra then lets exceptions through, for us to explain, instead of printing and exiting 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"

@@ -12,7 +12,7 @@ import pytest
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain.config import schema, strategies, values
+from dtrain.config import groups, schema, strategies, values
 from dtrain.config.ranges import Each, Form, Range, rule
 from dtrain.errors import UsageError
 from tests.test_schema import GIVEN, node
@@ -38,7 +38,7 @@ OPTIONS = {
     "action=action": "action=train",
     "tracking=tracking": "tracking=mlflow",
 }
-for _group, _kinds in schema.SCHEMAS.items():
+for _group, _kinds in groups.SCHEMAS.items():
     for _name, _kind in _kinds.items():
         _word = OPTIONS.get(f"{_group}={_name}", f"{_group}={_name}")
         PLACES[_kind] = (_group.replace("/", "."), (_word, *GIVEN.get(_word, ())))
@@ -137,7 +137,7 @@ def test_the_bounds_are_taken(kind: type, field: dataclasses.Field[Any]) -> None
 
 
 def test_every_schema_has_its_place() -> None:
-    known = {kind for group in schema.SCHEMAS.values() for kind in group.values()}
+    known = {kind for group in groups.SCHEMAS.values() for kind in group.values()}
     assert known <= set(PLACES)
     for kind in PLACES:
         for field in dataclasses.fields(kind):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import dtrain
 from dtrain import errors
-from dtrain.config import schema
+from dtrain.config import groups
 from dtrain.config.key_help import help_of
 from dtrain.config.overrides import parse
 from dtrain.errors import UsageError
@@ -98,19 +98,19 @@ def _overview(config_dir: str | None) -> str:
     for group, options in _groups(config_dir).items():
         lines.append(f"  {group}")
         for option, path in sorted(options.items()):
-            mark = "*" if schema.GROUPS.get(group) == option else " "
+            mark = "*" if groups.GROUPS.get(group) == option else " "
             lines.append(f"  {mark} {option:<18}{_first_comment(path)}"[:_WIDTH].rstrip())
     return _HEAD + "\n".join(lines) + "\n" + _EXAMPLES.rstrip()
 
 
 def _groups(config_dir: str | None) -> dict[str, dict[str, Path]]:
     """Return the file of each option of each group, the user's own presets among them."""
-    roots = [schema.folder("conf"), *([Path(config_dir)] if config_dir else [])]
+    roots = [groups.folder("conf"), *([Path(config_dir)] if config_dir else [])]
     found = {
         group: {path.stem: path for root in roots for path in (root / group).glob("*.yaml")}
-        for group in [*schema.GROUPS, _EXPERIMENT]
+        for group in [*groups.GROUPS, _EXPERIMENT]
     }
-    for path in schema.folder("experiments").glob("*.yaml"):
+    for path in groups.folder("experiments").glob("*.yaml"):
         found[_EXPERIMENT].setdefault(path.stem, path)
     return found
 

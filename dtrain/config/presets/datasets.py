@@ -1,0 +1,156 @@
+"""Types of the keys of datasets."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from omegaconf import MISSING
+
+from dtrain.config.forms import (
+    IMAGE_SIZE,
+    NODE,
+    PATH,
+    SEPARATOR,
+    SHAPE,
+    TOKENS,
+    target,
+    text,
+)
+from dtrain.config.ranges import LARGE, MANY, SEED, WIDE, formed, within
+
+
+@dataclasses.dataclass
+class Dataset:
+    """Keys of every shipped dataset beside those of its function.
+
+    Attributes:
+        augment: node that changes training examples, such as {_target_: dtrain.augment.shift_flip}.
+    """
+
+    augment: Any = formed(None, NODE)
+
+
+@dataclasses.dataclass
+class Split(Dataset):
+    """A dataset of which a part is drawn for validation.
+
+    Attributes:
+        validation_split: share of the examples that is split off for validation.
+        split_seed: seed of the shuffle before the split.
+    """
+
+    validation_split: float = within(0.2, 0, 1, below=True)
+    split_seed: int = within(0, 0, SEED)
+
+
+@dataclasses.dataclass
+class Digits(Split):
+    """scikit-learn's digits.
+
+    Attributes:
+        _target_: function that loads the data.
+    """
+
+    _target_: str = target("dtrain.datasets.digits")
+
+
+@dataclasses.dataclass
+class Synthetic(Dataset):
+    """Made-up examples: one random pattern a class, plus normal noise.
+
+    Attributes:
+        _target_: function that loads the data.
+        examples: training examples.
+        validation_examples: validation examples.
+        shape: shape of one example.
+        classes: number of classes.
+        noise: standard deviation of the noise; that of the patterns is 1.
+        data_seed: seed of the examples.
+    """
+
+    _target_: str = target("dtrain.datasets.synthetic")
+    examples: int = within(10_000, 1, MANY)
+    validation_examples: int = within(1_000, 0, MANY)
+    shape: list[int] | None = formed([28, 28, 1], SHAPE)
+    classes: int = within(10, 1, WIDE)
+    noise: float = within(1.0, 0, LARGE)
+    data_seed: int = within(0, 0, SEED)
+
+
+@dataclasses.dataclass
+class Npz(Split):
+    """Arrays of a NumPy file.
+
+    Attributes:
+        _target_: function that loads the data.
+        path: the .npz file.
+        x: name of the array of inputs.
+        y: name of the array of targets.
+        x_validation: name of the array of validation inputs; null: split off from x.
+        y_validation: name of the array of validation targets; null: split off from y.
+        scale: factor of the inputs; 0.00392156862745098 turns bytes into 0..1.
+    """
+
+    _target_: str = target("dtrain.datasets.npz")
+    path: str = formed(MISSING, PATH)
+    x: str = formed("x", text())
+    y: str = formed("y", text())
+    x_validation: str | None = formed(None, text())
+    y_validation: str | None = formed(None, text())
+    scale: float = within(1.0, -LARGE, LARGE)
+
+
+@dataclasses.dataclass
+class Csv(Split):
+    """A table of numbers.
+
+    Attributes:
+        _target_: function that loads the data.
+        path: the CSV file.
+        label: column of the target; null: the last one.
+        separator: character between two columns.
+    """
+
+    _target_: str = target("dtrain.datasets.csv")
+    path: str = formed(MISSING, PATH)
+    label: str | None = formed(None, text())
+    separator: str = formed(",", SEPARATOR)
+
+
+@dataclasses.dataclass
+class ImageFolder(Split):
+    """Images in one sub-folder a class.
+
+    Attributes:
+        _target_: function that loads the data.
+        path: the folder.
+        size: height and width that images are resized to.
+        channels: 1 for gray, 3 for colors.
+    """
+
+    _target_: str = target("dtrain.datasets.image_folder")
+    path: str = formed(MISSING, PATH)
+    size: list[int] | None = formed([64, 64], IMAGE_SIZE)
+    channels: int = within(3, 1, 3)
+
+
+@dataclasses.dataclass
+class Text(Dataset):
+    """A text, for models that predict the next token.
+
+    Attributes:
+        _target_: function that loads the data.
+        path: the text file; null: 200,000 characters of made-up English.
+        tokens: what a token is: bytes or characters.
+        length: tokens of an example.
+        stride: tokens from one example to the next; null: length.
+        validation_split: share of the text that is kept for validation, its end.
+    """
+
+    _target_: str = target("dtrain.datasets.text")
+    path: str | None = formed(None, PATH)
+    tokens: str = formed("bytes", TOKENS)
+    length: int = within(64, 1, MANY)
+    stride: int | None = within(None, 1, MANY)
+    validation_split: float = within(0.1, 0, 1, below=True)
