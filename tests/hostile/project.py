@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dtrain.config import load
 from dtrain.run import checkpoint, identity
 from dtrain.run.folder import read_json
 from tests.hostile.second import Server
@@ -85,10 +86,8 @@ def hashes(folder: Path) -> dict[str, str]:
 
 def save(folder: Path, *steps: int) -> None:
     """Save checkpoints as the tasks of a run would, which quick ones do not."""
-    from omegaconf import OmegaConf
-
-    config: Any = OmegaConf.load(folder / "config.yaml")
-    meta = {"config": identity.fingerprints(config), "versions": {"keras": "0.1"}}
+    found = identity.fingerprints(load.read(folder / "config.yaml"))
+    meta = {"config": found, "versions": {"keras": "0.1"}}
     for step in steps:
         checkpoint.save(folder / "checkpoints", step, {"a": np.zeros(9)}, meta)
 

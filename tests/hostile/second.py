@@ -57,7 +57,7 @@ CODE = EARLY + TASK.replace('Path(f"began-{seed}").touch()', "")
 class Fickle(Quick):
     """Its tasks, or itself, fail as ``QUICK`` in the environment says."""
 
-    def start(self, rundir: RunDir, cluster: Cluster) -> None:
+    def start(self, rundir: RunDir, cluster: Cluster) -> Cluster:
         """Start the task."""
         how = os.environ.get("QUICK", "")
         if how == "start-usage":
@@ -77,6 +77,7 @@ class Fickle(Quick):
                  os.environ.get("QUICK_LAST", "end")],
                 stdout=log, stderr=log,
             )  # fmt: skip
+        return cluster
 
 
 #: The operations of :mod:`os` at which a command may be hit, beside those of tasks.
