@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
-import math
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -17,7 +15,8 @@ from dtrain.task.metric_replay import Replay
 from dtrain.task.metric_sums import Sums
 from dtrain.task.rehearsal.rehearse import Rehearsed
 from dtrain.task.replica import evaluation_seeds, gradients, random_draws
-from dtrain.task.step_logs import Returned, add_up_losses, has_own, is_loss, named, unwrapped
+from dtrain.task.step_logs import add_up_losses, unwrapped
+from dtrain.task.strategies.rows import Rows
 from dtrain.task.tensors import fresh
 
 if TYPE_CHECKING:
@@ -67,21 +66,11 @@ class Steps:
         self._evaluates = inputs.validation is not None
         self._train_iterator = train_iterator
         self._evaluation_iterator: Any = evaluation_iterator
-        self._variables: list[keras.Variable] = [v for m in model.metrics for v in m.variables]
-        # Names of what a step returns beside metrics, by training or not; known once traced.
-        self._names: dict[bool, list[str]] = {True: [], False: []}
         self._replay = replay
-        replayed = set() if replay is None else set(replay.positions)
-        self._sizes = [
-            0 if position in replayed else math.prod(variable.shape)
-            for position, variable in enumerate(self._variables)
-        ]
-        self._width = sum(self._sizes)
-        self._own = has_own(model, "train_step", "test_step")
         self._evaluate: Any = None
-        self._returned = Returned(model.metrics if self._own else [])
         self._draws = evaluation_seeds.Draws()
         self._summed = strategy.batches > 1 and strategy.gradient_reduction == "sum"
+        self._rows = Rows(model, strategy, replay, strategy.batches if self._summed else 1)
         if self._summed:
             add_up_losses(model.metrics, gradients.parts)
         self._train_step = (
@@ -122,7 +111,7 @@ class Steps:
     @property
     def max_steps(self) -> int:
         """How many steps one call may have: it returns the metric states of each."""
-        width = self._width
+        width = self._rows.width
         if self._replay is not None:
             width += self._strategy.replicas * max(map(self._replay.width, (True, False)))
         return max(1, ROWS_BYTES // 8 // max(1, width))
@@ -202,59 +191,15 @@ class Steps:
         return found
 
     def results(self, sums: Sums) -> dict[str, float]:
-        """Turn sums into values by name.
-
-        A metric gives its result, unless a step of the class's own did not update it. What such a
-        step returned under a name that no updated metric has (a plain tensor) gives its mean over
-        the examples.
-        """
-        values = {name: value / max(1, sums.examples) for name, value in sums.returned.items()}
-        if not sums.states:
-            return values
-        tensors = [
-            fresh(state, variable.dtype)
-            for state, variable in zip(sums.states, self._variables, strict=True)
-        ]
-        position = 0
-        for metric, result in zip(self._model.metrics, self._results(tensors), strict=True):
-            states = sums.states[position : position + len(metric.variables)]
-            updated = not self._own or any(
-                np.any(state != initial)
-                for state, initial in zip(states, self._initial(position, metric), strict=True)
-            )
-            position += len(metric.variables)
-            for name, value in result.items():
-                for told in self._returned.names.get(name, {name} if updated else ()):
-                    if updated or told not in values:
-                        values[told] = float(value)
-        return values
-
-    def _initial(self, position: int, metric: keras.metrics.Metric) -> list[Any]:
-        """Return the states of a metric, whose variables begin at ``position``, before any step."""
-        known: dict[int, Any] = {}
-        if self._replay is not None:
-            known = dict(zip(self._replay.positions, self._replay.initial, strict=True))
-        return [known.get(position + i, 0) for i in range(len(metric.variables))]
+        """Turn sums into values by name."""
+        return self._rows.results(sums)
 
     def _sums(self, rows: np.ndarray, examples: int, training: bool) -> Sums:
-        """Take apart the rows of :meth:`_row`, float64 ``[k, m]``."""
-        ends = [*itertools.accumulate(self._sizes), self._width + len(self._names[training])]
-        *states, returned, given = np.split(rows, ends, axis=1)
-        shaped = [
-            state.reshape(len(rows), *variable.shape)
-            if state.shape[1]
-            else np.zeros([len(rows), *variable.shape])
-            for state, variable in zip(states, self._variables, strict=True)
-        ]
-        replayed = None
-        if self._replay is not None:
-            batch = self._global_batch // self._update_parts
-            batch = batch if training else self._evaluation_batch
-            replayed = self._replay.of_steps(training, given, examples, batch)
-        return Sums.of_steps(
-            shaped, dict(zip(self._names[training], returned.T, strict=True)), examples,
-            len(rows) if training else 0, replayed,
-        )  # fmt: skip
+        """Turn the rows of steps, float64 ``[k, m]``, into sums."""
+        batch = self._global_batch // self._update_parts
+        return self._rows.sums(
+            rows, examples, batch if training else self._evaluation_batch, training
+        )
 
     # Keras does not put a model's step through AutoGraph, and neither do these loops.
     @tf.function(autograph=False)
@@ -339,7 +284,7 @@ class Steps:
 
     def _counted(self, batch: Any, count: tf.Tensor) -> Any:
         returned, given = self._test_part(batch)
-        logs = self._logs(returned)
+        logs = self._rows.logs(returned)
         return {name: value * tf.cast(count, tf.float32) for name, value in logs.items()}, given
 
     def _real(self, batch: Any, count: tf.Tensor) -> Any:
@@ -356,7 +301,7 @@ class Steps:
             step: what a replica does with its part of an element of ``iterator``, and with the
                 number of the step among these.
             iterator: of the input.
-            rows: as of :meth:`_row`.
+            rows: as of :meth:`Rows.row`.
             training: likewise.
         """
 
@@ -367,7 +312,7 @@ class Steps:
         found = tf.TensorArray(tf.float64, tf.cast(steps, tf.int32), infer_shape=False)
         start = [tf.constant(0, tf.int64), found]
         _, found = tf.while_loop(lambda i, _: i < steps, body, start, parallel_iterations=1)
-        width = self._width + len(self._names[training])
+        width = self._rows.size(training)
         if self._replay is not None:
             width += self._strategy.replicas * self._replay.width(training)
         return self._strategy.all_reduce(tf.ensure_shape(found.stack(), [None, width]))
@@ -381,64 +326,8 @@ class Steps:
                 context = tf.distribute.get_replica_context()
                 place = context.replica_id_in_sync_group, self._strategy.replicas
                 given = self._replay.slots(given, *place)
-            return self._logs(logs), given
+            return self._rows.logs(logs), given
 
         logs, given = self._strategy.run(replica, data)
-        row = self._row(logs, rows, training)
+        row = self._rows.row(logs, rows, training)
         return tf.concat([row, *map(self._strategy.reduce_local, given)], 0) if given else row
-
-    def _logs(self, logs: Any) -> dict[str, tf.Tensor]:
-        # Keras' own steps return the results of the metrics, which are read from their states.
-        return self._returned.values(logs) if self._own else {}
-
-    def _row(self, logs: dict[str, Any], rows: float, training: bool) -> tf.Tensor:
-        """Read and reset what one step has added, over this task's replicas: float64 ``[m]``.
-
-        Args:
-            logs: what the step returned by name, each value a mean over ``rows`` rows.
-            rows: of each replica; 1 where ``logs`` are sums already.
-            training: which kind of step.
-        """
-        return flat(self._vectors(logs, rows, training, self._strategy.reduce_local))
-
-    def _vectors(
-        self, logs: dict[str, Any], rows: float, training: bool, read: Any
-    ) -> list[tf.Tensor]:
-        """Read, by ``read``, and reset what one step has added; see :func:`joined`."""
-        self._names[training] = list(logs)
-        # ORDER: all reads before the first reset.
-        pairs = zip(self._variables, self._sizes, strict=True)
-        found = [read(variable.value) for variable, size in pairs if size]
-        found += [read(value) * rows * self._parts(name, training) for name, value in logs.items()]
-        vectors = joined(found)
-        with tf.control_dependencies(vectors):
-            self._strategy.reset(self._model.metrics)
-        return vectors
-
-    def _parts(self, name: str, training: bool) -> int:
-        """Return of how many parts a number that a step returned is the sum, and not the mean."""
-        return self._strategy.batches if self._summed and training and is_loss(name) else 1
-
-    @tf.function(autograph=False)
-    def _results(self, states: list[tf.Tensor]) -> list[dict[str, tf.Tensor]]:
-        results = []
-        with keras.StatelessScope(list(zip(self._variables, states, strict=True))):
-            for metric in self._model.metrics:
-                # A result may be the variable itself, which has this value in here alone.
-                found = named(metric.name, metric.result())
-                results.append({name: tf.convert_to_tensor(value) for name, value in found})
-        return results
-
-
-def joined(values: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Join tensors of any shapes, a vector for each run of one type."""
-    return [
-        tf.concat([tf.reshape(value, [-1]) for value in group], 0)
-        for _, group in itertools.groupby(values, lambda value: value.dtype)
-    ]
-
-
-def flat(vectors: list[tf.Tensor]) -> tf.Tensor:
-    """Join vectors of any types into one float64 ``[m]``."""
-    parts = [tf.cast(vector, tf.float64) for vector in vectors]
-    return tf.concat([*parts, tf.zeros([0], tf.float64)], 0) if len(parts) != 1 else parts[0]

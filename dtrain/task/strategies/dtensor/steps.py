@@ -104,7 +104,7 @@ class MeshSteps(Steps):
             else:
                 returned, given = step(unwrapped(data)), []
         # The values that a step returns are means over the whole batch.
-        row = self._row(self._logs(returned), rows, training)
+        row = self._rows.row(self._rows.logs(returned), rows, training)
         return tf.concat([row, *given], 0) if given else row
 
     def _whole(self, tensor: tf.Tensor) -> tf.Tensor:
@@ -126,7 +126,7 @@ class MeshSteps(Steps):
         batch is computed on the mesh and, from the whole variables, on the host.
         """
         with tf.device("CPU:0"):
-            variables = [*self._model.variables, *self._variables]
+            variables = [*self._model.variables, *self._rows.variables]
             values = [(v, tf.constant(v.numpy(), v.value.dtype)) for v in variables]
 
         def on_the_host() -> Any:

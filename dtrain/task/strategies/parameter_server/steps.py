@@ -130,7 +130,7 @@ class CoordinatedSteps(Steps):
         """
         model, caught = self._model, []
         share = tf.shape(tf.nest.flatten(data)[0])[0]
-        zeros = [(v, tf.zeros(v.shape, v.dtype)) for v in self._variables]
+        zeros = [(v, tf.zeros(v.shape, v.dtype)) for v in self._rows.variables]
         optimizer = model.optimizer
 
         def catch(grads: Any, trainable_variables: Any = None) -> Any:
@@ -167,9 +167,9 @@ class CoordinatedSteps(Steps):
             else:
                 with evaluation_seeds.evaluating(batch, self._draws):
                     returned, recorded = self._recorded(model.test_step, data, share, False)
-            logs = self._logs(returned)
-        self._names[training] = list(logs)
-        pairs = zip(self._variables, self._sizes, strict=True)
+            logs = self._rows.logs(returned)
+        self._rows.names[training] = list(logs)
+        pairs = zip(self._rows.variables, self._rows.sizes, strict=True)
         states = [scope.get_current_value(v) for v, size in pairs if size]
         numbers = [tf.reshape(tf.cast(s, tf.float64), [-1]) for s in (*states, *logs.values())]
         vector = tf.concat([*numbers, tf.zeros([0], tf.float64), *recorded], 0)
@@ -206,10 +206,9 @@ class CoordinatedSteps(Steps):
             rows: examples of each.
             training, steps: which step, and how many these are together.
         """
-        names = self._names[training]
-        end = self._width + len(names)
+        names, end = self._rows.names[training], self._rows.size(training)
         weights = np.ones(end)
-        weights[self._width :] = [rows * self._parts(name, training) for name in names]
+        weights[self._rows.width :] = [rows * self._rows.parts(name, training) for name in names]
         row = np.zeros(end)
         for vector in vectors:
             row = row + vector[:end] * weights

@@ -29,7 +29,7 @@ class SynchronousSteps(CoordinatedSteps):
     def __init__(self, backup_workers: int, given: Given):
         super().__init__(given)
         self._needed = self._workers - backup_workers
-        self._rows = self._global_batch // self._workers
+        self._part_rows = self._global_batch // self._workers
         self._late = 0  # parts of earlier steps that are still being computed
         self._dropped = 0
         self._told = 0  # of them, in points of the journal
@@ -66,7 +66,7 @@ class SynchronousSteps(CoordinatedSteps):
         for vector in vectors:
             self._worker_steps[int(vector[-1])] += 1
         self._step += 1
-        return self._account([v[:-1] for v in vectors], self._rows, training=True, steps=1)
+        return self._account([v[:-1] for v in vectors], self._part_rows, training=True, steps=1)
 
     def _came_late(self) -> None:
         self._late -= 1
@@ -78,7 +78,7 @@ class SynchronousSteps(CoordinatedSteps):
 
         def replica() -> Any:
             draws = self._rehearsed.draws
-            part = random_draws.part(arguments[1], self._workers, self._rows, draws)
+            part = random_draws.part(arguments[1], self._workers, self._part_rows, draws)
             with self._rehearsed.traced(), part:
                 gradients, others, vector = self._pure(data, True, self._workers)
             self._split = _Split(self._model, gradients, others)

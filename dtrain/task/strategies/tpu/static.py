@@ -13,7 +13,8 @@ from dtrain.task import input_pipeline
 from dtrain.task.input_pipeline import Inputs
 from dtrain.task.metric_sums import Sums
 from dtrain.task.rehearsal.rehearse import rehearse
-from dtrain.task.strategies.steps import Steps, flat
+from dtrain.task.strategies.rows import flat
+from dtrain.task.strategies.steps import Steps
 
 if TYPE_CHECKING:
     from dtrain.task.strategies.base import Strategy
@@ -98,7 +99,7 @@ class StaticSteps(Steps):
     def _one(self, step: Any, data: Any, rows: float, training: bool) -> tf.Tensor:
         def replica(part: Any) -> list[tf.Tensor]:
             logs, _ = step(part)
-            return self._vectors(self._logs(logs), rows, training, tf.convert_to_tensor)
+            return self._rows.vectors(self._rows.logs(logs), rows, training, tf.convert_to_tensor)
 
         vectors = self._strategy.run(replica, data)
         with tf.device("CPU:0"):

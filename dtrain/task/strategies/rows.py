@@ -1,0 +1,175 @@
+"""A step as a row of numbers: what it added to metrics and returned, and back to values by name."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from dtrain.task.metric_replay import Replay
+from dtrain.task.metric_sums import Sums
+from dtrain.task.step_logs import Returned, has_own, is_loss, named
+from dtrain.task.tensors import fresh
+
+if TYPE_CHECKING:
+    from dtrain.task.protocol import Replicas
+
+
+class Rows:
+    """What the steps of a model give, as rows: states of metrics, then returned values.
+
+    Args:
+        model: compiled and built.
+        strategy: reduces values over replicas, and resets metrics.
+        replay: the metrics whose states do not add up, if there are any.
+        loss_parts: of how many parts a loss of a training step is the sum, and not the mean.
+
+    Attributes:
+        variables: states of the metrics.
+        sizes: numbers of each in a row; 0 for those of ``replay``.
+        width: numbers of all of them.
+        names: of what a step returns beside metrics, by training or not; known once traced.
+    """
+
+    def __init__(
+        self, model: keras.Model, strategy: Replicas, replay: Replay | None, loss_parts: int
+    ):
+        self._model = model
+        self._strategy = strategy
+        self._replay = replay
+        self._loss_parts = loss_parts
+        self._own = has_own(model, "train_step", "test_step")
+        self._returned = Returned(model.metrics if self._own else [])
+        self.variables: list[keras.Variable] = [v for m in model.metrics for v in m.variables]
+        self.names: dict[bool, list[str]] = {True: [], False: []}
+        replayed = set() if replay is None else set(replay.positions)
+        self.sizes = [
+            0 if position in replayed else math.prod(variable.shape)
+            for position, variable in enumerate(self.variables)
+        ]
+        self.width = sum(self.sizes)
+
+    def size(self, training: bool) -> int:
+        """Return how many numbers a row has."""
+        return self.width + len(self.names[training])
+
+    def logs(self, logs: Any) -> dict[str, tf.Tensor]:
+        """Return what a step of the model's class returned, by name; nothing of Keras' own."""
+        # Keras' own steps return the results of the metrics, which are read from their states.
+        return self._returned.values(logs) if self._own else {}
+
+    def row(self, logs: dict[str, Any], rows: float, training: bool) -> tf.Tensor:
+        """Read and reset what one step has added, over this task's replicas: float64 ``[m]``.
+
+        Args:
+            logs: what the step returned by name, each value a mean over ``rows`` rows.
+            rows: of each replica; 1 where ``logs`` are sums already.
+            training: which kind of step.
+        """
+        return flat(self.vectors(logs, rows, training, self._strategy.reduce_local))
+
+    def vectors(
+        self, logs: dict[str, Any], rows: float, training: bool, read: Any
+    ) -> list[tf.Tensor]:
+        """Read, by ``read``, and reset what one step has added; see :func:`joined`."""
+        self.names[training] = list(logs)
+        # ORDER: all reads before the first reset.
+        pairs = zip(self.variables, self.sizes, strict=True)
+        found = [read(variable.value) for variable, size in pairs if size]
+        found += [read(value) * rows * self.parts(name, training) for name, value in logs.items()]
+        vectors = joined(found)
+        with tf.control_dependencies(vectors):
+            self._strategy.reset(self._model.metrics)
+        return vectors
+
+    def parts(self, name: str, training: bool) -> int:
+        """Return of how many parts a number that a step returned is the sum, and not the mean."""
+        return self._loss_parts if training and is_loss(name) else 1
+
+    def sums(self, rows: np.ndarray, examples: int, batch: int, training: bool) -> Sums:
+        """Take rows apart.
+
+        Args:
+            rows: of :meth:`row`, with what was recorded for replays behind: float64 ``[k, m]``.
+            examples: of all of them.
+            batch: examples of a replica's step.
+            training: which kind of step.
+        """
+        ends = [*itertools.accumulate(self.sizes), self.size(training)]
+        *states, returned, given = np.split(rows, ends, axis=1)
+        shaped = [
+            state.reshape(len(rows), *variable.shape)
+            if state.shape[1]
+            else np.zeros([len(rows), *variable.shape])
+            for state, variable in zip(states, self.variables, strict=True)
+        ]
+        replayed = None
+        if self._replay is not None:
+            replayed = self._replay.of_steps(training, given, examples, batch)
+        return Sums.of_steps(
+            shaped, dict(zip(self.names[training], returned.T, strict=True)), examples,
+            len(rows) if training else 0, replayed,
+        )  # fmt: skip
+
+    def results(self, sums: Sums) -> dict[str, float]:
+        """Turn sums into values by name.
+
+        A metric gives its result, unless a step of the class's own did not update it. What such a
+        step returned under a name that no updated metric has (a plain tensor) gives its mean over
+        the examples.
+        """
+        values = {name: value / max(1, sums.examples) for name, value in sums.returned.items()}
+        if not sums.states:
+            return values
+        tensors = [
+            fresh(state, variable.dtype)
+            for state, variable in zip(sums.states, self.variables, strict=True)
+        ]
+        position = 0
+        for metric, result in zip(self._model.metrics, self._results(tensors), strict=True):
+            states = sums.states[position : position + len(metric.variables)]
+            updated = not self._own or any(
+                np.any(state != initial)
+                for state, initial in zip(states, self._initial(position, metric), strict=True)
+            )
+            position += len(metric.variables)
+            for name, value in result.items():
+                for shown in self._returned.names.get(name, {name} if updated else ()):
+                    if updated or shown not in values:
+                        values[shown] = float(value)
+        return values
+
+    def _initial(self, position: int, metric: keras.metrics.Metric) -> list[Any]:
+        """Return the states of a metric, whose variables begin at ``position``, before any step."""
+        known: dict[int, Any] = {}
+        if self._replay is not None:
+            known = dict(zip(self._replay.positions, self._replay.initial, strict=True))
+        return [known.get(position + i, 0) for i in range(len(metric.variables))]
+
+    @tf.function(autograph=False)
+    def _results(self, states: list[tf.Tensor]) -> list[dict[str, tf.Tensor]]:
+        results = []
+        with keras.StatelessScope(list(zip(self.variables, states, strict=True))):
+            for metric in self._model.metrics:
+                # A result may be the variable itself, which has this value in here alone.
+                found = named(metric.name, metric.result())
+                results.append({name: tf.convert_to_tensor(value) for name, value in found})
+        return results
+
+
+def joined(values: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Join tensors of any shapes, a vector for each run of one type."""
+    return [
+        tf.concat([tf.reshape(value, [-1]) for value in group], 0)
+        for _, group in itertools.groupby(values, lambda value: value.dtype)
+    ]
+
+
+def flat(vectors: list[tf.Tensor]) -> tf.Tensor:
+    """Join vectors of any types into one float64 ``[m]``."""
+    parts = [tf.cast(vector, tf.float64) for vector in vectors]
+    return tf.concat([*parts, tf.zeros([0], tf.float64)], 0) if len(parts) != 1 else parts[0]
