@@ -18,6 +18,7 @@ from dtrain.controller.resources.devices import Machine
 from dtrain.controller.sweep import state as module
 from dtrain.controller.sweep.state import Record, arguments, read
 from dtrain.errors import DamagedFile, UsageError
+from dtrain.files import reading
 from dtrain.run import checkpoint, identity
 from dtrain.run.folder import RunDir, read_json, write_json
 from tests.conftest import Commands
@@ -215,6 +216,33 @@ def test_a_link_in_the_folder(tmp_path: Path) -> None:
     (tmp_path / "0").symlink_to("/tmp")
     with pytest.raises(DamagedFile, match="/0 is a symbolic link, not a regular file"):
         arguments([word])
+
+
+def test_what_a_command_at_work_removes_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    (tmp_path / "stays").mkdir()
+    scan, looked = os.scandir, []
+
+    class Entries(list[Any]):
+        def __enter__(self) -> None: ...
+        def __exit__(self, *_: object) -> None: ...
+
+    def scandir(path: Path) -> Entries:
+        looked.append(path.name)
+        if path.name == "folder":
+            path.rmdir()
+        found = Entries(scan(path))
+        (tmp_path / "file").unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    reading.check_tree(tmp_path)
+    assert sorted(looked) == sorted([tmp_path.name, "folder", "stays"])
+    with pytest.raises(FileNotFoundError):
+        reading.check_tree(tmp_path / "folder")
 
 
 # --- going on, with tasks that are quick

@@ -190,6 +190,8 @@ def read_plain(path: Path, limit: int = YAML_BYTES) -> dict[str, Any]:
 def check_tree(folder: Path) -> None:
     """Refuse a folder of a run, or of a sweep, that holds anything but files and folders.
 
+    A command may be at work there: what it removes meanwhile is passed over.
+
     Raises:
         DamagedFile: a link, pipe, socket or device is in it, or too much.
         OSError: it cannot be read.
@@ -200,12 +202,21 @@ def check_tree(folder: Path) -> None:
         here, depth = todo.pop()
         if depth > FOLDERS:
             raise DamagedFile(here, f"is nested deeper than {FOLDERS} folders")
-        with os.scandir(here) as entries:
+        try:
+            entries = os.scandir(here)
+        except FileNotFoundError:
+            if here == folder:
+                raise
+            continue
+        with entries:
             for entry in entries:
                 left -= 1
                 if left < 0:
                     raise DamagedFile(folder, f"has more than {ENTRIES:,} files")
-                mode = entry.stat(follow_symlinks=False).st_mode
+                try:
+                    mode = entry.stat(follow_symlinks=False).st_mode
+                except FileNotFoundError:
+                    continue
                 if stat.S_ISDIR(mode):
                     todo.append((Path(entry.path), depth + 1))
                 elif not stat.S_ISREG(mode):
