@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dtrain.compare.load_folders import KEYS, Run, kind
 
 _TARGET = "._target_"
+#: It follows from the strategy, and what it makes of the devices is a column: the replicas.
+_PLAN = "strategy.plan"
 
 
 def keys(runs: Sequence[Run]) -> list[str]:
@@ -20,6 +22,7 @@ def keys(runs: Sequence[Run]) -> list[str]:
     every = dict.fromkeys(key for config in known for key in config)
     every = dict.fromkeys(itertools.islice(every, KEYS))
     groups = [key.removesuffix(_TARGET) for key in every if key.endswith(_TARGET)]
+    groups = [group for group in groups if group != _PLAN]
     found = [g for g in groups if len({kind(config, g) for config in known} - {None}) > 1]
     for key in every:
         if not _distinguishes(key) or key in groups or key.removesuffix(".name") in groups:
