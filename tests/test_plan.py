@@ -262,7 +262,7 @@ REFUSED: list[tuple[list[str], Machine, int | None, tuple[str, str, str]]] = [
         "trainer.batch_size=96", "the dataset has 50 training examples",
         "trainer.batch_size=48")),
     (["trainer.epochs=0"], PLAIN, None, (
-        "trainer.epochs=0", "must be at least 1", "trainer.epochs=1")),
+        "trainer.epochs=0", "must be at least 1", "trainer.epochs=25")),
     ([MULTIWORKER, "hardware.hosts=0"], PLAIN, None, (
         "hardware.hosts=0", "must be at least 1", "hardware.hosts=1")),
     ([PS, "strategy.workers=0"], PLAIN, None, (
