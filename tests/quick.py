@@ -12,8 +12,8 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 
 from dtrain.config import groups, load
-from dtrain.controller.job import Outcome
 from dtrain.controller.launchers import Launcher
+from dtrain.controller.outcome import Outcome
 from dtrain.controller.sweep import Master
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir

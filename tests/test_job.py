@@ -16,8 +16,9 @@ import pytest
 from dtrain import errors
 from dtrain.config import load
 from dtrain.controller import job as module
-from dtrain.controller.job import PORT_TRIES, Job, Outcome
+from dtrain.controller.job import PORT_TRIES, Job
 from dtrain.controller.launchers import Launcher
+from dtrain.controller.outcome import Outcome
 from dtrain.controller.plan import Plan
 from dtrain.errors import DamagedFile, TrainingError, UsageError
 from dtrain.run import checkpoint

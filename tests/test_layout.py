@@ -34,7 +34,7 @@ def test_questions_are_answered_without_tensorflow(arguments: list[str]) -> None
 
 
 def test_no_file_holds_two_rooms() -> None:
-    long = {p.name: n for p in modules(".") if (n := len(p.read_text().splitlines())) > 450}
+    long = {p.name: n for p in modules(".") if (n := len(p.read_text().splitlines())) > 350}
     assert not long
 
 

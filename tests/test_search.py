@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from dtrain.controller.job import Outcome
+from dtrain.controller.outcome import Outcome
 from dtrain.controller.sweep.search import Random, Tpe
 from dtrain.errors import UsageError
 

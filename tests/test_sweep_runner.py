@@ -14,7 +14,7 @@ import pytest
 
 from dtrain import errors
 from dtrain.controller import sweep, validate
-from dtrain.controller.job import Outcome
+from dtrain.controller.outcome import Outcome
 from dtrain.controller.resources.devices import Machine
 from dtrain.controller.sweep import Grid, Source, state
 from dtrain.controller.sweep import command as module

@@ -18,7 +18,8 @@ from dtrain.config import consent, environment, groups, guard, load, preset_file
 from dtrain.config.explain import explain
 from dtrain.config.settle import settle
 from dtrain.controller import folders, resume, sweep
-from dtrain.controller.job import Outcome, run
+from dtrain.controller.job import run
+from dtrain.controller.outcome import Outcome
 from dtrain.controller.sweep.state import arguments
 from dtrain.controller.validate import check_address
 from dtrain.errors import DtrainError, UsageError, printable

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 import time
@@ -18,6 +17,7 @@ from dtrain.controller import own_task, result
 from dtrain.controller.folders import claim, create, lock
 from dtrain.controller.launchers import Env, Launcher
 from dtrain.controller.launchers.model_report import describe
+from dtrain.controller.outcome import Outcome
 from dtrain.controller.plan import Plan
 from dtrain.controller.run_files import RunFiles, is_start
 from dtrain.controller.supervisor import Failure, Requests, Signals, Supervisor
@@ -36,31 +36,6 @@ from dtrain.tracking.delivery import RunDelivery
 
 #: How often the tasks are started anew on other ports because one was taken.
 PORT_TRIES = 3
-
-
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """How a job ended.
-
-    Attributes:
-        exit_code: of the command.
-        objective: the last value of the objective, None where there is none.
-        interrupted: the user or a scheduler asked it to stop.
-        status: as in ``result.json``.
-        seconds: from its start to its end.
-        error: what went wrong, None where nothing did.
-        log: of the task that failed.
-        pruned: it was stopped because others of its sweep are better.
-    """
-
-    exit_code: int
-    objective: float | None = None
-    interrupted: bool = False
-    status: str = "FAILED"
-    seconds: float | None = None
-    error: str | None = None
-    log: Path | None = None
-    pruned: bool = False
 
 
 def run(config: Config, folder: Path, command: dict[str, Any], chosen: bool = False) -> Outcome:

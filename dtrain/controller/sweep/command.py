@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dtrain import compare, errors
 from dtrain.controller import folders
-from dtrain.controller.job import Outcome
+from dtrain.controller.outcome import Outcome
 from dtrain.controller.resources.devices import machine
 from dtrain.controller.supervisor import Signals
 from dtrain.controller.sweep.compose import Composer, Draft, Master, common_name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from dtrain.controller.job import Outcome
+from dtrain.controller.outcome import Outcome
 
 
 class Source(Protocol):

@@ -10,7 +10,8 @@ import traceback
 from typing import Any
 
 from dtrain import errors
-from dtrain.controller.job import Job, Outcome
+from dtrain.controller.job import Job
+from dtrain.controller.outcome import Outcome
 from dtrain.controller.plan import Plan
 from dtrain.controller.resources.devices import Machine
 from dtrain.controller.supervisor import INTERVAL, Requests

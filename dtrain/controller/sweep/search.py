@@ -8,7 +8,7 @@ from typing import Any
 
 from dtrain.config.overrides import parse
 from dtrain.config.search_space import Choice, Dimension, Interval, check_trials, read
-from dtrain.controller.job import Outcome
+from dtrain.controller.outcome import Outcome
 from dtrain.controller.sweep.job_source import Grid
 from dtrain.data.draws import Stream
 from dtrain.errors import UsageError

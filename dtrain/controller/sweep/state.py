@@ -13,7 +13,7 @@ from dtrain.config.overrides import parse
 from dtrain.config.schema import Config
 from dtrain.controller import rollback
 from dtrain.controller.folders import open_existing, unwritable
-from dtrain.controller.job import Outcome
+from dtrain.controller.outcome import Outcome
 from dtrain.controller.sweep.compose import Draft
 from dtrain.controller.sweep.fields import JOB, check
 from dtrain.errors import USAGE, DamagedFile, UsageError

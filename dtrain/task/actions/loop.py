@@ -21,6 +21,7 @@ import numpy as np
 from dtrain.errors import NonFiniteLoss
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.task import train_state
+from dtrain.task.actions.notices import Notices
 from dtrain.task.actions.validation import CALL_SECONDS, evaluate
 from dtrain.task.callbacks import Callbacks
 from dtrain.task.metric_sums import Sums
@@ -77,7 +78,7 @@ class Loop:
         self._train_seconds, self._train_examples = 0.0, 0
         self._interval_seconds = 0.0
         self._pending = False  # the epoch that has ended is to be evaluated
-        self._noticed: set[str] = set()  # names of logs that a notice was written of
+        self._notices = Notices(records, schedule.objective)
         self._loss: float | None = None  # of the last call
         # What the tasks have agreed on for the next call; end: a callback ended the training.
         self._stop = self._end = self._save_now = False
@@ -271,23 +272,12 @@ class Loop:
             if validation or new:
                 self._records.point(self.step, epoch + 1, {**validation, **new})
             self.logs = {**logs, **added}
-        self._notice(ignored, complete=bool(validation) or not self._schedule.validation_examples)
+        if validation or not self._schedule.validation_examples:
+            self._notices.objective(self.logs)
+        self._notices.ignored(ignored)
         self._records.epoch_ended(self.step, self._model)
         if due:
             self._save()
-
-    def _notice(self, ignored: list[str], complete: bool) -> None:
-        """Report, once each, what of the logs is not recorded, and an objective that is missing."""
-        objective = self._schedule.objective
-        if complete and objective not in self.logs and objective not in self._noticed:
-            self._noticed.add(objective)
-            known = ", ".join(sorted(self.logs))
-            message = f"objective={objective} is not among the metrics of this run ({known})"
-            self._records.event("notice", message=f"{message}; no checkpoint is kept as the best")
-        if new := sorted(set(ignored) - self._noticed):
-            self._noticed.update(new)
-            message = f"callbacks put into logs what is no finite number: {', '.join(new)}"
-            self._records.event("notice", message=f"{message}; it is not recorded")
 
     def _learning_rate(self) -> dict[str, float]:
         optimizer = self._model.optimizer

@@ -21,6 +21,7 @@ from dtrain.task.metric_sums import Sums
 from dtrain.task.rehearsal.rehearse import rehearse
 from dtrain.task.replica import evaluation_seeds, gradients
 from dtrain.task.strategies.parameter_server.feed import Feed
+from dtrain.task.strategies.parameter_server.pure import Scope, check_pure, check_whole
 from dtrain.task.strategies.steps import Steps
 from dtrain.task.tensors import fresh
 
@@ -141,7 +142,7 @@ class CoordinatedSteps(Steps):
         # Regularizers ask the scope for weights. It must return the variables themselves, for the
         # gradient tape knows no others; its constructor would read them.
         weights = {id(v): v.value for v in model.trainable_variables}
-        scope = _Scope(zeros, collect_losses=True)
+        scope = Scope(zeros, collect_losses=True)
         scope.state_mapping.update(weights)
 
         def moved() -> list[keras.Variable]:
@@ -159,11 +160,11 @@ class CoordinatedSteps(Steps):
                     with gradients.apart(replicas, rows, self._summed) as given:
                         returned, recorded = self._recorded(model.train_step, data, share, True)
                 except AttributeError:  # of the tape: what was assigned is no variable here
-                    _check_pure(moved(), scope)
+                    check_pure(moved(), scope)
                     raise
                 finally:
                     del optimizer.apply
-                _check_pure(moved(), scope)
+                check_pure(moved(), scope)
             else:
                 with evaluation_seeds.evaluating(batch, self._draws):
                     returned, recorded = self._recorded(model.test_step, data, share, False)
@@ -182,7 +183,7 @@ class CoordinatedSteps(Steps):
                 "strategy=mirrored",
             )  # fmt: skip
         if replicas > 1:
-            _check_whole(caught[0][0], given)
+            check_whole(caught[0][0], given)
         found = {id(variable): gradient for gradient, variable in zip(*caught[0], strict=True)}
         others = [scope.get_current_value(v) for v in model.non_trainable_variables]
         return [found.get(id(v)) for v in model.trainable_variables], others, vector
@@ -286,63 +287,3 @@ class CoordinatedSteps(Steps):
         """Go on counting from a summary."""
         for name, steps in summary.get("worker_steps", {}).items():
             self._worker_steps[int(name.removeprefix("worker-"))] = steps
-
-
-class _Scope(keras.StatelessScope):
-    """Values of variables; it takes note of weights that are read once they are old."""
-
-    def __init__(self, *arguments: Any, **named: Any):
-        super().__init__(*arguments, **named)
-        #: Weights that were given to the optimizer: they change when the step is over.
-        self.old: set[int] = set()
-        self.read: list[keras.Variable] = []
-
-    def get_current_value(self, variable: keras.Variable) -> Any:
-        """Return a value, as the scope has it."""
-        if id(variable) in self.old:
-            self.read.append(variable)
-        return super().get_current_value(variable)
-
-
-def _check_pure(moved: list[keras.Variable], scope: _Scope) -> None:
-    """Refuse a ``train_step`` that does what a worker cannot: the servers have the weights.
-
-    Args:
-        moved: the weights that it has assigned itself.
-        scope: says which it has read after they were given to the optimizer.
-
-    Raises:
-        UsageError: there is one.
-    """
-    if moved:
-        raise _refused(f"assigns weights itself ({moved[0].path})")
-    if scope.read:
-        raise _refused(
-            f"reads weights after it has applied their gradients ({scope.read[0].path}), which are "
-            "then what they were before"
-        )
-
-
-def _check_whole(applied: list[Any], given: list[Any]) -> None:
-    """Refuse a ``train_step`` that needs the gradient of the whole batch, which a worker has not.
-
-    Args:
-        applied: the gradients that it gives to the optimizer.
-        given: those that tapes gave to it.
-
-    Raises:
-        UsageError: it does more than to hand one over as the other.
-    """
-    if any(g is not None and all(g is not each for each in given) for g in applied):
-        raise _refused(
-            "changes gradients between the tape and the optimizer, and a worker has those of its "
-            "part of the batch"
-        )
-
-
-def _refused(does: str) -> UsageError:
-    return UsageError(
-        "strategy", "ps", f"the model's step {does}",
-        "a train_step that applies what the tape gives, as Keras' own does (global_clipnorm of the "
-        "optimizer clips), or a strategy whose replicas meet in a step", "strategy=multiworker",
-    )  # fmt: skip
