@@ -9,11 +9,12 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from dtrain.data import draws
+from dtrain.data.lines import Lines
 from dtrain.data.npz import Archive
 from dtrain.data.sources import Arrays, ImageFiles, Source, Splits
 from dtrain.data.splits import (
@@ -27,7 +28,6 @@ from dtrain.data.splits import (
 )
 from dtrain.data.text import text
 from dtrain.errors import UsageError, nearest
-from dtrain.host import memory
 
 __all__ = [
     "Arrays",
@@ -45,10 +45,6 @@ __all__ = [
 
 #: Examples of synthetic data that get their patterns at once.
 _ROWS = 1024
-#: Bytes that a line of a table may have.
-_LINE = 64 << 20
-
-
 #: Of one example of :func:`synthetic`, and height and width in :func:`image_folder`.
 _SHAPE, _SIZE = (28, 28, 1), (64, 64)
 
@@ -195,7 +191,7 @@ def csv(
     file = existing_file(path)
     try:
         with get_handle(file, "rb", compression="infer", is_text=False) as opened:
-            lines = io.BufferedReader(_Lines(opened.handle))
+            lines = io.BufferedReader(Lines(opened.handle))
             engine: Literal["c", "python"] = "c" if len(separator) == 1 else "python"
             # ORDER: of whole columns: in chunks a label "07" is 7 until the first word is met.
             whole = {"low_memory": False} if engine == "c" else {}
@@ -238,39 +234,6 @@ def csv(
     if target.dtype.kind not in "iufb":
         y = np.unique(y.astype(str), return_inverse=True)[1]
     return split(x, as_targets(y, "dataset.label", label), validation_split, split_seed)
-
-
-class _Lines(io.RawIOBase):
-    """Bytes of a table that end, in a sentence, before the memory does.
-
-    A small file that is unpacked has no size that could be asked for before.
-
-    Raises:
-        ValueError: a line has no end, or the table leaves too little memory.
-    """
-
-    def __init__(self, file: IO[bytes] | Any):
-        super().__init__()
-        self._file = file
-        self._line = self._since = 0
-        self._free = memory.available()
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        piece = self._file.read(len(buffer))
-        buffer[: len(piece)] = piece
-        end = piece.rfind(b"\n")
-        self._line = self._line + len(piece) if end < 0 else len(piece) - end
-        if self._line > _LINE:
-            raise ValueError(f"a line has more than {_LINE >> 20} MB")
-        self._since += len(piece)
-        if self._since > _LINE:
-            self._since, left = 0, memory.available()
-            if left is not None and self._free is not None and left < self._free / 4:
-                raise ValueError(f"it needs more memory than is free ({memory.text(self._free)})")
-        return len(piece)
 
 
 def image_folder(

@@ -16,7 +16,7 @@ from dtrain.config.schema import Config
 from dtrain.data.class_weights import weighted
 from dtrain.data.sources import Splits
 from dtrain.errors import UsageError
-from dtrain.task import input_pipeline, keras_internals, optimizers
+from dtrain.task import input_pipeline, keras_internals, optimizers, stateful
 from dtrain.task.remat import rematerialize
 from dtrain.task.step_logs import has_own
 from dtrain.task.strategies import Strategy
@@ -97,8 +97,8 @@ def model(
                 "model._target_", config.model._target_, f"returned {type(built).__name__}",
                 "a function or class that makes a keras.Model", "model=cnn",
             )  # fmt: skip
-        rows = fixed_rows(built, config)
-        _check_state(built, rows, config, splits, strategy)
+        rows = stateful.fixed_rows(built, config)
+        stateful.check(built, rows, config, splits, strategy)
         if rows is not None:
             example = tuple(np.repeat(part, rows, axis=0) for part in example)
             x, y, weight = keras.utils.unpack_x_y_sample_weight(example)
@@ -149,7 +149,7 @@ def _called(built: keras.Model, x: Any) -> Any:
     predicted = built(x, training=False)
     for variable, value in [*before, *plain]:
         variable.assign(value)
-    for layer in _stateful(built):
+    for layer in stateful.layers(built):
         if hasattr(layer, "reset_state"):
             layer.reset_state()
     return predicted
@@ -162,62 +162,6 @@ def _check_plain(built: keras.Model, strategy: Strategy) -> None:
         raise UsageError(
             "model", plain[0][0], "is a tf.Variable, which this strategy has no place for",
             "self.add_weight(..., trainable=False), or another strategy", "strategy=mirrored",
-        )  # fmt: skip
-
-
-def fixed_rows(built: keras.Model, config: Config) -> int | None:
-    """Return how many examples each batch of a model must have; None where any number will do.
-
-    A model of stateful layers that does not say has batches of ``trainer.batch_size``.
-    """
-    given = [tensor.shape[0] for tensor in _inputs(built) if tensor.shape]
-    found = next((rows for rows in given if rows is not None), None)
-    return int(config.trainer.batch_size) if found is None and _stateful(built) else found
-
-
-def _inputs(built: keras.Model) -> list[Any]:
-    try:
-        return list(built.inputs or ())  # of a Sequential that is not built it raises
-    except (AttributeError, ValueError):
-        return []
-
-
-def _stateful(built: keras.Model) -> list[keras.Layer]:
-    """Return the layers whose state is carried from batch to batch, row by row."""
-    return [each for each in keras_internals.layers(built) if getattr(each, "stateful", False)]
-
-
-def _check_state(
-    built: keras.Model, rows: int | None, config: Config, splits: Splits, strategy: Strategy
-) -> None:
-    """Refuse a state that is carried from batch to batch where it cannot be that of Keras' fit.
-
-    Raises:
-        UsageError: it would be in parts, or batches have other sizes than it.
-    """
-    stateful = _stateful(built)
-    if not stateful:
-        return
-    name, batch, held = stateful[0].name, config.trainer.batch_size, len(splits.validation or ())
-    if strategy.replicas > 1 or not strategy.in_turn:
-        raise UsageError(
-            "model", name, "is stateful: its state is that of the rows of the last batch, of which "
-            "each replica or worker would have others",
-            "stateful=False, or a strategy of one replica", "strategy=one_device",
-        )  # fmt: skip
-    if batch != rows:
-        raise UsageError(
-            "trainer.batch_size", batch, f"{name} is stateful, and the model takes {rows} examples",
-            "as many as the model's inputs have", f"trainer.batch_size={rows}",
-        )  # fmt: skip
-    if held % batch:
-        raise UsageError(
-            "dataset", f"{held:,} validation examples",
-            f"{name} is stateful, and their last batch has {held % batch} examples and not "
-            f"{batch}; Keras' fit fails there as well",
-            f"a multiple of {batch} examples to validate on, or stateful=False",
-            "dataset.validation_examples=0" if "validation_examples" in config.dataset else
-            f"a split with {held - held % batch:,} validation examples",
         )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from dtrain.config.schema import Config
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.folder import RunDir
 from dtrain.run.journal import Journal
-from dtrain.task import build, input_pipeline, restore
+from dtrain.task import build, input_pipeline, restore, stateful
 from dtrain.task.input_pipeline import Inputs
 from dtrain.task.process.signals import Stop
 from dtrain.task.rehearsal import across, metrics
@@ -105,7 +105,7 @@ def assemble(
         schedule = dataclasses.replace(schedule, validation_examples=0)
         process.notice(f"{NO_VALIDATION} ({type(model).__name__})")
     strategy.gradient_reduction = config.trainer.gradient_reduction.name
-    replay = metrics.replayed(model, splits, strategy, build.fixed_rows(model, config))
+    replay = metrics.replayed(model, splits, strategy, stateful.fixed_rows(model, config))
     process.notice(across.notice(model, strategy, splits.train, config.trainer.batch_size))
     check(config, model, schedule)
     if past is not None:
