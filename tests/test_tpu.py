@@ -119,9 +119,9 @@ def test_what_a_core_runs_has_known_shapes_and_no_float64(config: str) -> None:
     pretend(2, tf.distribute.TPUStrategy)
     strategy = TPU(named(2), "local", None, None)
     assert type(strategy.engine).__name__ == "TPUStrategyV2"
-    given = settings(**CNN)
-    if config == "resnet":  # its normalisation meets in a sum over the replicas
-        given.model = {"_target_": "dtrain.models.resnet", "filters": [4, 8]}
+    resnet = {"_target_": "dtrain.models.resnet", "filters": [4, 8]}
+    # Of the second one normalisation meets in a sum over the replicas.
+    given = settings(**CNN) if config == "cnn" else settings(**{**CNN, "model": resnet})
     _, _, steps, _ = prepare("", 2, given, strategy=strategy)
 
     found: list[Any] = []
