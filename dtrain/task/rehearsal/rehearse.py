@@ -23,7 +23,8 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.errors import UsageError, behind
-from dtrain.task import input_pipeline, keras_internals, optimizers
+from dtrain.task import input_pipeline, keras_internals
+from dtrain.task.rehearsal import stand_ins
 from dtrain.task.replica import gradients, random_draws
 from dtrain.task.step_logs import unwrapped
 
@@ -110,23 +111,6 @@ def _may_surprise(model: keras.Model) -> bool:
     """Whether a layer is not one of Keras' that are known to be right on several replicas."""
     kinds = {type(layer).__module__ for layer in keras_internals.layers(model)}
     return any(not kind.startswith("keras.") or ".layers.preprocessing." in kind for kind in kinds)
-
-
-class _Copies(keras.StatelessScope):
-    """Has a variable of TensorFlow's for each of Keras', as a step on one device would."""
-
-    def __init__(self, copies: dict[int, tf.Variable]):
-        super().__init__(collect_losses=True)
-        self.state_mapping.update(copies)
-        self._copies = copies
-
-    def add_update(self, update: Any) -> None:
-        """Assign to the copy."""
-        variable, value = update
-        if id(variable) in self._copies:
-            self._copies[id(variable)].assign(tf.cast(value, self._copies[id(variable)].dtype))
-        else:
-            super().add_update(update)
 
 
 class _Rehearsal:
@@ -225,8 +209,10 @@ class _Rehearsal:
             own: list[Any] = []
             changed: list[tuple[str, tf.Tensor]] = []
             with (
-                self._found.traced(), drawing, _Copies(self._copies), self._changes(changed),
-                gradients.of_another_batch(list(given), own), self._without_optimizers(),
+                self._found.traced(), drawing, stand_ins.Copies(self._copies),
+                stand_ins.changes(self._model, changed),
+                gradients.of_another_batch(list(given), own),
+                stand_ins.without_optimizers(self._model, self._note_reduction),
             ):  # fmt: skip
                 self._model.train_step(unwrapped(tuple(data)))
             here = tf.compat.v1.get_default_graph()
@@ -236,51 +222,8 @@ class _Rehearsal:
 
         return step
 
-    @contextlib.contextmanager
-    def _changes(self, changed: list[tuple[str, tf.Tensor]]) -> Iterator[None]:
-        """Take note of the pictures that Keras' augmentation layers make of others."""
-        found = [
-            layer
-            for layer in keras_internals.layers(self._model)
-            if hasattr(layer, "transform_images") and ".preprocessing." in type(layer).__module__
-        ]
-
-        def noting(layer: keras.Layer, original: Any) -> Any:
-            @functools.wraps(original)
-            def transform(*args: Any, **kwargs: Any) -> Any:
-                value = original(*args, **kwargs)
-                changed.append((layer.name, value))
-                return value
-
-            return transform
-
-        for layer in found:
-            vars(layer)["transform_images"] = noting(layer, layer.transform_images)
-        try:
-            yield
-        finally:
-            for layer in found:
-                del vars(layer)["transform_images"]
-
-    @contextlib.contextmanager
-    def _without_optimizers(self) -> Iterator[None]:
-        """Let optimizers apply nothing, and note whether replicas would meet."""
-        found = list(optimizers.named(self._model).values())
-        context, original = tf.distribute.ReplicaContext, tf.distribute.ReplicaContext.all_reduce
-
-        def reduce(context: Any, *args: Any, **kwargs: Any) -> Any:
-            self.reduces = True
-            return original(context, *args, **kwargs)
-
-        for optimizer in found:
-            optimizer.apply = lambda *_, o=optimizer, **__: o.iterations
-        context.all_reduce = reduce
-        try:
-            yield
-        finally:
-            context.all_reduce = original
-            for optimizer in found:
-                del optimizer.apply
+    def _note_reduction(self) -> None:
+        self.reduces = True
 
     def _check(
         self, before: list[np.ndarray], whole: list[np.ndarray], parts: list[list[np.ndarray]]
