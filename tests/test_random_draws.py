@@ -621,6 +621,44 @@ def test_a_function_with_a_new_keyword_draws_valid_numbers() -> None:
     np.testing.assert_array_equal(outside, module.uniform.__wrapped__((3,), seed=5))
 
 
+@pytest.mark.task(devices=2)
+def test_mirrored_replicas_train_where_keras_has_a_new_keyword(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import keras
+    import numpy as np
+    import tensorflow as tf
+    from keras.src.backend.tensorflow import random
+
+    from dtrain.task import strategies
+    from dtrain.task.replica import random_draws
+
+    known = random.dropout
+
+    def dropout(x: Any, rate: Any, noise_shape: Any = None, seed: Any = None, new: int = 0) -> Any:
+        return known(x, rate, noise_shape, seed)
+
+    monkeypatch.setattr(random, "dropout", dropout)
+    found = random_draws.notice()
+    assert found is not None and "(keras.random.dropout): each replica" in found
+    strategy = strategies.Mirrored(["CPU:0", "CPU:1"])
+    with strategy.scope():
+        layer = keras.layers.Dropout(0.3, seed=3)
+
+    def replica(_: Any) -> Any:
+        index = tf.distribute.get_replica_context().replica_id_in_sync_group
+        with random_draws.part(index, 2, 9):
+            return layer(tf.ones([9, 90]), training=True)
+
+    step = tf.function(lambda: strategy.run(replica, None), autograph=False)
+    kept = [np.stack(strategy.engine.experimental_local_results(step())) > 0 for _ in range(2)]
+    assert abs(np.mean(kept) - 0.7) < 0.05
+    for one, other in ((kept[0][0], kept[0][1]), (kept[0], kept[1])):
+        assert 0.3 < np.mean(one != other) < 0.55  # 2 * 0.3 * 0.7 by chance
+    trained = losses(strategy)
+    assert trained == pytest.approx(losses(strategy), rel=1e-5), "the same masks once more"
+
+
 @pytest.mark.task
 def test_a_notice_of_what_is_drawn_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     from dtrain.task.replica import random_draws
