@@ -16,7 +16,7 @@ from dtrain.config import schema, values
 from dtrain.config.ranges import Range, rule
 from dtrain.controller.launchers import Local
 from dtrain.errors import UsageError
-from tests.test_schema import composed
+from tests.test_schema import node
 from tests.values.test_every_key import PLACES
 
 DIGITS = "'\"\uff11\uff12\"'"  # which Python takes for 12
@@ -220,7 +220,7 @@ def test_commands_of_the_documents_are_taken(
     monkeypatch.setenv("MY_KEY", "k" * 20)
     monkeypatch.setenv("DTRAIN_ENV", "MY_KEY,MY_PASSWORD")
     monkeypatch.setenv("MY_PASSWORD", "p" * 20)
-    config = composed(*words)
+    config = node(*words)
     try:
         values.check(config)
         values.check_overrides(config, words)
