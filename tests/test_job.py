@@ -289,6 +289,17 @@ def test_any_error_of_ours_is_in_the_result(start: Any) -> None:
     assert "RuntimeError: no such thing" in result(rundir)["error"]
 
 
+def test_a_launcher_that_does_not_say_what_it_placed(start: Any) -> None:
+    class Silent(Told):
+        def start(self, rundir: RunDir, cluster: Cluster) -> Any:
+            super().start(rundir, cluster)
+
+    launcher = Silent(fails({}))
+    outcome, rundir = start(launcher)
+    assert outcome.exit_code == errors.FAILED and "kill" in launcher.asked
+    assert "start of Silent returned None, not the cluster" in result(rundir)["error"]
+
+
 @pytest.mark.parametrize("name", ["progress.json", "journal.jsonl", "chief-0.log"])
 def test_files_that_cannot_be_read_for_a_while_end_no_run(
     name: str, start: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -190,11 +190,15 @@ class Job:
         stolen = 0
         while True:
             try:
-                self._cluster = self._launcher.start(self._rundir, self._cluster)
+                placed: Any = self._launcher.start(self._rundir, self._cluster)
             except TrainingError as error:
                 return Failure(self._cluster.chief.name, str(error))
             except OSError as error:
                 return Failure(self._cluster.chief.name, f"cannot be started ({error})")
+            if not isinstance(placed, Cluster):
+                why = f"start of {type(self._launcher).__name__} returned {placed!r:.80}"
+                return Failure(self._cluster.chief.name, f"{why}, not the cluster that it placed")
+            self._cluster = placed
             self._launched = time.time()  # TensorFlow is imported: a fork has been answered
             signals.started = True
             supervisor = Supervisor(self._launcher, self._cluster, self._rundir, self._view)
