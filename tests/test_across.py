@@ -28,7 +28,7 @@ def made(kind: str, devices: int, config: Any, strategy: Any = None) -> tuple[An
     keras.utils.clear_session()
     if strategy is None:
         strategy = getattr(strategies, kind)([f"CPU:{i}" for i in range(devices)])
-    strategy.gradient_reduction = config.trainer.get("gradient_reduction", "mean")
+    strategy.gradient_reduction = config.trainer.gradient_reduction.name
     splits, _ = build.dataset(config)
     return build.model(config, splits, strategy, 16, 4), strategy, splits.train, BATCH
 
@@ -80,6 +80,8 @@ def test_what_looks_across_the_examples_is_told_of(
 def test_what_gathers_wrongly_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     from keras import ops
 
+    from dtrain.config import schema
+
     of = importlib.import_module("tests.zoo.batch_hard")
     config = configured("batch_hard")
     assert told("Mirrored", 2, config) is None
@@ -98,7 +100,7 @@ def test_what_gathers_wrongly_is_told_of(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(of.BatchHard, "call", reduced)
     said = told("Mirrored", 2, config) or ""
     assert said.endswith("it adds up what was gathered, once on each replica (reduction=mean)")
-    config.trainer.gradient_reduction = "sum"
+    config.trainer.gradient_reduction = schema.Reduction.sum
     monkeypatch.undo()
     said = told("Mirrored", 2, config) or ""
     assert said.endswith("it is a mean over its examples (trainer.gradient_reduction=mean)")

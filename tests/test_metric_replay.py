@@ -199,7 +199,7 @@ def test_without_a_validation() -> None:
     from tests.test_dtensor import mesh
 
     alone = config("ids")
-    alone.dataset.held = False
+    alone.dataset = alone.dataset.replaced(held=False)
     for strategy in (None, mesh()):
         steps = prepare("OneDevice", 1, alone, strategy=strategy)[2]
         assert steps.results(steps.train(2))["batches"] == 2
@@ -352,10 +352,10 @@ def test_a_mean_over_the_replicas_is_told() -> None:
 @pytest.mark.task
 def test_another_keras_that_keeps_masks_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     from dtrain.errors import TrainingError
-    from dtrain.task import keras_internals
+    from dtrain.task.keras_internals import losses
 
     for name in ("keras.src.backend.common.gone", "keras.src.backend.common.variables"):
-        monkeypatch.setattr(keras_internals, "MASKING", name)
+        monkeypatch.setattr(losses, "MASKING", name)
         with pytest.raises(TrainingError, match="keeps the masks of tensors in a way that dtrain"):
             prepare("OneDevice", 1, config("masked"))
 
