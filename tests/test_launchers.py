@@ -103,7 +103,7 @@ def test_exit_codes_and_logs(tmp_path: Path, cluster: Cluster, launcher: Local) 
     assert heard(launcher, ("chief-0", "ended")) == {"chief-0": ["started", "ended"]}
     assert launcher.exit_codes() == {"chief-0": 1}
     assert "AttributeError" in rundir.log("chief-0").read_text()
-    assert launcher.poll(0) == []  # it is told once
+    assert launcher.poll(0) == []  # each event is returned once
 
 
 def test_kill_leaves_nothing(tmp_path: Path, cluster: Cluster, launcher: Local) -> None:

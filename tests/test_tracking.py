@@ -289,7 +289,7 @@ class Line:
         monkeypatch.setattr(delivery, "LONGEST", 0.001)
         monkeypatch.setattr(delivery, "RETRY_SECONDS", 0.001)
         if place == "here":
-            monkeypatch.setattr(delivery, "_told", set())
+            monkeypatch.setattr(delivery, "_reported", set())
         self.errors: queue.Queue[Exception | None] = queue.Queue()
         self.said: queue.Queue[str] = queue.Queue()
         self.doubts = 0

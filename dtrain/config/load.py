@@ -107,7 +107,7 @@ def _section(node: DictConfig, kind: type[T], key: str) -> T:
     if not isinstance(node, DictConfig):
         raise _NoMapping(key)
     types, present, made = get_type_hints(kind), {str(name): name for name in node}, kind()
-    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type] # each Section is one
         where = f"{key}.{field.name}" if key else field.name
         if field.name in present:
             value = _value(node, present[field.name])

@@ -10,6 +10,7 @@ end_with_the_parent()
 
 # Looking for garbage among what is only being made takes a quarter of the time of the import.
 gc.disable()
+# Late, because of the lines above; unused here, because forked tasks find them imported.
 import keras  # noqa: E402, F401
 import tensorflow  # noqa: E402, F401
 

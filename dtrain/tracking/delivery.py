@@ -33,8 +33,8 @@ BUSY_SECONDS = 60.0
 #: Events that are read from the journal at once: the others wait there, and not in memory.
 EVENTS = 1000
 _CHARACTERS = 300  # of an error: MLflow's may hold a whole page
-#: Places that the user was told of: of the jobs of a sweep one speaks for all.
-_told: set[str] = set()
+#: Stores that were reported as away: once for all jobs of a sweep.
+_reported: set[str] = set()
 
 
 class Delivery:
@@ -104,13 +104,13 @@ class Delivery:
         if self._warned or busy:
             return
         self._warned = True
-        if self._place not in _told:
-            _told.add(self._place)
+        if self._place not in _reported:
+            _reported.add(self._place)
             self._warn(f"tracking: {reason(error)}; training continues")
 
     def _succeeded(self) -> None:
-        if self._place in _told:
-            _told.discard(self._place)
+        if self._place in _reported:
+            _reported.discard(self._place)
             self._warn("tracking: back again")
         self._away_since, self._warned = None, False
 

@@ -131,7 +131,7 @@ _MANIFESTS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a step that is null": _set("step", value=None),
     "a fraction of a step": _set("step", value=2.5),
 }
-#: What a run may resume from, where nobody looks at it before the task.
+#: Parts of a checkpoint that the controller does not read and the task does.
 _METAS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a table of nothing": _set("meta", value={}),
     "an objective that is a text": _set("meta", "objective", value="\x1b[31mhigh"),

@@ -218,7 +218,7 @@ def test_bits_do_not_depend_on_threads(model: str, strategy: str, dtrain, busy, 
     monkeypatch.setenv("DTRAIN_TRUST", "tests")
     refusals = declared(model, "REFUSED", {})
     if strategy == "mirrored" and ("mirrored" in refusals or "mirrored 4" in refusals):
-        pytest.skip("it is refused")
+        pytest.skip("refused, as test_every_model_trains_by_the_command sees")
     trainer = declared(model, "TRAINER", {})
     epochs = 25 if model == "gan" else 60  # which is not finite any more after 29
     of = (

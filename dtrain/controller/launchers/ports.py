@@ -61,7 +61,7 @@ class Ports:
         """Give all of them back."""
         for path, lock in self._locks:
             with contextlib.suppress(OSError):
-                writing.unlink(path)  # while it is locked: nobody else holds this very file
+                writing.unlink(path)  # while it is locked: no other process holds it
             lock.close()
         self._locks = []
 

@@ -17,7 +17,7 @@ class Machine:
 
     Attributes:
         gpus: how many this machine has for us.
-        cores: likewise.
+        cores: how many processor cores it has for us.
         shared: all tasks of a job run on this one machine.
     """
 

@@ -33,7 +33,8 @@ def run(master: Master, source: Source) -> int:
 
     Raises:
         UsageError: a job that is known cannot be run; nothing is left behind.
-        HydraException, OmegaConfBaseException: likewise, its overrides do not compose.
+        HydraException, OmegaConfBaseException: the overrides of a known job do not compose;
+            nothing is left behind.
     """
     settings = master.config.sweep
     past, lock = None, None

@@ -18,6 +18,7 @@ class Action(ABC):
     one and calls the same methods at the same points.
     """
 
+    # An optional hook: it has no body and is not abstract.
     def check(self, config: Config, model: keras.Model, schedule: Schedule) -> None:  # noqa: B027
         """Refuse what this action cannot do, before anything is restored.
 

@@ -11,10 +11,11 @@ where they have 64 bits, on CPUs and under XLA, as tests verify; GPUs draw as CP
 documentation (``tf.random.stateless_uniform``). So a replica begins at a later counter. TPUs may
 use another generator; this pins Philox where there are several replicas, untried on a TPU.
 
-What is per example is told by the first dimension: of a model with layers of other classes than
-Keras' own by whether it changes with the size of the batch (:mod:`dtrain.task.rehearsal`), else by
-whether it is a multiple of the rows of the batch. What is not, such as noise shared by a batch, is
-alike on all replicas. ``shuffle`` of examples is refused: a replica has its part of them alone.
+The first dimension shows which draws are per example: those where it is a multiple of the rows of
+the batch; in a model with layers that are not Keras' own, those where it changes with the size of
+the batch, as a rehearsal finds out (:mod:`dtrain.task.rehearsal`). What is not per example, such as
+noise shared by a batch, is alike on all replicas. ``shuffle`` of examples is refused: a replica has
+its part of them alone.
 Draws that come neither from ``keras.random`` nor from the functions of ``tf.random`` in
 :data:`TENSORFLOW` stay as they are, alike on all replicas. A function that this version of Keras
 has with other arguments draws other numbers on each replica, of which a notice is given.
