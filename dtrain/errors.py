@@ -5,7 +5,8 @@ DtrainError
 │   └── DamagedFile       a file of a run cannot be used                  exit 2
 ├── TrainingError     training started and failed                        exit 1
 │   ├── NonFiniteLoss     the loss is NaN or infinite
-│   └── CheckpointError   a checkpoint could not be written or read
+│   ├── CheckpointError   a checkpoint could not be written or read
+│   └── DataError         an example cannot be read
 └── Interrupted       the user or a scheduler asked the run to stop       exit 75
     └── NothingSaved      and there is no checkpoint to resume from      exit 1
 """
@@ -91,6 +92,24 @@ class NonFiniteLoss(TrainingError):
 
 class CheckpointError(TrainingError):
     """A checkpoint could not be written, or none that is sound could be read."""
+
+
+class DataError(TrainingError):
+    """An example, or a file of examples, cannot be read.
+
+    Before training it is reported as a :class:`UsageError`, of exit code 2.
+
+    Args:
+        place: the file, and where in it: ``FILE, row 17, column 'age'``.
+        problem: what is wrong there, as a clause.
+    """
+
+    def __init__(self, place: str, problem: str):
+        super().__init__(printable(secrets.mask(f"{place}: {problem}")))
+        self.place, self.problem = place, problem
+
+    def __reduce__(self) -> tuple[type[DataError], tuple[str, str]]:
+        return type(self), (self.place, self.problem)
 
 
 class Interrupted(DtrainError):

@@ -15,6 +15,7 @@ from dtrain.config.ranges import MANY, Each, Form, Range, formed, short
 _CHARACTERS = 4096  # of a path or an address
 _NAME_BYTES = 200  # of a folder's name, which gets the time before it; file systems take 255
 _CLASSES = 100_000  # that trainer.class_weight may name
+_FILES = 1_000_000  # files or columns that one key may name
 _ELEMENTS = 2**40  # elements of one example
 _STORES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks", "uc")
 
@@ -183,6 +184,46 @@ def _rules(value: Any) -> str | None:
     return None
 
 
+def _paths(value: Any) -> str | None:
+    if not isinstance(value, list):
+        return _words(value, _CHARACTERS)
+    if not 1 <= len(value) <= _FILES:
+        return f"names {len(value):,} files"
+    return next((f"{short(v)} {p}" for v in value if (p := _words(v, _CHARACTERS))), None)
+
+
+def _columns(value: Any) -> str | None:
+    """Say why ``value`` cannot name columns: one, a list of them, or such by names of inputs."""
+    if isinstance(value, dict):
+        if not 1 <= len(value) <= _FILES:
+            return f"has {len(value):,} names"
+        for name, part in value.items():
+            problem = _words(name, 1000) or _columns(part)
+            if problem is not None:
+                return f"{short(name)}: {short(part)} {problem}"
+        return None
+    if isinstance(value, list):
+        if not 1 <= len(value) <= _FILES:
+            return f"names {len(value):,} columns"
+        return next((f"{short(v)} {p}" for v in value if (p := _words(v, 1000))), None)
+    return _words(value, 1000)
+
+
+def _images(value: Any) -> str | None:
+    if not isinstance(value, dict) or not value:
+        return "is no mapping from columns to sizes"
+    for name, size in value.items():
+        problem = _words(name, 1000)
+        if problem is not None:
+            return f"{short(name)} {problem}"
+        if not isinstance(size, list) or len(size) != 3:
+            return f"{short(name)}: {short(size)} is not height, width and channels"
+        problem = next((p for n in size if (p := Range(1, 16_384).problem(n))), None)
+        if problem is not None:
+            return f"{short(name)}: {short(size)} {problem}"
+    return None
+
+
 def _size(shape: list[Any]) -> str | None:
     elements = math.prod(shape)
     return f"makes an example of {elements:,} numbers" if elements > _ELEMENTS else None
@@ -205,6 +246,9 @@ def text(most: int = 1000) -> Form:
 
 FILE_NAME = Form("the name of a folder, up to 200 characters, without /", _file_name, "run")
 PATH = Form("a path", lambda value: _words(value, _CHARACTERS))
+PATHS = Form("a path, a pattern such as shards/*.parquet, or a list of them", _paths, "FILE")
+COLUMNS = Form("a column, a list of columns, or columns by name", _columns, "COLUMN")
+IMAGES = Form("sizes of images by column", _images, "{image: [64, 64, 3]}")
 DOTTED = Form("the dotted name of a function or class", _dotted)
 METRIC = Form("the name of a metric", _metric, "val_loss")
 SEPARATOR = Form("one character", _separator, "';'")

@@ -49,7 +49,8 @@ def weighted(splits: Splits, weights: Mapping[int, float]) -> Source:
         )  # fmt: skip
     if not several and not whole:
         raise _refused(weights, "the targets are no whole numbers")
-    known = y.shape[-1] if several else splits.classes and max(2, splits.classes)
+    classes = None if several else splits.count_classes()
+    known = y.shape[-1] if several else classes and max(2, classes)
     if known and max(weights) >= known:
         raise _refused(weights, f"the classes of the dataset go up to {known - 1}")
     return Weighted(source, weights)

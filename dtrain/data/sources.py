@@ -17,14 +17,26 @@ class Source(Protocol):
     """Random access to examples.
 
     A source of your own needs ``__len__`` and ``take``; ``take(indices)`` gets int64 ``[b]`` and
-    returns ``(x, y)`` or ``(x, y, sample_weight)``, each with ``b`` rows. ``in_graph = True``
-    says that ``indices`` is a tensor and the result is made of tensors. One that holds tensors may
-    have ``tensors()`` and ``bind(tensors)``, as :class:`Arrays`: they are then sent to each worker
-    of a parameter-server cluster once, and not with every step.
+    returns ``(x, y)``, ``(x, y, sample_weight)`` or ``(x,)``. Each is an array with ``b`` rows, of
+    any type (text included), or a dict, list or tuple of such.
 
     ``take`` is called by one thread of a process at a time, and so are those of all sources that
-    are not ``in_graph``: two may read from one open file. ``thread_safe = True`` says that several
-    threads may be in a source's ``take`` at once. The order of the calls means nothing.
+    are not ``in_graph``: two may read from one open file. The order of the calls means nothing.
+
+    A source may have, besides:
+
+    - ``thread_safe = True``: several threads may be in its ``take`` at once.
+    - ``in_graph = True``: ``indices`` is a tensor, and the result is made of tensors. One that
+      holds tensors may have ``tensors()`` and ``bind(tensors)``, as :class:`Arrays`: they are then
+      sent to each worker of a parameter-server cluster once, and not with every step.
+    - ``finish(parts)``: makes of what ``take`` has returned, as tensors, the examples; it is traced
+      into the input graph and runs in several threads, where ``take`` in Python runs in one. It is
+      where records are parsed and images decoded.
+    - ``blocks()``: how many examples, one after the other, are read at once, int64 ``[k]``; for
+      ``dataset.shuffle=blocks``.
+    - ``labels()``: the targets without the inputs, ``[n, ...]``, where that is cheaper than all.
+    - ``files``: the :class:`dtrain.data.files.DataFile` that it is of, for its identity.
+    - ``where(index)``: the place of an example for messages, such as ``FILE, row 17``.
     """
 
     def __len__(self) -> int: ...
@@ -38,14 +50,20 @@ class Splits:
     """What a dataset function returns.
 
     Attributes:
-        train: the source to train on.
-        validation: the source to evaluate on, or None.
-        classes: number of classes of an integer label; None for anything else.
+        train: what to train on: a :class:`Source`, or anything that
+            :func:`dtrain.data.adapters.adapted` makes one of.
+        validation: what to evaluate on, likewise; or None.
+        classes: number of classes of an integer label, or a function that counts them where a model
+            needs to know; None for anything else.
     """
 
-    train: Source
-    validation: Source | None = None
-    classes: int | None = None
+    train: Any
+    validation: Any = None
+    classes: int | Callable[[], int | None] | None = None
+
+    def count_classes(self) -> int | None:
+        """Return the number of classes; None where targets are no classes."""
+        return self.classes() if callable(self.classes) else self.classes
 
 
 class _Captured:

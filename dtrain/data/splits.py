@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dtrain.data import draws
+from dtrain.data.files import DataFile, files
+from dtrain.data.images import Images
 from dtrain.data.sources import Arrays, Splits
+from dtrain.data.tables import Names, Table, TableSource
 from dtrain.errors import UsageError
 
 
@@ -71,6 +74,62 @@ def split_indices(n: int, fraction: float, seed: int) -> tuple[np.ndarray, np.nd
             "a smaller part, and data with at least one example", "dataset.validation_split=0",
         )  # fmt: skip
     return np.sort(order[held:]), np.sort(order[:held])
+
+
+def of_tables(
+    table: Callable[[list[DataFile]], Table],
+    path: str | Sequence[str],
+    inputs: Names,
+    target: Names,
+    weight: Names = None,
+    validation_path: str | Sequence[str] | None = None,
+    validation_split: float = 0.2,
+    split_seed: int = 0,
+    classes: int | None = None,
+    images: Mapping[str, Sequence[int]] | None = None,
+) -> Splits:
+    """Return the examples of the rows of files.
+
+    Args:
+        table: makes the table of files; reads headers alone.
+        path: a file, a pattern, or a list of them.
+        inputs, target, weight: columns (:class:`dtrain.data.tables.TableSource`).
+        validation_path: files to evaluate on; None: a part of the rows is split off.
+        validation_split, split_seed: of that part.
+        classes: number of classes; None: those of the target's column, which is read for it.
+        images: columns of encoded images, by name: height, width and channels of each.
+
+    Raises:
+        UsageError: a file or a column cannot be what it is to be.
+    """
+    whole = TableSource(table(files(path)), inputs, target, weight)
+    train, held = whole, None
+    if validation_path is not None:
+        found = table(files(validation_path, "dataset.validation_path"))
+        held = TableSource(found, whole.inputs.names, target, weight, words=whole.words)
+    elif validation_split:
+        rows, others = split_indices(len(whole), validation_split, split_seed)
+        train = whole.subset(rows)
+        # The classes of text are those of both parts, as those of whole numbers are.
+        train._words = whole.words
+        if len(others):
+            held = whole.subset(others)
+            held._words = whole.words
+    if not len(train):
+        raise UsageError(
+            "dataset.path", path, "has no row to train on", "files with at least one row",
+            "dataset.path=FILE",
+        )  # fmt: skip
+
+    def count() -> int | None:
+        if classes is not None:
+            return classes
+        found = [part.classes() for part in (train, held) if part is not None]
+        return None if None in found else max(c for c in found if c is not None)
+
+    if not images:
+        return Splits(train, held, count)
+    return Splits(Images(train, images), held and Images(held, images), count)
 
 
 def split(

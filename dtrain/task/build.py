@@ -90,7 +90,7 @@ def model(
     # replica TensorFlow refuses new variables, or makes them once a replica.
     with strategy.scope():
         built = targets.instantiate(
-            config.model, "model", input_shape=x.shape[1:], classes=splits.classes
+            config.model, "model", input_shape=x.shape[1:], classes=splits.count_classes()
         )
         if not isinstance(built, keras.Model):
             raise UsageError(
@@ -279,8 +279,9 @@ def _check_losses(predicted: Any, config: Config) -> None:
 def _check_classes(predicted: Any, config: Config, splits: Splits) -> None:
     sparse = config.trainer.loss == "sparse_categorical_crossentropy"
     width = getattr(predicted, "shape", (None,))[-1]
-    if sparse and splits.classes is not None and width is not None and splits.classes > width:
+    classes = splits.count_classes() if sparse and width is not None else None
+    if classes is not None and classes > width:
         raise UsageError(
-            "model.classes", width, f"the labels of the dataset go up to {splits.classes - 1}",
-            f"{splits.classes} or more", f"model.classes={splits.classes}",
+            "model.classes", width, f"the labels of the dataset go up to {classes - 1}",
+            f"{classes} or more", f"model.classes={classes}",
         )  # fmt: skip

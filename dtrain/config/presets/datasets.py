@@ -8,9 +8,12 @@ from typing import Any
 from omegaconf import MISSING
 
 from dtrain.config.forms import (
+    COLUMNS,
     IMAGE_SIZE,
+    IMAGES,
     NODE,
     PATH,
+    PATHS,
     SEPARATOR,
     SHAPE,
     TOKENS,
@@ -42,6 +45,29 @@ class Split(Dataset):
 
     validation_split: float = within(0.2, 0, 1, below=True)
     split_seed: int = within(0, 0, SEED)
+
+
+@dataclasses.dataclass
+class Table(Split):
+    """Columns of rows in files.
+
+    Attributes:
+        path: a file, a pattern such as shards/*.parquet, or a list of them; ordered by name.
+        inputs: column, list of columns of numbers, or columns by name; null: all but the target.
+        target: column, list of columns of numbers, or columns by the names of outputs.
+        weight: column of the weights of the examples; null: all weigh 1.
+        validation_path: files to evaluate on; null: a part of the rows is split off.
+        classes: number of classes; null: those of the target's column, which is read for it.
+        images: columns of encoded images, each with height, width and channels.
+    """
+
+    path: Any = formed(MISSING, PATHS)
+    inputs: Any = formed(None, COLUMNS)
+    target: Any = formed(MISSING, COLUMNS)
+    weight: Any = formed(None, COLUMNS)
+    validation_path: Any = formed(None, PATHS)
+    classes: int | None = within(None, 1, WIDE)
+    images: Any = formed(None, IMAGES)
 
 
 @dataclasses.dataclass

@@ -1,0 +1,1 @@
+"""Formats of files: each a table, or a source of its own."""

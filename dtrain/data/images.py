@@ -1,0 +1,81 @@
+"""Encoded images among the inputs: decoded and resized in the input graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dtrain.data import nest
+from dtrain.data.tables import TableSource
+from dtrain.errors import UsageError
+
+
+class Images:
+    """A source of which some inputs are encoded images (PNG, JPEG, BMP or GIF).
+
+    Args:
+        source: has them as bytes.
+        sizes: by the column: height and width that its images are resized to, in pixels, and
+            channels (1 for gray, 3 for colors).
+
+    Raises:
+        UsageError: one is no column of inputs, or holds no bytes.
+    """
+
+    def __init__(self, source: TableSource, sizes: Mapping[str, Sequence[int]]):
+        self._source = source
+        self._sizes = {name: tuple(size) for name, size in sizes.items()}
+        named = source.inputs.columns()
+        for name, size in self._sizes.items():
+            if name not in named or source.table.columns[name].is_number:
+                raise UsageError(
+                    "dataset.images", name, "is no input of encoded images",
+                    ", ".join(n for n in named if not source.table.columns[n].is_number) or "none",
+                    "dataset.images={COLUMN:[64,64,3]}",
+                )  # fmt: skip
+            if len(size) != 3 or min(size) < 1 or size[2] not in (1, 3):
+                raise UsageError(
+                    "dataset.images", f"{{{name}: {list(size)}}}", "is not height, width, channels",
+                    "two numbers of pixels, and 1 (gray) or 3 (colors)",
+                    f"dataset.images={{{name}:[64,64,3]}}",
+                )  # fmt: skip
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._source, name)
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def take(self, indices: Any) -> tuple[Any, ...]:
+        """Read, with the images as they are encoded."""
+        return self._source.take(indices)
+
+    def finish(self, parts: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Decode: float32 ``[b, height, width, channels]`` in 0..1."""
+        names = nest.leaves(_places(self._source.inputs.names))
+        found = [
+            decoded(leaf, *self._sizes[name]) if name in self._sizes else leaf
+            for name, leaf in zip(names, nest.leaves(parts[0]), strict=True)
+        ]
+        return nest.packed(parts[0], found), *parts[1:]
+
+
+def _places(names: Any) -> Any:
+    """Return the structure of inputs with the column of each leaf; a list has none of images."""
+    if isinstance(names, Mapping):
+        return {key: _places(part) for key, part in names.items()}
+    return names if isinstance(names, str) else "\0"
+
+
+def decoded(encoded: Any, height: int, width: int, channels: int) -> Any:
+    """Decode and resize: text ``[b]`` to float32 ``[b, height, width, channels]`` in 0..1."""
+    import tensorflow as tf
+
+    def load(image: Any) -> Any:
+        image = tf.io.decode_image(image, channels=channels, expand_animations=False)
+        image = tf.image.resize(tf.cast(image, tf.float32) / 255.0, (height, width))
+        return tf.ensure_shape(image, (height, width, channels))
+
+    return tf.map_fn(load, encoded, fn_output_signature=tf.float32)

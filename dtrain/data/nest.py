@@ -1,0 +1,75 @@
+"""Structures of examples: nests of dicts, tuples and lists, whose leaves are arrays.
+
+The leaves are in the order of ``tf.nest`` and ``keras.tree``: those of a dict by its sorted keys.
+A list becomes a tuple, as in Keras' ``fit``: tf.data takes a list for one array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+
+def is_nest(value: Any) -> bool:
+    """Say whether a value is a structure, and no leaf."""
+    return isinstance(value, Mapping | tuple | list)
+
+
+def leaves(value: Any) -> list[Any]:
+    """Return the leaves of a structure; of a leaf itself that one."""
+    return [leaf for _, leaf in named(value)]
+
+
+def named(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each leaf with its place, such as ``boxes.0``; that of a leaf itself is ``name``."""
+    if not is_nest(value):
+        yield name, value
+        return
+    for key, part in _items(value):
+        yield from named(part, f"{name}.{key}" if name else str(key))
+
+
+def mapped(function: Callable[..., Any], value: Any, *others: Any) -> Any:
+    """Return the structure with ``function`` of each leaf, and of those of others like it."""
+    if not is_nest(value):
+        return function(value, *others)
+    if isinstance(value, Mapping):
+        return {k: mapped(function, value[k], *(other[k] for other in others)) for k in value}
+    return tuple(
+        mapped(function, part, *parts) for part, *parts in zip(value, *others, strict=True)
+    )
+
+
+def packed(structure: Any, values: list[Any]) -> Any:
+    """Return a structure like ``structure`` with other leaves, in the order of :func:`leaves`."""
+    left = iter(values)
+
+    def pack(value: Any) -> Any:
+        if not is_nest(value):
+            return next(left)
+        if isinstance(value, Mapping):
+            found = {key: pack(part) for key, part in _items(value)}
+            return {key: found[key] for key in value}
+        return tuple(map(pack, value))
+
+    return pack(structure)
+
+
+def outline(value: Any) -> str:
+    """Return a structure in words, such as ``{image: float32 [28, 28], name: text}``."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {outline(part)}" for key, part in value.items()) + "}"
+    if isinstance(value, tuple | list):
+        return "(" + ", ".join(map(outline, value)) + ")"
+    dtype = getattr(value, "dtype", None)
+    if dtype is None:
+        return type(value).__name__
+    kind = "text" if getattr(dtype, "kind", "") in "OSU" else str(getattr(dtype, "name", dtype))
+    shape = list(getattr(value, "shape", ()))[1:]
+    return f"{kind} {shape}" if shape else kind
+
+
+def _items(value: Any) -> list[tuple[Any, Any]]:
+    if isinstance(value, Mapping):
+        return sorted(value.items(), key=lambda item: item[0])
+    return list(enumerate(value))

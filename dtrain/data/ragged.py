@@ -1,0 +1,49 @@
+"""Rows of different lengths, and how they become one array: padded, and cut where they are longer.
+
+The length is declared, or the smallest of some buckets that the longest row of the global batch
+fits into: then it is the same on every replica.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+
+class Ragged:
+    """Rows of different lengths, one after the other.
+
+    Args:
+        values: ``[total, ...]``, those of all rows.
+        lengths: int64 ``[b]``, how many each row has.
+    """
+
+    def __init__(self, values: np.ndarray, lengths: np.ndarray):
+        self.values = values
+        self.lengths = np.asarray(lengths, np.int64)
+
+    @classmethod
+    def of(cls, rows: Sequence[Any]) -> Ragged:
+        """Join rows, each ``[length, ...]``."""
+        parts = [np.asarray(row) for row in rows]
+        full = [part for part in parts if len(part)] or parts[:1]
+        return cls(np.concatenate(full), np.array([len(part) for part in parts], np.int64))
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def mapped(self, function: Callable[[np.ndarray], np.ndarray]) -> Ragged:
+        """Return the same rows with other values."""
+        return Ragged(function(self.values), self.lengths)
+
+    def padded(self, length: int, value: Any = 0) -> np.ndarray:
+        """Return ``[b, length, ...]``: shorter rows are filled up by ``value``, longer ones cut."""
+        made = np.full((len(self), length, *self.values.shape[1:]), value, self.values.dtype)
+        kept = np.minimum(self.lengths, length)
+        starts = np.cumsum(self.lengths) - self.lengths
+        rows = np.repeat(np.arange(len(self)), kept)
+        at = np.arange(int(kept.sum())) - np.repeat(np.cumsum(kept) - kept, kept)
+        made[rows, at] = self.values[np.repeat(starts, kept) + at]
+        return made

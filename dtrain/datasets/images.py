@@ -1,0 +1,77 @@
+"""Images in files of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from dtrain.data.sources import ImageFiles, Splits
+from dtrain.data.splits import split_indices
+from dtrain.errors import UsageError
+
+#: Height and width where none are given, in pixels.
+_SIZE = (64, 64)
+
+
+def image_folder(
+    path: str,
+    size: Sequence[int] | None = _SIZE,
+    channels: int = 3,
+    validation_split: float = 0.2,
+    split_seed: int = 0,
+) -> Splits:
+    """Images in one sub-folder a class: ``path/cat/1.png``, ``path/dog/2.jpg``.
+
+    Args:
+        path: the folder; its sub-folders in alphabetical order are classes 0, 1, ...
+        size: height and width to resize to, in pixels; None: the default.
+        channels: 1 (grey) or 3 (RGB).
+        validation_split: fraction to split off.
+        split_seed: of the shuffle before the split.
+    """
+    size = list(_SIZE if size is None else size)
+    if len(size) != 2 or min(size) < 1:
+        raise UsageError(
+            "dataset.size", size, "is not height and width", "two numbers, 1 or more",
+            "'dataset.size=[64,64]'",
+        )  # fmt: skip
+    height, width = size
+    if channels not in (1, 3):
+        raise UsageError(
+            "dataset.channels", channels, "is no image format", "1 or 3", "dataset.channels=3"
+        )
+    root = Path(path)
+    if not root.is_dir():
+        raise UsageError(
+            "dataset.path", path, "there is no such folder",
+            "a folder with one sub-folder a class", "dataset.path=FOLDER",
+        )  # fmt: skip
+    kinds = {".png", ".jpg", ".jpeg", ".bmp", ".gif"}
+    folders = sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
+    found = [
+        (str(file), label)
+        for label, folder in enumerate(folders)
+        for file in sorted(folder.iterdir())
+        if file.suffix.lower() in kinds
+    ]
+    if not found:
+        raise UsageError(
+            "dataset.path", path, "holds no images in sub-folders",
+            f"CLASS/NAME with {', '.join(sorted(kinds))}", "dataset.path=FOLDER",
+        )  # fmt: skip
+    grey = {".png", ".jpg", ".jpeg"}  # TensorFlow decodes the others in colour only
+    colour = next((name for name, _ in found if Path(name).suffix.lower() not in grey), None)
+    if channels == 1 and colour is not None:
+        raise UsageError(
+            "dataset.channels", channels, f"{colour} can be read in colour only",
+            "1 for PNG and JPEG, 3 for all", "dataset.channels=3",
+        )  # fmt: skip
+    labels = np.array([label for _, label in found], np.int64)
+    train, held = split_indices(len(found), validation_split, split_seed)
+
+    def part(rows: np.ndarray) -> ImageFiles:
+        return ImageFiles([found[i][0] for i in rows], labels[rows], (height, width), channels)
+
+    return Splits(part(train), part(held) if len(held) else None, len(folders))

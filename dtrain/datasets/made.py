@@ -1,0 +1,85 @@
+"""Data that needs no file: scikit-learn's digits, and made-up examples."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from dtrain.data import draws
+from dtrain.data.sources import Arrays, Splits
+from dtrain.data.splits import split
+from dtrain.errors import UsageError
+
+#: Examples of synthetic data that get their patterns at once.
+_ROWS = 1024
+#: Shape of one example of :func:`synthetic`.
+_SHAPE = (28, 28, 1)
+
+
+def digits(validation_split: float = 0.2, split_seed: int = 0) -> Splits:
+    """Handwritten digits of scikit-learn: 1,797 images, float32 ``[8, 8, 1]`` in 0..1, 10 classes.
+
+    The file is read where scikit-learn keeps it (``datasets/data/digits.csv.gz``), which spares
+    the import of scikit-learn itself. Source: E. Alpaydin, C. Kaynak, Optical Recognition of
+    Handwritten Digits, UCI repository, 1998.
+    """
+    package = importlib.util.find_spec("sklearn")
+    if package is None or package.origin is None:
+        raise UsageError(
+            "dataset", "digits", "scikit-learn carries it", "an installed scikit-learn",
+            "pip install scikit-learn",
+        )  # fmt: skip
+    path = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    with gzip.open(path, "rt") as file:
+        table = np.loadtxt(file, delimiter=",", dtype=np.float32)
+    x = (table[:, :-1] / 16.0).reshape(-1, 8, 8, 1)
+    return split(x, table[:, -1].astype(np.int64), validation_split, split_seed)
+
+
+def synthetic(
+    examples: int = 10_000,
+    validation_examples: int = 1_000,
+    shape: Sequence[int] | None = _SHAPE,
+    classes: int = 10,
+    noise: float = 1.0,
+    data_seed: int = 0,
+) -> Splits:
+    """Made-up data of any shape: one random pattern a class, plus normal noise.
+
+    The numbers are those of :mod:`dtrain.data.draws`.
+
+    Args:
+        examples: how many to train on.
+        validation_examples: how many to evaluate on; 0 for none.
+        shape: of one example; None: the default.
+        classes: number of classes.
+        noise: standard deviation of the noise (that of the patterns is 1).
+        data_seed: of the generator.
+    """
+    shape = list(_SHAPE if shape is None else shape)
+    for name, value in (("examples", examples), ("classes", classes)):
+        if value < 1:
+            raise UsageError(
+                f"dataset.{name}", value, "is too small", "1 or more", f"dataset.{name}=1"
+            )
+    patterns = draws.normal(classes * math.prod(shape), data_seed).reshape(classes, *shape)
+
+    def make(n: int, stream: int) -> Arrays:
+        y = draws.integers(n, classes, data_seed, stream)
+
+        def inputs() -> np.ndarray:
+            x = draws.normal(n * math.prod(shape), data_seed, stream + 1).reshape(n, *shape)
+            x *= noise
+            for begin in range(0, n, _ROWS):
+                x[begin : begin + _ROWS] += patterns[y[begin : begin + _ROWS]]
+            return x
+
+        return Arrays(inputs, y)
+
+    held = make(validation_examples, 3) if validation_examples > 0 else None
+    return Splits(make(examples, 1), held, classes)
