@@ -220,7 +220,7 @@ class TableSource:
         target: Names,
         weight: Names = None,
         rows: np.ndarray | None = None,
-        words: Sequence[str] | Callable[[], Sequence[str]] | None = None,
+        words: np.ndarray | Callable[[], np.ndarray] | None = None,
         prefix: str = "dataset",
     ):
         self.table = table

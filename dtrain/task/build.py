@@ -280,7 +280,7 @@ def _check_classes(predicted: Any, config: Config, splits: Splits) -> None:
     sparse = config.trainer.loss == "sparse_categorical_crossentropy"
     width = getattr(predicted, "shape", (None,))[-1]
     classes = splits.count_classes() if sparse and width is not None else None
-    if classes is not None and classes > width:
+    if classes is not None and width is not None and classes > width:
         raise UsageError(
             "model.classes", width, f"the labels of the dataset go up to {classes - 1}",
             f"{classes} or more", f"model.classes={classes}",
