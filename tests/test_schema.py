@@ -12,6 +12,8 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf, open_dict
 
 from dtrain.config import groups, load, schema, targets, values
+from dtrain.config.presets import datasets
+from dtrain.data.options import Options
 from dtrain.run import strategy_plan
 from tests import warm
 
@@ -29,6 +31,7 @@ GIVEN = {
     "dataset=csv": ["dataset.path=x.csv"],
     "dataset=npz": ["dataset.path=x.npz"],
     "dataset=image_folder": ["dataset.path=x"],
+    "dataset=mixture": ["dataset.members={a:{_target_:dtrain.datasets.digits}}"],
 }
 
 
@@ -98,7 +101,9 @@ def test_presets_have_the_keys_and_defaults_of_their_functions() -> None:
     found = warm.call(parameters, 1, {"targets": list(kinds)})
     differing = {}
     for target, fields in kinds.items():
-        keys = set(fields) - {"_target_", "schedule", "augment"}
+        keys = (
+            set(fields) - {"_target_", "schedule"} - {f.name for f in dataclasses.fields(Options)}
+        )
         derived = set(FILLED_IN[2:]) if "schedules" in target else set()
         assert keys == set(found[target]) - derived - {"name", "kwargs"}, target
         for key in keys:
@@ -109,6 +114,12 @@ def test_presets_have_the_keys_and_defaults_of_their_functions() -> None:
             if theirs != fields[key]:
                 differing[f"{target}.{key}"] = theirs
     assert differing == CHOSEN
+
+
+def test_options_of_every_dataset_have_the_defaults_of_the_code() -> None:
+    of_schema = {f.name: default(f) for f in dataclasses.fields(datasets.Dataset)}
+    of_code = {f.name: default(f) for f in dataclasses.fields(Options)}
+    assert of_schema == of_code
 
 
 #: Options whose file has the schema of another name.

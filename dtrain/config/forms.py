@@ -5,15 +5,17 @@ from __future__ import annotations
 import importlib.metadata
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
 from omegaconf import MISSING
 
-from dtrain.config.ranges import MANY, Each, Form, Range, formed, short
+from dtrain.config.ranges import LARGE, MANY, Each, Form, Range, formed, short
 
 _CHARACTERS = 4096  # of a path or an address
 _NAME_BYTES = 200  # of a folder's name, which gets the time before it; file systems take 255
+_METRICS = 1000
 _CLASSES = 100_000  # that trainer.class_weight may name
 _FILES = 1_000_000  # files or columns that one key may name
 _ELEMENTS = 2**40  # elements of one example
@@ -139,12 +141,75 @@ def _named(value: Any) -> str | None:
 
 
 def _loss(value: Any) -> str | None:
+    if isinstance(value, dict) and "_target_" not in value:
+        return _by_output(value, _named)
     if not isinstance(value, list):
         return _named(value)
     if not value:
         return "is empty"
     items = (each for each in value if each is not None)  # an output without a loss
     return next((problem for each in items if (problem := _named(each))), None)
+
+
+def _by_output(value: dict[Any, Any], why: Callable[[Any], str | None]) -> str | None:
+    """Say why ``value`` is no mapping from names of outputs; null is of an output without it."""
+    if not value:
+        return "is empty"
+    for name, each in value.items():
+        problem = _words(name, 1000) or (None if each is None else why(each))
+        if problem is not None:
+            return f"{short(name)}: {short(each)} {problem}"
+    return None
+
+
+def _metrics(value: Any) -> str | None:
+    if isinstance(value, dict):
+        return _by_output(value, _metrics)
+    if not isinstance(value, list):
+        return _named(value)
+    if len(value) > _METRICS:
+        return f"names {len(value):,} metrics"
+    for each in value:
+        problem = _metrics(each) if isinstance(each, list) else _named(each)
+        if problem is not None:
+            return f"{short(each)} {problem}"
+    return None
+
+
+def _weights(value: Any) -> str | None:
+    if isinstance(value, dict):
+        return _by_output(value, Range(-LARGE, LARGE).problem)
+    if not isinstance(value, list) or not value:
+        return "is no list of weights, and no mapping from outputs to them"
+    return next((f"{short(v)} {p}" for v in value if (p := Range(-LARGE, LARGE).problem(v))), None)
+
+
+def _members(value: Any) -> str | None:
+    if not isinstance(value, dict) or not value:
+        return "is no mapping from names to datasets"
+    return _by_output(value, _node)
+
+
+def _pad(value: Any) -> str | None:
+    if not isinstance(value, dict) or not value:
+        return "is no mapping from inputs to lengths"
+    for name, given in value.items():
+        problem = _words(name, 1000)
+        if problem is not None:
+            return f"{short(name)} {problem}"
+        if not isinstance(given, dict) or not given.keys() <= {"length", "buckets", "value"}:
+            return f"{short(name)}: {short(given)} has other keys than length, buckets and value"
+        if ("length" in given) == ("buckets" in given):
+            return f"{short(name)}: {short(given)} has not one of length and buckets"
+        sizes = given["buckets"] if "buckets" in given else [given["length"]]
+        if not isinstance(sizes, list) or not sizes:
+            return f"{short(name)}: {short(sizes)} is no list of lengths"
+        problem = next((p for n in sizes if (p := Range(1, MANY).problem(n))), None)
+        if problem is not None or not all(isinstance(n, int) for n in sizes):
+            return f"{short(name)}: {short(sizes)} {problem or 'is not a whole number'}"
+        if not isinstance(given.get("value", 0), int | float | str):
+            return f"{short(name)}: {short(given['value'])} cannot fill a row"
+    return None
 
 
 def _class_weight(value: Any) -> str | None:
@@ -257,10 +322,14 @@ STORE = Form(
 )  # fmt: skip
 TOKENS = _choice("bytes", "characters")
 NODE = Form("a node with _target_", _node)
-LOSS = Form("a name of keras.losses, or a node with _target_ (or a list of them)", _loss,
-            "{_target_: keras.losses.Huber}")  # fmt: skip
-METRICS = Each(Form("a name of keras.metrics, or a node with _target_", _named), 0, 1000,
-               "[accuracy]")  # fmt: skip
+LOSS = Form("a name of keras.losses, or a node with _target_ (or a list or mapping of them, one "
+            "for each output)", _loss, "{_target_: keras.losses.Huber}")  # fmt: skip
+METRICS = Form("a list of names of keras.metrics and nodes with _target_, or such lists by output",
+               _metrics, "[accuracy]")  # fmt: skip
+LOSS_WEIGHTS = Form("null, or numbers: a list of them, or by output", _weights, "{NAME: 1.0}")
+MEMBERS = Form("nodes with _target_, by name", _members,
+               "{a: {_target_: dtrain.datasets.digits}}")  # fmt: skip
+PAD = Form("null, or lengths by input", _pad, "{tokens: {length: 128}}")
 CLASS_WEIGHT = Form(
     "null, or weights by the number of the class", _class_weight, "{0: 1.0, 1: 3.0}"
 )

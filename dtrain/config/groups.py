@@ -56,6 +56,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "csv": datasets.Csv,
         "image_folder": datasets.ImageFolder,
         "text": datasets.Text,
+        "mixture": datasets.Mixture,
     },
     "optimizer": {"adam": optimizers.Adam, "adamw": optimizers.AdamW, "sgd": optimizers.Sgd},
     "optimizer/schedule": {"cosine": optimizers.Cosine, "warmup": optimizers.Warmup},

@@ -46,7 +46,7 @@ MODEL = Kind(
 )  # fmt: skip
 DATASET = Kind(
     "dataset", "dtrain.datasets.*",
-    r"dtrain\.datasets\.(csv|digits|image_folder|npz|synthetic|text)",
+    r"dtrain\.datasets\.(csv|digits|image_folder|mixture|npz|synthetic|text)",
 )  # fmt: skip
 AUGMENT = Kind("augmentation", "dtrain.augment.*", r"dtrain\.augment\.shift_flip")
 STRATEGY = Kind(
@@ -140,6 +140,8 @@ def at(key: str, argument: bool = False) -> tuple[Kind, ...]:
         None at all where nothing is called.
     """
     parts = re.sub(r"\[\d+\]", "", key).split(".")
+    if parts[:2] == ["dataset", "members"]:  # of a mixture
+        return (DATASET,)
     if argument and ".".join(parts) not in PLACES:  # `dataset.augment` is both
         return ARGUMENTS
     for length in (2, 1):

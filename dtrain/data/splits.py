@@ -37,18 +37,21 @@ def check_fraction(fraction: float) -> None:
         )  # fmt: skip
 
 
-def evaluated(trainer: Any, examples: int) -> int:
+def evaluated(trainer: Any, examples: int | None) -> int:
     """Return how many of the validation examples are evaluated: all, or those of the first batches.
 
     Args:
         trainer: the ``trainer`` group, of which ``validation_batch_size`` and ``validation_steps``
             are read.
-        examples: of the validation.
+        examples: of the validation; None of a stream of which that is not known, and of which so
+            many steps are evaluated.
 
     Raises:
         UsageError: there are fewer batches than ``trainer.validation_steps``.
     """
     batch, steps = trainer.validation_batch_size or trainer.batch_size, trainer.validation_steps
+    if examples is None:
+        return int(steps * batch)
     batches = -(-examples // batch)
     if steps is not None and steps > batches:
         raise UsageError(

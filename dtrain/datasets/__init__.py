@@ -3,6 +3,7 @@
 from dtrain.data.sources import Arrays, ImageFiles, Source, Splits
 from dtrain.data.text import text
 from dtrain.datasets.arrays import npz
+from dtrain.datasets.combined import columns, mixture
 from dtrain.datasets.images import image_folder
 from dtrain.datasets.made import digits, synthetic
 from dtrain.datasets.tables import csv
@@ -12,9 +13,11 @@ __all__ = [
     "ImageFiles",
     "Source",
     "Splits",
+    "columns",
     "csv",
     "digits",
     "image_folder",
+    "mixture",
     "npz",
     "synthetic",
     "text",

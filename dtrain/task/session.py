@@ -10,10 +10,11 @@ import keras
 
 from dtrain import secrets
 from dtrain.config.schema import Config
+from dtrain.data.checked import before_training
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.folder import RunDir
 from dtrain.run.journal import Journal
-from dtrain.task import build, input_pipeline, restore, stateful
+from dtrain.task import build, dataset, input_pipeline, restore, stateful
 from dtrain.task.input_pipeline import Inputs
 from dtrain.task.process.signals import Stop
 from dtrain.task.rehearsal import across, metrics
@@ -97,11 +98,27 @@ def assemble(
     Raises:
         UsageError: model, data, strategy and checkpoint do not go together.
     """
-    splits, augment = build.dataset(config)
-    schedule = make_schedule(config, len(splits.train), len(splits.validation or ()))
+    data = dataset.load(config)
+    with before_training(config.dataset):
+        return _assemble(config, strategy, process, past, check, data)
+
+
+def _assemble(
+    config: Config,
+    strategy: Strategy,
+    process: Process,
+    past: Checkpoint | None,
+    check: Callable[[Config, keras.Model, Schedule], None],
+    data: dataset.Data,
+) -> Session:
+    splits = data.splits
+    for message in data.notices:
+        process.notice(message)
+    schedule = make_schedule(config, *dataset.lengths(splits))
     model = build.model(config, splits, strategy, schedule.total_steps, schedule.steps_per_epoch)
     if splits.validation is not None and not evaluates(model):
-        splits = dataclasses.replace(splits, validation=None)
+        data = data.without_validation()
+        splits = data.splits
         schedule = dataclasses.replace(schedule, validation_examples=0)
         process.notice(f"{NO_VALIDATION} ({type(model).__name__})")
     strategy.gradient_reduction = config.trainer.gradient_reduction.name
@@ -113,8 +130,8 @@ def assemble(
         restore.release(past)
     inputs = input_pipeline.Inputs(
         splits.train, splits.validation, config.trainer.batch_size, config.seed,
-        past.step if past else 0, augment, config.trainer.validation_batch_size,
-        config.trainer.validation_steps,
+        past.step if past else 0, data.augment, config.trainer.validation_batch_size,
+        config.trainer.validation_steps, data.order,
     )  # fmt: skip
     steps = strategy.steps(model, inputs, config.hardware.jit_compile, replay)
     for message in replay.notices if replay is not None else ():

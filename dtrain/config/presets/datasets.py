@@ -11,7 +11,10 @@ from dtrain.config.forms import (
     COLUMNS,
     IMAGE_SIZE,
     IMAGES,
+    LOSS_WEIGHTS,
+    MEMBERS,
     NODE,
+    PAD,
     PATH,
     PATHS,
     SEPARATOR,
@@ -21,17 +24,32 @@ from dtrain.config.forms import (
     text,
 )
 from dtrain.config.ranges import LARGE, MANY, SEED, WIDE, formed, within
+from dtrain.data.options import Identity, OnError, Shuffle
 
 
 @dataclasses.dataclass
 class Dataset:
-    """Keys of every shipped dataset beside those of its function.
+    """Keys of every dataset beside those of its function.
 
     Attributes:
         augment: node that changes training examples, such as {_target_: dtrain.augment.shift_flip}.
+        shuffle: order of a pass: examples, blocks (of what is read at once), none, or auto.
+        window: blocks whose examples are mixed with each other, of shuffle=blocks.
+        balance: draw each class as often as any other.
+        pad: lengths of what has rows of different lengths, {tokens: {length: 128, value: 0}}.
+        workers: processes that read, of sources in Python; 0: the task itself.
+        on_error: fail, or skip: leave out examples that cannot be read; all are read once before.
+        identity: what the data's digest is made of: a sample of its bytes, or all.
     """
 
     augment: Any = formed(None, NODE)
+    shuffle: Shuffle = Shuffle.auto
+    window: int = within(8, 1, MANY)
+    balance: bool = False
+    pad: Any | None = formed(None, PAD)
+    workers: int = within(0, 0, 1_000)
+    on_error: OnError = OnError.fail
+    identity: Identity = Identity.sample
 
 
 @dataclasses.dataclass
@@ -62,12 +80,12 @@ class Table(Split):
     """
 
     path: Any = formed(MISSING, PATHS)
-    inputs: Any = formed(None, COLUMNS)
+    inputs: Any | None = formed(None, COLUMNS)
     target: Any = formed(MISSING, COLUMNS)
-    weight: Any = formed(None, COLUMNS)
-    validation_path: Any = formed(None, PATHS)
+    weight: Any | None = formed(None, COLUMNS)
+    validation_path: Any | None = formed(None, PATHS)
     classes: int | None = within(None, 1, WIDE)
-    images: Any = formed(None, IMAGES)
+    images: Any | None = formed(None, IMAGES)
 
 
 @dataclasses.dataclass
@@ -159,6 +177,21 @@ class ImageFolder(Split):
     path: str = formed(MISSING, PATH)
     size: list[int] | None = formed([64, 64], IMAGE_SIZE)
     channels: int = within(3, 1, 3)
+
+
+@dataclasses.dataclass
+class Mixture(Dataset):
+    """Several datasets, each drawn as often as its weight says.
+
+    Attributes:
+        _target_: function that loads the data.
+        members: the datasets by name, each a node with _target_.
+        weights: how often each is drawn, by name; null: as often as it has examples.
+    """
+
+    _target_: str = target("dtrain.datasets.mixture")
+    members: Any = formed(MISSING, MEMBERS)
+    weights: Any | None = formed(None, LOSS_WEIGHTS)
 
 
 @dataclasses.dataclass

@@ -9,6 +9,7 @@ import keras
 
 from dtrain import errors
 from dtrain.config.schema import Config
+from dtrain.data.streams import examples_in
 from dtrain.errors import UsageError, nearest
 from dtrain.run import checkpoint, identity
 from dtrain.run.folder import RunDir, read_json
@@ -65,7 +66,7 @@ class Train(Action):
             functools.partial(shared, strategy, process.is_chief),
         )
         records = make_records(process.rundir, config, process.journal, past)
-        examples = len(session.inputs.train)
+        examples = examples_in(session.inputs.train)
         start = past.step if past else 0
         records.event("start", step=start, **derived(model, strategy, schedule, examples))
         loop = Loop(
@@ -127,7 +128,7 @@ def make_records(
 
 
 def derived(
-    model: keras.Model, strategy: Strategy, schedule: Schedule, examples: int
+    model: keras.Model, strategy: Strategy, schedule: Schedule, examples: int | None
 ) -> dict[str, Any]:
     """Return what the configuration does not say and a record of the run needs."""
     return {

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from dtrain.data import nest
 from dtrain.task import keras_internals
 from dtrain.task.input_pipeline import Inputs
 from dtrain.task.metric_replay import Replay
@@ -289,7 +290,7 @@ class Steps:
 
     def _real(self, batch: Any, count: tf.Tensor) -> Any:
         """Return the first ``count`` rows, the real ones, of a replica's evaluation batch."""
-        return tuple(part[:count] for part in batch)
+        return tuple(nest.mapped(lambda part: part[:count], batch))
 
     def _repeat(
         self, steps: tf.Tensor, step: Any, iterator: Any, rows: float, training: bool

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from dtrain.data import nest
 from dtrain.errors import UsageError
 from dtrain.task import input_pipeline
 from dtrain.task.input_pipeline import Inputs
@@ -83,7 +84,8 @@ class MeshSteps(Steps):
             sums.append(self._sums(_numbers(rows), examples, training=False))
         if rest:
             batch, _ = next(self._evaluation_iterator)
-            row = self._run(tuple(part[:rest] for part in batch), divided=False)
+            real = nest.mapped(lambda part: part[:rest], batch)
+            row = self._run(real, divided=False)
             sums.append(self._sums(_numbers([row]), rest, training=False))
         return sums
 
