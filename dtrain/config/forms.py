@@ -324,7 +324,7 @@ TOKENS = _choice("bytes", "characters")
 NODE = Form("a node with _target_", _node)
 LOSS = Form("a name of keras.losses, or a node with _target_ (or a list or mapping of them, one "
             "for each output)", _loss, "{_target_: keras.losses.Huber}")  # fmt: skip
-METRICS = Form("a list of names of keras.metrics and nodes with _target_, or such lists by output",
+METRICS = Form("a name of keras.metrics or a node with _target_, a list of them, or such by output",
                _metrics, "[accuracy]")  # fmt: skip
 LOSS_WEIGHTS = Form("null, or numbers: a list of them, or by output", _weights, "{NAME: 1.0}")
 MEMBERS = Form("nodes with _target_, by name", _members,

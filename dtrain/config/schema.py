@@ -104,7 +104,7 @@ class Trainer(Section):
         loss_weights: factors of the losses of several outputs, a list or {name: 0.5}; null: 1.
         gradient_reduction: sum: the model's own code divides its losses by the global batch.
         class_weight: weights of examples by class, {0: 1.0, 1: 3.0}; a class not named weighs 1.
-        metrics: names of keras.metrics or nodes with _target_; for several outputs {name: [...]}.
+        metrics: name of keras.metrics or node with _target_, or a list; by output {name: [...]}.
         callbacks: Keras callbacks, such as {_target_: keras.callbacks.EarlyStopping, patience: 3}.
         terminate_on_nan: end the run with an error when the loss is NaN or infinite.
         deterministic: TensorFlow's op determinism, which a GPU needs for the same bits.
@@ -121,7 +121,7 @@ class Trainer(Section):
     loss_weights: Any | None = formed(None, LOSS_WEIGHTS)
     gradient_reduction: Reduction = Reduction.mean
     class_weight: Any = formed(None, CLASS_WEIGHT)
-    metrics: Any = formed(["accuracy"], METRICS)
+    metrics: Any = formed("accuracy", METRICS)
     callbacks: list[Any] = formed([], CALLBACKS)
     terminate_on_nan: bool = True
     deterministic: bool = False

@@ -105,6 +105,8 @@ def _is_data(value: Any) -> bool:
 def _source(value: Any, key: str, split: str) -> Any:
     if value is None or isinstance(value, Stream):
         return value
+    if isinstance(value, str | bytes):
+        raise _refused(key, value, split)
     if hasattr(value, "element_spec") and hasattr(value, "batch"):  # a tf.data.Dataset
         return Stream(lambda: value)
     random_access = hasattr(value, "take") and hasattr(value, "__len__")
@@ -130,16 +132,27 @@ def _source(value: Any, key: str, split: str) -> Any:
             "the generator function itself, which is called for each pass",
             "return the function, without calling it",
         )  # fmt: skip
-    if callable(value):
+    if inspect.isgeneratorfunction(getattr(value, "func", value)):  # or a partial of one
+        return Stream(generated(value, key))
+    if callable(value) and not inspect.isclass(value) and _iterates(value):
         return Stream(generated(value, key))
     raise _refused(key, value, split)
 
 
 def _refused(key: str, value: Any, split: str) -> UsageError:
     return UsageError(
-        key, f"a {type(value).__name__}", f"is no data ({split})", ACCEPTED,
+        f"{key}._target_", f"a {type(value).__name__}", f"is no data ({split})", ACCEPTED,
         "return dtrain.datasets.Splits(train=(x, y), validation=(x, y))",
     )  # fmt: skip
+
+
+def _iterates(function: Any) -> bool:
+    """Whether a function without arguments returns what can be gone through."""
+    try:
+        inspect.signature(function).bind()
+    except (TypeError, ValueError):
+        return False
+    return hasattr(function(), "__iter__")
 
 
 def _of_huggingface(value: Any) -> bool:

@@ -51,7 +51,11 @@ def value(config: Config, key: str) -> Any:
     Secrets are hidden: another password makes no other run.
     """
     found = load.select(config, key)
-    return secrets.hide(options.deciding(found) if key == "dataset" else found, key)
+    if key == "dataset":
+        found = options.deciding(found)
+    if key == "trainer.metrics" and (isinstance(found, str) or "_target_" in found):
+        found = [found]  # as it is meant
+    return secrets.hide(found, key)
 
 
 def fingerprints(config: Config) -> dict[str, str]:

@@ -208,6 +208,8 @@ def _named(value: Any, key: str) -> Any:
 
 def _metrics(value: Any, key: str) -> Any:
     """Return metrics: a list of them, or lists by the names of outputs."""
+    if key == "trainer.metrics" and (isinstance(value, str) or "_target_" in value):
+        value = [value]
     if isinstance(value, dict) and "_target_" not in value:
         return {name: _metrics(each, f"{key}.{name}") for name, each in value.items()}
     if isinstance(value, list):
@@ -255,7 +257,8 @@ def _build_metrics(built: keras.Model, x: Any, y: Any, predicted: Any, weight: A
     except (ValueError, TypeError, KeyError, IndexError, tf.errors.OpError) as error:
         if not has_own(built, "train_step"):
             usual = "trainer.loss=sparse_categorical_crossentropy 'trainer.metrics=[accuracy]'"
-            tokens = x.dtype.kind in "iu" and getattr(y, "shape", None) == x.shape
+            single = not nest.is_nest(x)
+            tokens = single and x.dtype.kind in "iu" and getattr(y, "shape", None) == x.shape
             raise UsageError(
                 "trainer.loss", "...", f"loss and metrics do not fit the model ({error})",
                 "a loss and metrics for this output and target, or another model",

@@ -16,7 +16,7 @@ from dtrain.task.metric_replay import Replay
 from dtrain.task.metric_sums import Sums
 from dtrain.task.rehearsal.rehearse import Rehearsed
 from dtrain.task.replica import evaluation_seeds, gradients, random_draws
-from dtrain.task.step_logs import add_up_losses, unwrapped
+from dtrain.task.step_logs import Weights, add_up_losses, unwrapped
 from dtrain.task.strategies.rows import Rows
 from dtrain.task.tensors import fresh
 
@@ -70,6 +70,7 @@ class Steps:
         self._replay = replay
         self._evaluate: Any = None
         self._draws = evaluation_seeds.Draws()
+        self._weights = Weights(keras_internals.loss_trackers(model))
         self._summed = strategy.batches > 1 and strategy.gradient_reduction == "sum"
         self._rows = Rows(model, strategy, replay, strategy.batches if self._summed else 1)
         if self._summed:
@@ -248,10 +249,11 @@ class Steps:
             What it returned, and what it gave to metrics whose states do not add up, as
             ``[float64 [w]]``, or nothing where there are none.
         """
-        if self._replay is None:
-            return step(unwrapped(data)), []
-        with self._replay.recording() as calls:
-            logs = step(unwrapped(data))
+        with self._weights.of(rows):
+            if self._replay is None:
+                return step(unwrapped(data)), []
+            with self._replay.recording() as calls:
+                logs = step(unwrapped(data))
         return logs, self._replay.given(training, calls, rows, self._whole)
 
     def _whole(self, tensor: tf.Tensor) -> tf.Tensor:
