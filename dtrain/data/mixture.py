@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data.order import shares
+from dtrain.data.order import blocks_of, shares
 
 
 class Subset:
@@ -40,6 +40,12 @@ class Subset:
         import tensorflow as tf
 
         return tuple(self.source.take(tf.gather(self.rows, indices)))
+
+    def blocks(self) -> np.ndarray | None:
+        """Return how many of these, one after the other, are read at once; None for one."""
+        known = getattr(self.source, "blocks", None)
+        found = None if known is None else known()
+        return None if found is None else blocks_of(found, self.rows)
 
     def labels(self) -> np.ndarray | None:
         """Return the targets of these, where the source knows them without the inputs."""

@@ -44,6 +44,7 @@ class Options:
         workers: processes that read; 0: the task itself.
         on_error: what becomes of an example that cannot be read.
         identity: how much of the data its digest is made of.
+        accept_changes: whether a run may continue on data that is not what it was.
     """
 
     augment: Any = None
@@ -54,10 +55,13 @@ class Options:
     workers: int = 0
     on_error: OnError = OnError.fail
     identity: Identity = Identity.sample
+    accept_changes: bool = False
 
 
-#: Values that say nothing of which examples a step sees.
-HARMLESS = ("workers", "identity")
+#: Keys that say nothing of which examples a step sees; some are of formats.
+HARMLESS = ("workers", "identity", "accept_changes", "cache", "index")
+#: Keys of datasets that once had none of them: without a value, a run of before is the same.
+_LATER = ("weight", "weight_validation")
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Options)}
 
 
@@ -86,7 +90,7 @@ def deciding(node: Mapping[str, Any]) -> dict[str, Any]:
     """
     found = {}
     for name, value in node.items():
-        if name in HARMLESS:
+        if name in HARMLESS or (name in _LATER and value is None):
             continue
         if name in _DEFAULTS and name != "augment" and _made(name, value) == _DEFAULTS[name]:
             continue

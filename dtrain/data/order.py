@@ -75,6 +75,19 @@ class Blocks:
         return type(self), (self._lengths, self._window, self._seed ^ _KEY)
 
 
+def blocks_of(blocks: np.ndarray, rows: np.ndarray) -> np.ndarray | None:
+    """Return how many of some rows are in each block, without blocks that have none.
+
+    Args:
+        blocks: int64 ``[k]``, rows of each block.
+        rows: int64 ``[n]``, ascending; of others there are no blocks.
+    """
+    if np.any(np.diff(rows) <= 0):
+        return None
+    counts = np.diff(np.searchsorted(rows, np.cumsum(blocks)), prepend=0)
+    return counts[counts > 0]
+
+
 #: Positions of a cycle of a mixture, at most: weights are kept to one part in so many.
 CYCLE = 10_000
 

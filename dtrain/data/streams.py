@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from dtrain.data import nest
 from dtrain.errors import UsageError
+
+#: Examples of a stream that are looked at before training, at most.
+FIRST = 512
 
 
 class Stream:
@@ -28,6 +33,7 @@ class Stream:
     ):
         self._make = make
         self._batched = batched
+        self._first: tuple[Any, ...] = ()
         self.examples = examples
 
     def dataset(self) -> Any:
@@ -75,17 +81,29 @@ class Stream:
         return made.batch(size, drop_remainder=True)
 
     def first(self, count: int) -> tuple[Any, ...]:
-        """Return the first examples, ``count`` of them or all that there are.
+        """Return the first examples, ``count`` of them or all that there are, 512 at most.
 
         Raises:
             UsageError: there is none.
         """
-        for found in self.batches(count, remainder=True):
-            return tuple(found)
-        raise UsageError(
-            "dataset", "a stream", "it has no example", "a stream that has some",
-            "a dataset function whose stream is not empty",
-        )  # fmt: skip
+        # ORDER: read once and no more, for as many as are ever asked for: a shuffle of tf.data's
+        # counts how often it was gone through, and what training gets must not depend on that.
+        if not self._first:
+            for found in self.batches(FIRST, remainder=True):
+                self._first = tuple(found)
+                break
+        if not self._first:
+            raise UsageError(
+                "dataset", "a stream", "it has no example", "a stream that has some",
+                "a dataset function whose stream is not empty",
+            )  # fmt: skip
+        return tuple(nest.mapped(lambda leaf: leaf[:count], self._first))
+
+    def is_steady(self, count: int) -> bool:
+        """Return whether the first examples are the same when they are read again."""
+        again = next(iter(self.batches(FIRST, remainder=True)))
+        pairs = zip(nest.leaves(self.first(count)), nest.leaves(tuple(again)), strict=True)
+        return all(np.array_equal(np.asarray(a), np.asarray(b)[:count]) for a, b in pairs)
 
     def length(self) -> int | None:
         """Return how many examples a pass has, where that is known without reading it."""

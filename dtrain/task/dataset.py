@@ -15,12 +15,12 @@ from dtrain.data.adapters import adapted
 from dtrain.data.checked import before_training
 from dtrain.data.class_weights import weighted
 from dtrain.data.mixture import Mixture, Subset, labels
-from dtrain.data.options import Options, Shuffle, divided
+from dtrain.data.options import OnError, Options, Shuffle, divided
 from dtrain.data.padding import Padded
 from dtrain.data.sources import Splits
 from dtrain.data.streams import Stream, examples_in
 from dtrain.errors import UsageError
-from dtrain.task import input_pipeline, reading
+from dtrain.task import data_identity, input_pipeline, reading
 from dtrain.task.orders import Order, order_of
 
 
@@ -33,6 +33,7 @@ class Data:
         options: how they are read.
         augment: changes training examples; None for none.
         order: of training; None for a stream, which has its own.
+        identity: records of what they are, by split (:mod:`dtrain.data.identity`).
         notices: what is to be reported of them.
     """
 
@@ -40,6 +41,7 @@ class Data:
     options: Options
     augment: input_pipeline.Augment | None
     order: Order | None
+    identity: dict[str, dict[str, Any]]
     notices: tuple[str, ...] = ()
 
     def without_validation(self) -> Data:
@@ -60,20 +62,27 @@ def load(config: Config) -> Data:
 def _loaded(config: Config) -> Data:
     node, options = divided(config.dataset)
     splits = adapted(targets.instantiate(node, "dataset"))
+    found = data_identity.records(splits, options.identity)
     if options.pad is not None:
         splits = dataclasses.replace(
             splits,
             train=_padded(splits.train, options),
             validation=_padded(splits.validation, options),
         )
+    notices: list[str | None] = []
+    if options.on_error is OnError.skip:
+        (train, one), (held, other) = map(_sound, (splits.train, splits.validation))
+        splits = dataclasses.replace(splits, train=train, validation=held)
+        notices += [one, other]
     classes = config.trainer.class_weight
     if classes is not None:
         splits = dataclasses.replace(splits, train=weighted(splits, classes, reading.first))
     if options.balance:
         splits = dataclasses.replace(splits, train=_balanced(splits.train))
-    notices = _counted(splits, config)
+    notices += _counted(splits, config)
     augment = _augment(options, splits)
-    return Data(splits, options, augment, _order(splits, options, config.seed), notices)
+    order = _order(splits, options, config.seed)
+    return Data(splits, options, augment, order, found, tuple(filter(None, notices)))
 
 
 def _padded(source: Any, options: Options) -> Any:
@@ -88,6 +97,27 @@ def _padded(source: Any, options: Options) -> Any:
         members = [_padded(member, options) for member in source.members]
         return Mixture(members, [float(share) for share in source.shares])
     return Padded(source, options.pad)
+
+
+def _sound(source: Any) -> tuple[Any, str | None]:
+    """Return a source without the examples that cannot be read, and a sentence about them."""
+    if source is None:
+        return None, None
+    if isinstance(source, Stream | Mixture):
+        raise UsageError(
+            "dataset.on_error", "skip", "examples of a stream or a mixture cannot be left out "
+            "before they are read", "a dataset with random access", "dataset.on_error=fail",
+        )  # fmt: skip
+    bad = list(reading.unreadable(source))
+    if not bad:
+        return source, None
+    if len(bad) == len(source):
+        raise bad[0][1]
+    rows = np.delete(np.arange(len(source)), [index for index, _ in bad])
+    return Subset(source, rows), (
+        f"dataset.on_error=skip: {len(bad):,} of {len(source):,} examples cannot be read and are "
+        f"left out, the first: {bad[0][1]}"
+    )
 
 
 def _balanced(source: Any) -> Mixture:

@@ -15,11 +15,13 @@ from dtrain.data.mixture import Concatenated, place
 from dtrain.data.ragged import Ragged
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
-from dtrain.errors import DataError, UsageError
+from dtrain.errors import DataError, DtrainError, UsageError
 
 #: Held while a source in Python is read: what is trained on and what is evaluated on are read side
 #: by side, and may come from one open file.
 _reading = threading.Lock()
+#: Examples that are read at once where all are tried.
+CHUNK = 256
 #: What reading has raised, the first. TensorFlow turns it into an error of its own, with a
 #: traceback in the place of a sentence.
 _failed: list[Exception] = []
@@ -206,20 +208,66 @@ def available(source: Source | Stream, most: int) -> int:
     return int(nest.leaves(source.first(most))[0].shape[0])
 
 
-def unreadable(source: Source | Stream, indices: Iterator[int]) -> DataError | None:
-    """Return what is wrong with the first of some examples that cannot be read, if there is one.
+@contextlib.contextmanager
+def failing(inputs: Any) -> Iterator[None]:
+    """Let what reading has raised be raised, in the place of what TensorFlow makes of it.
 
-    What is parsed and decoded in the graph fails there as a batch; here each is tried alone.
+    What fails in the graph, where records are parsed and images decoded, fails as a batch: the
+    examples of the batches that were being prepared are then tried one by one, to name the one.
+
+    Args:
+        inputs: of the run (:class:`dtrain.task.input_pipeline.Inputs`).
     """
-    if isinstance(source, Stream):
+    try:
+        yield
+    except tf.errors.OpError as error:
+        found = failure() or _undecodable(inputs, str(error))
+        if found is None:
+            raise
+        if isinstance(found, DtrainError):
+            raise found from None
+        where = "dataset: reading the examples"
+        raise DataError(where, f"{type(found).__name__}: {found}") from error
+
+
+def _undecodable(inputs: Any, message: str) -> DataError | None:
+    """Return what is wrong with an example that cannot be finished in the graph, if one is."""
+    if "transformation with iterator" not in message:  # as tf.data says of its functions
         return None
-    for index in indices:
-        try:
-            first(source, 1, index)
-        except DataError as error:
-            return error
-        except (tf.errors.OpError, ValueError) as error:
-            reason = str(getattr(error, "message", error)).split("\n")[0]
-            reason = reason.partition("} ")[2] or reason
-            return DataError(place(source, index), reason.strip())
+    for source in (inputs.train, inputs.validation):
+        if source is not None and not isinstance(source, Stream) and hasattr(source, "finish"):
+            for _, problem in unreadable(source):
+                return problem
+    return None
+
+
+def unreadable(source: Source) -> Iterator[tuple[int, DataError]]:
+    """Yield the examples of a source that cannot be read, with what is wrong with each.
+
+    All of it is read: some examples at once, and of those that fail each half.
+    """
+    left = [(begin, min(CHUNK, len(source) - begin)) for begin in range(0, len(source), CHUNK)]
+    left.reverse()
+    while left:
+        begin, count = left.pop()
+        problem = _problem(source, begin, count)
+        if problem is None:
+            continue
+        if count == 1:
+            yield begin, problem
+            continue
+        half = count // 2
+        left += [(begin + half, count - half), (begin, half)]
+
+
+def _problem(source: Source, begin: int, count: int) -> DataError | None:
+    """Return why some examples cannot be read; None where they can."""
+    try:
+        first(source, count, begin)
+    except DataError as error:
+        return error
+    except (tf.errors.OpError, ValueError) as error:
+        reason = str(getattr(error, "message", error)).split("\n")[0]
+        reason = reason.partition("} ")[2] or reason
+        return DataError(place(source, begin), reason.strip())
     return None

@@ -40,6 +40,7 @@ class Dataset:
         workers: processes that read, of sources in Python; 0: the task itself.
         on_error: fail, or skip: leave out examples that cannot be read; all are read once before.
         identity: what the data's digest is made of: a sample of its bytes, or all.
+        accept_changes: resume a run although its data is not what it was.
     """
 
     augment: Any = formed(None, NODE)
@@ -50,6 +51,7 @@ class Dataset:
     workers: int = within(0, 0, 1_000)
     on_error: OnError = OnError.fail
     identity: Identity = Identity.sample
+    accept_changes: bool = False
 
 
 @dataclasses.dataclass

@@ -19,6 +19,7 @@ from dtrain.task.replica import evaluation_seeds, gradients, random_draws
 from dtrain.task.step_logs import Weights, add_up_losses, unwrapped
 from dtrain.task.strategies.rows import Rows
 from dtrain.task.tensors import fresh
+from dtrain.task.waiting import WIDTH, Waiting
 
 if TYPE_CHECKING:
     from dtrain.task.protocol import Replicas
@@ -70,6 +71,8 @@ class Steps:
         self._replay = replay
         self._evaluate: Any = None
         self._draws = evaluation_seeds.Draws()
+        #: How long training steps have waited for their input.
+        self.waiting = Waiting()
         self._weights = Weights(keras_internals.loss_trackers(model))
         self._summed = strategy.batches > 1 and strategy.gradient_reduction == "sum"
         self._rows = Rows(model, strategy, replay, strategy.batches if self._summed else 1)
@@ -139,7 +142,8 @@ class Steps:
         """
         # The number is a tensor: another number must not trace the function again.
         outcome = self._train(fresh(np.int64(steps)))
-        return self._sums(outcome.numpy(), steps * self._global_batch, training=True)
+        rows = self.waiting.taken(outcome.numpy())
+        return self._sums(rows, steps * self._global_batch, training=True)
 
     def drain(self) -> Sums:
         """Wait for steps that were begun and not returned; here there are none."""
@@ -309,8 +313,13 @@ class Steps:
         """
 
         def body(i: tf.Tensor, found: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
-            row = self._one(lambda part: step(part, i), next(iterator), rows, training)
-            return i + 1, found.write(tf.cast(i, tf.int32), row)
+            if training:
+                with tf.control_dependencies([i]):
+                    data, waited = self.waiting.fetched(lambda: next(iterator))
+            else:
+                data, waited = next(iterator), tf.zeros([0], tf.float64)
+            row = self._one(lambda part: step(part, i), data, rows, training)
+            return i + 1, found.write(tf.cast(i, tf.int32), tf.concat([row, waited], 0))
 
         found = tf.TensorArray(tf.float64, tf.cast(steps, tf.int32), infer_shape=False)
         start = [tf.constant(0, tf.int64), found]
@@ -318,6 +327,7 @@ class Steps:
         width = self._rows.size(training)
         if self._replay is not None:
             width += self._strategy.replicas * self._replay.width(training)
+        width += WIDTH if training else 0
         return self._strategy.all_reduce(tf.ensure_shape(found.stack(), [None, width]))
 
     def _one(self, step: Any, data: Any, rows: float, training: bool) -> tf.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -63,8 +64,14 @@ class MeshSteps(Steps):
 
     def train(self, steps: int, ahead: int = 0) -> Sums:
         """Run ``steps`` training steps, one a call; DTensor works on while the next is prepared."""
-        rows = [self._run(next(self._train_iterator), training=True) for _ in range(steps)]
+        rows = [self._run(self._next_batch(), training=True) for _ in range(steps)]
         return self._sums(_numbers(rows), steps * self._global_batch, training=True)
+
+    def _next_batch(self) -> Any:
+        begin = time.perf_counter()
+        batch = next(self._train_iterator)
+        self.waiting.add(time.perf_counter() - begin)
+        return batch
 
     @property
     def evaluation_examples(self) -> int:

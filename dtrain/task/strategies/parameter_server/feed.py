@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,8 @@ class Feed:
         self._part: Any = (
             input_pipeline.training_part if training else input_pipeline.evaluation_part
         )
+        #: That the chief has waited for what it reads itself.
+        self.seconds = 0.0
         self._local: Iterator[Any] | None = None
         self._remote: Any = None
         remote = getattr(source, "in_graph", False)
@@ -72,7 +75,10 @@ class Feed:
         """
         parts = [tf.constant(part, tf.int64) for part in range(self._parts)]
         if self._local is not None:
-            return [(next(self._local), part) for part in parts]
+            begin = time.perf_counter()
+            found = [(next(self._local), part) for part in parts]
+            self.seconds += time.perf_counter() - begin
+            return found
         number = fresh(np.int64(step))
         if self._remote is None:
             return [(number, part) for part in parts]

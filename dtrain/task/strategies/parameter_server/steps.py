@@ -83,6 +83,13 @@ class CoordinatedSteps(Steps):
         self._results_queue: queue.SimpleQueue[tuple[tuple[Any, ...], Any]] = queue.SimpleQueue()
         self._worker_steps: collections.Counter[int] = collections.Counter()
 
+    def fed(self) -> list[tuple[Any, ...]]:
+        """Return the arguments of the next training step, and take note of how long that took."""
+        found = self._feed.arguments(self._step)
+        self.waiting.add(self._feed.seconds)
+        self._feed.seconds = 0.0
+        return found
+
     #: What :meth:`interval` tells is of whole calls, and a call has no cost that a long one saves.
     spans_points = False
 
