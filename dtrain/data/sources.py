@@ -7,10 +7,13 @@ started.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
+
+from dtrain.data import nest
+from dtrain.errors import UsageError
 
 
 class Source(Protocol):
@@ -98,34 +101,82 @@ class Arrays(_Captured):
     """Examples in memory.
 
     Args:
-        x: inputs, ``[n, ...]``, or a function that reads them. It is called when they are first
-            needed: the controller, which needs their number alone, never does.
-        y: targets, ``[n, ...]``.
+        x: inputs: an array ``[n, ...]`` of numbers or texts, a dict, list or tuple of such, or a
+            function that reads them. It is called when they are first needed: the controller, which
+            needs their number alone, never does.
+        y: targets, an array or a structure of arrays; None for none.
+        weight: of the examples, as ``y``.
+        examples: how many there are; None: as many as there are targets, weights or inputs.
+
+    Raises:
+        UsageError: the arrays have different numbers of rows.
     """
 
-    def __init__(self, x: np.ndarray | Callable[[], np.ndarray], y: np.ndarray):
-        self._x = x
-        self.y = y
+    def __init__(
+        self,
+        x: Any | Callable[[], Any],
+        y: Any = None,
+        weight: Any = None,
+        examples: int | None = None,
+    ):
+        self._x = x if callable(x) else _arrays(x)
+        self.y = _arrays(y)
+        self.weight = _arrays(weight)
+        known = [self.y, self.weight, *([] if callable(x) else [self._x])]
+        rows = [len(leaf) for part in known if part is not None for leaf in nest.leaves(part)]
+        if examples is not None:
+            rows.append(examples)
+        self._examples = rows[0] if rows else len(nest.leaves(self.x)[0])
+        if len(set(rows)) > 1:
+            counts = " and ".join(f"{count:,}" for count in sorted(set(rows)))
+            raise UsageError(
+                "dataset", "Arrays", f"its arrays have {counts} rows",
+                "arrays with one row for each example", "dtrain.data.sources.Arrays(x, y)",
+            )  # fmt: skip
 
     @property
-    def x(self) -> np.ndarray:
+    def x(self) -> Any:
         """The inputs."""
         if callable(self._x):
-            self._x = self._x()
+            self._x = _arrays(self._x())
         return self._x
 
+    def labels(self) -> Any:
+        """Return the targets; None where they are not one array."""
+        return None if nest.is_nest(self.y) else self.y
+
+    def _parts(self) -> list[Any]:
+        """Return inputs, targets and weights, without those at the end that there are none of."""
+        parts = [self.x, self.y, self.weight]
+        while parts[-1] is None:
+            del parts[-1]
+        return parts
+
     def _values(self) -> Iterable[Any]:
-        return self.x, self.y
+        return [leaf for part in self._parts() if part is not None for leaf in nest.leaves(part)]
 
     def __len__(self) -> int:
-        return len(self.y)
+        return self._examples
 
-    def take(self, indices: Any) -> tuple[Any, Any]:
-        """Gather rows: int64 ``[b]`` to ``(x [b, ...], y [b, ...])``."""
+    def take(self, indices: Any) -> tuple[Any, ...]:
+        """Gather rows: int64 ``[b]`` to tensors ``(x, y)``, ``(x, y, weight)`` or ``(x,)``."""
         import tensorflow as tf
 
-        x, y = self.tensors()
-        return tf.gather(x, indices), tf.gather(y, indices)
+        rows = iter([tf.gather(tensor, indices) for tensor in self.tensors()])
+        return tuple(
+            part if part is None else nest.packed(part, [next(rows) for _ in nest.leaves(part)])
+            for part in self._parts()
+        )
+
+
+def _arrays(value: Any) -> Any:
+    """Return a structure of arrays; lists of numbers or texts, however deep, are one array."""
+    if isinstance(value, Mapping):
+        return {name: _arrays(part) for name, part in value.items()}
+    if isinstance(value, tuple | list):
+        several = any(np.ndim(leaf) for leaf in nest.leaves(value))
+        return tuple(map(_arrays, value)) if several else np.asarray(value)
+    return value
 
 
 class Windows(_Captured):

@@ -2,7 +2,7 @@
 
 from dtrain.data.sources import Arrays, ImageFiles, Source, Splits
 from dtrain.data.text import text
-from dtrain.datasets.arrays import npz
+from dtrain.datasets.arrays import npy, npz
 from dtrain.datasets.images import image_folder
 from dtrain.datasets.made import digits, synthetic
 from dtrain.datasets.tables import csv
@@ -15,6 +15,7 @@ __all__ = [
     "csv",
     "digits",
     "image_folder",
+    "npy",
     "npz",
     "synthetic",
     "text",
