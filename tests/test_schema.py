@@ -30,6 +30,7 @@ GIVEN = {
     "dataset=custom": ["dataset._target_=dtrain.datasets.digits"],
     "dataset=csv": ["dataset.path=x.csv"],
     "dataset=npz": ["dataset.path=x.npz"],
+    "dataset=npy": ["dataset.path=x.npy"],
     "dataset=image_folder": ["dataset.path=x"],
     "dataset=mixture": ["dataset.members={a:{_target_:dtrain.datasets.digits}}"],
 }

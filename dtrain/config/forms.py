@@ -313,6 +313,7 @@ FILE_NAME = Form("the name of a folder, up to 200 characters, without /", _file_
 PATH = Form("a path", lambda value: _words(value, _CHARACTERS))
 PATHS = Form("a path, a pattern such as shards/*.parquet, or a list of them", _paths, "FILE")
 COLUMNS = Form("a column, a list of columns, or columns by name", _columns, "COLUMN")
+ARRAYS = Form("the name of an array, a list of such, or names by input or output", _columns, "NAME")
 IMAGES = Form("sizes of images by column", _images, "{image: [64, 64, 3]}")
 DOTTED = Form("the dotted name of a function or class", _dotted)
 METRIC = Form("the name of a metric", _metric, "val_loss")

@@ -53,6 +53,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "digits": datasets.Digits,
         "synthetic": datasets.Synthetic,
         "npz": datasets.Npz,
+        "npy": datasets.Npy,
         "csv": datasets.Csv,
         "image_folder": datasets.ImageFolder,
         "text": datasets.Text,

@@ -38,6 +38,18 @@ class Kind:
 _CODE = r"Lambda|TFSMLayer|TorchModuleWrapper|FlaxLayer|JaxLayer"
 _CLASS = r"[A-Z]\w*"
 
+#: Functions of dtrain.datasets.
+_DATASETS = "|".join((
+    "csv",
+    "digits",
+    "image_folder",
+    "mixture",
+    "npy",
+    "npz",
+    "synthetic",
+    "text",
+))  # fmt: skip
+
 MODEL = Kind(
     "model", "dtrain.models.*, keras.applications.*, keras.Model, keras.Sequential",
     r"dtrain\.models\.(cnn|mlp|resnet|transformer)|keras\.(models\.)?(Model|Sequential)"
@@ -46,7 +58,7 @@ MODEL = Kind(
 )  # fmt: skip
 DATASET = Kind(
     "dataset", "dtrain.datasets.*",
-    r"dtrain\.datasets\.(csv|digits|image_folder|mixture|npz|synthetic|text)",
+    rf"dtrain\.datasets\.({_DATASETS})",
 )  # fmt: skip
 AUGMENT = Kind("augmentation", "dtrain.augment.*", r"dtrain\.augment\.shift_flip")
 STRATEGY = Kind(

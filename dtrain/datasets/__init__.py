@@ -2,7 +2,7 @@
 
 from dtrain.data.sources import Arrays, ImageFiles, Source, Splits
 from dtrain.data.text import text
-from dtrain.datasets.arrays import npz
+from dtrain.datasets.arrays import npy, npz
 from dtrain.datasets.combined import columns, mixture
 from dtrain.datasets.images import image_folder
 from dtrain.datasets.made import digits, synthetic
@@ -18,6 +18,7 @@ __all__ = [
     "digits",
     "image_folder",
     "mixture",
+    "npy",
     "npz",
     "synthetic",
     "text",

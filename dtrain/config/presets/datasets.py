@@ -8,6 +8,7 @@ from typing import Any
 from omegaconf import MISSING
 
 from dtrain.config.forms import (
+    ARRAYS,
     COLUMNS,
     IMAGE_SIZE,
     IMAGES,
@@ -131,19 +132,48 @@ class Npz(Split):
     Attributes:
         _target_: function that loads the data.
         path: the .npz file.
-        x: name of the array of inputs.
-        y: name of the array of targets.
-        x_validation: name of the array of validation inputs; null: split off from x.
-        y_validation: name of the array of validation targets; null: split off from y.
+        x: array of inputs, a list of arrays, or arrays by the names of inputs.
+        y: array of targets, a list, or arrays by the names of outputs; null: no targets.
+        weight: array of the weights of the examples; null: all weigh 1.
+        x_validation: arrays of validation inputs; null: split off from x.
+        y_validation: arrays of validation targets; null: split off from y.
+        weight_validation: array of the weights of the validation examples.
         scale: factor of the inputs; 0.00392156862745098 turns bytes into 0..1.
     """
 
     _target_: str = target("dtrain.datasets.npz")
     path: str = formed(MISSING, PATH)
-    x: str = formed("x", text())
-    y: str = formed("y", text())
-    x_validation: str | None = formed(None, text())
-    y_validation: str | None = formed(None, text())
+    x: Any = formed("x", ARRAYS)
+    y: Any | None = formed("y", ARRAYS)
+    weight: Any | None = formed(None, ARRAYS)
+    x_validation: Any | None = formed(None, ARRAYS)
+    y_validation: Any | None = formed(None, ARRAYS)
+    weight_validation: Any | None = formed(None, ARRAYS)
+    scale: float = within(1.0, -LARGE, LARGE)
+
+
+@dataclasses.dataclass
+class Npy(Split):
+    """Arrays of NumPy files, each with one array.
+
+    Attributes:
+        _target_: function that loads the data.
+        path: files of the inputs; a file, a pattern, or a list of them, joined by their names.
+        target_path: files of the targets; null: no targets.
+        weight_path: files of the weights of the examples; null: all weigh 1.
+        validation_path: files of inputs to evaluate on; null: a part of the rows is split off.
+        validation_target_path: files of targets to evaluate on.
+        validation_weight_path: files of the weights of the validation examples.
+        scale: factor of the inputs; 0.00392156862745098 turns bytes into 0..1.
+    """
+
+    _target_: str = target("dtrain.datasets.npy")
+    path: Any = formed(MISSING, PATHS)
+    target_path: Any | None = formed(None, PATHS)
+    weight_path: Any | None = formed(None, PATHS)
+    validation_path: Any | None = formed(None, PATHS)
+    validation_target_path: Any | None = formed(None, PATHS)
+    validation_weight_path: Any | None = formed(None, PATHS)
     scale: float = within(1.0, -LARGE, LARGE)
 
 
