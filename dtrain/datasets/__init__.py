@@ -5,6 +5,7 @@ from dtrain.data.text import text
 from dtrain.datasets.arrays import npz
 from dtrain.datasets.images import image_folder
 from dtrain.datasets.made import digits, synthetic
+from dtrain.datasets.records import tfrecord, webdataset
 from dtrain.datasets.tables import csv
 
 __all__ = [
@@ -18,4 +19,6 @@ __all__ = [
     "npz",
     "synthetic",
     "text",
+    "tfrecord",
+    "webdataset",
 ]
