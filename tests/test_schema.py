@@ -30,7 +30,12 @@ GIVEN = {
     "dataset=npz": ["dataset.path=x.npz"],
     "dataset=npy": ["dataset.path=x.npy"],
     "dataset=image_folder": ["dataset.path=x"],
-}
+    "dataset=tfrecord": [
+        "dataset.path=x", "dataset.target=y",
+        "dataset.features={x:{dtype:float32},y:{dtype:int64,shape:[]}}",
+    ],
+    "dataset=webdataset": ["dataset.path=x", "dataset.target=cls"],
+}  # fmt: skip
 
 
 def composed(*overrides: str) -> schema.Config:

@@ -17,6 +17,7 @@ _NAME_BYTES = 200  # of a folder's name, which gets the time before it; file sys
 _CLASSES = 100_000  # that trainer.class_weight may name
 _FILES = 1_000_000  # files or columns that one key may name
 _ELEMENTS = 2**40  # elements of one example
+_FEATURE, _DTYPES = {"dtype", "shape"}, ("string", "int64", "float32")
 _STORES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks", "uc")
 
 
@@ -147,6 +148,53 @@ def _loss(value: Any) -> str | None:
     return next((problem for each in items if (problem := _named(each))), None)
 
 
+def _pad(value: Any) -> str | None:
+    if not isinstance(value, dict) or not value:
+        return "is no mapping from inputs to lengths"
+    for name, given in value.items():
+        problem = _words(name, 1000)
+        if problem is not None:
+            return f"{short(name)} {problem}"
+        if not isinstance(given, dict) or not given.keys() <= {"length", "buckets", "value"}:
+            return f"{short(name)}: {short(given)} has other keys than length, buckets and value"
+        if ("length" in given) == ("buckets" in given):
+            return f"{short(name)}: {short(given)} has not one of length and buckets"
+        sizes = given["buckets"] if "buckets" in given else [given["length"]]
+        if not isinstance(sizes, list) or not sizes:
+            return f"{short(name)}: {short(sizes)} is no list of lengths"
+        problem = next((p for n in sizes if (p := Range(1, MANY).problem(n))), None)
+        if problem is not None or not all(isinstance(n, int) for n in sizes):
+            return f"{short(name)}: {short(sizes)} {problem or 'is not a whole number'}"
+        if not isinstance(given.get("value", 0), int | float | str):
+            return f"{short(name)}: {short(given['value'])} cannot fill a row"
+    return None
+
+
+def _features(value: Any) -> str | None:
+    """Say why ``value`` cannot declare the features of ``tf.train.Example``."""
+    if not isinstance(value, dict) or not value:
+        return "is no mapping from features to their types"
+    for name, given in value.items():
+        problem = _words(name, 1000)
+        if problem is not None:
+            return f"{short(name)} {problem}"
+        if not isinstance(given, dict) or "dtype" not in given or not given.keys() <= _FEATURE:
+            return f"{short(name)}: {short(given)} is not a dtype, and perhaps a shape"
+        if given["dtype"] not in _DTYPES:
+            return f"{short(name)}: {short(given['dtype'])} is none of {', '.join(_DTYPES)}"
+        shape = [] if given.get("shape") is None else given["shape"]
+        if not isinstance(shape, list) or len(shape) > 8:
+            return f"{short(name)}: {short(shape)} is no shape"
+        sizes = shape[1:] if shape[:1] == [None] else shape  # null is a length that differs
+        for size in sizes:
+            problem = Range(1, MANY).problem(size)
+            if problem is not None or not isinstance(size, int):
+                return f"{short(name)}: {short(shape)} {problem or 'is not of whole numbers'}"
+        if math.prod(sizes) > _ELEMENTS:
+            return f"{short(name)}: {short(shape)} makes an example of {math.prod(sizes):,} numbers"
+    return None
+
+
 def _class_weight(value: Any) -> str | None:
     if not isinstance(value, dict):
         return "is no mapping from classes to weights"
@@ -262,6 +310,12 @@ LOSS = Form("a name of keras.losses, or a node with _target_ (or a list of them)
             "{_target_: keras.losses.Huber}")  # fmt: skip
 METRICS = Each(Form("a name of keras.metrics, or a node with _target_", _named), 0, 1000,
                "[accuracy]")  # fmt: skip
+PAD = Form("null, or lengths by input", _pad, "{tokens: {length: 128}}")
+FEATURES = Form(
+    "types of features by name; null in a shape is a length that differs", _features,
+    "{image: {dtype: string}, label: {dtype: int64}, x: {dtype: float32, shape: [8]}}",
+)  # fmt: skip
+INDEX = _choice("cache", "beside")
 CLASS_WEIGHT = Form(
     "null, or weights by the number of the class", _class_weight, "{0: 1.0, 1: 3.0}"
 )

@@ -57,6 +57,8 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "csv": datasets.Csv,
         "image_folder": datasets.ImageFolder,
         "text": datasets.Text,
+        "tfrecord": datasets.TFRecord,
+        "webdataset": datasets.WebDataset,
     },
     "optimizer": {"adam": optimizers.Adam, "adamw": optimizers.AdamW, "sgd": optimizers.Sgd},
     "optimizer/schedule": {"cosine": optimizers.Cosine, "warmup": optimizers.Warmup},

@@ -46,7 +46,7 @@ MODEL = Kind(
 )  # fmt: skip
 DATASET = Kind(
     "dataset", "dtrain.datasets.*",
-    r"dtrain\.datasets\.(csv|digits|image_folder|npy|npz|synthetic|text)",
+    r"dtrain\.datasets\.(csv|digits|image_folder|npy|npz|synthetic|text|tfrecord|webdataset)",
 )  # fmt: skip
 AUGMENT = Kind("augmentation", "dtrain.augment.*", r"dtrain\.augment\.shift_flip")
 STRATEGY = Kind(

@@ -5,6 +5,7 @@ from dtrain.data.text import text
 from dtrain.datasets.arrays import npy, npz
 from dtrain.datasets.images import image_folder
 from dtrain.datasets.made import digits, synthetic
+from dtrain.datasets.records import tfrecord, webdataset
 from dtrain.datasets.tables import csv
 
 __all__ = [
@@ -19,4 +20,6 @@ __all__ = [
     "npz",
     "synthetic",
     "text",
+    "tfrecord",
+    "webdataset",
 ]

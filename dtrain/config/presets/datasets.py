@@ -10,9 +10,12 @@ from omegaconf import MISSING
 from dtrain.config.forms import (
     ARRAYS,
     COLUMNS,
+    FEATURES,
     IMAGE_SIZE,
     IMAGES,
+    INDEX,
     NODE,
+    PAD,
     PATH,
     PATHS,
     SEPARATOR,
@@ -63,12 +66,12 @@ class Table(Split):
     """
 
     path: Any = formed(MISSING, PATHS)
-    inputs: Any = formed(None, COLUMNS)
+    inputs: Any | None = formed(None, COLUMNS)
     target: Any = formed(MISSING, COLUMNS)
-    weight: Any = formed(None, COLUMNS)
-    validation_path: Any = formed(None, PATHS)
+    weight: Any | None = formed(None, COLUMNS)
+    validation_path: Any | None = formed(None, PATHS)
     classes: int | None = within(None, 1, WIDE)
-    images: Any = formed(None, IMAGES)
+    images: Any | None = formed(None, IMAGES)
 
 
 @dataclasses.dataclass
@@ -189,6 +192,35 @@ class ImageFolder(Split):
     path: str = formed(MISSING, PATH)
     size: list[int] | None = formed([64, 64], IMAGE_SIZE)
     channels: int = within(3, 1, 3)
+
+
+@dataclasses.dataclass
+class TFRecord(Table):
+    """TFRecord files of tf.train.Example.
+
+    Attributes:
+        _target_: function that loads the data.
+        features: types of features by name, such as {image: {dtype: string}}; with null first in
+            its shape one has a length that differs.
+        pad: lengths of features whose length differs, {tokens: {length: 128, value: 0}}.
+        index: where it is kept where each record begins: cache, or beside the file.
+    """
+
+    _target_: str = target("dtrain.datasets.tfrecord")
+    features: Any = formed(MISSING, FEATURES)
+    pad: Any | None = formed(None, PAD)
+    index: str = formed("cache", INDEX)
+
+
+@dataclasses.dataclass
+class WebDataset(Table):
+    """Tar files whose members belong together by their names; a column is an extension.
+
+    Attributes:
+        _target_: function that loads the data.
+    """
+
+    _target_: str = target("dtrain.datasets.webdataset")
 
 
 @dataclasses.dataclass
