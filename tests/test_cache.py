@@ -84,6 +84,14 @@ def test_an_entry_is_made_once(place: Path) -> None:
     assert cache.entry("a", ".arrow", writes(b"3")).read_bytes() == b"3"
 
 
+def test_whether_an_entry_is_there_already(place: Path) -> None:
+    assert cache.present("a", ".arrow") is None
+    assert not place.exists()
+    made = cache.entry("a", ".arrow", writes(b"1"))
+    release()
+    assert cache.present("a", ".arrow") == made and made in cache._held
+
+
 def test_what_fails_leaves_nothing(place: Path) -> None:
     def make(path: Path) -> None:
         path.write_bytes(b"half")

@@ -19,6 +19,7 @@ _METRICS = 1000
 _CLASSES = 100_000  # that trainer.class_weight may name
 _FILES = 1_000_000  # files or columns that one key may name
 _ELEMENTS = 2**40  # elements of one example
+_FEATURE, _DTYPES = {"dtype", "shape"}, ("string", "int64", "float32")
 _STORES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks", "uc")
 
 
@@ -212,6 +213,31 @@ def _pad(value: Any) -> str | None:
     return None
 
 
+def _features(value: Any) -> str | None:
+    """Say why ``value`` cannot declare the features of ``tf.train.Example``."""
+    if not isinstance(value, dict) or not value:
+        return "is no mapping from features to their types"
+    for name, given in value.items():
+        problem = _words(name, 1000)
+        if problem is not None:
+            return f"{short(name)} {problem}"
+        if not isinstance(given, dict) or "dtype" not in given or not given.keys() <= _FEATURE:
+            return f"{short(name)}: {short(given)} is not a dtype, and perhaps a shape"
+        if given["dtype"] not in _DTYPES:
+            return f"{short(name)}: {short(given['dtype'])} is none of {', '.join(_DTYPES)}"
+        shape = [] if given.get("shape") is None else given["shape"]
+        if not isinstance(shape, list) or len(shape) > 8:
+            return f"{short(name)}: {short(shape)} is no shape"
+        sizes = shape[1:] if shape[:1] == [None] else shape  # null is a length that differs
+        for size in sizes:
+            problem = Range(1, MANY).problem(size)
+            if problem is not None or not isinstance(size, int):
+                return f"{short(name)}: {short(shape)} {problem or 'is not of whole numbers'}"
+        if math.prod(sizes) > _ELEMENTS:
+            return f"{short(name)}: {short(shape)} makes an example of {math.prod(sizes):,} numbers"
+    return None
+
+
 def _class_weight(value: Any) -> str | None:
     if not isinstance(value, dict):
         return "is no mapping from classes to weights"
@@ -331,6 +357,11 @@ LOSS_WEIGHTS = Form("null, or numbers: a list of them, or by output", _weights, 
 MEMBERS = Form("nodes with _target_, by name", _members,
                "{a: {_target_: dtrain.datasets.digits}}")  # fmt: skip
 PAD = Form("null, or lengths by input", _pad, "{tokens: {length: 128}}")
+FEATURES = Form(
+    "types of features by name; null in a shape is a length that differs", _features,
+    "{image: {dtype: string}, label: {dtype: int64}, x: {dtype: float32, shape: [8]}}",
+)  # fmt: skip
+INDEX = _choice("cache", "beside")
 CLASS_WEIGHT = Form(
     "null, or weights by the number of the class", _class_weight, "{0: 1.0, 1: 3.0}"
 )

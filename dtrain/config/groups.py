@@ -58,6 +58,8 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "image_folder": datasets.ImageFolder,
         "text": datasets.Text,
         "mixture": datasets.Mixture,
+        "tfrecord": datasets.TFRecord,
+        "webdataset": datasets.WebDataset,
     },
     "optimizer": {"adam": optimizers.Adam, "adamw": optimizers.AdamW, "sgd": optimizers.Sgd},
     "optimizer/schedule": {"cosine": optimizers.Cosine, "warmup": optimizers.Warmup},

@@ -48,6 +48,8 @@ _DATASETS = "|".join((
     "npz",
     "synthetic",
     "text",
+    "tfrecord",
+    "webdataset",
 ))  # fmt: skip
 
 MODEL = Kind(

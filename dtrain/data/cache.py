@@ -78,13 +78,11 @@ def entry(key: str, suffix: str, make: Callable[[Path], None]) -> Path:
     Raises:
         UsageError: no folder can be written.
     """
-    name = hashlib.sha256(key.encode()).hexdigest() + suffix
-    assert _ENTRY.fullmatch(name), suffix
+    name = _name(key, suffix)
     limit()  # a wrong one is reported before the work, and not after it
-    places = list(dict.fromkeys((folder(), _temporary())))
-    for place in places:
-        if _is_own(place) and _hold(place / name):
-            return place / name
+    if (found := present(key, suffix)) is not None:
+        return found
+    places = _places()
     problems: list[str] = []
     for place in places:
         try:
@@ -102,6 +100,29 @@ def entry(key: str, suffix: str, make: Callable[[Path], None]) -> Path:
         + "".join(f", {each}" for each in problems[1:]),
         "a folder with room for it", f"{FOLDER}=FOLDER",
     )  # fmt: skip
+
+
+def present(key: str, suffix: str) -> Path | None:
+    """Return the entry if it is there already, else None: what needs it to be quick does without.
+
+    Args:
+        key, suffix: as of :func:`entry`.
+    """
+    name = _name(key, suffix)
+    for place in _places():
+        if _is_own(place) and _hold(place / name):
+            return place / name
+    return None
+
+
+def _name(key: str, suffix: str) -> str:
+    name = hashlib.sha256(key.encode()).hexdigest() + suffix
+    assert _ENTRY.fullmatch(name), suffix
+    return name
+
+
+def _places() -> list[Path]:
+    return list(dict.fromkeys((folder(), _temporary())))
 
 
 def _temporary() -> Path:

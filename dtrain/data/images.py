@@ -43,6 +43,9 @@ class Images(Wrapped):
 
     def finish(self, parts: tuple[Any, ...]) -> tuple[Any, ...]:
         """Decode: float32 ``[b, height, width, channels]`` in 0..1."""
+        inner = getattr(self._source, "finish", None)
+        if inner is not None:  # of records that are parsed in the graph
+            parts = inner(parts)
         names = nest.leaves(_places(self._source.inputs.names))
         found = [
             decoded(leaf, *self._sizes[name]) if name in self._sizes else leaf

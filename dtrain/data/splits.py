@@ -93,8 +93,12 @@ def of_tables(
     split_seed: int = 0,
     classes: int | None = None,
     images: Mapping[str, Sequence[int]] | None = None,
+    source: Callable[..., TableSource] = TableSource,
 ) -> Splits:
     """Return the examples of the rows of files.
+
+    Where nothing knows how many rows there are without passing them, which of them are held out is
+    drawn when it is first needed; and where that is none, the validation is there, and empty.
 
     Args:
         table: makes the table of files; reads headers alone.
@@ -104,24 +108,29 @@ def of_tables(
         validation_split, split_seed: of that part.
         classes: number of classes; None: those of the target's column, which is read for it.
         images: columns of encoded images, by name: height, width and channels of each.
+        source: makes the examples of a table.
 
     Raises:
         UsageError: a file or a column cannot be what it is to be.
     """
-    whole = TableSource(table(files(path)), inputs, target, weight)
+    whole = source(table(files(path)), inputs, target, weight)
     train, held = whole, None
     if validation_path is not None:
         found = table(files(validation_path, "dataset.validation_path"))
-        held = TableSource(found, whole.inputs.names, target, weight, words=whole.words)
+        held = source(found, whole.inputs.names, target, weight, words=whole.words)
     elif validation_split:
-        rows, others = split_indices(len(whole), validation_split, split_seed)
-        train = whole.subset(rows)
+        check_fraction(validation_split)
+        drawn = _Drawn(whole, validation_split, split_seed)
+        if whole.known_length() is None:
+            train, held = whole.subset(drawn.train), whole.subset(drawn.held)
+        else:
+            train = whole.subset(drawn.train())
+            held = whole.subset(drawn.held()) if len(drawn.held()) else None
         # The classes of text are those of both parts, as those of whole numbers are.
-        train._words = whole.words
-        if len(others):
-            held = whole.subset(others)
-            held._words = whole.words
-    if not len(train):
+        for part in (train, held):
+            if part is not None:
+                part._words = whole.words
+    if train.known_length() == 0:
         raise UsageError(
             "dataset.path", path, "has no row to train on", "files with at least one row",
             "dataset.path=FILE",
@@ -130,12 +139,40 @@ def of_tables(
     def count() -> int | None:
         if classes is not None:
             return classes
-        found = [part.classes() for part in (train, held) if part is not None]
+        parts = [train, *([] if held is None or not len(held) else [held])]
+        found = [part.classes() for part in parts]
         return None if None in found else max(c for c in found if c is not None)
 
     if not images:
         return Splits(train, held, count)
-    return Splits(Images(train, images), held and Images(held, images), count)
+    decoded = None if held is None else Images(held, images)
+    return Splits(Images(train, images), decoded, count)
+
+
+class _Drawn:
+    """Which rows are trained on and which are held out, drawn when that is first asked for.
+
+    Args:
+        source: of all rows.
+        fraction, seed: of :func:`split_indices`.
+    """
+
+    def __init__(self, source: TableSource, fraction: float, seed: int):
+        self._source = source
+        self._fraction = fraction
+        self._seed = seed
+
+    @functools.cached_property
+    def _parts(self) -> tuple[np.ndarray, np.ndarray]:
+        return split_indices(len(self._source), self._fraction, self._seed)
+
+    def train(self) -> np.ndarray:
+        """Return the rows to train on, int64 ``[n]``."""
+        return self._parts[0]
+
+    def held(self) -> np.ndarray:
+        """Return the rows that are held out."""
+        return self._parts[1]
 
 
 def split(

@@ -22,6 +22,8 @@ from dtrain.errors import DataError, UsageError, nearest
 
 #: Names of columns for one role: one, a list of numbers that are put side by side, or by name.
 Names = str | Sequence[str] | Mapping[str, Any] | None
+#: Rows that are examples: their numbers, or a function that draws them when they are needed.
+Rows = np.ndarray | Callable[[], np.ndarray]
 #: Rows of a column that are read at once where all of it is looked at.
 ROWS = 1 << 16
 
@@ -53,8 +55,8 @@ class Table(ABC):
     """Columns of rows, of one file or of several, one after the other.
 
     Only one thread calls at a time. A constructor reads headers, and no rows: the controller makes
-    a table to know its length and columns. A table can be pickled; files are opened anew where it
-    arrives.
+    a table to know its columns, and its length where that is known (:meth:`known_length`). A table
+    can be pickled; files are opened anew where it arrives.
 
     Attributes:
         files: in order.
@@ -67,6 +69,10 @@ class Table(ABC):
     @abstractmethod
     def __len__(self) -> int:
         """Return how many rows there are."""
+
+    def known_length(self) -> int | None:
+        """Return the length, or None where all rows would have to be passed to count them."""
+        return len(self)
 
     @abstractmethod
     def read(self, rows: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
@@ -206,7 +212,8 @@ class TableSource:
         inputs: columns; None for all that are neither target nor weight.
         target: columns, or None for none.
         weight: columns, or None for none.
-        rows: int64 ``[n]``, those that are examples; None for all.
+        rows: int64 ``[n]``, those that are examples, or a function that draws them when they are
+            first needed; None for all.
         words: the classes of targets that are text, in their order; None where there are none.
         prefix: of the keys, for messages.
 
@@ -220,12 +227,12 @@ class TableSource:
         inputs: Names,
         target: Names,
         weight: Names = None,
-        rows: np.ndarray | None = None,
+        rows: Rows | None = None,
         words: np.ndarray | Callable[[], np.ndarray] | None = None,
         prefix: str = "dataset",
     ):
         self.table = table
-        self._rows = rows
+        self._drawn = rows
         self._words = words
         self.target = None if target is None else _role(target, f"{prefix}.target", table)
         self.weight = None if weight is None else _role(weight, f"{prefix}.weight", table)
@@ -247,18 +254,35 @@ class TableSource:
     def _roles(self) -> list[Role]:
         return [role for role in (self.inputs, self.target, self.weight) if role is not None]
 
-    def subset(self, rows: np.ndarray) -> TableSource:
+    def subset(self, rows: Rows) -> TableSource:
         """Return the source of some of the rows, in their order."""
         made = object.__new__(type(self))
         made.__dict__.update(self.__dict__)
-        made._rows = rows if self._rows is None else self._rows[rows]
+        if self._drawn is None or callable(rows):
+            assert self._drawn is None, "a part of a part is drawn at once"
+            made._drawn = rows
+        else:
+            made._drawn = self._at(rows)
         return made
+
+    @property
+    def _rows(self) -> np.ndarray | None:
+        if callable(self._drawn):
+            self._drawn = self._drawn()
+        return self._drawn
+
+    def known_length(self) -> int | None:
+        """Return the length, or None where all rows would have to be passed to count them."""
+        if callable(self._drawn) and self.table.known_length() is None:
+            return None
+        return self.table.known_length() if self._drawn is None else len(self)
 
     def __len__(self) -> int:
         return len(self.table) if self._rows is None else len(self._rows)
 
     def _at(self, indices: np.ndarray) -> np.ndarray:
-        return indices if self._rows is None else self._rows[indices]
+        rows = self._rows
+        return indices if rows is None else rows[indices]
 
     def take(self, indices: np.ndarray) -> tuple[Any, ...]:
         """Read: int64 ``[b]`` to ``(x, y)``, ``(x, y, weight)`` or ``(x,)``.
@@ -310,7 +334,7 @@ class TableSource:
             wrong = int(np.argmin(known))
             raise DataError(
                 f"{self.table.where(int(rows[wrong]))}, column {name!r}",
-                f"{texts[wrong]!r} is none of the classes",
+                f"{str(texts[wrong])!r} is none of the classes",
             )  # fmt: skip
         return at.astype(np.int64)
 

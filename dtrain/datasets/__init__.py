@@ -6,6 +6,7 @@ from dtrain.datasets.arrays import npy, npz
 from dtrain.datasets.combined import columns, mixture
 from dtrain.datasets.images import image_folder
 from dtrain.datasets.made import digits, synthetic
+from dtrain.datasets.records import tfrecord, webdataset
 from dtrain.datasets.tables import csv
 
 __all__ = [
@@ -22,4 +23,6 @@ __all__ = [
     "npz",
     "synthetic",
     "text",
+    "tfrecord",
+    "webdataset",
 ]

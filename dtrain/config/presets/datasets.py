@@ -10,8 +10,10 @@ from omegaconf import MISSING
 from dtrain.config.forms import (
     ARRAYS,
     COLUMNS,
+    FEATURES,
     IMAGE_SIZE,
     IMAGES,
+    INDEX,
     LOSS_WEIGHTS,
     MEMBERS,
     NODE,
@@ -224,6 +226,33 @@ class Mixture(Dataset):
     _target_: str = target("dtrain.datasets.mixture")
     members: Any = formed(MISSING, MEMBERS)
     weights: Any | None = formed(None, LOSS_WEIGHTS)
+
+
+@dataclasses.dataclass
+class TFRecord(Table):
+    """TFRecord files of tf.train.Example.
+
+    Attributes:
+        _target_: function that loads the data.
+        features: types of features by name, such as {image: {dtype: string}}; with null first in
+            its shape one has a length that differs.
+        index: where it is kept where each record begins: cache, or beside the file.
+    """
+
+    _target_: str = target("dtrain.datasets.tfrecord")
+    features: Any = formed(MISSING, FEATURES)
+    index: str = formed("cache", INDEX)
+
+
+@dataclasses.dataclass
+class WebDataset(Table):
+    """Tar files whose members belong together by their names; a column is an extension.
+
+    Attributes:
+        _target_: function that loads the data.
+    """
+
+    _target_: str = target("dtrain.datasets.webdataset")
 
 
 @dataclasses.dataclass

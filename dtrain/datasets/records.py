@@ -1,0 +1,103 @@
+"""Records in files of many: TFRecord files, and tar files as of webdataset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dtrain.data.files import DataFile
+from dtrain.data.sources import Splits
+from dtrain.data.splits import of_tables
+from dtrain.data.tables import Names
+from dtrain.errors import UsageError
+
+
+def tfrecord(
+    path: str | Sequence[str],
+    features: Mapping[str, Mapping[str, Any]],
+    target: Names,
+    inputs: Names = None,
+    weight: Names = None,
+    validation_path: str | Sequence[str] | None = None,
+    validation_split: float = 0.2,
+    split_seed: int = 0,
+    classes: int | None = None,
+    images: Mapping[str, Sequence[int]] | None = None,
+    pad: Mapping[str, Mapping[str, Any]] | None = None,
+    index: str = "cache",
+) -> Splits:
+    """Examples (``tf.train.Example``) of TFRecord files, in any order.
+
+    Before the first run the files are passed once, with all checksums, for an index of the records.
+
+    Args:
+        path: a file, a pattern, or a list of them.
+        features: by name: ``dtype`` (string, int64 or float32) and ``shape`` of each, which is one
+            value if not given; with null first it has a length that differs.
+        target: a feature, a list of numbers, or features by name. Text is classes, in alphabetical
+            order.
+        inputs: likewise; None for all that are neither target nor weight.
+        weight: a feature, or None.
+        validation_path: files to evaluate on; None: a part of the records is split off.
+        validation_split: fraction to split off.
+        split_seed: of the shuffle before the split.
+        classes: number of classes; None: those of the target, for which all records are read.
+        images: features of encoded images, by name: height, width and channels of each.
+        pad: by feature whose length differs: ``length``, and ``value`` (0 or an empty text if not
+            given). Shorter rows are filled up, longer ones cut.
+        index: ``cache``, or ``beside`` (``FILE.index``, where that folder can be written).
+    """
+    # Not above: with NumPy alone the other datasets can be imported.
+    from dtrain.data.formats.tfrecord import RecordSource, TFRecords
+    from dtrain.data.formats.tfrecord_features import declared
+
+    if index not in ("cache", "beside"):
+        raise UsageError(
+            "dataset.index", index, "is no place of an index", "cache or beside",
+            "dataset.index=cache",
+        )  # fmt: skip
+    known = declared(features, pad)
+
+    def table(files: list[DataFile]) -> TFRecords:
+        return TFRecords(files, known, index == "beside")
+
+    return of_tables(
+        table, path, inputs, target, weight, validation_path, validation_split, split_seed, classes,
+        images, RecordSource,
+    )  # fmt: skip
+
+
+def webdataset(
+    path: str | Sequence[str],
+    target: Names,
+    inputs: Names = None,
+    weight: Names = None,
+    validation_path: str | Sequence[str] | None = None,
+    validation_split: float = 0.2,
+    split_seed: int = 0,
+    classes: int | None = None,
+    images: Mapping[str, Sequence[int]] | None = None,
+) -> Splits:
+    """Examples of tar files, in any order: members of one name up to its first dot are an example.
+
+    Its columns are their extensions: ``cls`` is a whole number, ``txt`` a text, ``npy`` an array,
+    ``json`` a number or text, or several: ``json.KEY``; all others are bytes, as of images. Before
+    the first run the headers of all members are read, for an index.
+
+    Args:
+        path: a file, a pattern, or a list of them.
+        target: a column, a list of numbers, or columns by name.
+        inputs: likewise; None for all that are neither target nor weight.
+        weight: a column, or None.
+        validation_path: files to evaluate on; None: a part of the examples is split off.
+        validation_split: fraction to split off.
+        split_seed: of the shuffle before the split.
+        classes: number of classes; None: those of the target's column, which is read for it.
+        images: columns of encoded images, by name: height, width and channels of each.
+    """
+    from dtrain.data.formats.webdataset import Shards
+
+    return of_tables(
+        Shards, path, inputs, target, weight, validation_path, validation_split, split_seed,
+        classes, images,
+    )  # fmt: skip
