@@ -22,14 +22,14 @@ def made(kind: str, devices: int, config: Any, strategy: Any = None) -> tuple[An
 
     import keras
 
-    from dtrain.task import build, strategies
+    from dtrain.task import build, dataset, strategies
 
     os.environ["DTRAIN_TRUST"] = "tests"
     keras.utils.clear_session()
     if strategy is None:
         strategy = getattr(strategies, kind)([f"CPU:{i}" for i in range(devices)])
     strategy.gradient_reduction = config.trainer.gradient_reduction.name
-    splits, _ = build.dataset(config)
+    splits = dataset.load(config).splits
     return build.model(config, splits, strategy, 16, 4), strategy, splits.train, BATCH
 
 

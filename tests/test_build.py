@@ -250,7 +250,7 @@ def test_a_scalar_loss_has_the_same_gradients_on_two_replicas() -> None:
 
 @pytest.mark.task
 def test_losses_and_metrics_from_nodes() -> None:
-    from dtrain.task import build
+    from dtrain.task import dataset
 
     trainer = {
         "loss": {"_target_": "keras.losses.SparseCategoricalCrossentropy", "ignore_class": 2},
@@ -264,7 +264,8 @@ def test_losses_and_metrics_from_nodes() -> None:
     assert list(model.get_metrics_result()) == ["loss", "accuracy", "top2"]
 
     node = {**settings().dataset, "augment": {"_target_": "tests.test_build.add_one", "amount": 2}}
-    splits, augment = build.dataset(settings(dataset=node))
+    data = dataset.load(settings(dataset=node))
+    splits, augment = data.splits, data.augment
     assert len(splits.train) == 50
     assert augment(1.0, seed=None) == 3.0
 

@@ -144,6 +144,8 @@ def test_weights_are_those_of_keras() -> None:
     import tensorflow as tf
     from keras.src.trainers.data_adapters import data_adapter_utils, tf_dataset_adapter
 
+    from dtrain.task import reading
+
     labels = np.array([0, 2, 1, 2, 0, 1, 1, 0])
     soft = np.array([[0.6, 0.3, 0.1], [0.1, 0.2, 0.7], [0.2, 0.5, 0.3], [0.0, 0.0, 1.0]])
     targets = [
@@ -154,31 +156,41 @@ def test_weights_are_those_of_keras() -> None:
     for y in targets:
         expected = data_adapter_utils.class_weight_to_sample_weights(y, WEIGHTS)
         for kind in (InPython, Arrays):
-            source = weighted(Splits(kind(np.zeros(len(y)), y)), WEIGHTS)
-            _, _, found = source.take(np.arange(len(y)))
+            source = weighted(Splits(kind(np.zeros(len(y)), y)), WEIGHTS, reading.first)
+            _, _, found = reading.take(source, tf.constant(np.arange(len(y))))
             np.testing.assert_array_equal(found, expected)
             assert found.dtype == np.float32
     # A weight for each pixel, which Keras has of a dataset alone.
     pixels = np.eye(3, dtype=np.float32)[np.arange(24).reshape(2, 3, 4) % 3]
     place = tf_dataset_adapter.make_class_weight_map_fn(WEIGHTS)
     _, _, expected = place(tf.zeros(2), tf.constant(pixels))
-    source = weighted(Splits(InPython(np.zeros(2), pixels)), WEIGHTS)
-    np.testing.assert_array_equal(source.take(np.arange(2))[2], expected)
+    source = weighted(Splits(InPython(np.zeros(2), pixels)), WEIGHTS, reading.first)
+    np.testing.assert_array_equal(reading.take(source, tf.constant(np.arange(2)))[2], expected)
 
 
 @pytest.mark.task
 def test_weights_of_examples_are_multiplied() -> None:
+    import tensorflow as tf
+
+    from dtrain.task import reading
+
     labels = np.array([0, 2, 1, 2])
     own = np.array([1.0, 2.0, 3.0, 0.0])
     product = np.array([0.25, 10.0, 3.0, 0.0], np.float32)
     for given in (own, own[:, None], own.astype(np.int32)):
-        source = weighted(Splits(InPython(np.zeros(4), labels, given)), WEIGHTS)
-        found = source.take(np.arange(4))[2]
-        np.testing.assert_array_equal(found.reshape(-1), product)
+        source = weighted(Splits(InPython(np.zeros(4), labels, given)), WEIGHTS, reading.first)
+        found = reading.take(source, tf.constant(np.arange(4)))[2]
+        np.testing.assert_array_equal(found.numpy().reshape(-1), product)
         assert found.shape == given.shape
     pixels = np.eye(3, dtype=np.float32)[np.array([[0, 2], [1, 2]])]
-    source = weighted(Splits(InPython(np.zeros(2), pixels, own[1:3])), WEIGHTS)
-    np.testing.assert_array_equal(source.take(np.arange(2))[2], [[0.5, 10.0], [3.0, 15.0]])
+    source = weighted(Splits(InPython(np.zeros(2), pixels, own[1:3])), WEIGHTS, reading.first)
+    np.testing.assert_array_equal(
+        reading.take(source, tf.constant(np.arange(2)))[2], [[0.5, 10.0], [3.0, 15.0]]
+    )
+
+
+def first(source: Any, count: int) -> Any:
+    return source.take(np.arange(count))
 
 
 @pytest.mark.parametrize(
@@ -196,7 +208,7 @@ def test_weights_of_examples_are_multiplied() -> None:
 )
 def test_what_is_refused(parts: Any, weights: Any, problem: str) -> None:
     with pytest.raises(UsageError, match=problem) as caught:
-        weighted(Splits(InPython(*parts), None, 3), weights)
+        weighted(Splits(InPython(*parts), None, 3), weights, first)
     assert str(caught.value).startswith("trainer.class_weight={")
 
 
@@ -206,24 +218,32 @@ def test_several_targets_are_refused() -> None:
             return self.parts[0][indices], {"a": self.parts[1][indices]}
 
     with pytest.raises(UsageError, match="several targets"):
-        weighted(Splits(Two(np.zeros(4), np.zeros(4))), WEIGHTS)
+        weighted(Splits(Two(np.zeros(4), np.zeros(4))), WEIGHTS, first)
 
 
 @pytest.mark.task
 def test_two_classes_of_one_output() -> None:
+    import tensorflow as tf
+
+    from dtrain.task import reading
+
     y = np.array([[0.0], [1.0]])
-    source = weighted(Splits(InPython(np.zeros(2), y), None, 1), {1: 3.0})
-    np.testing.assert_array_equal(source.take(np.arange(2))[2], [1.0, 3.0])
+    source = weighted(Splits(InPython(np.zeros(2), y), None, 1), {1: 3.0}, reading.first)
+    np.testing.assert_array_equal(reading.take(source, tf.constant(np.arange(2)))[2], [1.0, 3.0])
 
 
 @pytest.mark.task
 def test_a_copy_of_the_tensors_is_bound_to_one_worker() -> None:
+    import tensorflow as tf
+
+    from dtrain.task import reading
+
     source = Weighted(Arrays(np.zeros((2, 1), np.float32), np.array([0, 1])), {1: 3.0})
     import copy
 
     other = copy.copy(source)
     other.bind([np.ones((2, 1), np.float32), np.array([1, 1])])
-    np.testing.assert_array_equal(other.take(np.arange(2))[2], [3.0, 3.0])
-    np.testing.assert_array_equal(source.take(np.arange(2))[2], [1.0, 3.0])
+    np.testing.assert_array_equal(reading.take(other, tf.constant(np.arange(2)))[2], [3.0, 3.0])
+    np.testing.assert_array_equal(reading.take(source, tf.constant(np.arange(2)))[2], [1.0, 3.0])
     assert len(source.tensors()) == 2
     assert not hasattr(Weighted(InPython(np.zeros(2), np.zeros(2)), {0: 1.0}), "tensors")

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from dtrain.config import groups, schema, strategies
+from dtrain.data.options import Options
 from tests.test_schema import composed
 
 PACKAGE = Path(schema.__file__).parent.parent
@@ -112,7 +113,7 @@ def definition(target: str) -> tuple[Any, list[Path]]:
     *parts, name = target.split(".")[1:]
     place = PACKAGE.joinpath(*parts)
     paths = sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
-    for path in [*paths, PACKAGE / "data" / "text.py"]:  # which datasets.py imports
+    for path in [*paths, PACKAGE / "data" / "text.py"]:  # which datasets import
         for node in tree(path).body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
                 alone = path.parent in (place, place.parent)
@@ -153,6 +154,21 @@ def used(target: str) -> set[str]:
     }
 
 
+#: Of every dataset: the task reads them, as attributes.
+OPTIONS = {field.name for field in dataclasses.fields(Options)}
+
+
+def test_every_option_of_datasets_is_read() -> None:
+    paths = [*(PACKAGE / "task").rglob("*.py"), *(PACKAGE / "data").rglob("*.py")]
+    read = {
+        each.attr
+        for path in paths
+        for each in loaded(tree(path), ast.Attribute)
+        if ast.unparse(each.value).endswith("options")
+    }
+    assert not OPTIONS - read
+
+
 @pytest.mark.parametrize(
     "kind",
     [
@@ -163,7 +179,7 @@ def used(target: str) -> set[str]:
 )
 def test_every_key_of_a_preset_is_used_by_its_function(kind: Any) -> None:
     [target] = [f.default for f in dataclasses.fields(kind) if f.name == "_target_"]
-    dead = keys(kind) - {"augment"} - used(str(target))
+    dead = keys(kind) - OPTIONS - used(str(target))
     assert not dead, f"{target} does not use {sorted(dead)}"
 
 
@@ -183,7 +199,7 @@ def test_a_parameter_that_is_only_kept_is_not_used(tmp_path: Path) -> None:
 
 @functools.cache
 def nodes() -> set[str]:
-    """Return what is read of a node: ``tracking.uri``, ``node['schedule']``, ``pop('augment')``."""
+    """Return what is read of a node: ``tracking.uri``, ``node['schedule']``, ``options.augment``."""
     found = set()
     for path in PACKAGE.rglob("*.py"):
         for each in loaded(tree(path), ast.Attribute):
@@ -201,7 +217,7 @@ def test_every_key_of_the_trackers_is_read() -> None:
 
 
 def test_nodes_in_groups_are_read() -> None:
-    assert "pop('augment')" in nodes()
+    assert "options.augment" in nodes()
     assert {"node['schedule']", "pop('schedule')", "get('schedule')"} & nodes()
 
 

@@ -76,7 +76,7 @@ def test_the_order_is_a_permutation_for_every_pass_and_seed() -> None:
     import numpy as np
     import tensorflow as tf
 
-    from dtrain.task.input_pipeline import example_order
+    from dtrain.task.orders import example_order
 
     n, passes = 37, 6
     orders = set()
@@ -98,7 +98,7 @@ def test_no_pass_has_the_order_of_another() -> None:
     import numpy as np
     import tensorflow as tf
 
-    from dtrain.task.input_pipeline import example_order
+    from dtrain.task.orders import example_order
 
     n, passes = 100, 3000
     orders = {}
@@ -125,7 +125,7 @@ def test_orders_have_nothing_to_do_with_each_other() -> None:
     import numpy as np
     import tensorflow as tf
 
-    from dtrain.task.input_pipeline import example_order
+    from dtrain.task.orders import example_order
 
     for n in (37, 200, 5000):
         # Small numbers, as people choose and as a run begins with: 4 passes of each seed.
@@ -144,7 +144,7 @@ def test_every_place_gets_every_example_equally_often() -> None:
     import numpy as np
     import tensorflow as tf
 
-    from dtrain.task.input_pipeline import example_order
+    from dtrain.task.orders import example_order
 
     n, passes = 8, 1000
     order = example_order(tf.range(passes * n, dtype=tf.int64), n, 0).numpy().reshape(passes, n)
@@ -158,7 +158,7 @@ def test_the_order_does_not_depend_on_how_it_is_asked_for() -> None:
     import numpy as np
     import tensorflow as tf
 
-    from dtrain.task.input_pipeline import example_order
+    from dtrain.task.orders import example_order
 
     positions = np.arange(60) + 2**33  # a long way into a run
     whole = example_order(tf.constant(positions), 25, 7).numpy()
@@ -326,9 +326,9 @@ class Handle:
     def take(self, indices: Any) -> tuple[Any, ...]:
         import os
 
-        from dtrain.task import input_pipeline
+        from dtrain.task import reading
 
-        assert input_pipeline._reading.locked() != self.thread_safe
+        assert reading._reading.locked() != self.thread_safe
         with self.lock:
             self.inside += 1
             self.most = max(self.most, self.inside)
@@ -370,14 +370,14 @@ def test_a_source_that_says_so_is_read_by_several_threads() -> None:
 
     import tensorflow as tf
 
-    from dtrain.task import input_pipeline
+    from dtrain.task import reading
     from dtrain.task.strategies.tpu.static import Stretch
 
     handle = Handle(50, thread_safe=True, together=2)
     for source in (handle, Stretch(handle, 0, 50)):
         with ThreadPoolExecutor(2) as threads:
             reads = [
-                threads.submit(input_pipeline.take, source, tf.constant([i, 7], tf.int64))
+                threads.submit(reading.take, source, tf.constant([i, 7], tf.int64))
                 for i in range(2)
             ]
             assert [read.result()[1].numpy().tolist() for read in reads] == [[0, 7], [1, 7]]

@@ -280,11 +280,11 @@ def test_asynchronous_steps_lose_and_double_nothing() -> None:
 def bounded(cluster: Cluster, task: Task, devices: list[str]) -> Any:
     outcomes = {}
     strategy = strategy_of(cluster, task)
-    from dtrain.task import build, input_pipeline
+    from dtrain.task import dataset, input_pipeline
     from dtrain.task.strategies.parameter_server.asynchronous import AsynchronousSteps
     from dtrain.task.strategies.parameter_server.steps import Given
 
-    splits, _ = build.dataset(config())
+    splits = dataset.load(config()).splits
     inputs = input_pipeline.Inputs(splits.train, splits.validation, BATCH, 0)
     for bound in (0, 1, 3):
         model, _ = made(strategy, config())

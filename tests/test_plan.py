@@ -130,7 +130,7 @@ def test_cores_are_those_that_we_may_use(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_sizes_of_shipped_and_own_datasets() -> None:
     splits = sizes(composed())
     assert splits is not None
-    assert (len(splits.train), splits.classes) == (1438, 10)
+    assert (len(splits.train), len(splits.validation)) == (1438, 359)
     assert isinstance(splits.train, range), "the numbers of examples, not the examples"
     own = composed("dataset=custom", "dataset._target_=mine.load")
     assert sizes(own) is None  # only the task calls a user's function

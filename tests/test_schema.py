@@ -12,6 +12,8 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf, open_dict
 
 from dtrain.config import groups, load, schema, targets, values
+from dtrain.config.presets import datasets
+from dtrain.data.options import Options
 from dtrain.run import strategy_plan
 from tests import warm
 
@@ -28,12 +30,14 @@ GIVEN = {
     "dataset=custom": ["dataset._target_=dtrain.datasets.digits"],
     "dataset=csv": ["dataset.path=x.csv"],
     "dataset=npz": ["dataset.path=x.npz"],
+    "dataset=npy": ["dataset.path=x.npy"],
     "dataset=image_folder": ["dataset.path=x"],
     "dataset=tfrecord": [
         "dataset.path=x", "dataset.target=y",
         "dataset.features={x:{dtype:float32},y:{dtype:int64,shape:[]}}",
     ],
     "dataset=webdataset": ["dataset.path=x", "dataset.target=cls"],
+    "dataset=mixture": ["dataset.members={a:{_target_:dtrain.datasets.digits}}"],
 }  # fmt: skip
 
 
@@ -103,7 +107,9 @@ def test_presets_have_the_keys_and_defaults_of_their_functions() -> None:
     found = warm.call(parameters, 1, {"targets": list(kinds)})
     differing = {}
     for target, fields in kinds.items():
-        keys = set(fields) - {"_target_", "schedule", "augment"}
+        keys = (
+            set(fields) - {"_target_", "schedule"} - {f.name for f in dataclasses.fields(Options)}
+        )
         derived = set(FILLED_IN[2:]) if "schedules" in target else set()
         assert keys == set(found[target]) - derived - {"name", "kwargs"}, target
         for key in keys:
@@ -114,6 +120,12 @@ def test_presets_have_the_keys_and_defaults_of_their_functions() -> None:
             if theirs != fields[key]:
                 differing[f"{target}.{key}"] = theirs
     assert differing == CHOSEN
+
+
+def test_options_of_every_dataset_have_the_defaults_of_the_code() -> None:
+    of_schema = {f.name: default(f) for f in dataclasses.fields(datasets.Dataset)}
+    of_code = {f.name: default(f) for f in dataclasses.fields(Options)}
+    assert of_schema == of_code
 
 
 #: Options whose file has the schema of another name.

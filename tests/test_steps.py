@@ -42,7 +42,7 @@ def prepare(
     """Make (model, strategy, steps, splits), as a task does; ``strategy`` if it is there."""
     import os
 
-    from dtrain.task import build, input_pipeline, strategies
+    from dtrain.task import build, dataset, input_pipeline, strategies
     from dtrain.task.rehearsal import metrics
 
     os.environ["DTRAIN_TRUST"] = "tests"
@@ -50,7 +50,8 @@ def prepare(
     if strategy is None:
         strategy = getattr(strategies, kind)([f"CPU:{i}" for i in range(devices)])
     strategy.gradient_reduction = config.trainer.gradient_reduction.name
-    splits, augment = build.dataset(config)
+    data = dataset.load(config)
+    splits, augment = data.splits, data.augment
     model = build.model(config, splits, strategy, 16, 4)
     held = [config.trainer.validation_batch_size, config.trainer.validation_steps]
     inputs = input_pipeline.Inputs(
@@ -65,7 +66,7 @@ def in_order(source: Any, steps: int) -> tuple[Any, ...]:
     import numpy as np
     import tensorflow as tf
 
-    from dtrain.task.input_pipeline import example_order
+    from dtrain.task.orders import example_order
 
     order = example_order(tf.range(steps * BATCH, dtype=tf.int64), len(source), 0)
     return tuple(np.asarray(part) for part in source.take(order))

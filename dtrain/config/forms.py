@@ -5,15 +5,17 @@ from __future__ import annotations
 import importlib.metadata
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
 from omegaconf import MISSING
 
-from dtrain.config.ranges import MANY, Each, Form, Range, formed, short
+from dtrain.config.ranges import LARGE, MANY, Each, Form, Range, formed, short
 
 _CHARACTERS = 4096  # of a path or an address
 _NAME_BYTES = 200  # of a folder's name, which gets the time before it; file systems take 255
+_METRICS = 1000
 _CLASSES = 100_000  # that trainer.class_weight may name
 _FILES = 1_000_000  # files or columns that one key may name
 _ELEMENTS = 2**40  # elements of one example
@@ -140,12 +142,53 @@ def _named(value: Any) -> str | None:
 
 
 def _loss(value: Any) -> str | None:
+    if isinstance(value, dict) and "_target_" not in value:
+        return _by_output(value, _named)
     if not isinstance(value, list):
         return _named(value)
     if not value:
         return "is empty"
     items = (each for each in value if each is not None)  # an output without a loss
     return next((problem for each in items if (problem := _named(each))), None)
+
+
+def _by_output(value: dict[Any, Any], why: Callable[[Any], str | None]) -> str | None:
+    """Say why ``value`` is no mapping from names of outputs; null is of an output without it."""
+    if not value:
+        return "is empty"
+    for name, each in value.items():
+        problem = _words(name, 1000) or (None if each is None else why(each))
+        if problem is not None:
+            return f"{short(name)}: {short(each)} {problem}"
+    return None
+
+
+def _metrics(value: Any) -> str | None:
+    if isinstance(value, dict):
+        return _by_output(value, _metrics)
+    if not isinstance(value, list):
+        return _named(value)
+    if len(value) > _METRICS:
+        return f"names {len(value):,} metrics"
+    for each in value:
+        problem = _metrics(each) if isinstance(each, list) else _named(each)
+        if problem is not None:
+            return f"{short(each)} {problem}"
+    return None
+
+
+def _weights(value: Any) -> str | None:
+    if isinstance(value, dict):
+        return _by_output(value, Range(-LARGE, LARGE).problem)
+    if not isinstance(value, list) or not value:
+        return "is no list of weights, and no mapping from outputs to them"
+    return next((f"{short(v)} {p}" for v in value if (p := Range(-LARGE, LARGE).problem(v))), None)
+
+
+def _members(value: Any) -> str | None:
+    if not isinstance(value, dict) or not value:
+        return "is no mapping from names to datasets"
+    return _by_output(value, _node)
 
 
 def _pad(value: Any) -> str | None:
@@ -296,6 +339,7 @@ FILE_NAME = Form("the name of a folder, up to 200 characters, without /", _file_
 PATH = Form("a path", lambda value: _words(value, _CHARACTERS))
 PATHS = Form("a path, a pattern such as shards/*.parquet, or a list of them", _paths, "FILE")
 COLUMNS = Form("a column, a list of columns, or columns by name", _columns, "COLUMN")
+ARRAYS = Form("the name of an array, a list of such, or names by input or output", _columns, "NAME")
 IMAGES = Form("sizes of images by column", _images, "{image: [64, 64, 3]}")
 DOTTED = Form("the dotted name of a function or class", _dotted)
 METRIC = Form("the name of a metric", _metric, "val_loss")
@@ -305,10 +349,13 @@ STORE = Form(
 )  # fmt: skip
 TOKENS = _choice("bytes", "characters")
 NODE = Form("a node with _target_", _node)
-LOSS = Form("a name of keras.losses, or a node with _target_ (or a list of them)", _loss,
-            "{_target_: keras.losses.Huber}")  # fmt: skip
-METRICS = Each(Form("a name of keras.metrics, or a node with _target_", _named), 0, 1000,
-               "[accuracy]")  # fmt: skip
+LOSS = Form("a name of keras.losses, or a node with _target_ (or a list or mapping of them, one "
+            "for each output)", _loss, "{_target_: keras.losses.Huber}")  # fmt: skip
+METRICS = Form("a name of keras.metrics or a node with _target_, a list of them, or such by output",
+               _metrics, "[accuracy]")  # fmt: skip
+LOSS_WEIGHTS = Form("null, or numbers: a list of them, or by output", _weights, "{NAME: 1.0}")
+MEMBERS = Form("nodes with _target_, by name", _members,
+               "{a: {_target_: dtrain.datasets.digits}}")  # fmt: skip
 PAD = Form("null, or lengths by input", _pad, "{tokens: {length: 128}}")
 FEATURES = Form(
     "types of features by name; null in a shape is a length that differs", _features,

@@ -38,6 +38,20 @@ class Kind:
 _CODE = r"Lambda|TFSMLayer|TorchModuleWrapper|FlaxLayer|JaxLayer"
 _CLASS = r"[A-Z]\w*"
 
+#: Functions of dtrain.datasets.
+_DATASETS = "|".join((
+    "csv",
+    "digits",
+    "image_folder",
+    "mixture",
+    "npy",
+    "npz",
+    "synthetic",
+    "text",
+    "tfrecord",
+    "webdataset",
+))  # fmt: skip
+
 MODEL = Kind(
     "model", "dtrain.models.*, keras.applications.*, keras.Model, keras.Sequential",
     r"dtrain\.models\.(cnn|mlp|resnet|transformer)|keras\.(models\.)?(Model|Sequential)"
@@ -46,7 +60,7 @@ MODEL = Kind(
 )  # fmt: skip
 DATASET = Kind(
     "dataset", "dtrain.datasets.*",
-    r"dtrain\.datasets\.(csv|digits|image_folder|npz|synthetic|text|tfrecord|webdataset)",
+    rf"dtrain\.datasets\.({_DATASETS})",
 )  # fmt: skip
 AUGMENT = Kind("augmentation", "dtrain.augment.*", r"dtrain\.augment\.shift_flip")
 STRATEGY = Kind(
@@ -140,6 +154,8 @@ def at(key: str, argument: bool = False) -> tuple[Kind, ...]:
         None at all where nothing is called.
     """
     parts = re.sub(r"\[\d+\]", "", key).split(".")
+    if parts[:2] == ["dataset", "members"]:  # of a mixture
+        return (DATASET,)
     if argument and ".".join(parts) not in PLACES:  # `dataset.augment` is both
         return ARGUMENTS
     for length in (2, 1):

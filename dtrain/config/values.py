@@ -19,6 +19,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dtrain.config import groups, schema, strategies, targets
+from dtrain.config.presets.datasets import Dataset
 from dtrain.config.ranges import Range, Rule, accepted, optional, rule, typed
 from dtrain.errors import UsageError
 
@@ -31,6 +32,8 @@ _READ: dict[str, type] = {
     "launcher": schema.Launcher,
     "tracking": schema.Tracking,
 }
+#: Groups of whose keys some are dtrain's own, and may be left out.
+_SHARED: dict[str, type] = {"dataset": Dataset}
 
 
 def check(config: DictConfig) -> None:
@@ -148,7 +151,7 @@ def _known(node: DictConfig, key: str, own: type | None) -> None:
     What the plan and the supervisor read has to be there whoever wrote the class.
     """
     needed = _READ.get(key)
-    kind = _by_target().get(str(node.get("_target_")), needed)
+    kind = _by_target().get(str(node.get("_target_")), needed or _SHARED.get(key))
     if kind is None or (own is not None and issubclass(own, kind)):
         return
     declared = OmegaConf.structured(kind)

@@ -10,7 +10,9 @@ from dtrain.config import targets
 from dtrain.config.schema import Config
 from dtrain.controller.resources import limits
 from dtrain.controller.resources.devices import Machine, device_count, device_kind
-from dtrain.data.sources import Splits
+from dtrain.data.checked import before_training
+from dtrain.data.options import OnError, divided
+from dtrain.data.sources import Splits, known_length
 from dtrain.data.splits import evaluated
 from dtrain.errors import UsageError
 from dtrain.run import strategy_plan
@@ -51,16 +53,27 @@ def sizes(config: Config) -> Splits | None:
     Raises:
         UsageError: the data cannot be used.
     """
-    node: Any = dict(config.dataset)
-    if not node["_target_"].startswith("dtrain.datasets."):
+    node, options = divided(config.dataset)
+    if not _is_own(node):
         return None  # a user's own function may import anything: the task calls it
-    node.pop("augment", None)
     if node["_target_"] == "dtrain.datasets.synthetic":
         limits.check_synthetic(node)
-    splits: Splits = targets.instantiate(node, "dataset")
-    train: Any = range(len(splits.train))
-    validation: Any = None if splits.validation is None else range(len(splits.validation))
-    return Splits(train, validation, splits.classes)
+    with before_training(node):
+        splits: Splits = targets.instantiate(node, "dataset")
+        if options.on_error is OnError.skip:
+            return None  # what is left is known when all has been read
+        lengths = [known_length(source) for source in (splits.train, splits.validation)]
+    if None in lengths:
+        return None
+    train, validation = (range(length or 0) for length in lengths)
+    return Splits(train, None if splits.validation is None else validation)
+
+
+def _is_own(node: Any) -> bool:
+    """Whether dtrain ships the function of a dataset, and those of its members."""
+    if not str(node.get("_target_")).startswith("dtrain.datasets."):
+        return False
+    return all(_is_own(member) for member in (node.get("members") or {}).values())
 
 
 def plan(config: Config, splits: Splits | None, machine: Machine) -> Plan:

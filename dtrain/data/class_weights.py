@@ -1,17 +1,15 @@
-"""``trainer.class_weight``: the weight of an example, from its target.
-
-TensorFlow is imported only where a source's ``take`` has it, as in :mod:`dtrain.data.sources`.
-"""
+"""``trainer.class_weight``: the weight of an example, from its target, in the input graph."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from dtrain.data import nest
 from dtrain.data.sources import Source, Splits
+from dtrain.data.wrapped import Wrapped
 from dtrain.errors import UsageError
 
 #: Examples that are looked at before training, at most: are their targets classes?
@@ -19,7 +17,9 @@ ROWS = 256
 KEY = "trainer.class_weight"
 
 
-def weighted(splits: Splits, weights: Mapping[int, float]) -> Source:
+def weighted(
+    splits: Splits, weights: Mapping[int, float], first: Callable[[Source, int], Any]
+) -> Source:
     """Return the examples to train on, with the weights of their classes.
 
     As ``class_weight`` of Keras' ``fit``, whose targets are numbers of classes, ``[b]`` or
@@ -29,15 +29,16 @@ def weighted(splits: Splits, weights: Mapping[int, float]) -> Source:
     Args:
         splits: what to train on, and its number of classes where that is known.
         weights: by class.
+        first: reads so many of the first examples of a source, as tensors.
 
     Raises:
         UsageError: the first examples have no targets, several, or none that are classes.
     """
     source = splits.train
-    parts = source.take(np.arange(min(ROWS, len(source))))
+    parts = first(source, min(ROWS, len(source)))
     if len(parts) < 2 or parts[1] is None:
         raise _refused(weights, "the examples have no targets")
-    if not (hasattr(parts[1], "shape") or isinstance(parts[1], np.generic)):
+    if nest.is_nest(parts[1]):
         raise _refused(weights, "the examples have several targets")
     y = np.asarray(parts[1])
     several = y.ndim > 1 and y.shape[-1] > 1
@@ -64,7 +65,7 @@ def _refused(weights: Mapping[int, float], problem: str) -> UsageError:
     )  # fmt: skip
 
 
-class Weighted:
+class Weighted(Wrapped):
     """A source with weights by class.
 
     Args:
@@ -73,35 +74,16 @@ class Weighted:
     """
 
     def __init__(self, source: Source, weights: Mapping[int, float]):
-        self.in_graph = getattr(source, "in_graph", False)
-        self.thread_safe = getattr(source, "thread_safe", False)
-        self._source: Any = source
+        super().__init__(source)
         self._classes = np.array(sorted(weights), np.int64)
         self._weights = np.array([weights[k] for k in sorted(weights)], np.float32)
-        if hasattr(self._source, "tensors"):  # by which a cluster knows what can be sent ahead
-            self.tensors = self._source.tensors
 
-    def bind(self, tensors: Any) -> None:
-        """Read from ``tensors``: the same values in another place."""
-        self._source = copy.copy(self._source)
-        self._source.bind(tensors)
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def take(self, indices: Any) -> tuple[Any, Any, Any]:
-        """Read: int64 ``[b]`` to ``(x, y, float32 [b])``."""
-        x, y, *own = self._source.take(indices)
-        found = self._in_graph(y) if self.in_graph else self._in_python(np.asarray(y))
+    def finish(self, parts: tuple[Any, ...]) -> tuple[Any, Any, Any]:
+        """Add the weights: tensors ``(x, y)`` to ``(x, y, float32 [b])``."""
+        finish = getattr(self._source, "finish", None)
+        x, y, *own = parts if finish is None else finish(parts)
+        found = self._in_graph(y)
         return x, y, _product(found, *own) if own else found
-
-    def _in_python(self, y: np.ndarray) -> np.ndarray:
-        """Return the weights of examples; of each position where a target has several."""
-        if y.ndim > 1:
-            y = y.argmax(-1) if y.shape[-1] > 1 else y[..., 0]
-        classes = np.round(y).astype(np.int64)
-        at = np.minimum(np.searchsorted(self._classes, classes), len(self._classes) - 1)
-        return np.where(self._classes[at] == classes, self._weights[at], np.float32(1))
 
     def _in_graph(self, y: Any) -> Any:
         import tensorflow as tf
@@ -118,12 +100,9 @@ class Weighted:
 
 def _product(found: Any, own: Any) -> Any:
     """Multiply weights, of which some may be of examples and others of positions in them."""
-    if isinstance(found, np.ndarray):
-        own = np.asarray(own, np.float32)
-    else:
-        import tensorflow as tf
+    import tensorflow as tf
 
-        own = tf.cast(own, tf.float32)
+    own = tf.cast(own, tf.float32)
     while len(own.shape) < len(found.shape):
         own = own[..., None]
     while len(found.shape) < len(own.shape):

@@ -7,10 +7,11 @@ from typing import Any
 
 from dtrain.data import nest
 from dtrain.data.tables import TableSource
+from dtrain.data.wrapped import Wrapped
 from dtrain.errors import UsageError
 
 
-class Images:
+class Images(Wrapped):
     """A source of which some inputs are encoded images (PNG, JPEG, BMP or GIF).
 
     Args:
@@ -23,7 +24,7 @@ class Images:
     """
 
     def __init__(self, source: TableSource, sizes: Mapping[str, Sequence[int]]):
-        self._source = source
+        super().__init__(source)
         self._sizes = {name: tuple(size) for name, size in sizes.items()}
         named = source.inputs.columns()
         for name, size in self._sizes.items():
@@ -39,18 +40,6 @@ class Images:
                     "two numbers of pixels, and 1 (gray) or 3 (colors)",
                     f"dataset.images={{{name}:[64,64,3]}}",
                 )  # fmt: skip
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._source, name)
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def take(self, indices: Any) -> tuple[Any, ...]:
-        """Read, with the images as they are encoded."""
-        return self._source.take(indices)
 
     def finish(self, parts: tuple[Any, ...]) -> tuple[Any, ...]:
         """Decode: float32 ``[b, height, width, channels]`` in 0..1."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 
 def is_nest(value: Any) -> bool:
     """Say whether a value is a structure, and no leaf."""
@@ -38,6 +40,19 @@ def mapped(function: Callable[..., Any], value: Any, *others: Any) -> Any:
     return tuple(
         mapped(function, part, *parts) for part, *parts in zip(value, *others, strict=True)
     )
+
+
+def structured(value: Any) -> Any:
+    """Return a nest of arrays; a list of numbers or texts, however deep, is one array.
+
+    What knows its shape is left as it is, whatever library's array it is.
+    """
+    if isinstance(value, Mapping):
+        return {name: structured(part) for name, part in value.items()}
+    if isinstance(value, tuple | list):
+        several = any(np.ndim(leaf) for leaf in leaves(value))
+        return tuple(map(structured, value)) if several else np.asarray(value)
+    return value
 
 
 def packed(structure: Any, values: list[Any]) -> Any:

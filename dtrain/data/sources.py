@@ -12,6 +12,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dtrain.data import nest
+from dtrain.errors import UsageError
+
 
 class Source(Protocol):
     """Random access to examples.
@@ -36,6 +39,7 @@ class Source(Protocol):
       ``dataset.shuffle=blocks``.
     - ``labels()``: the targets without the inputs, ``[n, ...]``, where that is cheaper than all.
     - ``files``: the :class:`dtrain.data.files.DataFile` that it is of, for its identity.
+    - ``known_length()``: how many examples there are, or None, where ``len`` would have to read.
     - ``where(index)``: the place of an example for messages, such as ``FILE, row 17``.
     """
 
@@ -64,6 +68,15 @@ class Splits:
     def count_classes(self) -> int | None:
         """Return the number of classes; None where targets are no classes."""
         return self.classes() if callable(self.classes) else self.classes
+
+
+def known_length(source: Any) -> int | None:
+    """Return how many examples a source has; None where that would take reading it."""
+    if source is None:
+        return 0
+    known = getattr(source, "known_length", None)
+    found: int | None = len(source) if known is None else known()
+    return found
 
 
 class _Captured:
@@ -98,34 +111,72 @@ class Arrays(_Captured):
     """Examples in memory.
 
     Args:
-        x: inputs, ``[n, ...]``, or a function that reads them. It is called when they are first
-            needed: the controller, which needs their number alone, never does.
-        y: targets, ``[n, ...]``.
+        x: inputs: an array ``[n, ...]`` of numbers or texts, a dict, list or tuple of such, or a
+            function that reads them. It is called when they are first needed: the controller, which
+            needs their number alone, never does.
+        y: targets, an array or a structure of arrays; None for none.
+        weight: of the examples, as ``y``.
+        examples: how many there are; None: as many as there are targets, weights or inputs.
+
+    Raises:
+        UsageError: the arrays have different numbers of rows.
     """
 
-    def __init__(self, x: np.ndarray | Callable[[], np.ndarray], y: np.ndarray):
-        self._x = x
-        self.y = y
+    def __init__(
+        self,
+        x: Any | Callable[[], Any],
+        y: Any = None,
+        weight: Any = None,
+        examples: int | None = None,
+    ):
+        self._x = x if callable(x) else nest.structured(x)
+        self.y = nest.structured(y)
+        self.weight = nest.structured(weight)
+        known = [self.y, self.weight, *([] if callable(x) else [self._x])]
+        rows = [len(leaf) for part in known if part is not None for leaf in nest.leaves(part)]
+        if examples is not None:
+            rows.append(examples)
+        self._examples = rows[0] if rows else len(nest.leaves(self.x)[0])
+        if len(set(rows)) > 1:
+            counts = " and ".join(f"{count:,}" for count in sorted(set(rows)))
+            raise UsageError(
+                "dataset", "Arrays", f"its arrays have {counts} rows",
+                "arrays with one row for each example", "dtrain.data.sources.Arrays(x, y)",
+            )  # fmt: skip
 
     @property
-    def x(self) -> np.ndarray:
+    def x(self) -> Any:
         """The inputs."""
         if callable(self._x):
-            self._x = self._x()
+            self._x = nest.structured(self._x())
         return self._x
 
+    def labels(self) -> Any:
+        """Return the targets; None where they are not one array."""
+        return None if nest.is_nest(self.y) else self.y
+
+    def _parts(self) -> list[Any]:
+        """Return inputs, targets and weights, without those at the end that there are none of."""
+        parts = [self.x, self.y, self.weight]
+        while parts[-1] is None:
+            del parts[-1]
+        return parts
+
     def _values(self) -> Iterable[Any]:
-        return self.x, self.y
+        return [leaf for part in self._parts() if part is not None for leaf in nest.leaves(part)]
 
     def __len__(self) -> int:
-        return len(self.y)
+        return self._examples
 
-    def take(self, indices: Any) -> tuple[Any, Any]:
-        """Gather rows: int64 ``[b]`` to ``(x [b, ...], y [b, ...])``."""
+    def take(self, indices: Any) -> tuple[Any, ...]:
+        """Gather rows: int64 ``[b]`` to tensors ``(x, y)``, ``(x, y, weight)`` or ``(x,)``."""
         import tensorflow as tf
 
-        x, y = self.tensors()
-        return tf.gather(x, indices), tf.gather(y, indices)
+        rows = iter([tf.gather(tensor, indices) for tensor in self.tensors()])
+        return tuple(
+            part if part is None else nest.packed(part, [next(rows) for _ in nest.leaves(part)])
+            for part in self._parts()
+        )
 
 
 class Windows(_Captured):

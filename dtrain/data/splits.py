@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from dtrain.data import draws
+from dtrain.data import draws, nest
 from dtrain.data.files import DataFile, files
 from dtrain.data.images import Images
+from dtrain.data.rows import Rows
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.tables import Names, Table, TableSource
 from dtrain.errors import UsageError
+
+_Array = TypeVar("_Array", np.ndarray, Rows)
 
 
 def existing_file(path: str) -> Path:
@@ -37,18 +40,21 @@ def check_fraction(fraction: float) -> None:
         )  # fmt: skip
 
 
-def evaluated(trainer: Any, examples: int) -> int:
+def evaluated(trainer: Any, examples: int | None) -> int:
     """Return how many of the validation examples are evaluated: all, or those of the first batches.
 
     Args:
         trainer: the ``trainer`` group, of which ``validation_batch_size`` and ``validation_steps``
             are read.
-        examples: of the validation.
+        examples: of the validation; None of a stream of which that is not known, and of which so
+            many steps are evaluated.
 
     Raises:
         UsageError: there are fewer batches than ``trainer.validation_steps``.
     """
     batch, steps = trainer.validation_batch_size or trainer.batch_size, trainer.validation_steps
+    if examples is None:
+        return int(steps * batch)
     batches = -(-examples // batch)
     if steps is not None and steps > batches:
         raise UsageError(
@@ -170,29 +176,45 @@ class _Drawn:
 
 
 def split(
-    x: np.ndarray | Callable[[], np.ndarray], y: np.ndarray, fraction: float, seed: int
-) -> Splits:
-    """Hold a part of the arrays out; ``x`` may be a function, as of :class:`Arrays`."""
-    train, held = split_indices(len(y), fraction, seed)
-    first: np.ndarray | Callable[[], np.ndarray]
-    second: np.ndarray | Callable[[], np.ndarray]
+    x: Any | Callable[[], Any], y: Any, fraction: float, seed: int, weight: Any = None,
+    examples: int | None = None,
+) -> Splits:  # fmt: skip
+    """Hold a part of the arrays out.
+
+    Args:
+        x, y, weight, examples: as of :class:`Arrays`; ``x`` may be a function.
+        fraction, seed: of the part that is held out.
+    """
+    all_of = Arrays(x, y, weight, examples)
+    y, weight = all_of.y, all_of.weight
+    train, held = split_indices(len(all_of), fraction, seed)
+
+    def part(values: Any, rows: np.ndarray) -> Any:
+        return None if values is None else nest.mapped(lambda array: array[rows], values)
+
+    first: Any
+    second: Any
     if callable(x):
 
         @functools.cache  # whichever part is needed first has both read
-        def parts() -> tuple[np.ndarray, np.ndarray]:
+        def parts() -> tuple[Any, Any]:
             whole = x()
-            return whole[train], whole[held]
+            return part(whole, train), part(whole, held)
 
         first, second = (lambda: parts()[0]), (lambda: parts()[1])
     else:
-        first, second = x[train], x[held]
-    validation = Arrays(second, y[held]) if len(held) else None
-    return Splits(Arrays(first, y[train]), validation, count_classes(y))
+        first, second = part(all_of.x, train), part(all_of.x, held)
+
+    def source(inputs: Any, rows: np.ndarray) -> Arrays:
+        return Arrays(inputs, part(y, rows), part(weight, rows), len(rows))
+
+    validation = source(second, held) if len(held) else None
+    return Splits(source(first, train), validation, count_classes(y))
 
 
-def count_classes(*labels: np.ndarray) -> int | None:
-    """Count the classes of integer labels; None for other targets."""
-    if any(y.dtype.kind != "i" or y.ndim != 1 for y in labels):
+def count_classes(*labels: Any) -> int | None:
+    """Count the classes of integer labels; None for other targets, for none, and for several."""
+    if any(not isinstance(y, np.ndarray) or y.dtype.kind != "i" or y.ndim != 1 for y in labels):
         return None
     return int(max(y.max() for y in labels)) + 1
 
@@ -201,20 +223,27 @@ def as_targets(y: np.ndarray, key: str, name: str) -> np.ndarray:
     """Whole numbers become int64 class labels, all else float32 targets."""
     y = numbers(y, key, name)
     if y.dtype.kind == "f" and y.size and not np.all(np.isfinite(y)):
-        raise UsageError(key, name, "holds NaN or infinity", "finite numbers", f"{key}=NAME")
+        raise refused_targets(key, name)
     if y.dtype.kind in "iub" or (y.ndim == 1 and np.all(y == np.floor(y))):
         y = y.astype(np.int64)
         if y.ndim == 1 and y.size and y.min() < 0:
-            raise UsageError(
-                key, name, f"holds the label {y.min()}", "class labels from 0 up", f"{key}=NAME"
-            )
+            raise refused_targets(key, name, int(y.min()))
         return y
     return y.astype(np.float32)
 
 
-def numbers(values: np.ndarray, key: str, name: str) -> np.ndarray:
+def refused_targets(key: str, name: str, label: int | None = None) -> UsageError:
+    """Return what to raise of targets of which one is negative, or else not finite."""
+    if label is None:
+        return UsageError(key, name, "holds NaN or infinity", "finite numbers", f"{key}=NAME")
+    return UsageError(
+        key, name, f"holds the label {label}", "class labels from 0 up", f"{key}=NAME"
+    )
+
+
+def numbers(values: _Array, key: str, name: str) -> _Array:
     """Refuse what is not rows of numbers."""
-    if values.dtype.kind not in "biuf" or values.ndim == 0:
+    if values.dtype.kind not in "biuf" or len(values.shape) == 0:
         raise UsageError(
             key, name, f"has type {values.dtype} and shape {values.shape}",
             "numbers in rows, one row an example", f"{key}=NAME",
@@ -222,7 +251,7 @@ def numbers(values: np.ndarray, key: str, name: str) -> np.ndarray:
     return values
 
 
-def same_length(x: np.ndarray, y: np.ndarray, key: str, name: str) -> None:
+def same_length(x: Sized, y: Sized, key: str, name: str) -> None:
     """Refuse inputs and targets that do not go together."""
     if len(x) != len(y):
         raise UsageError(

@@ -16,6 +16,7 @@ import numpy as np
 
 from dtrain.data import nest
 from dtrain.data.files import DataFile
+from dtrain.data.order import blocks_of
 from dtrain.data.ragged import Ragged
 from dtrain.errors import DataError, UsageError, nearest
 
@@ -400,11 +401,7 @@ class TableSource:
         found = self.table.blocks()
         if found is None or self._rows is None:
             return found
-        if len(self._rows) and np.any(np.diff(self._rows) <= 0):
-            return None
-        ends = np.searchsorted(self._rows, np.cumsum(found))
-        counts = np.diff(ends, prepend=0)
-        return counts[counts > 0]
+        return blocks_of(found, self._rows)
 
     def where(self, index: int) -> str:
         """Return the place of an example for messages."""

@@ -2,7 +2,8 @@
 
 from dtrain.data.sources import Arrays, ImageFiles, Source, Splits
 from dtrain.data.text import text
-from dtrain.datasets.arrays import npz
+from dtrain.datasets.arrays import npy, npz
+from dtrain.datasets.combined import columns, mixture
 from dtrain.datasets.images import image_folder
 from dtrain.datasets.made import digits, synthetic
 from dtrain.datasets.records import tfrecord, webdataset
@@ -13,9 +14,12 @@ __all__ = [
     "ImageFiles",
     "Source",
     "Splits",
+    "columns",
     "csv",
     "digits",
     "image_folder",
+    "mixture",
+    "npy",
     "npz",
     "synthetic",
     "text",

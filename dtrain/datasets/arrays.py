@@ -2,66 +2,260 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from dtrain.data import nest
+from dtrain.data.files import DataFile, files
+from dtrain.data.npy import of_files
 from dtrain.data.npz import Archive
+from dtrain.data.rows import Rows, is_large
 from dtrain.data.sources import Arrays, Splits
-from dtrain.data.splits import as_targets, count_classes, numbers, same_length, split
+from dtrain.data.splits import (
+    as_targets,
+    check_fraction,
+    count_classes,
+    existing_file,
+    numbers,
+    same_length,
+    split,
+    split_indices,
+)
+from dtrain.data.stored import StoredArrays, Targets, as_input
 from dtrain.errors import UsageError
+
+#: Names of arrays: one, several that are a tuple, or by the names of inputs or outputs.
+Names = str | Sequence[Any] | Mapping[str, Any]
 
 
 def npz(
     path: str,
-    x: str = "x",
-    y: str = "y",
-    x_validation: str | None = None,
-    y_validation: str | None = None,
+    x: Names = "x",
+    y: Names | None = "y",
+    weight: Names | None = None,
+    x_validation: Names | None = None,
+    y_validation: Names | None = None,
+    weight_validation: Names | None = None,
     scale: float = 1.0,
     validation_split: float = 0.2,
     split_seed: int = 0,
 ) -> Splits:
     """Arrays of a NumPy ``.npz`` file.
 
+    Where they are less than 64 MB together they are held in memory. Else their rows are read when
+    they are needed: at their place in the file where they are stored without compression
+    (``numpy.savez``), or from a copy in the cache.
+
     Args:
         path: the file.
-        x, y: names of the arrays to train on: ``[n, ...]`` and ``[n]`` or ``[n, ...]``.
-        x_validation, y_validation: names of the arrays to evaluate on; where they are None a part
-            of the training arrays is split off.
+        x, y: names of the arrays to train on: ``[n, ...]`` and ``[n]`` or ``[n, ...]``. A mapping
+            or a list of names is a dict or a tuple of arrays, for several inputs or outputs.
+        weight: names of the weights of the examples; None for none.
+        x_validation, y_validation, weight_validation: names of the arrays to evaluate on; where
+            they are None a part of the training arrays is split off.
         scale: inputs are multiplied by it (0.00392156862745098 turns bytes into 0..1).
         validation_split: fraction to split off.
         split_seed: of the shuffle before the split.
     """
-    archive = Archive(path)
+    archive = Archive(DataFile(str(existing_file(path))))
 
-    def inputs(key: str, name: str) -> Callable[[], np.ndarray]:
-        numbers(archive.header(key, name), f"dataset.{key}", name)
-        return lambda: archive.read(key, name).astype(np.float32) * np.float32(scale)
+    def arrays(role: str, names: Any) -> _Role | None:
+        if names is None:
+            return None
+        key = f"dataset.{role}"
+        return _Role(key, names, nest.mapped(lambda name: archive.array(key, name), names))
 
-    def labels(key: str, name: str, of: str) -> np.ndarray:
-        found = as_targets(archive.read(key, name), f"dataset.{key}", name)
-        same_length(archive.header(key.replace("y", "x"), of), found, f"dataset.{key}", name)
-        return found
-
-    train_x, train_y = inputs("x", x), labels("y", y, x)
-    if x_validation is None and y_validation is None:
-        return split(train_x, train_y, validation_split, split_seed)
-    for given, key, missing in (
-        (x_validation, "x", y_validation), (y_validation, "y", x_validation)
-    ):  # fmt: skip
-        if given is None:
+    train_x = arrays("x", x)
+    assert train_x is not None
+    train = _Examples(train_x, arrays("y", y), arrays("weight", weight))
+    given = {"x": x_validation, "y": y_validation, "weight": weight_validation}
+    if all(names is None for names in given.values()):
+        return train.split(float(scale), validation_split, split_seed)
+    for role, missing, there in (("x", x_validation, True), ("y", y_validation, y is not None)):
+        if missing is None and there:
+            beside = next(names for names in given.values() if names is not None)
             raise UsageError(
-                f"dataset.{key}_validation", None, f"is missing beside {missing}",
-                "both x_validation and y_validation, or neither", f"dataset.{key}_validation=NAME",
+                f"dataset.{role}_validation", None, f"is missing beside {beside}",
+                "both x_validation and y_validation, or neither",
+                f"dataset.{role}_validation=NAME",
             )  # fmt: skip
-    assert x_validation is not None and y_validation is not None
-    held_x = inputs("x_validation", x_validation)
-    held_y = labels("y_validation", y_validation, x_validation)
-    shape, held = (archive.header("x", name).shape[1:] for name in (x, x_validation))
-    if held != shape:
-        raise UsageError(
-            "dataset.x_validation", x_validation, f"holds examples of shape {held}",
-            f"the shape of {x}, {shape}", "dataset.x_validation=NAME",
-        )  # fmt: skip
-    return Splits(Arrays(train_x, train_y), Arrays(held_x, held_y), count_classes(train_y, held_y))
+    held_x = arrays("x_validation", x_validation)
+    assert held_x is not None
+    held = _Examples(
+        held_x, arrays("y_validation", y_validation), arrays("weight_validation", weight_validation)
+    )
+    return train.beside(held, float(scale))
+
+
+def npy(
+    path: str | Sequence[str],
+    target_path: str | Sequence[str] | None = None,
+    weight_path: str | Sequence[str] | None = None,
+    validation_path: str | Sequence[str] | None = None,
+    validation_target_path: str | Sequence[str] | None = None,
+    validation_weight_path: str | Sequence[str] | None = None,
+    scale: float = 1.0,
+    validation_split: float = 0.2,
+    split_seed: int = 0,
+) -> Splits:
+    """Arrays of NumPy ``.npy`` files, each of which a file, or several that are joined, has.
+
+    Where they are less than 64 MB together they are held in memory. Else their rows are read where
+    they are when they are needed.
+
+    Args:
+        path: of the inputs ``[n, ...]``: a file, a pattern, or a list of them, in the order of
+            their names.
+        target_path: of the targets, ``[n]`` or ``[n, ...]``; None for none.
+        weight_path: of the weights of the examples; None for none.
+        validation_path, validation_target_path, validation_weight_path: of what to evaluate on;
+            where they are None a part of the training examples is split off.
+        scale: inputs are multiplied by it (0.00392156862745098 turns bytes into 0..1).
+        validation_split: fraction to split off.
+        split_seed: of the shuffle before the split.
+    """
+
+    def array(role: str, paths: str | Sequence[str] | None) -> _Role | None:
+        if paths is None:
+            return None
+        key = f"dataset.{role}"
+        return _Role(key, paths, of_files(files(paths, key), key))
+
+    train_x = array("path", path)
+    assert train_x is not None
+    train = _Examples(train_x, array("target_path", target_path), array("weight_path", weight_path))
+    held_x = array("validation_path", validation_path)
+    held_y = array("validation_target_path", validation_target_path)
+    held_weight = array("validation_weight_path", validation_weight_path)
+    for one, other, key in (
+        (held_x, held_y or held_weight, "validation_path"),
+        (held_y, held_x if target_path is not None else None, "validation_target_path"),
+    ):
+        if one is None and other is not None:
+            raise UsageError(
+                f"dataset.{key}", None, f"is missing beside {other.key}={other.names}",
+                "inputs and targets to evaluate on, or neither", f"dataset.{key}=FILE.npy",
+            )  # fmt: skip
+    if held_x is None:
+        return train.split(float(scale), validation_split, split_seed)
+    return train.beside(_Examples(held_x, held_y, held_weight), float(scale))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Role:
+    """Arrays that are inputs, targets or weights.
+
+    Attributes:
+        key: that names them.
+        names: as configured.
+        arrays: of numbers, in the structure of the names.
+    """
+
+    key: str
+    names: Any
+    arrays: Any
+
+    def __post_init__(self) -> None:
+        for array in nest.leaves(self.arrays):
+            numbers(array, self.key, array.name)
+
+    def converted(self, convert: Callable[[Rows], Any]) -> Any:
+        """Return the structure with what ``convert`` makes of each array."""
+        return nest.mapped(convert, self.arrays)
+
+    def of_classes(self) -> Any:
+        """Return targets that are read in memory."""
+        return self.converted(lambda a: as_targets(a.whole(), self.key, a.name))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Examples:
+    """Arrays with a row for each example."""
+
+    x: _Role
+    y: _Role | None
+    weight: _Role | None
+
+    def __post_init__(self) -> None:
+        first = nest.leaves(self.x.arrays)[0]
+        for role in (self.x, self.y, self.weight):
+            for array in [] if role is None else nest.leaves(role.arrays):
+                same_length(first, array, role.key if role else "", array.name)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all arrays."""
+        roles = [role for role in (self.x, self.y, self.weight) if role is not None]
+        return sum(array.nbytes for role in roles for array in nest.leaves(role.arrays))
+
+    def __len__(self) -> int:
+        return len(nest.leaves(self.x.arrays)[0])
+
+    def _inputs(self, scale: float) -> Callable[[], Any]:
+        return lambda: self.x.converted(lambda a: as_input(a.whole(), np.float32(scale)))
+
+    def _targets(self) -> Any:
+        return None if self.y is None else self.y.of_classes()
+
+    def _weights(self) -> Any:
+        if self.weight is None:
+            return None
+        return self.weight.converted(lambda a: a.whole().astype(np.float32))
+
+    def in_memory(self, scale: float) -> Arrays:
+        """Return the source that holds them; the inputs are read when they are needed."""
+        return Arrays(self._inputs(scale), self._targets(), self._weights(), len(self))
+
+    def stored(self, scale: float) -> StoredArrays:
+        """Return the source that reads rows."""
+        targets, weight = self.y, self.weight
+        y = None if targets is None else targets.converted(lambda a: Targets(a, targets.key))
+        return StoredArrays(self.x.arrays, y, weight and weight.arrays, scale)
+
+    def split(self, scale: float, fraction: float, seed: int) -> Splits:
+        """Hold a part out."""
+        check_fraction(fraction)
+        if not is_large(self.size):
+            return split(
+                self._inputs(scale), self._targets(), fraction, seed, self._weights(), len(self)
+            )
+        whole = self.stored(scale)
+        count = functools.partial(_count, whole)
+        train, held = split_indices(len(self), fraction, seed)
+        if not len(held):
+            return Splits(whole, None, count)
+        return Splits(whole.subset(train), whole.subset(held), count)
+
+    def beside(self, held: _Examples, scale: float) -> Splits:
+        """Return them with others to evaluate on.
+
+        Raises:
+            UsageError: those have another structure, or other shapes.
+        """
+        ours, theirs = (dict(nest.named(part.x.arrays)) for part in (self, held))
+        if list(ours) != list(theirs):
+            raise UsageError(
+                held.x.key, held.x.names, f"is no structure like that of {self.x.names}",
+                "an array for each input", f"{held.x.key}=NAME",
+            )  # fmt: skip
+        for name, array in ours.items():
+            other = theirs[name]
+            if other.shape[1:] != array.shape[1:]:
+                raise UsageError(
+                    held.x.key, other.name, f"holds examples of shape {other.shape[1:]}",
+                    f"the shape of {array.name}, {array.shape[1:]}", f"{held.x.key}=NAME",
+                )  # fmt: skip
+        if not is_large(self.size + held.size):
+            memory = self.in_memory(scale), held.in_memory(scale)
+            return Splits(*memory, count_classes(*(part.y for part in memory)))
+        parts = self.stored(scale), held.stored(scale)
+        return Splits(*parts, functools.partial(_count, *parts))
+
+
+def _count(*parts: StoredArrays) -> int | None:
+    found = [part.classes() for part in parts]
+    return None if None in found else max(count for count in found if count is not None)

@@ -9,7 +9,7 @@ from typing import Any
 from dtrain import secrets
 from dtrain.config import load, section
 from dtrain.config.schema import Config
-from dtrain.data import draws
+from dtrain.data import draws, options
 from dtrain.host.versions import version
 
 #: Which examples a step sees.
@@ -21,6 +21,7 @@ FIXED = (
     "optimizer",
     "seed",
     "trainer.loss",
+    "trainer.loss_weights",
     "trainer.gradient_reduction",
     "trainer.class_weight",
     "trainer.validation_steps",
@@ -49,7 +50,12 @@ def value(config: Config, key: str) -> Any:
 
     Secrets are hidden: another password makes no other run.
     """
-    return secrets.hide(load.select(config, key), key)
+    found = load.select(config, key)
+    if key == "dataset":
+        found = options.deciding(found)
+    if key == "trainer.metrics" and (isinstance(found, str) or "_target_" in found):
+        found = [found]  # as it is meant
+    return secrets.hide(found, key)
 
 
 def fingerprints(config: Config) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 from typing import Any
@@ -13,49 +12,13 @@ import tensorflow as tf
 
 from dtrain.config import callables, targets
 from dtrain.config.schema import Config
-from dtrain.data.class_weights import weighted
+from dtrain.data import nest
 from dtrain.data.sources import Splits
 from dtrain.errors import UsageError
-from dtrain.task import input_pipeline, keras_internals, optimizers, stateful
+from dtrain.task import keras_internals, optimizers, reading, stateful
 from dtrain.task.remat import rematerialize
 from dtrain.task.step_logs import has_own
 from dtrain.task.strategies import Strategy
-
-
-def dataset(config: Config) -> tuple[Splits, input_pipeline.Augment | None]:
-    """Build the dataset and its augmentation from the ``dataset`` group.
-
-    What is trained on has the weights of ``trainer.class_weight``.
-    """
-    node = dict(config.dataset)
-    augment = node.pop("augment", None)
-    splits = targets.instantiate(node, "dataset")
-    if not isinstance(splits, Splits):
-        raise UsageError(
-            "dataset._target_", node["_target_"], f"returned {type(splits).__name__}",
-            "a function that returns dtrain.datasets.Splits", "dataset=digits",
-        )  # fmt: skip
-    classes = config.trainer.class_weight
-    if classes is not None:
-        splits = dataclasses.replace(splits, train=weighted(splits, classes))
-    if augment is not None:
-        node = augment
-        augment = targets.instantiate({**node, "_partial_": True}, "dataset.augment")
-        if (
-            node["_target_"].partition(".")[0] in callables.KNOWN
-        ):  # tried once, before the run begins
-            x, *_ = _example(splits)
-            with callables.blame("dataset.augment", node, node["_target_"]), tf.device("CPU:0"):
-                augment(tf.constant(x[0]), tf.zeros([2], tf.int32))
-    return splits, augment
-
-
-def _example(splits: Splits) -> tuple[np.ndarray, ...]:
-    """Return the first example, as a batch of one."""
-    # Eager, on the CPU: shapes and types for everything that is built.
-    with tf.device("CPU:0"):
-        parts = input_pipeline.take(splits.train, tf.zeros([1], tf.int64))
-        return tuple(np.asarray(part) for part in parts)
 
 
 def model(
@@ -84,13 +47,14 @@ def model(
         UsageError: model and data do not fit, or a target is wrong.
     """
     keras.utils.set_random_seed(config.seed)
-    example = _example(splits)
+    # Eager, on the CPU: shapes and types for everything that is built.
+    example = _arrays(reading.first(splits.train, 1))
     x, y, weight = keras.utils.unpack_x_y_sample_weight(example)
     # ORDER: everything that creates variables runs here, once, outside the replicas: inside a
     # replica TensorFlow refuses new variables, or makes them once a replica.
     with strategy.scope():
         built = targets.instantiate(
-            config.model, "model", input_shape=x.shape[1:], classes=splits.count_classes()
+            config.model, "model", input_shape=_shapes(x, config), classes=splits.count_classes()
         )
         if not isinstance(built, keras.Model):
             raise UsageError(
@@ -100,7 +64,7 @@ def model(
         rows = stateful.fixed_rows(built, config)
         stateful.check(built, rows, config, splits, strategy)
         if rows is not None:
-            example = tuple(np.repeat(part, rows, axis=0) for part in example)
+            example = tuple(nest.mapped(lambda leaf: np.repeat(leaf, rows, axis=0), example))
             x, y, weight = keras.utils.unpack_x_y_sample_weight(example)
         predicted = None
         if _has_call(built):  # a class with a train_step of its own may do without
@@ -124,7 +88,8 @@ def model(
             built.compile(
                 optimizer=chosen,
                 loss=_loss(trainer.loss),
-                metrics=[_named(m, f"trainer.metrics[{i}]") for i, m in enumerate(trainer.metrics)],
+                loss_weights=trainer.loss_weights,
+                metrics=_metrics(trainer.metrics, "trainer.metrics"),
                 jit_compile=False,  # ours to do: steps.py compiles the whole step
             )
         if predicted is not None:
@@ -134,6 +99,25 @@ def model(
     with strategy.optimizer_scope():
         optimizers.build(built, strategy, example)
     return built
+
+
+def _arrays(example: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(nest.mapped(lambda leaf: None if leaf is None else np.asarray(leaf), example))
+
+
+def _shapes(x: Any, config: Config) -> Any:
+    """Return the shape of an input without its first axis; of several, their structure of shapes.
+
+    Raises:
+        UsageError: a model of dtrain's own takes one input, and the dataset has several.
+    """
+    target = config.model["_target_"]
+    if nest.is_nest(x) and target.startswith("dtrain.models."):
+        raise UsageError(
+            "model._target_", target, f"takes one input, and the dataset has {nest.outline(x)}",
+            "a dataset with one input, or a model of your own", "dataset.inputs=COLUMN",
+        )  # fmt: skip
+    return nest.mapped(lambda leaf: leaf.shape[1:], x)
 
 
 def _called(built: keras.Model, x: Any) -> Any:
@@ -222,7 +206,22 @@ def _named(value: Any, key: str) -> Any:
     return targets.instantiate(value, key) if isinstance(value, dict) else value
 
 
+def _metrics(value: Any, key: str) -> Any:
+    """Return metrics: a list of them, or lists by the names of outputs."""
+    if key == "trainer.metrics" and (isinstance(value, str) or "_target_" in value):
+        value = [value]
+    if isinstance(value, dict) and "_target_" not in value:
+        return {name: _metrics(each, f"{key}.{name}") for name, each in value.items()}
+    if isinstance(value, list):
+        return [_metrics(each, f"{key}[{index}]") for index, each in enumerate(value)]
+    return _named(value, key)
+
+
 def _loss(value: Any) -> Any:
+    if isinstance(value, dict) and "_target_" not in value:  # of each output
+        return {name: None if each is None else _loss(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [None if each is None else _loss(each) for each in value]
     value = _named({**value, "_partial_": True} if _is_function(value) else value, "trainer.loss")
     if isinstance(value, str):
         try:
@@ -258,7 +257,8 @@ def _build_metrics(built: keras.Model, x: Any, y: Any, predicted: Any, weight: A
     except (ValueError, TypeError, KeyError, IndexError, tf.errors.OpError) as error:
         if not has_own(built, "train_step"):
             usual = "trainer.loss=sparse_categorical_crossentropy 'trainer.metrics=[accuracy]'"
-            tokens = x.dtype.kind in "iu" and getattr(y, "shape", None) == x.shape
+            single = not nest.is_nest(x)
+            tokens = single and x.dtype.kind in "iu" and getattr(y, "shape", None) == x.shape
             raise UsageError(
                 "trainer.loss", "...", f"loss and metrics do not fit the model ({error})",
                 "a loss and metrics for this output and target, or another model",

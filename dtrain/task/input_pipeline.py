@@ -1,84 +1,27 @@
-"""The input pipeline: the order of examples is a pure function of (seed, pass, position).
+"""The input pipeline: which examples a step has is a pure function of (seed, pass, position).
 
-Training reads an endless sequence of examples: pass after pass over the source, each pass in an
-order of its own. Global batch ``s`` is positions ``s*B .. s*B+B-1`` of that sequence; replica ``r``
-of ``R`` gets the ``r``-th of its ``R`` equal parts. Nothing else describes the data: a run resumes
-from a step number, on any number of replicas, and sees every example of every pass exactly once.
+Training reads an endless sequence of examples, pass after pass over the source, in an order
+(:mod:`dtrain.task.orders`). Global batch ``s`` is positions ``s*B .. s*B+B-1`` of that sequence;
+replica ``r`` of ``R`` gets the ``r``-th of its ``R`` equal parts. Nothing else describes the data:
+a run resumes from a step number, on any number of replicas, and sees every example of every pass
+exactly once. A stream has its own order, and the same positions.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import threading
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
+from dtrain.data import nest
 from dtrain.data.sources import Source
+from dtrain.data.streams import Stream, examples_in
+from dtrain.task.orders import Order, Shuffled
+from dtrain.task.reading import is_alone, parts_of, take
 
-Augment = Callable[..., tf.Tensor]
-#: Held while a source in Python is read: what is trained on and what is evaluated on are read side
-#: by side, and may come from one open file.
-_reading = threading.Lock()
-
-
-def example_order(positions: tf.Tensor, examples: int, seed: int) -> tf.Tensor:
-    """Map positions in the endless sequence to indices into the source.
-
-    A stateless permutation for each pass (``RandomIndexShuffle``), keyed by (seed, pass).
-
-    Args:
-        positions: int64 ``[b]``.
-        examples: length of the source.
-        seed: of the experiment.
-
-    Returns:
-        int64 ``[b]``.
-    """
-    passes, offsets = positions // examples, positions % examples
-    # Of each word of a key the op uses the low bits alone: 8, as was measured for 24 to 5,000
-    # examples. Without the rest in the third one pass 256 had the order of pass 0, and seed 256
-    # those of seed 0.
-    rest = passes // 256 * 167 + (seed // 256 * 0x9E3779B1 >> 24) % 256
-    first = tf.fill(tf.shape(passes), tf.constant(seed, tf.int64))
-    keys = tf.stack([first, passes, passes + rest], 1)
-    # The raw op takes one key a row; the public wrapper pads a matrix along the wrong axis.
-    return tf.raw_ops.RandomIndexShuffle(
-        index=offsets,
-        seed=keys,
-        max_index=tf.fill(tf.shape(offsets), tf.constant(examples - 1, tf.int64)),
-        # With the usual 4, orders of neighbouring seeds and passes are correlated (0.14 at 5,000
-        # examples, where chance gives 0.04); more rounds cost nothing that can be measured.
-        rounds=16,
-    )
-
-
-def _alone(source: Source) -> bool:
-    """Whether one thread at a time may read: so it is in Python, unless the source says it can."""
-    return not (getattr(source, "in_graph", False) or getattr(source, "thread_safe", False))
-
-
-def take(source: Source, indices: tf.Tensor) -> tuple[tf.Tensor, ...]:
-    """Read examples inside the input graph, whichever kind the source is."""
-    if getattr(source, "in_graph", False):
-        return tuple(source.take(indices))
-
-    def read(rows: np.ndarray) -> tuple[Any, ...]:
-        with _reading if _alone(source) else contextlib.nullcontext():
-            return source.take(rows)
-
-    arrays = [np.asarray(part) for part in read(np.zeros(1, np.int64))]
-    values = tf.numpy_function(
-        lambda rows: [np.asarray(p, a.dtype) for p, a in zip(read(rows), arrays, strict=True)],
-        [indices],
-        [tf.as_dtype(a.dtype) for a in arrays],
-    )
-    for value, array in zip(values, arrays, strict=True):
-        value.set_shape([indices.shape[0], *array.shape[1:]])
-    return tuple(values)
+Augment = Callable[..., Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,64 +37,84 @@ class Inputs:
         augment: see :mod:`dtrain.augment`.
         validation_batch: examples of a batch of a validation; None: ``global_batch``.
         validation_steps: how many such batches are evaluated; None: all.
+        order: of the positions of training; None: every pass shuffles all examples.
     """
 
-    train: Source
-    validation: Source | None
+    train: Source | Stream
+    validation: Source | Stream | None
     global_batch: int
     seed: int
     start_step: int = 0
     augment: Augment | None = None
     validation_batch: int | None = None
     validation_steps: int | None = None
+    order: Order | None = None
 
     @property
     def evaluation_batch(self) -> int:
         """Examples of a batch of a validation."""
         if self.validation_batch is None or self.validation is None:
             return self.global_batch
-        return min(self.validation_batch, len(self.validation))  # more would only be padding
+        held = examples_in(self.validation)
+        # More would only be padding.
+        return self.validation_batch if held is None else min(self.validation_batch, held)
 
     @property
     def evaluation_examples(self) -> int:
         """How many examples a validation evaluates, the first of them."""
-        examples = 0 if self.validation is None else len(self.validation)
+        examples = examples_in(self.validation)
         if self.validation_steps is None:
+            assert examples is not None, "a stream is counted before"
             return examples
-        return min(examples, self.validation_steps * self.evaluation_batch)
+        most = self.validation_steps * self.evaluation_batch
+        return most if examples is None else min(examples, most)
 
     @property
     def evaluation_steps(self) -> int:
         """How many batches these are, the last of them perhaps smaller."""
         return -(-self.evaluation_examples // self.evaluation_batch)
 
+    @property
+    def positions(self) -> Order:
+        """The order of the positions of training."""
+        if self.order is not None:
+            return self.order
+        assert not isinstance(self.train, Stream)
+        return Shuffled(len(self.train), self.seed)
+
 
 def training_part(
     inputs: Inputs, source: Source, step: tf.Tensor, replica: tf.Tensor | int, replicas: int
-) -> tuple[tf.Tensor, ...]:
+) -> tuple[Any, ...]:
     """Return what one of ``replicas`` trains on in global step ``step``, an int64 scalar.
 
     A pure function of its arguments. ``source`` is ``inputs.train``, or the same bound elsewhere.
 
     Returns:
-        ``(x [b, ...], y [b, ...])`` with ``b = global_batch / replicas``.
+        ``(x, y)`` and the like, nests of ``[b, ...]`` with ``b = global_batch / replicas``.
     """
     return _augmented(inputs, *_training_rows(inputs, source, step, replica, replicas))
 
 
 def _training_rows(
     inputs: Inputs, source: Source, step: tf.Tensor, replica: tf.Tensor | int, replicas: int
-) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
+) -> tuple[tf.Tensor, tuple[Any, ...]]:
     """Return the positions of a part of a step in the endless sequence, and what is there."""
     batch = inputs.global_batch // replicas
+    positions = _positions(inputs, step, replica, batch)
+    whole = None
+    if replicas > 1 and getattr(source, "by_batch", False):
+        everything = step * inputs.global_batch + tf.range(inputs.global_batch, dtype=tf.int64)
+        whole = inputs.positions(everything)
+    return positions, take(source, inputs.positions(positions), whole)
+
+
+def _positions(inputs: Inputs, step: tf.Tensor, replica: tf.Tensor | int, batch: int) -> tf.Tensor:
     first = step * inputs.global_batch + replica * batch
-    positions = first + tf.range(batch, dtype=tf.int64)
-    return positions, take(source, example_order(positions, len(source), inputs.seed))
+    return first + tf.range(batch, dtype=tf.int64)
 
 
-def _augmented(
-    inputs: Inputs, positions: tf.Tensor, data: tuple[tf.Tensor, ...]
-) -> tuple[tf.Tensor, ...]:
+def _augmented(inputs: Inputs, positions: tf.Tensor, data: tuple[Any, ...]) -> tuple[Any, ...]:
     if inputs.augment is None:
         return data
     augment = inputs.augment
@@ -163,17 +126,41 @@ def _augmented(
         ],
         1,
     )
-    changed = tf.vectorized_map(
-        lambda pair: augment(pair[0], seed=pair[1]),
-        (data[0], keys),
-        warn=False,  # random draws have no vectorized form and run one after the other
-    )
-    return tf.ensure_shape(changed, data[0].shape), *data[1:]
+    return changed(augment, data[0], keys), *data[1:]
+
+
+def changed(augment: Augment, x: Any, keys: tf.Tensor) -> Any:
+    """Return inputs, each changed by its key.
+
+    Args:
+        augment: a function of one example, and its seed.
+        x: a nest of ``[b, ...]``.
+        keys: int32 ``[b, 2]``.
+
+    Raises:
+        ValueError: an example has another structure or shape afterwards.
+    """
+
+    def one(pair: Any) -> Any:
+        made = augment(pair[0], seed=pair[1])
+        tf.nest.assert_same_structure(pair[0], made)
+        return made
+
+    if any(leaf.dtype == tf.string for leaf in nest.leaves(x)):  # which cannot be vectorized
+        types = nest.mapped(lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype), x)
+        made = tf.map_fn(one, (x, keys), fn_output_signature=types)
+    else:
+        made = tf.vectorized_map(
+            one,
+            (x, keys),
+            warn=False,  # random draws have no vectorized form and run one after the other
+        )
+    return nest.mapped(lambda after, before: tf.ensure_shape(after, before.shape), made, x)
 
 
 def evaluation_part(
     inputs: Inputs, source: Source, step: tf.Tensor, replica: tf.Tensor | int, replicas: int
-) -> tuple[tuple[tf.Tensor, ...], tf.Tensor]:
+) -> tuple[tuple[Any, ...], tf.Tensor]:
     """Return what one of ``replicas`` evaluates in step ``step`` of a pass, in the source's order.
 
     Returns:
@@ -202,18 +189,43 @@ def training(
         An endless dataset of :func:`training_part`: for each step, one element for each local
         replica in turn.
     """
+    source = inputs.train
+    if isinstance(source, Stream):
+        return _endless(_streamed(inputs, source, replicas, first_replica, local_replicas))
 
-    def load(element: tf.Tensor) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
+    def load(element: tf.Tensor) -> tuple[tf.Tensor, tuple[Any, ...]]:
         step, replica = element // local_replicas, first_replica + element % local_replicas
-        return _training_rows(inputs, inputs.train, step, replica, replicas)
+        return _training_rows(inputs, source, step, replica, replicas)
 
-    def augment(positions: tf.Tensor, data: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, ...]:
+    def augment(positions: tf.Tensor, data: tuple[Any, ...]) -> tuple[Any, ...]:
         return _augmented(inputs, positions, data)
 
     elements = tf.data.Dataset.range(inputs.start_step * local_replicas, tf.int64.max)
-    if _alone(inputs.train):  # what comes after the reading has all threads
+    if is_alone(source):  # what comes after the reading has all threads
         return _endless(_mapped(_mapped(elements, load, 1), augment))
     return _endless(_mapped(elements, lambda element: augment(*load(element))))
+
+
+def _streamed(
+    inputs: Inputs, stream: Stream, replicas: int, first: int, local: int
+) -> tf.data.Dataset:
+    """Return as :func:`training`, of a stream: read from its beginning, and skipped to the step."""
+    batch = inputs.global_batch // replicas
+    batches = stream.endless(inputs.global_batch).skip(inputs.start_step)
+    steps = tf.data.Dataset.range(inputs.start_step, tf.int64.max)
+
+    def load(step: tf.Tensor, data: tuple[Any, ...]) -> tuple[Any, ...]:
+        whole = _augmented(inputs, _positions(inputs, step, 0, inputs.global_batch), data)
+        if replicas == 1:
+            return whole
+
+        def mine(leaf: tf.Tensor) -> tf.Tensor:
+            return tf.reshape(leaf, [replicas, batch, *leaf.shape[1:]])[first : first + local]
+
+        return parts_of(nest.mapped(mine, whole))
+
+    found = _mapped(tf.data.Dataset.zip(steps, batches), load)
+    return found if replicas == 1 else found.unbatch()
 
 
 def evaluation(
@@ -231,13 +243,46 @@ def evaluation(
     source = inputs.validation
     assert source is not None
     turns = -(-inputs.evaluation_steps // replicas)
+    if isinstance(source, Stream):
+        held = _held_stream(inputs, source, turns * replicas)
+        mine = held.filter(
+            lambda number, *_: tf.logical_and(
+                number % replicas >= first_replica,
+                number % replicas < first_replica + local_replicas,
+            )
+        )
+        return _endless(mine.map(lambda _, data, count: (data, count)).repeat())
 
-    def load(element: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], tf.Tensor]:
+    def load(element: tf.Tensor) -> tuple[tuple[Any, ...], tf.Tensor]:
         turn, replica = element // local_replicas % turns, first_replica + element % local_replicas
         return evaluation_part(inputs, source, turn * replicas + replica, 0, 1)
 
-    threads = 1 if _alone(source) else tf.data.AUTOTUNE
+    threads = 1 if is_alone(source) else tf.data.AUTOTUNE
     return _endless(_mapped(tf.data.Dataset.range(tf.int64.max), load, threads))
+
+
+def _held_stream(inputs: Inputs, stream: Stream, batches: int) -> tf.data.Dataset:
+    """Return (number, data, count) of so many batches of one pass; those that are none count 0."""
+    size, examples = inputs.evaluation_batch, inputs.evaluation_examples
+
+    def whole(data: tuple[Any, ...]) -> tuple[tuple[Any, ...], tf.Tensor]:
+        """Repeat the last example of a smaller batch."""
+        rows = tf.cast(tf.shape(nest.leaves(data)[0])[0], tf.int64)
+        at = tf.minimum(tf.range(size, dtype=tf.int64), rows - 1)
+        return parts_of(nest.mapped(lambda leaf: tf.gather(leaf, at), data)), rows
+
+    real = stream.batches(size, remainder=True)
+    real = real.take(-(-examples // size)).map(lambda *data: whole(data))
+    none = real.take(1).map(lambda data, _: (data, tf.constant(0, tf.int64))).repeat()
+    numbers = tf.data.Dataset.range(batches)
+    padded = real.concatenate(none)
+    return tf.data.Dataset.zip(numbers, padded).map(
+        lambda number, element: (
+            number,
+            element[0],
+            tf.clip_by_value(examples - number * size, 0, element[1]),
+        )
+    )
 
 
 def evaluation_in_parts(
@@ -245,14 +290,14 @@ def evaluation_in_parts(
 ) -> tf.data.Dataset:
     """Return as :func:`evaluation`, but of each batch a part to every replica."""
     source = inputs.validation
-    assert source is not None
+    assert source is not None and not isinstance(source, Stream)
     steps = inputs.evaluation_steps
 
-    def load(element: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], tf.Tensor]:
+    def load(element: tf.Tensor) -> tuple[tuple[Any, ...], tf.Tensor]:
         step, replica = element // local_replicas, first_replica + element % local_replicas
         return evaluation_part(inputs, source, step % steps, replica, replicas)
 
-    threads = 1 if _alone(source) else tf.data.AUTOTUNE
+    threads = 1 if is_alone(source) else tf.data.AUTOTUNE
     return _endless(_mapped(tf.data.Dataset.range(tf.int64.max), load, threads))
 
 

@@ -22,7 +22,7 @@ import tensorflow as tf
 from dtrain.data.sources import Source, Splits
 from dtrain.errors import UsageError
 from dtrain.host import memory
-from dtrain.task import input_pipeline
+from dtrain.task import reading
 from dtrain.task.metric_calls import Call, Leaf, flat, recordable, with_masks
 from dtrain.task.metric_sums import Given
 
@@ -302,8 +302,6 @@ class Replay:
         )  # fmt: skip
 
 
-def _specs(source: Source, rows: int) -> tuple[tf.TensorSpec, ...]:
+def _specs(source: Source, rows: int) -> tuple[Any, ...]:
     """Return what a batch of so many examples is."""
-    with tf.device("CPU:0"):
-        parts = input_pipeline.take(source, tf.zeros([1], tf.int64))
-    return tuple(tf.TensorSpec([rows, *part.shape[1:]], part.dtype) for part in parts)
+    return reading.specs(source, rows)

@@ -15,7 +15,7 @@ from dtrain.errors import DtrainError
 from dtrain.host.columns import aligned
 from dtrain.run import strategy_plan
 from dtrain.run.cluster import Cluster
-from dtrain.task import build
+from dtrain.task import build, dataset
 from dtrain.task.process import hardware
 from dtrain.task.strategies import Default, LayerPlacement
 from dtrain.task.strategies.dtensor import layouts
@@ -56,7 +56,7 @@ def describe(config: Config, cluster: Cluster) -> list[str]:
     """
     on_cpu = dataclasses.replace(cluster, device_kind="cpu")  # the variables are the same there
     devices = hardware.configure(config.hardware, on_cpu, cluster.chief)
-    splits, _ = build.dataset(config)
+    splits = dataset.load(config).splits
     if strategy_plan.of(config).divides == "variables":
         rows = _variables(config, splits, cluster.chief.devices // cluster.replicas)
     else:

@@ -10,10 +10,12 @@ import keras
 
 from dtrain import secrets
 from dtrain.config.schema import Config
+from dtrain.data.checked import before_training
 from dtrain.run.checkpoint import Checkpoint
+from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir
 from dtrain.run.journal import Journal
-from dtrain.task import build, input_pipeline, restore, stateful
+from dtrain.task import build, data_identity, dataset, input_pipeline, restore, stateful
 from dtrain.task.input_pipeline import Inputs
 from dtrain.task.process.signals import Stop
 from dtrain.task.rehearsal import across, metrics
@@ -32,12 +34,16 @@ class Process:
 
     Attributes:
         rundir: the run folder.
+        cluster: all tasks.
+        task: this one.
         journal: of the run; None in a task that is not the chief, which writes nothing.
         stop: says whether the task was asked to stop.
         begun: called when there is something that a stop has to save.
     """
 
     rundir: RunDir
+    cluster: Cluster
+    task: Task
     journal: Journal | None
     stop: Stop
     begun: Callable[[], None]
@@ -64,7 +70,8 @@ class Session:
         past: the checkpoint whose state the model has; None where it is new.
         model: compiled and built.
         schedule: how many steps, and when what happens.
-        inputs: the data.
+        inputs: the data, as it is read.
+        data: what it is.
         steps: the compiled functions that train and evaluate.
     """
 
@@ -75,6 +82,7 @@ class Session:
     model: keras.Model
     schedule: Schedule
     inputs: Inputs
+    data: dataset.Data
     steps: Steps
 
 
@@ -97,11 +105,26 @@ def assemble(
     Raises:
         UsageError: model, data, strategy and checkpoint do not go together.
     """
-    splits, augment = build.dataset(config)
-    schedule = make_schedule(config, len(splits.train), len(splits.validation or ()))
+    data = dataset.load(config)
+    with before_training(config.dataset):
+        return _assemble(config, strategy, process, past, check, data)
+
+
+def _assemble(
+    config: Config,
+    strategy: Strategy,
+    process: Process,
+    past: Checkpoint | None,
+    check: Callable[[Config, keras.Model, Schedule], None],
+    data: dataset.Data,
+) -> Session:
+    splits = data.splits
+    tell_apart(data, config, strategy, process, past)
+    schedule = make_schedule(config, *dataset.lengths(splits))
     model = build.model(config, splits, strategy, schedule.total_steps, schedule.steps_per_epoch)
     if splits.validation is not None and not evaluates(model):
-        splits = dataclasses.replace(splits, validation=None)
+        data = data.without_validation()
+        splits = data.splits
         schedule = dataclasses.replace(schedule, validation_examples=0)
         process.notice(f"{NO_VALIDATION} ({type(model).__name__})")
     strategy.gradient_reduction = config.trainer.gradient_reduction.name
@@ -113,13 +136,37 @@ def assemble(
         restore.release(past)
     inputs = input_pipeline.Inputs(
         splits.train, splits.validation, config.trainer.batch_size, config.seed,
-        past.step if past else 0, augment, config.trainer.validation_batch_size,
-        config.trainer.validation_steps,
+        past.step if past else 0, data.augment, config.trainer.validation_batch_size,
+        config.trainer.validation_steps, data.order,
     )  # fmt: skip
     steps = strategy.steps(model, inputs, config.hardware.jit_compile, replay)
     for message in replay.notices if replay is not None else ():
         process.notice(message)
-    return Session(config, strategy, process, past, model, schedule, inputs, steps)
+    return Session(config, strategy, process, past, model, schedule, inputs, data, steps)
+
+
+def tell_apart(
+    data: dataset.Data,
+    config: Config,
+    strategy: Strategy,
+    process: Process,
+    past: Checkpoint | None,
+) -> None:
+    """Record what the data is, and compare it with that of the other hosts and of the run before.
+
+    Raises:
+        UsageError: it is other data.
+    """
+    several = sum(not task.serves for task in process.cluster.tasks) > 1
+    data_identity.check_hosts(data.identity, strategy, process.cluster, process.task)
+    notices = [*data.notices, data_identity.check_stream(data.splits, alone=not several)]
+    if process.journal is not None:
+        process.journal.write("data", **data.identity)
+        forked = past is not None and past.path.parent != process.rundir.checkpoints
+        accepted = data.options.accept_changes
+        notices.append(data_identity.check_past(data.identity, past, accepted, forked))
+    for message in notices:
+        process.notice(message)
 
 
 def quietly(action: Callable[[], None]) -> None:

@@ -8,6 +8,7 @@ import keras
 
 from dtrain.config.schema import Config
 from dtrain.data.sources import Splits
+from dtrain.data.streams import examples_in
 from dtrain.errors import UsageError
 from dtrain.task import keras_internals
 from dtrain.task.strategies import Strategy
@@ -39,7 +40,11 @@ def check(
     found = layers(built)
     if not found:
         return
-    name, batch, held = found[0].name, config.trainer.batch_size, len(splits.validation or ())
+    name, batch, held = (
+        found[0].name,
+        config.trainer.batch_size,
+        examples_in(splits.validation) or 0,
+    )
     if strategy.replicas > 1 or not strategy.in_turn:
         raise UsageError(
             "model", name, "is stateful: its state is that of the rows of the last batch, of which "

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -107,6 +109,42 @@ def _multiplied(update: Callable[..., Any], replicas: Callable[[], int]) -> Call
         return update(values, sample_weight)
 
     return update_state
+
+
+class Weights:
+    """Lets trackers of the losses of several outputs weigh a batch by its rows.
+
+    Keras weighs it by the rows that are known when the step is traced. Of a batch whose size is not
+    known then, as the last of a validation, that is none: the number would be a mean over batches,
+    beside a loss that is one over examples.
+
+    Args:
+        trackers: of the losses of the outputs.
+    """
+
+    def __init__(self, trackers: list[keras.metrics.Metric]):
+        self._rows = threading.local()  # MirroredStrategy traces each replica in a thread
+        for tracker in trackers:
+            tracker.update_state = self._weighted(tracker.update_state)
+
+    def _weighted(self, update: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(update)
+        def update_state(values: Any, sample_weight: Any = None) -> Any:
+            rows = getattr(self._rows, "rows", None)
+            if sample_weight is None and rows is not None:
+                sample_weight = tf.cast(rows, tf.float32)
+            return update(values, sample_weight)
+
+        return update_state
+
+    @contextlib.contextmanager
+    def of(self, rows: Any) -> Iterator[None]:
+        """Let a batch that has no weight here weigh ``rows``."""
+        before, self._rows.rows = getattr(self._rows, "rows", None), rows
+        try:
+            yield
+        finally:
+            self._rows.rows = before
 
 
 class Returned:

@@ -61,8 +61,15 @@ class Schedule:
         return min([*ends, self.total_steps])
 
 
-def make_schedule(config: Config, examples: int, validation_examples: int) -> Schedule:
+def make_schedule(
+    config: Config, examples: int | None, validation_examples: int | None
+) -> Schedule:
     """Work out the numbers of steps.
+
+    Args:
+        config: of the run.
+        examples: to train on; None where that is not known.
+        validation_examples: to evaluate on; likewise.
 
     An epoch is ``examples // batch_size`` steps unless ``trainer.steps_per_epoch`` says otherwise.
     What does not fill its last batch opens the next epoch: nothing is dropped.
@@ -72,7 +79,7 @@ def make_schedule(config: Config, examples: int, validation_examples: int) -> Sc
             the validation.
     """
     trainer, saving = config.trainer, config.checkpoint
-    per_epoch = trainer.steps_per_epoch or max(1, examples // trainer.batch_size)
+    per_epoch = trainer.steps_per_epoch or max(1, (examples or 0) // trainer.batch_size)
     total = trainer.epochs * per_epoch
     trace = config.tracking.profile_steps
     if trace and trace[1] > total:  # of a dataset whose length the plan did not know

@@ -8,11 +8,14 @@ from typing import Any
 from omegaconf import MISSING
 
 from dtrain.config.forms import (
+    ARRAYS,
     COLUMNS,
     FEATURES,
     IMAGE_SIZE,
     IMAGES,
     INDEX,
+    LOSS_WEIGHTS,
+    MEMBERS,
     NODE,
     PAD,
     PATH,
@@ -24,17 +27,34 @@ from dtrain.config.forms import (
     text,
 )
 from dtrain.config.ranges import LARGE, MANY, SEED, WIDE, formed, within
+from dtrain.data.options import Identity, OnError, Shuffle
 
 
 @dataclasses.dataclass
 class Dataset:
-    """Keys of every shipped dataset beside those of its function.
+    """Keys of every dataset beside those of its function.
 
     Attributes:
         augment: node that changes training examples, such as {_target_: dtrain.augment.shift_flip}.
+        shuffle: order of a pass: examples, blocks (of what is read at once), none, or auto.
+        window: blocks whose examples are mixed with each other, of shuffle=blocks.
+        balance: draw each class as often as any other.
+        pad: lengths of what has rows of different lengths, {tokens: {length: 128, value: 0}}.
+        workers: processes that read, of sources in Python; 0: the task itself.
+        on_error: fail, or skip: leave out examples that cannot be read; all are read once before.
+        identity: what the data's digest is made of: a sample of its bytes, or all.
+        accept_changes: resume a run although its data is not what it was.
     """
 
     augment: Any = formed(None, NODE)
+    shuffle: Shuffle = Shuffle.auto
+    window: int = within(8, 1, MANY)
+    balance: bool = False
+    pad: Any | None = formed(None, PAD)
+    workers: int = within(0, 0, 1_000)
+    on_error: OnError = OnError.fail
+    identity: Identity = Identity.sample
+    accept_changes: bool = False
 
 
 @dataclasses.dataclass
@@ -114,19 +134,48 @@ class Npz(Split):
     Attributes:
         _target_: function that loads the data.
         path: the .npz file.
-        x: name of the array of inputs.
-        y: name of the array of targets.
-        x_validation: name of the array of validation inputs; null: split off from x.
-        y_validation: name of the array of validation targets; null: split off from y.
+        x: array of inputs, a list of arrays, or arrays by the names of inputs.
+        y: array of targets, a list, or arrays by the names of outputs; null: no targets.
+        weight: array of the weights of the examples; null: all weigh 1.
+        x_validation: arrays of validation inputs; null: split off from x.
+        y_validation: arrays of validation targets; null: split off from y.
+        weight_validation: array of the weights of the validation examples.
         scale: factor of the inputs; 0.00392156862745098 turns bytes into 0..1.
     """
 
     _target_: str = target("dtrain.datasets.npz")
     path: str = formed(MISSING, PATH)
-    x: str = formed("x", text())
-    y: str = formed("y", text())
-    x_validation: str | None = formed(None, text())
-    y_validation: str | None = formed(None, text())
+    x: Any = formed("x", ARRAYS)
+    y: Any | None = formed("y", ARRAYS)
+    weight: Any | None = formed(None, ARRAYS)
+    x_validation: Any | None = formed(None, ARRAYS)
+    y_validation: Any | None = formed(None, ARRAYS)
+    weight_validation: Any | None = formed(None, ARRAYS)
+    scale: float = within(1.0, -LARGE, LARGE)
+
+
+@dataclasses.dataclass
+class Npy(Split):
+    """Arrays of NumPy files, each with one array.
+
+    Attributes:
+        _target_: function that loads the data.
+        path: files of the inputs; a file, a pattern, or a list of them, joined by their names.
+        target_path: files of the targets; null: no targets.
+        weight_path: files of the weights of the examples; null: all weigh 1.
+        validation_path: files of inputs to evaluate on; null: a part of the rows is split off.
+        validation_target_path: files of targets to evaluate on.
+        validation_weight_path: files of the weights of the validation examples.
+        scale: factor of the inputs; 0.00392156862745098 turns bytes into 0..1.
+    """
+
+    _target_: str = target("dtrain.datasets.npy")
+    path: Any = formed(MISSING, PATHS)
+    target_path: Any | None = formed(None, PATHS)
+    weight_path: Any | None = formed(None, PATHS)
+    validation_path: Any | None = formed(None, PATHS)
+    validation_target_path: Any | None = formed(None, PATHS)
+    validation_weight_path: Any | None = formed(None, PATHS)
     scale: float = within(1.0, -LARGE, LARGE)
 
 
@@ -172,13 +221,11 @@ class TFRecord(Table):
         _target_: function that loads the data.
         features: types of features by name, such as {image: {dtype: string}}; with null first in
             its shape one has a length that differs.
-        pad: lengths of features whose length differs, {tokens: {length: 128, value: 0}}.
         index: where it is kept where each record begins: cache, or beside the file.
     """
 
     _target_: str = target("dtrain.datasets.tfrecord")
     features: Any = formed(MISSING, FEATURES)
-    pad: Any | None = formed(None, PAD)
     index: str = formed("cache", INDEX)
 
 
@@ -191,6 +238,21 @@ class WebDataset(Table):
     """
 
     _target_: str = target("dtrain.datasets.webdataset")
+
+
+@dataclasses.dataclass
+class Mixture(Dataset):
+    """Several datasets, each drawn as often as its weight says.
+
+    Attributes:
+        _target_: function that loads the data.
+        members: the datasets by name, each a node with _target_.
+        weights: how often each is drawn, by name; null: as often as it has examples.
+    """
+
+    _target_: str = target("dtrain.datasets.mixture")
+    members: Any = formed(MISSING, MEMBERS)
+    weights: Any | None = formed(None, LOSS_WEIGHTS)
 
 
 @dataclasses.dataclass

@@ -76,7 +76,8 @@ class Loop:
         self._interval, self._epoch = Sums(), Sums()
         self._calls, self._step_seconds = 0, 0.0  # seconds of a step of the last call
         self._train_seconds, self._train_examples = 0.0, 0
-        self._interval_seconds = 0.0
+        self._interval_seconds = self._interval_waited = 0.0
+        self._waited = 0.0  # seconds of the training for its input, the first call left out
         self._pending = False  # the epoch that has ended is to be evaluated
         self._notices = Notices(records, schedule.objective)
         self._loss: float | None = None  # of the last call
@@ -87,6 +88,11 @@ class Loop:
     def examples_per_second(self) -> float:
         """Throughput of training itself, all replicas together, the first call left out."""
         return self._train_examples / self._train_seconds if self._train_seconds else 0.0
+
+    @property
+    def input_share(self) -> float:
+        """Part of the time of training in which steps waited for their input, 0 to 1."""
+        return min(1.0, self._waited / self._train_seconds) if self._train_seconds else 0.0
 
     def run(self, checkpoint: Checkpoint | None = None) -> None:
         """Train to the end.
@@ -191,6 +197,8 @@ class Loop:
         if sums.steps == 0:
             return
         seconds = time.perf_counter() - begin
+        waited = self._steps.waiting.pop()
+        self._interval_waited += waited
         self._calls += 1
         if self._calls == 1:
             if self._strategy.replicas > 1:
@@ -200,6 +208,7 @@ class Loop:
         if self._calls > 1:
             self._train_seconds += seconds
             self._train_examples += sums.examples
+            self._waited += waited
         self.examples += sums.examples
         self._loss = self._steps.results(sums).get("loss")
         every, begun, finite = self._schedule.log_every, self.step, sums.steps
@@ -243,9 +252,11 @@ class Loop:
         metrics = self._steps.results(self._interval)
         metrics.update(self._learning_rate())
         metrics["examples_per_second"] = self._interval.examples / self._interval_seconds
+        metrics["input_seconds"] = self._interval_waited / max(1, self._interval.steps)
         metrics.update(self._steps.interval())
         self._records.point(self.step, epoch + 1, metrics)
-        self._interval, self._interval_seconds = Sums(), 0.0
+        self._interval = Sums()
+        self._interval_seconds = self._interval_waited = 0.0
 
     def _end_epoch(self, epoch: int, due: bool) -> None:
         """Record the end of an epoch, evaluate, call the callbacks, and save where it is ``due``.

@@ -9,11 +9,12 @@ import keras
 
 from dtrain import errors
 from dtrain.config.schema import Config
+from dtrain.data.streams import examples_in
 from dtrain.errors import UsageError, nearest
 from dtrain.run import checkpoint, identity
 from dtrain.run.folder import RunDir, read_json
 from dtrain.run.journal import Journal
-from dtrain.task import final_model, restore
+from dtrain.task import data_identity, final_model, restore
 from dtrain.task.actions.base import Action
 from dtrain.task.actions.loop import Loop
 from dtrain.task.callbacks import Callbacks, made, shared
@@ -24,6 +25,9 @@ from dtrain.task.step_schedule import Schedule
 from dtrain.task.strategies import Strategy
 from dtrain.task.strategies.steps import Steps
 from dtrain.task.tensorboard import Summaries
+
+#: Part of the time of training that steps may wait for their input without a word.
+SLOW_INPUT = 0.1
 
 
 class Train(Action):
@@ -65,7 +69,7 @@ class Train(Action):
             functools.partial(shared, strategy, process.is_chief),
         )
         records = make_records(process.rundir, config, process.journal, past)
-        examples = len(session.inputs.train)
+        examples = examples_in(session.inputs.train)
         start = past.step if past else 0
         records.event("start", step=start, **derived(model, strategy, schedule, examples))
         loop = Loop(
@@ -74,6 +78,7 @@ class Train(Action):
                 "seed": config.seed,
                 "config": identity.fingerprints(config),
                 "versions": identity.versions(),
+                "data": data_identity.digests(session.data.identity),
                 "topology": {"strategy": config.strategy.name, "replicas": strategy.replicas},
             },
             begun=process.begun,
@@ -81,6 +86,7 @@ class Train(Action):
         status = "FAILED"
         try:
             loop.run(past if restore.has_position(past) else None)
+            process.notice(_slow_input(loop.input_share))
             final_model.save(model, process.rundir, records)
             strategy.barrier()  # ORDER: none leaves before the chief is done: it would be missed
             status = "FINISHED"
@@ -90,6 +96,16 @@ class Train(Action):
             raise
         finally:
             quietly(lambda: records.end(status=status, **outcome(loop, steps)))
+
+
+def _slow_input(share: float) -> str | None:
+    """Return a sentence about steps that wait for their input, where that is worth one."""
+    if share <= SLOW_INPUT:
+        return None
+    return (
+        f"steps waited for their input {share:.0%} of the time (input_seconds of each step); "
+        "python -m dtrain data shows how fast it can be read"
+    )
 
 
 def make_records(
@@ -127,7 +143,7 @@ def make_records(
 
 
 def derived(
-    model: keras.Model, strategy: Strategy, schedule: Schedule, examples: int
+    model: keras.Model, strategy: Strategy, schedule: Schedule, examples: int | None
 ) -> dict[str, Any]:
     """Return what the configuration does not say and a record of the run needs."""
     return {

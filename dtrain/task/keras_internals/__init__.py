@@ -27,6 +27,7 @@ from dtrain.task.keras_internals.losses import (
 from dtrain.task.keras_internals.model_parts import (
     inner,
     layers,
+    loss_trackers,
     of_own_classes,
     plain_variables,
     states,
@@ -41,6 +42,7 @@ __all__ = [
     "keep_losses_apart",
     "keep_order",
     "layers",
+    "loss_trackers",
     "losses_of",
     "mask",
     "of_own_classes",

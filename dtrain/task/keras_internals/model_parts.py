@@ -81,3 +81,13 @@ def states(model: keras.Model) -> list[keras.Variable]:
                     found[id(state)] = state
     known = {id(variable) for variable in model.variables}
     return [state for key, state in found.items() if key not in known]
+
+
+def loss_trackers(model: keras.Model) -> list[keras.metrics.Metric]:
+    """Return the trackers of the losses of each of several outputs, which Keras makes.
+
+    They are among the model's metrics, where nothing tells them from a tracker of the user's. Where
+    this version of Keras holds them in another way there are none: their numbers are Keras' own.
+    """
+    found = getattr(getattr(model, "_compile_loss", None), "metrics", None)
+    return [metric for metric in found or () if isinstance(metric, keras.metrics.Mean)]

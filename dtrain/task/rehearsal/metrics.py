@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.data.sources import Source, Splits
-from dtrain.task import input_pipeline, keras_internals
+from dtrain.task import keras_internals, reading
 from dtrain.task.metric_replay import Replay
 from dtrain.task.protocol import Replicas
 from dtrain.task.step_logs import evaluates, unwrapped
@@ -40,9 +40,10 @@ def replayed(
     own = [metric for metric in own if metric.variables]
     if not own:
         return None
-    rows = fixed or min(ROWS, len(splits.train) // 2)
+    examples = reading.available(splits.train, 2 * max(ROWS, fixed or 0))
+    rows = fixed or min(ROWS, examples // 2)
     adds = [False] * len(own)
-    if rows and 2 * rows <= len(splits.train) and evaluates(model):
+    if rows and 2 * rows <= examples and evaluates(model):
         adds = _add_up(model, own, splits.train, rows)
     found = strategy.all_reduce_numbers([float(not each) for each in adds])
     left = [metric for metric, number in zip(own, found, strict=True) if number > 0]
@@ -59,10 +60,7 @@ def _add_up(
         variables = [*model.variables, *keras_internals.states(model), *known]
         before = [(v, tf.constant(v.numpy(), v.dtype)) for v in variables]
         fresh = {id(v): value for v, value in before if any(v is k for k in known)}
-        first, second = (
-            input_pipeline.take(source, tf.range(begin, begin + rows, dtype=tf.int64))
-            for begin in (0, rows)
-        )
+        first, second = (reading.first(source, rows, begin) for begin in (0, rows))
         one = _tried(model, first, before)
         for other in (second, first):  # the same once more: counts of rare things meet there
             # ORDER: the other batch has the seeds of after the first, in both.
@@ -88,5 +86,5 @@ def _leaves(model: keras.Model) -> list[keras.metrics.Metric]:
 def _tried(model: keras.Model, batch: Any, values: list[Any]) -> list[Any]:
     """Return the variables, with their values after an evaluation of ``batch``."""
     with keras.StatelessScope(state_mapping=values, collect_losses=True) as scope:
-        model.test_step(unwrapped(tuple(batch)))
+        model.test_step(unwrapped(batch))
     return [(v, scope.get_current_value(v)) for v, _ in values]

@@ -22,8 +22,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from dtrain.data import nest
 from dtrain.errors import UsageError, behind
-from dtrain.task import input_pipeline, keras_internals
+from dtrain.task import keras_internals, reading
 from dtrain.task.rehearsal import stand_ins
 from dtrain.task.replica import gradients, random_draws
 from dtrain.task.step_logs import unwrapped
@@ -83,13 +84,15 @@ def rehearse(model: keras.Model, strategy: Replicas, inputs: Inputs) -> Rehearse
         UsageError: the step keeps what would be wrong on the replicas, or draws what would.
     """
     found = Rehearsed(inputs.seed)
-    rows = min(ROWS, len(inputs.train) // 2)
-    if strategy.replicas == 1 or not rows or not _may_surprise(model):
+    if strategy.replicas == 1 or not _may_surprise(model):
+        return found
+    examples = reading.available(inputs.train, TRIES * 2 * ROWS)
+    rows = min(ROWS, examples // 2)
+    if not rows:
         return found
     with tf.device("CPU:0"):
-        count = min(TRIES, len(inputs.train) // (2 * rows))
-        positions = tf.range(count * 2 * rows, dtype=tf.int64)
-        data = tuple(input_pipeline.take(inputs.train, positions))
+        count = min(TRIES, examples // (2 * rows))
+        data = reading.first(inputs.train, count * 2 * rows)
         try:
             rehearsal = _Rehearsal(model, found, rows, data)
             rehearsed = rehearsal.run()
@@ -146,7 +149,7 @@ class _Rehearsal:
             parts = [self._function(random_draws.part(r, 2, self._rows, draws)) for r in range(2)]
             self._put(start)
             if self._watched or self._pictures:
-                for begin in range(0, len(self._data[0]), 2 * self._rows):
+                for begin in range(0, len(nest.leaves(self._data)[0]), 2 * self._rows):
                     self._try(begin, whole, parts)
         finally:
             self._put(start)
@@ -185,8 +188,11 @@ class _Rehearsal:
         self, function: Any, begin: int, end: int, given: list[Any]
     ) -> tuple[list[Any], list[Any]]:
         """Run a step on some examples; return its gradients, and pictures that it has changed."""
-        gradients, pictures = function([part[begin:end] for part in self._data], given)
+        gradients, pictures = function(self._cut(begin, end), given)
         return gradients, pictures
+
+    def _cut(self, begin: int, end: int) -> tuple[Any, ...]:
+        return tuple(nest.mapped(lambda leaf: leaf[begin:end], self._data))
 
     def _draws(
         self, record: random_draws.Record, given: list[Any]
@@ -194,7 +200,7 @@ class _Rehearsal:
         """Trace the step of a part, and say of each draw whether it has a row an example."""
         half = random_draws.Record()
         function = self._function(random_draws.watched(half))
-        function.get_concrete_function([part[: self._rows] for part in self._data], given)
+        function.get_concrete_function(self._cut(0, self._rows), given)
         return random_draws.per_example(record, half)
 
     def _function(self, drawing: Any) -> Any:
@@ -214,7 +220,7 @@ class _Rehearsal:
                 gradients.of_another_batch(list(given), own),
                 stand_ins.without_optimizers(self._model, self._note_reduction),
             ):  # fmt: skip
-                self._model.train_step(unwrapped(tuple(data)))
+                self._model.train_step(unwrapped(data))
             here = tf.compat.v1.get_default_graph()
             pictures = [(name, value) for name, value in changed if value.graph is here]
             self._pictures = [name for name, _ in pictures]

@@ -19,8 +19,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from dtrain.data import nest
 from dtrain.data.sources import Source
-from dtrain.task import input_pipeline, keras_internals, optimizers
+from dtrain.task import keras_internals, optimizers, reading
 from dtrain.task.replica import gradients, random_draws
 from dtrain.task.step_logs import Returned, add_up_losses, is_loss, is_mean, unwrapped
 
@@ -81,13 +82,18 @@ def tried_on(
     """
     parts = strategy.batches
     rows = min(global_batch // parts, max(2, EXAMPLES // parts))
-    if len(source) < rows * parts:
+    if reading.available(source, rows * parts) < rows * parts:
         return None
     with tf.device("CPU:0"), _at_rest(model):
-        data = input_pipeline.take(source, tf.range(rows * parts, dtype=tf.int64))
+        data = reading.first(source, rows * parts)
         trial = _Trial(model, strategy, rows)
         (whole, again), names = trial.whole(data), trial.kinds
-        of_parts = trial.parts([[p[r * rows : (r + 1) * rows] for p in data] for r in range(parts)])
+        of_parts = trial.parts(
+            [
+                nest.mapped(lambda leaf, r=r: leaf[r * rows : (r + 1) * rows], data)
+                for r in range(parts)
+            ]
+        )
     same = [name for name, _ in names] == [name for name, _ in trial.kinds]
     if not whole or not same or not np.allclose(whole, again, rtol=1e-6):
         return None
@@ -218,11 +224,11 @@ class _Trial:
             keras.StatelessScope(state_mapping=values, collect_losses=True),
             gradients.tried(step, targets),
         ):
-            logs = self._model.train_step(unwrapped(tuple(data)))
+            logs = self._model.train_step(unwrapped(data))
             numbers = self._returned.values(logs) if self._summed else {}
             means = [metric for metric in metrics if self._summed and is_mean(metric)]
             found = [metric.result() for metric in means]
-        rows = data[0].shape[0]
+        rows = nest.leaves(data)[0].shape[0]
         self.kinds = [
             *((None, self._summed or gradients.has_values_of_examples(t, rows)) for t in targets),
             *((name, is_loss(name)) for name in numbers),

@@ -9,15 +9,17 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from dtrain.data import nest
 from dtrain.task import keras_internals
 from dtrain.task.input_pipeline import Inputs
 from dtrain.task.metric_replay import Replay
 from dtrain.task.metric_sums import Sums
 from dtrain.task.rehearsal.rehearse import Rehearsed
 from dtrain.task.replica import evaluation_seeds, gradients, random_draws
-from dtrain.task.step_logs import add_up_losses, unwrapped
+from dtrain.task.step_logs import Weights, add_up_losses, unwrapped
 from dtrain.task.strategies.rows import Rows
 from dtrain.task.tensors import fresh
+from dtrain.task.waiting import WIDTH, Waiting
 
 if TYPE_CHECKING:
     from dtrain.task.protocol import Replicas
@@ -69,6 +71,9 @@ class Steps:
         self._replay = replay
         self._evaluate: Any = None
         self._draws = evaluation_seeds.Draws()
+        #: How long training steps have waited for their input.
+        self.waiting = Waiting()
+        self._weights = Weights(keras_internals.loss_trackers(model))
         self._summed = strategy.batches > 1 and strategy.gradient_reduction == "sum"
         self._rows = Rows(model, strategy, replay, strategy.batches if self._summed else 1)
         if self._summed:
@@ -137,7 +142,8 @@ class Steps:
         """
         # The number is a tensor: another number must not trace the function again.
         outcome = self._train(fresh(np.int64(steps)))
-        return self._sums(outcome.numpy(), steps * self._global_batch, training=True)
+        rows = self.waiting.taken(outcome.numpy())
+        return self._sums(rows, steps * self._global_batch, training=True)
 
     def drain(self) -> Sums:
         """Wait for steps that were begun and not returned; here there are none."""
@@ -247,10 +253,11 @@ class Steps:
             What it returned, and what it gave to metrics whose states do not add up, as
             ``[float64 [w]]``, or nothing where there are none.
         """
-        if self._replay is None:
-            return step(unwrapped(data)), []
-        with self._replay.recording() as calls:
-            logs = step(unwrapped(data))
+        with self._weights.of(rows):
+            if self._replay is None:
+                return step(unwrapped(data)), []
+            with self._replay.recording() as calls:
+                logs = step(unwrapped(data))
         return logs, self._replay.given(training, calls, rows, self._whole)
 
     def _whole(self, tensor: tf.Tensor) -> tf.Tensor:
@@ -289,7 +296,7 @@ class Steps:
 
     def _real(self, batch: Any, count: tf.Tensor) -> Any:
         """Return the first ``count`` rows, the real ones, of a replica's evaluation batch."""
-        return tuple(part[:count] for part in batch)
+        return tuple(nest.mapped(lambda part: part[:count], batch))
 
     def _repeat(
         self, steps: tf.Tensor, step: Any, iterator: Any, rows: float, training: bool
@@ -306,8 +313,13 @@ class Steps:
         """
 
         def body(i: tf.Tensor, found: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
-            row = self._one(lambda part: step(part, i), next(iterator), rows, training)
-            return i + 1, found.write(tf.cast(i, tf.int32), row)
+            if training:
+                with tf.control_dependencies([i]):
+                    data, waited = self.waiting.fetched(lambda: next(iterator))
+            else:
+                data, waited = next(iterator), tf.zeros([0], tf.float64)
+            row = self._one(lambda part: step(part, i), data, rows, training)
+            return i + 1, found.write(tf.cast(i, tf.int32), tf.concat([row, waited], 0))
 
         found = tf.TensorArray(tf.float64, tf.cast(steps, tf.int32), infer_shape=False)
         start = [tf.constant(0, tf.int64), found]
@@ -315,6 +327,7 @@ class Steps:
         width = self._rows.size(training)
         if self._replay is not None:
             width += self._strategy.replicas * self._replay.width(training)
+        width += WIDTH if training else 0
         return self._strategy.all_reduce(tf.ensure_shape(found.stack(), [None, width]))
 
     def _one(self, step: Any, data: Any, rows: float, training: bool) -> tf.Tensor:

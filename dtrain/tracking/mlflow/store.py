@@ -214,6 +214,11 @@ class Store:
         metrics = [metric(allowed(key), *point) for key, *point in points]
         self.call("log_batch", run_id, metrics=metrics)
 
+    def inputs(self, run_id: str, *inputs: Any) -> None:
+        """Write what the run reads; MLflow keeps an input that is there already once."""
+        if inputs:
+            self.call("log_inputs", run_id, datasets=list(inputs))
+
     def parameters(self, run_id: str, values: dict[str, str], resumed: bool) -> None:
         """Write parameters, in their order; MLflow refuses to change one that is there."""
         values = {allowed(key): value for key, value in values.items()}

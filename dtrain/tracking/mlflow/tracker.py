@@ -17,6 +17,7 @@ from dtrain.run import schemas
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, short, write_json
 from dtrain.tracking.base import SweepRecord, TrackedRun, Tracker
+from dtrain.tracking.mlflow.inputs import inputs
 from dtrain.tracking.mlflow.known_steps import Steps
 from dtrain.tracking.mlflow.store import BATCH, Store, allowed, import_mlflow, uri
 from dtrain.tracking.mlflow.sweep import SweepRun, record
@@ -149,6 +150,8 @@ class MLflow(Tracker):
             if event["event"] == "start":
                 derived = {k: v for k, v in event.items() if k not in ("event", "time", "step")}
                 self._store.parameters(self._run_id, self._parameters(derived), self._resumed)
+            elif event["event"] == "data":
+                self._store.inputs(self._run_id, *inputs(event, self._config.dataset))
             elif event["event"] == "metrics":
                 points += [
                     (key, value, int(event["time"] * 1000), event["step"])

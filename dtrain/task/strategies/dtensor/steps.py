@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from dtrain.data import nest
 from dtrain.errors import UsageError
 from dtrain.task import input_pipeline
 from dtrain.task.input_pipeline import Inputs
@@ -62,8 +64,14 @@ class MeshSteps(Steps):
 
     def train(self, steps: int, ahead: int = 0) -> Sums:
         """Run ``steps`` training steps, one a call; DTensor works on while the next is prepared."""
-        rows = [self._run(next(self._train_iterator), training=True) for _ in range(steps)]
+        rows = [self._run(self._next_batch(), training=True) for _ in range(steps)]
         return self._sums(_numbers(rows), steps * self._global_batch, training=True)
+
+    def _next_batch(self) -> Any:
+        begin = time.perf_counter()
+        batch = next(self._train_iterator)
+        self.waiting.add(time.perf_counter() - begin)
+        return batch
 
     @property
     def evaluation_examples(self) -> int:
@@ -83,7 +91,8 @@ class MeshSteps(Steps):
             sums.append(self._sums(_numbers(rows), examples, training=False))
         if rest:
             batch, _ = next(self._evaluation_iterator)
-            row = self._run(tuple(part[:rest] for part in batch), divided=False)
+            real = nest.mapped(lambda part: part[:rest], batch)
+            row = self._run(real, divided=False)
             sums.append(self._sums(_numbers([row]), rest, training=False))
         return sums
 

@@ -50,7 +50,7 @@ class AsynchronousSteps(CoordinatedSteps):
             while len(self._in_flight) < steps - sums.steps + ahead and self._may_begin():
                 self._in_flight = {step: n + 1 for step, n in self._in_flight.items()}
                 self._in_flight[self._step] = len(self._in_flight)
-                [arguments] = self._feed.arguments(self._step)
+                [arguments] = self.fed()
                 self._begin((self._step,), self._train_step_remote, arguments)
                 self._step += 1
             self._take(sums)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.data.sources import Source
+from dtrain.data.streams import Stream
 from dtrain.task import input_pipeline
 from dtrain.task.input_pipeline import Inputs
 from dtrain.task.tensors import fresh
@@ -22,7 +24,7 @@ class Feed:
     """Brings a step's examples to the worker that runs it.
 
     What a source of tensors holds is sent to each worker once and read there. A source in plain
-    Python is read by the chief, and its examples travel with the step.
+    Python, or a stream, is read by the chief, and its examples travel with the step.
 
     Args:
         strategy: has the coordinator.
@@ -33,7 +35,12 @@ class Feed:
     """
 
     def __init__(
-        self, strategy: Coordinator, source: Source, inputs: Inputs, parts: int, training: bool
+        self,
+        strategy: Coordinator,
+        source: Source | Stream,
+        inputs: Inputs,
+        parts: int,
+        training: bool,
     ):
         self._source = source
         self._inputs = inputs
@@ -41,14 +48,20 @@ class Feed:
         self._part: Any = (
             input_pipeline.training_part if training else input_pipeline.evaluation_part
         )
+        #: That the chief has waited for what it reads itself.
+        self.seconds = 0.0
         self._local: Iterator[Any] | None = None
         self._remote: Any = None
-        if not getattr(source, "in_graph", False):
+        remote = getattr(source, "in_graph", False)
+        if training and not isinstance(source, Stream):
+            remote = remote and inputs.positions.remote
+        if not remote:
             make = input_pipeline.training if training else input_pipeline.evaluation
             dataset = make(inputs, replicas=parts, first_replica=0, local_replicas=parts)
             self._local = iter(dataset)
         elif hasattr(source, "tensors"):
-            tensors = tuple(source.tensors())
+            held: Any = source
+            tensors = tuple(held.tensors())
             self._remote = iter(
                 strategy.coordinator.create_per_worker_dataset(
                     lambda: tf.data.Dataset.from_tensors(tensors).repeat()
@@ -62,7 +75,10 @@ class Feed:
         """
         parts = [tf.constant(part, tf.int64) for part in range(self._parts)]
         if self._local is not None:
-            return [(next(self._local), part) for part in parts]
+            begin = time.perf_counter()
+            found = [(next(self._local), part) for part in parts]
+            self.seconds += time.perf_counter() - begin
+            return found
         number = fresh(np.int64(step))
         if self._remote is None:
             return [(number, part) for part in parts]

@@ -13,8 +13,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from dtrain.data import nest
 from dtrain.errors import UsageError
-from dtrain.task import input_pipeline
+from dtrain.task import reading
 from dtrain.task.input_pipeline import Inputs
 from dtrain.task.metric_replay import Replay
 from dtrain.task.metric_sums import Sums
@@ -81,6 +82,13 @@ class CoordinatedSteps(Steps):
         self._waiting = ThreadPoolExecutor(2 * self._workers, "result")
         self._results_queue: queue.SimpleQueue[tuple[tuple[Any, ...], Any]] = queue.SimpleQueue()
         self._worker_steps: collections.Counter[int] = collections.Counter()
+
+    def fed(self) -> list[tuple[Any, ...]]:
+        """Return the arguments of the next training step, and take note of how long that took."""
+        found = self._feed.arguments(self._step)
+        self.waiting.add(self._feed.seconds)
+        self._feed.seconds = 0.0
+        return found
 
     #: What :meth:`interval` tells is of whole calls, and a call has no cost that a long one saves.
     spans_points = False
@@ -256,9 +264,7 @@ class CoordinatedSteps(Steps):
             return
         self._counted_draws = True
         assert self._validation is not None
-        with tf.device("CPU:0"):
-            parts = input_pipeline.take(self._validation, tf.zeros([1], tf.int64))
-        specs = tuple(tf.TensorSpec([None, *part.shape[1:]], part.dtype) for part in parts)
+        specs = reading.specs(self._validation, None)
         step = tf.function(lambda data: self._pure(data, training=False)[-1], autograph=False)
         step.get_concrete_function(specs)
 
@@ -276,7 +282,7 @@ class CoordinatedSteps(Steps):
     def _evaluate_rest(self, batch: tf.Tensor, *arguments: Any) -> tf.Tensor:
         assert self._evaluation_feed is not None
         data, count = self._evaluation_feed.load(*arguments)
-        real = tuple(part[:count] for part in data)
+        real = tuple(nest.mapped(lambda part: part[:count], data))
         return self._engine.run(lambda: self._pure(real, training=False, batch=batch)[-1])
 
     def summary(self) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class SynchronousSteps(CoordinatedSteps):
         return sums
 
     def _train_one(self) -> Sums:
-        step, parts = self._step, self._feed.arguments(self._step)
+        step, parts = self._step, self.fed()
         while self._workers - self._late < self._needed:
             self._next()
             self._came_late()

@@ -9,6 +9,8 @@ import keras
 import tensorflow as tf
 
 from dtrain.data.sources import Source
+from dtrain.data.streams import Stream
+from dtrain.errors import UsageError
 from dtrain.task import input_pipeline
 from dtrain.task.input_pipeline import Inputs
 from dtrain.task.metric_sums import Sums
@@ -43,6 +45,11 @@ class StaticSteps(Steps):
         self._ends: list[tuple[Any, int]] = []  # (iterator, examples) of the steps of the rest
         if held is None:
             return
+        if isinstance(held, Stream):
+            raise UsageError(
+                "strategy", "tpu", "the validation is a stream, of whose last batch a part goes to "
+                "each core", "a validation with random access, or none", "strategy=mirrored",
+            )  # fmt: skip
 
         def stretch(first: int, examples: int, batch: int) -> Any:
             part = Stretch(held, first, examples)

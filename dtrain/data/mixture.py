@@ -1,0 +1,116 @@
+"""Several sources as one: each with its weight, and with passes of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dtrain.data.order import blocks_of, shares
+
+
+class Subset:
+    """Some of the examples of a source.
+
+    Args:
+        source: has them.
+        rows: int64 ``[n]``, which.
+    """
+
+    def __init__(self, source: Any, rows: np.ndarray):
+        self.source = source
+        self.rows = np.asarray(rows, np.int64)
+        self.in_graph = getattr(source, "in_graph", False)
+        self.thread_safe = getattr(source, "thread_safe", False)
+
+    def __getattr__(self, name: str) -> Any:
+        # What concerns all rows alike is the source's; what is by row is not.
+        if name in ("finish", "files"):
+            return getattr(self.source, name)
+        raise AttributeError(name)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, indices: Any) -> tuple[Any, ...]:
+        """Return the examples at ``indices`` among these."""
+        if not self.in_graph:
+            return tuple(self.source.take(self.rows[indices]))
+        import tensorflow as tf
+
+        return tuple(self.source.take(tf.gather(self.rows, indices)))
+
+    def blocks(self) -> np.ndarray | None:
+        """Return how many of these, one after the other, are read at once; None for one."""
+        known = getattr(self.source, "blocks", None)
+        found = None if known is None else known()
+        return None if found is None else blocks_of(found, self.rows)
+
+    def labels(self) -> np.ndarray | None:
+        """Return the targets of these, where the source knows them without the inputs."""
+        found = labels(self.source)
+        return None if found is None else found[self.rows]
+
+    def where(self, index: int) -> str:
+        """Return the place of an example for messages."""
+        return place(self.source, int(self.rows[index]))
+
+
+class Concatenated:
+    """Examples of several sources, one source after the other.
+
+    Args:
+        members: with examples of one structure.
+    """
+
+    def __init__(self, members: Sequence[Any]):
+        self.members = list(members)
+        self.lengths = [len(member) for member in self.members]
+        self.starts = np.cumsum([0, *self.lengths[:-1]]).astype(np.int64)
+
+    def __len__(self) -> int:
+        return sum(self.lengths)
+
+    def take(self, indices: np.ndarray) -> tuple[Any, ...]:
+        """Refuse: the input pipeline reads the members, each in its own way."""
+        raise NotImplementedError("it is read by its members")
+
+    def where(self, index: int) -> str:
+        """Return the place of an example for messages."""
+        owner = int(np.searchsorted(self.starts, index, side="right")) - 1
+        return place(self.members[owner], int(index - self.starts[owner]))
+
+    @property
+    def files(self) -> list[Any]:
+        """The files of all members."""
+        return [file for member in self.members for file in getattr(member, "files", ())]
+
+
+class Mixture(Concatenated):
+    """Examples of several sources, each as often as its weight says.
+
+    Its examples are those of the members, one member after the other. The order of training draws
+    from them by weight: of each cycle of positions a member has as many as its share, shuffled
+    among those of the others, and it goes through its own examples pass by pass.
+
+    Args:
+        members: with examples of one structure.
+        weights: of the members; only their ratios count, to one part in 10,000.
+    """
+
+    def __init__(self, members: Sequence[Any], weights: Sequence[float]):
+        super().__init__(members)
+        self.shares = shares([float(weight) for weight in weights])
+
+
+def place(source: Any, index: int) -> str:
+    """Return the place of an example for messages, whatever the source knows of it."""
+    where = getattr(source, "where", None)
+    return str(where(index)) if where is not None else f"example {index:,}"
+
+
+def labels(source: Any) -> np.ndarray | None:
+    """Return the targets of a source without its inputs; None where it does not know them."""
+    known = getattr(source, "labels", None)
+    return None if known is None else known()

@@ -1,0 +1,98 @@
+"""Keys of the ``dataset`` group that are for every dataset, and not for its function."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+
+class Shuffle(enum.Enum):
+    """In which order a pass of training has the examples."""
+
+    auto = 1
+    examples = 2
+    blocks = 3
+    none = 4
+
+
+class OnError(enum.Enum):
+    """What becomes of an example that cannot be read."""
+
+    fail = 1
+    skip = 2
+
+
+class Identity(enum.Enum):
+    """How much of the data its digest is made of."""
+
+    sample = 1
+    all = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How the examples of a dataset are read, whatever they are.
+
+    Attributes:
+        augment: node of a function that changes training examples; None for none.
+        shuffle: the order of a pass; ``auto`` is by blocks where the source is read in some.
+        window: blocks that are mixed with each other.
+        balance: whether every class is drawn as often as any other.
+        pad: by the place of a leaf (``tokens``), what its rows of different lengths become.
+        workers: processes that read; 0: the task itself.
+        on_error: what becomes of an example that cannot be read.
+        identity: how much of the data its digest is made of.
+        accept_changes: whether a run may continue on data that is not what it was.
+    """
+
+    augment: Any = None
+    shuffle: Shuffle = Shuffle.auto
+    window: int = 8
+    balance: bool = False
+    pad: Mapping[str, Any] | None = None
+    workers: int = 0
+    on_error: OnError = OnError.fail
+    identity: Identity = Identity.sample
+    accept_changes: bool = False
+
+
+#: Keys that say nothing of which examples a step sees; some are of formats.
+HARMLESS = ("workers", "identity", "accept_changes", "cache", "index")
+#: Keys of datasets that once had none of them: without a value, a run of before is the same.
+_LATER = ("weight", "weight_validation")
+_DEFAULTS = {field.name: field.default for field in dataclasses.fields(Options)}
+
+
+def divided(node: Mapping[str, Any]) -> tuple[dict[str, Any], Options]:
+    """Divide a ``dataset`` node into that of its function, and the options.
+
+    Args:
+        node: plain, its values checked.
+    """
+    own = {name: value for name, value in node.items() if name not in _DEFAULTS}
+    given = {name: _made(name, value) for name, value in node.items() if name in _DEFAULTS}
+    return own, Options(**given)
+
+
+def _made(name: str, value: Any) -> Any:
+    default = _DEFAULTS[name]
+    if value is None:
+        return default
+    return type(default)[value] if isinstance(default, enum.Enum) else value
+
+
+def deciding(node: Mapping[str, Any]) -> dict[str, Any]:
+    """Return of a ``dataset`` node what decides which examples a step sees.
+
+    An option at its default is left out: a run of before there was such an option is the same.
+    """
+    found = {}
+    for name, value in node.items():
+        if name in HARMLESS or (name in _LATER and value is None):
+            continue
+        if name in _DEFAULTS and name != "augment" and _made(name, value) == _DEFAULTS[name]:
+            continue
+        found[name] = value
+    return found

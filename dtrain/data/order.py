@@ -1,0 +1,106 @@
+"""Orders of examples that need no state but a position, computed by NumPy.
+
+That over single examples is in :mod:`dtrain.task.orders`. Where examples are read in blocks (row
+groups, shards), an order over single examples would read a block for each: here the blocks of a
+pass are shuffled, some neighbours of them make a window, and the examples of a window are shuffled.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from dtrain.data import draws
+
+#: Of the streams of draws that are for orders: others have the seed of the user.
+_KEY = 0x6F72646572
+
+
+class Blocks:
+    """An order by blocks: a pure function of (seed, pass, position), for each pass another one.
+
+    Args:
+        lengths: int64 ``[k]``, examples of each block.
+        window: blocks of a window; the more, the more memory is needed and the better the mix.
+        seed: of the experiment.
+    """
+
+    def __init__(self, lengths: np.ndarray, window: int, seed: int):
+        self._lengths = np.asarray(lengths, np.int64)
+        self._starts = np.cumsum(self._lengths) - self._lengths
+        self._window = window
+        self._seed = seed ^ _KEY
+        self.examples = int(self._lengths.sum())
+        # Neighbouring positions ask for the same pass and window, of which few are open at once.
+        self._pass = functools.lru_cache(4)(self._pass_of)
+        self._inside = functools.lru_cache(16)(self._inside_of)
+
+    def __call__(self, positions: np.ndarray) -> np.ndarray:
+        """Map positions in the endless sequence, int64 ``[b]``, to indices into the source."""
+        found = np.empty_like(positions)
+        passes, offsets = np.divmod(positions, self.examples)
+        for number in np.unique(passes):
+            chosen = np.flatnonzero(passes == number)
+            _, _, ends = self._pass(int(number))
+            windows = np.searchsorted(ends, offsets[chosen], side="right")
+            for window in np.unique(windows):
+                at = chosen[windows == window]
+                begin = int(ends[window - 1]) if window else 0
+                found[at] = self._inside(int(number), int(window))[offsets[at] - begin]
+        return found
+
+    def _pass_of(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the blocks of a pass in order, their lengths, and the ends of its windows."""
+        blocks = draws.order(len(self._lengths), self._seed, number << 32)
+        lengths = self._lengths[blocks]
+        last = np.minimum(
+            np.arange(self._window, len(blocks) + self._window, self._window), len(blocks)
+        )
+        return blocks, lengths, np.cumsum(lengths)[last - 1]
+
+    def _inside_of(self, number: int, window: int) -> np.ndarray:
+        """Return the examples of a window in their order."""
+        blocks, lengths, _ = self._pass(number)
+        mine = slice(window * self._window, (window + 1) * self._window)
+        rows = np.concatenate(
+            [
+                np.arange(start, start + length)
+                for start, length in zip(self._starts[blocks[mine]], lengths[mine], strict=True)
+            ]
+        )
+        return rows[draws.order(len(rows), self._seed, (number << 32) + window + 1)]
+
+    def __reduce__(self) -> tuple[type[Blocks], tuple[np.ndarray, int, int]]:
+        return type(self), (self._lengths, self._window, self._seed ^ _KEY)
+
+
+def blocks_of(blocks: np.ndarray, rows: np.ndarray) -> np.ndarray | None:
+    """Return how many of some rows are in each block, without blocks that have none.
+
+    Args:
+        blocks: int64 ``[k]``, rows of each block.
+        rows: int64 ``[n]``, ascending; of others there are no blocks.
+    """
+    if np.any(np.diff(rows) <= 0):
+        return None
+    counts = np.diff(np.searchsorted(rows, np.cumsum(blocks)), prepend=0)
+    return counts[counts > 0]
+
+
+#: Positions of a cycle of a mixture, at most: weights are kept to one part in so many.
+CYCLE = 10_000
+
+
+def shares(weights: list[float]) -> list[int]:
+    """Return how many positions of a cycle each member of a mixture has, by largest remainders.
+
+    A member has one at least. The numbers have no common divisor: of equal weights each is 1.
+    """
+    total = sum(weights)
+    exact = np.array([weight / total * CYCLE for weight in weights])
+    counts = np.floor(exact).astype(np.int64)
+    for index in np.argsort(counts - exact, kind="stable")[: CYCLE - int(counts.sum())]:
+        counts[index] += 1
+    counts = np.maximum(counts, 1)
+    return [int(count) for count in counts // np.gcd.reduce(counts)]

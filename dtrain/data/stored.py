@@ -1,0 +1,178 @@
+"""Examples of arrays that stay in their files: what is too large to be held in memory."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from dtrain.data import nest
+from dtrain.data.files import DataFile
+from dtrain.data.rows import Rows
+from dtrain.data.splits import refused_targets
+from dtrain.errors import DataError
+
+
+class StoredArrays:
+    """Examples whose rows are read from files when they are taken.
+
+    Args:
+        x: inputs, an array or a structure of arrays; they become float32.
+        y: targets, as ``x``; None for none.
+        weight: of the examples, as ``x``; None for none.
+        scale: the inputs are multiplied by it.
+        rows: int64 ``[n]``, those that are examples; None for all.
+    """
+
+    thread_safe = True
+
+    def __init__(
+        self,
+        x: Any,
+        y: Any = None,
+        weight: Any = None,
+        scale: float = 1.0,
+        rows: np.ndarray | None = None,
+    ):
+        self._x, self._weight, self._scale = x, weight, np.float32(scale)
+        self._y = y
+        self._rows = rows
+
+    def subset(self, rows: np.ndarray) -> StoredArrays:
+        """Return the source of some of the rows, in their order."""
+        kept = rows if self._rows is None else self._rows[rows]
+        return StoredArrays(self._x, self._y, self._weight, float(self._scale), kept)
+
+    def __len__(self) -> int:
+        return len(nest.leaves(self._x)[0]) if self._rows is None else len(self._rows)
+
+    def _at(self, indices: Any) -> np.ndarray:
+        indices = np.asarray(indices, np.int64)
+        return indices if self._rows is None else self._rows[indices]
+
+    def take(self, indices: Any) -> tuple[Any, ...]:
+        """Read: int64 ``[b]`` to ``(x, y)``, ``(x, y, weight)`` or ``(x,)``.
+
+        Raises:
+            DataError: naming file and row.
+            UsageError: the targets, all of which are looked at once, can be none.
+        """
+        rows = self._at(indices)
+        parts = [nest.mapped(lambda a: as_input(a.take(rows), self._scale), self._x)]
+        if self._y is not None:
+            parts.append(nest.mapped(lambda target: target.take(rows), self._y))
+        elif self._weight is not None:
+            parts.append(None)
+        if self._weight is not None:
+            parts.append(nest.mapped(lambda a: a.take(rows).astype(np.float32), self._weight))
+        return tuple(parts)
+
+    def labels(self) -> np.ndarray | None:
+        """Return the targets without the inputs, ``[n, ...]``; None where not one array."""
+        if not isinstance(self._y, Targets):
+            return None
+        return self._y.take(np.arange(len(self._y.array)) if self._rows is None else self._rows)
+
+    def classes(self) -> int | None:
+        """Return the number of classes, of all rows of the arrays; None where there are none.
+
+        Raises:
+            UsageError: the targets can be none.
+        """
+        found = self._y
+        return found.count() if isinstance(found, Targets) and found.is_classes else None
+
+    @property
+    def files(self) -> list[DataFile]:
+        """The files that it is of."""
+        targets = [target.array for target in nest.leaves(self._y) if target is not None]
+        arrays = [*nest.leaves(self._x), *targets, *nest.leaves(self._weight)]
+        found = [file for array in arrays if array is not None for file in array.files]
+        return list({file.name: file for file in found}.values())
+
+    def where(self, index: int) -> str:
+        """Return the place of an example for messages."""
+        found: str = nest.leaves(self._x)[0].where(int(self._at([index])[0]))
+        return found
+
+
+def as_input(values: np.ndarray, scale: np.float32) -> np.ndarray:
+    """Return inputs as a model gets them: float32, multiplied by ``scale``."""
+    return values.astype(np.float32) * scale
+
+
+@dataclasses.dataclass(frozen=True)
+class _Facts:
+    """What all values of an array of numbers, one a row, have in common."""
+
+    finite: bool
+    whole: bool
+    lowest: float
+
+
+class Targets:
+    """An array of targets in files: by rows what ``as_targets`` of the splits makes of all.
+
+    Args:
+        array: numbers.
+        key: that names it.
+    """
+
+    def __init__(self, array: Rows, key: str):
+        self.array = array
+        self._key = key
+        self._dtype: np.dtype[Any] | None = None
+        self._highest = -1
+
+    @property
+    def is_classes(self) -> bool:
+        """Whether they are classes, whole numbers; all of one number a row are read once."""
+        return len(self.array.shape) == 1 and self._kind() == np.int64
+
+    def count(self) -> int:
+        """Return how many classes there are, the highest and all below it."""
+        self._kind()
+        return self._highest + 1
+
+    def _kind(self) -> np.dtype[Any]:
+        if self._dtype is None:
+            if len(self.array.shape) == 1:
+                whole = self._look()
+            else:
+                whole = self.array.dtype.kind in "iub"
+            self._dtype = np.dtype(np.int64 if whole else np.float32)
+        return self._dtype
+
+    def _look(self) -> bool:
+        """Return whether all are whole numbers.
+
+        Raises:
+            UsageError: one is NaN or infinite; or they are, and one is negative.
+        """
+        whole, lowest, highest = True, np.inf, -np.inf
+        for part in self.array.pieces():
+            if part.dtype.kind == "f":
+                if not np.isfinite(part).all():
+                    raise refused_targets(self._key, self.array.name)
+                whole = whole and bool((part == np.floor(part)).all())
+            lowest, highest = min(lowest, part.min()), max(highest, part.max())
+        if whole and lowest < 0:
+            raise refused_targets(self._key, self.array.name, int(lowest))
+        self._highest = int(highest) if whole and len(self.array) else -1
+        return whole
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        """Read: int64 ``[b]`` to ``[b, ...]``, int64 or float32.
+
+        Raises:
+            DataError: naming file and row.
+            UsageError: of one number a row, one can be no target.
+        """
+        dtype, found = self._kind(), self.array.take(rows)
+        if found.dtype.kind == "f":
+            finite = np.isfinite(found).reshape(len(found), -1).all(axis=1)
+            if not finite.all():
+                place = self.array.where(int(rows[int(np.argmin(finite))]))
+                raise DataError(place, f"{self.array.name} is NaN or infinite there")
+        return found.astype(dtype)

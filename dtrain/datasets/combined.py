@@ -1,0 +1,71 @@
+"""Datasets that are made of others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dtrain.data.adapters import Columns, adapted
+from dtrain.data.mixture import Concatenated, Mixture
+from dtrain.data.sources import Splits
+from dtrain.data.streams import Stream
+from dtrain.errors import UsageError
+
+
+def mixture(members: Mapping[str, Any], weights: Mapping[str, float] | None = None) -> Splits:
+    """Examples of several datasets, each drawn as often as its weight says.
+
+    Each member goes through its own examples pass by pass, however long those of the others are.
+    The validation is that of all members, one after the other, each example once.
+
+    Args:
+        members: by name: what a dataset function returns.
+        weights: by name; None: as often as each has examples.
+
+    Raises:
+        UsageError: a member is a stream, or has no weight above 0.
+    """
+    made = {name: adapted(value, f"dataset.members.{name}") for name, value in members.items()}
+    if not made:
+        raise UsageError(
+            "dataset.members", "{}", "names no dataset", "two datasets or more, by name",
+            "dataset.members={a:{_target_:dtrain.datasets.digits}}",
+        )  # fmt: skip
+    for name, splits in made.items():
+        if isinstance(splits.train, Stream) or isinstance(splits.validation, Stream):
+            raise UsageError(
+                f"dataset.members.{name}", "a stream", "cannot be mixed: it has its own order",
+                "datasets with random access", "tf.data's sample_from_datasets, as one stream",
+            )  # fmt: skip
+    given = {name: len(s.train) for name, s in made.items()} if weights is None else dict(weights)
+    if given.keys() != made.keys() or not all(weight > 0 for weight in given.values()):
+        raise UsageError(
+            "dataset.weights", given, "is not a weight above 0 for each member",
+            ", ".join(made), "dataset.weights={" + ",".join(f"{n}:1" for n in made) + "}",
+        )  # fmt: skip
+    names = list(made)
+    held = [made[name].validation for name in names if made[name].validation is not None]
+
+    def count() -> int | None:
+        found = [made[name].count_classes() for name in names]
+        return None if None in found else max(c for c in found if c is not None)
+
+    return Splits(
+        Mixture([made[name].train for name in names], [given[name] for name in names]),
+        Concatenated(held) if held else None,
+        count,
+    )
+
+
+def columns(dataset: Any, inputs: Any, target: Any = None, weight: Any = None) -> Columns:
+    """Return a dataset whose examples are mappings of columns as one of (x, y) pairs.
+
+    For a dataset function of your own: ``columns(datasets.load_from_disk(path), "text", "label")``.
+
+    Args:
+        dataset: has ``__len__`` and ``__getitem__``, which returns a mapping of columns.
+        inputs: a column, a list of them (a tuple of inputs), or columns by the names of inputs.
+        target: the same for targets; None for none.
+        weight: a column of weights; None for none.
+    """
+    return Columns(dataset, inputs, target, weight)

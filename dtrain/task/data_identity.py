@@ -1,0 +1,190 @@
+"""The identity of a run's data: recorded, compared with the run's before, and between hosts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from dtrain.data import identity, nest
+from dtrain.data.options import Identity
+from dtrain.data.sources import Source, Splits
+from dtrain.data.streams import Stream, examples_in
+from dtrain.errors import UsageError
+from dtrain.run.checkpoint import Checkpoint
+from dtrain.run.cluster import Cluster, Task
+from dtrain.task import reading
+from dtrain.task.protocol import Replicas
+
+#: Examples that are read at once where all are looked at.
+_CHUNK = 1024
+
+
+def records(splits: Splits, amount: Identity) -> dict[str, dict[str, Any]]:
+    """Return what the data is, by split.
+
+    Args:
+        splits: as they are read, without what changes examples.
+        amount: of the data that the digests are made of.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    found = {"train": _record(splits.train, amount)}
+    if splits.validation is not None:
+        found["validation"] = _record(splits.validation, amount)
+    return found
+
+
+def _record(source: Source | Stream, amount: Identity) -> dict[str, Any]:
+    first = reading.first(source, 1)
+    # The first axis is that of the batch, of one example.
+    structure = nest.outline(
+        tuple(nest.mapped(lambda leaf: None if leaf is None else leaf.numpy(), first))
+    )
+    files = list(getattr(source, "files", ()))
+    examples = examples_in(source)
+    digest = identity.of_files(files, amount) if files else _of_examples(source, amount)
+    digest.update(f"{examples}\0{structure}".encode())
+    return identity.record(examples, structure, digest.hexdigest(), files)
+
+
+def _of_examples(source: Source | Stream, amount: Identity) -> Any:
+    if isinstance(source, Stream):
+        return identity.of_arrays([_arrays(source.first(identity.EXAMPLES))])
+    held = getattr(source, "tensors", None)
+    if held is not None:
+        arrays = [np.asarray(tensor) for tensor in held()]
+        if amount is Identity.all or sum(array.nbytes for array in arrays) <= identity.WHOLE:
+            return identity.of_arrays(arrays)
+    if amount is Identity.all:
+        chunks = range(0, len(source), _CHUNK)
+        return identity.of_arrays(
+            _arrays(reading.first(source, min(_CHUNK, len(source) - begin), begin))
+            for begin in chunks
+        )
+    rows = identity.sampled(len(source))
+    with tf.device("CPU:0"):
+        return identity.of_arrays([_arrays(reading.take(source, tf.constant(rows)))])
+
+
+def _arrays(parts: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(
+        nest.mapped(lambda leaf: np.asarray(leaf), part) for part in parts if part is not None
+    )
+
+
+def digests(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return of records what a checkpoint keeps."""
+    return {
+        split: {name: each[name] for name in ("examples", "structure", "digest")}
+        for split, each in found.items()
+    }
+
+
+def check_past(
+    found: dict[str, dict[str, Any]], past: Checkpoint | None, accepted: bool, forked: bool
+) -> str | None:
+    """Compare the data with that of the checkpoint that the run continues from.
+
+    Args:
+        found: records of now.
+        past: the checkpoint; None where the run begins.
+        accepted: ``dataset.accept_changes``.
+        forked: it is of another run.
+
+    Returns:
+        A sentence about what changed, where that is accepted.
+
+    Raises:
+        UsageError: the data has changed, and a run of one history would be trained on two.
+    """
+    saved = {} if past is None else past.meta.get("data", {})
+    for split, before in saved.items() if isinstance(saved, dict) else ():
+        if not isinstance(before, dict):
+            continue
+        changed = identity.differences(found.get(split, {}), before)
+        if changed is None:
+            continue
+        if accepted or forked:
+            return f"the {split} data {changed.replace('where it is', 'where it was')}"
+        raise UsageError(
+            "dataset", split, f"the data {changed.replace('where it is', 'where it was')} when the "
+            "checkpoint was saved", "the data that the run began with",
+            "dataset.accept_changes=true to continue with other data, or fork=RUN_DIR",
+        )  # fmt: skip
+    return None
+
+
+def check_hosts(
+    found: dict[str, dict[str, Any]], strategy: Replicas, cluster: Cluster, task: Task
+) -> None:
+    """Compare the data of all tasks that read some; each must call it at the same point.
+
+    Args:
+        found: records of this task.
+        strategy: sums up over the tasks.
+        cluster: all tasks.
+        task: this one.
+
+    Raises:
+        UsageError: that of another host is other data, on every task.
+    """
+    reading_tasks = [each for each in cluster.tasks if not each.serves]
+    if len(reading_tasks) < 2:
+        return
+    own = [*_numbers(found.get("train")), *_numbers(found.get("validation"))]
+    width, place = len(own), reading_tasks.index(task)
+    vector = [0.0] * (width * len(reading_tasks))
+    vector[place * width : (place + 1) * width] = own
+    whole = np.array(strategy.all_reduce_numbers(vector)).reshape(len(reading_tasks), width)
+    for index, numbers in enumerate(whole[1:], 1):
+        if np.array_equal(numbers, whole[0]):
+            continue
+        half = width // 2
+        split = "training" if not np.array_equal(numbers[:half], whole[0][:half]) else "validation"
+        at = 0 if split == "training" else half
+        what = "has other content or another structure"
+        if numbers[at] != whole[0][at]:
+            what = f"has {int(numbers[at]):,} examples, and that of the chief {int(whole[0][at]):,}"
+        raise UsageError(
+            "dataset", reading_tasks[index].name, f"the {split} data of this task {what}",
+            "the same data on every host; a stream that is shuffled, by a seed",
+            "copy the chief's files to every host, or use a path that all of them share",
+        )  # fmt: skip
+
+
+def _numbers(found: dict[str, Any] | None) -> list[float]:
+    """Return the number of examples, and a digest as numbers that float64 has exactly."""
+    if found is None:
+        return [-1.0, 0.0, 0.0, 0.0, 0.0]
+    examples, digest = found["examples"], found["digest"]
+    parts = [int(digest[i : i + 8], 16) for i in range(0, 32, 8)]
+    return [float(-1 if examples is None else examples), *map(float, parts)]
+
+
+def check_stream(splits: Splits, alone: bool) -> str | None:
+    """Return what is to be reported of a stream that gives other examples each time it is read.
+
+    Args:
+        splits: of which some are streams.
+        alone: whether one process reads it, once.
+
+    Raises:
+        UsageError: several hosts would read different examples.
+    """
+    for split, source in (("training", splits.train), ("validation", splits.validation)):
+        if not isinstance(source, Stream) or source.is_steady(identity.EXAMPLES):
+            continue
+        if not alone:
+            raise UsageError(
+                "dataset", f"{split} stream", "gives other examples each time it is read, and "
+                "every host reads it", "a stream that is the same for all",
+                "a seed for its shuffle, or for the generator's own draws",
+            )  # fmt: skip
+        return (
+            f"the {split} stream gives other examples each time it is read: a resumed run does not "
+            "continue where it was; give its shuffle a seed"
+        )
+    return None

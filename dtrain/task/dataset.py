@@ -1,0 +1,190 @@
+"""From the ``dataset`` group to what a run reads: sources, their order, what changes examples."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from dtrain.config import callables, targets
+from dtrain.config.schema import Config
+from dtrain.data import nest
+from dtrain.data.adapters import adapted
+from dtrain.data.checked import before_training
+from dtrain.data.class_weights import weighted
+from dtrain.data.mixture import Mixture, Subset, labels
+from dtrain.data.options import OnError, Options, Shuffle, divided
+from dtrain.data.padding import Padded
+from dtrain.data.sources import Splits
+from dtrain.data.streams import Stream, examples_in
+from dtrain.errors import UsageError
+from dtrain.task import data_identity, input_pipeline, reading
+from dtrain.task.orders import Order, order_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """The examples of a run.
+
+    Attributes:
+        splits: what to train and evaluate on, as sources and streams.
+        options: how they are read.
+        augment: changes training examples; None for none.
+        order: of training; None for a stream, which has its own.
+        identity: records of what they are, by split (:mod:`dtrain.data.identity`).
+        notices: what is to be reported of them.
+    """
+
+    splits: Splits
+    options: Options
+    augment: input_pipeline.Augment | None
+    order: Order | None
+    identity: dict[str, dict[str, Any]]
+    notices: tuple[str, ...] = ()
+
+    def without_validation(self) -> Data:
+        """Return the same examples, and none to evaluate on."""
+        return dataclasses.replace(self, splits=dataclasses.replace(self.splits, validation=None))
+
+
+def load(config: Config) -> Data:
+    """Make the examples of a run from its ``dataset`` group.
+
+    Raises:
+        UsageError: they cannot be read, or are not what the other keys ask for.
+    """
+    with before_training(config.dataset):
+        return _loaded(config)
+
+
+def _loaded(config: Config) -> Data:
+    node, options = divided(config.dataset)
+    splits = adapted(targets.instantiate(node, "dataset"))
+    found = data_identity.records(splits, options.identity)
+    if options.pad is not None:
+        splits = dataclasses.replace(
+            splits,
+            train=_padded(splits.train, options),
+            validation=_padded(splits.validation, options),
+        )
+    notices: list[str | None] = []
+    if options.on_error is OnError.skip:
+        (train, one), (held, other) = map(_sound, (splits.train, splits.validation))
+        splits = dataclasses.replace(splits, train=train, validation=held)
+        notices += [one, other]
+    classes = config.trainer.class_weight
+    if classes is not None:
+        splits = dataclasses.replace(splits, train=weighted(splits, classes, reading.first))
+    if options.balance:
+        splits = dataclasses.replace(splits, train=_balanced(splits.train))
+    notices += _counted(splits, config)
+    augment = _augment(options, splits)
+    order = _order(splits, options, config.seed)
+    return Data(splits, options, augment, order, found, tuple(filter(None, notices)))
+
+
+def _padded(source: Any, options: Options) -> Any:
+    if source is None or options.pad is None:
+        return source
+    if isinstance(source, Stream):
+        raise UsageError(
+            "dataset.pad", "...", "a stream has batches of its own, whose rows are padded in it",
+            "tf.data's padded_batch, or a dataset with random access", "dataset.pad=null",
+        )  # fmt: skip
+    if isinstance(source, Mixture):
+        members = [_padded(member, options) for member in source.members]
+        return Mixture(members, [float(share) for share in source.shares])
+    return Padded(source, options.pad)
+
+
+def _sound(source: Any) -> tuple[Any, str | None]:
+    """Return a source without the examples that cannot be read, and a sentence about them."""
+    if source is None:
+        return None, None
+    if isinstance(source, Stream | Mixture):
+        raise UsageError(
+            "dataset.on_error", "skip", "examples of a stream or a mixture cannot be left out "
+            "before they are read", "a dataset with random access", "dataset.on_error=fail",
+        )  # fmt: skip
+    bad = list(reading.unreadable(source))
+    if not bad:
+        return source, None
+    if len(bad) == len(source):
+        raise bad[0][1]
+    rows = np.delete(np.arange(len(source)), [index for index, _ in bad])
+    return Subset(source, rows), (
+        f"dataset.on_error=skip: {len(bad):,} of {len(source):,} examples cannot be read and are "
+        f"left out, the first: {bad[0][1]}"
+    )
+
+
+def _balanced(source: Any) -> Mixture:
+    """Return the same examples, those of each class as often as those of any other."""
+    known = None if isinstance(source, Stream | Mixture) else labels(source)
+    if known is None or known.ndim != 1 or known.dtype.kind not in "biu":
+        raise UsageError(
+            "dataset.balance", "true", "the classes of the examples are not known without their "
+            "inputs", "a dataset whose target is one column of classes", "dataset.balance=false",
+        )  # fmt: skip
+    classes = np.unique(known)
+    return Mixture(
+        [Subset(source, np.flatnonzero(known == c)) for c in classes], [1] * len(classes)
+    )
+
+
+def _counted(splits: Splits, config: Config) -> tuple[str, ...]:
+    """Count what a validation is to evaluate all of, where a stream does not say."""
+    held, trainer = splits.validation, config.trainer
+    notices = []
+    if isinstance(splits.train, Stream):
+        if splits.train.length() is None and trainer.steps_per_epoch is None:
+            raise UsageError(
+                "trainer.steps_per_epoch", "null", "how many examples the stream has is not known",
+                "the steps of an epoch", "trainer.steps_per_epoch=100",
+            )  # fmt: skip
+        notices.append(
+            "the data is a stream: it is read in its own order, by every host, and a resumed run "
+            "reads it from its beginning up to its position"
+        )
+    if isinstance(held, Stream) and trainer.validation_steps is None:
+        held.count()
+    return tuple(notices)
+
+
+def _order(splits: Splits, options: Options, seed: int) -> Order | None:
+    if isinstance(splits.train, Stream):
+        if options.shuffle not in (Shuffle.auto, Shuffle.none):
+            raise UsageError(
+                "dataset.shuffle", options.shuffle.name, "a stream has an order of its own",
+                "auto, none, or tf.data's shuffle with a seed", "dataset.shuffle=auto",
+            )  # fmt: skip
+        return None
+    blocks = getattr(splits.train, "blocks", None)
+    known = blocks() is not None if blocks is not None else isinstance(splits.train, Mixture)
+    if options.shuffle is Shuffle.blocks and not known:
+        raise UsageError(
+            "dataset.shuffle", "blocks", "each example of this dataset is read by itself",
+            "auto, examples, none", "dataset.shuffle=examples",
+        )  # fmt: skip
+    return order_of(splits.train, options.shuffle, options.window, seed)
+
+
+def _augment(options: Options, splits: Splits) -> input_pipeline.Augment | None:
+    node = options.augment
+    if node is None:
+        return None
+    augment: input_pipeline.Augment = targets.instantiate(
+        {**node, "_partial_": True}, "dataset.augment"
+    )
+    if node["_target_"].partition(".")[0] in callables.KNOWN:  # tried once, before the run begins
+        x, *_ = reading.first(splits.train, 1)
+        with callables.blame("dataset.augment", node, node["_target_"]), tf.device("CPU:0"):
+            augment(nest.mapped(lambda leaf: leaf[0], x), seed=tf.zeros([2], tf.int32))
+    return augment
+
+
+def lengths(splits: Splits) -> tuple[int | None, int | None]:
+    """Return how many examples there are to train and to evaluate on, None where not known."""
+    return examples_in(splits.train), examples_in(splits.validation)
