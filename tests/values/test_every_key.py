@@ -12,7 +12,7 @@ import pytest
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain.config import groups, schema, strategies, values
+from dtrain.config import forms, groups, schema, strategies, values
 from dtrain.config.ranges import Each, Form, Range, rule
 from dtrain.errors import UsageError
 from tests.test_schema import GIVEN, node
