@@ -7,7 +7,7 @@ started.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -38,6 +38,7 @@ class Source(Protocol):
     - ``blocks()``: how many examples, one after the other, are read at once, int64 ``[k]``; for
       ``dataset.shuffle=blocks``.
     - ``labels()``: the targets without the inputs, ``[n, ...]``, where that is cheaper than all.
+    - ``words()``: the names of the classes that the targets are numbers of, in their order.
     - ``files``: the :class:`dtrain.data.files.DataFile` that it is of, for its identity.
     - ``known_length()``: how many examples there are, or None, where ``len`` would have to read.
     - ``where(index)``: the place of an example for messages, such as ``FILE, row 17``.
@@ -218,9 +219,18 @@ class ImageFiles(_Captured):
         labels: int64 ``[n]``.
         size: height and width that every image is resized to, in pixels.
         channels: 1 (grey) or 3 (RGB).
+        names: of the classes, in their order; none where they have none.
     """
 
-    def __init__(self, paths: list[str], labels: np.ndarray, size: tuple[int, int], channels: int):
+    def __init__(
+        self,
+        paths: list[str],
+        labels: np.ndarray,
+        size: tuple[int, int],
+        channels: int,
+        names: Sequence[str] = (),
+    ):
+        self._names = list(names)
         self.paths = paths
         self.y = labels
         self.size = size
@@ -228,6 +238,18 @@ class ImageFiles(_Captured):
 
     def _values(self) -> Iterable[Any]:
         return self.paths, self.y
+
+    def labels(self) -> np.ndarray:
+        """Return the classes, int64 ``[n]``; no image is read."""
+        return self.y
+
+    def words(self) -> list[str]:
+        """Return the names of the classes, in their order."""
+        return self._names
+
+    def where(self, index: int) -> str:
+        """Return the file of an example, for messages."""
+        return self.paths[index]
 
     def __len__(self) -> int:
         return len(self.paths)

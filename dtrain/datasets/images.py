@@ -71,7 +71,10 @@ def image_folder(
     labels = np.array([label for _, label in found], np.int64)
     train, held = split_indices(len(found), validation_split, split_seed)
 
+    names = [folder.name for folder in folders]
+
     def part(rows: np.ndarray) -> ImageFiles:
-        return ImageFiles([found[i][0] for i in rows], labels[rows], (height, width), channels)
+        paths = [found[i][0] for i in rows]
+        return ImageFiles(paths, labels[rows], (height, width), channels, names)
 
     return Splits(part(train), part(held) if len(held) else None, len(folders))
