@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from typing import Any
 
-from dtrain.controller.launchers.forkserver import warm
+from dtrain.controller.launchers.forkserver import Process
 from dtrain.errors import DtrainError
 from dtrain.host import terminal
 
@@ -31,7 +31,7 @@ def ask(
     Args:
         target: a function of a module that imports no TensorFlow.
         arguments: to be pickled.
-        environment: of the warm server that it is forked from.
+        environment: that TensorFlow is imported with.
         subject: the process in words, for the message if it dies.
         hear: called with each part.
         waiting: called once a second while nothing comes.
@@ -39,24 +39,19 @@ def ask(
     Raises:
         DtrainError: the message, with its exit code.
     """
-    context: Any = warm(environment)
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=target, args=(*arguments, theirs))
-    process.start()
-    theirs.close()
+    process = Process(environment, subject, target, arguments, environment)
     try:
-        while (message := _next(ours, process, waiting)) is not None:
+        while (message := _next(process, waiting)) is not None:
             code, answer = message
             if code is not None:
                 break
             hear(answer)
         else:
             process.join()
-            code, answer = DtrainError.exit_code, f"{subject} {_end(process.exitcode)}"
+            code, answer = DtrainError.exit_code, f"{subject} {_end(process.code())}"
     finally:
-        process.kill()
+        process.signal(signal.SIGKILL)
         process.join()
-        ours.close()
     if code:
         error = DtrainError(answer)
         error.exit_code = code
@@ -64,22 +59,23 @@ def ask(
     return answer
 
 
-def _next(ours: Connection, process: Any, waiting: Callable[[], None]) -> Any:
+def _next(process: Process, waiting: Callable[[], None]) -> Any:
     """Return the next message; None where the process has died."""
+    pipe: Any = process.pipe
     # The pipe alone does not say so: a process of its own may hold the other end.
-    while not (ready := wait([ours, process.sentinel], _TURN)):
+    while not (ready := wait([pipe, process.sentinel], _TURN)):
         waiting()
-    if ours not in ready:
+    if pipe not in ready:
         return None
     try:
-        return ours.recv()
+        return pipe.recv()
     except (EOFError, OSError):  # in the midst of a message
         return None
 
 
-def _end(code: int) -> str:
+def _end(code: int | None) -> str:
     """Return how a process ended, as a clause."""
-    if code >= 0:
+    if code is None or code >= 0:
         return f"died, with exit code {code}"
     why = ", perhaps for want of memory" if -code == signal.SIGKILL else ""
     return f"was ended by {terminal.name(-code)}{why}"
