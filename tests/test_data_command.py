@@ -72,6 +72,7 @@ def test_digits(show: Any, tmp_path: Path) -> None:
         "batch": "64 examples",
         "epoch": "22 steps",
         "a validation": "359 examples in 6 batches of 64",
+        "classes": "10",
     }
     assert found.table("structure")[1:] == [
         ["input", "float32", "8 x 8 x 1", "an image; 0 to 1"],
@@ -495,6 +496,8 @@ def test_many_classes() -> None:
     training = np.repeat(np.arange(30), counts)
     lines = classes.table(training, np.array([2, 2, 29, 40]), 60, ["zero", "one"])
     rows = [re.split(r" {2,}", line.strip()) for line in lines]
+    few = classes.table(np.array([0, *[1] * 9999]), None, 2, ())
+    assert few[1].split()[1:3] == ["1", "0.010"]
     assert len(rows) == 1 + 20 + 1 + 1
     assert rows[1] == ["0 zero", "50", "4.7 %", "0", "0.0 %"] and rows[3][3:] == ["2", "50.0 %"]
     assert rows[11][:2] == ["11 others", f"{sum(counts[10:21]):,}"]

@@ -100,5 +100,9 @@ def _name(number: int, words: Sequence[str]) -> str:
 def _row(name: str, counts: np.ndarray, parts: Sequence[np.ndarray]) -> list[str]:
     row = [name]
     for count, part in zip(counts, parts, strict=True):
-        row += [f"{count:,}", f"{100 * count / max(1, len(part)):.1f} %"]
+        row += [f"{count:,}", _share(100 * count / max(1, len(part)))]
     return row
+
+
+def _share(percent: float) -> str:
+    return f"{percent:.{1 if percent >= 0.1 or not percent else 3}f} %"

@@ -48,6 +48,8 @@ def rows(config: Config, data: Data) -> dict[str, str]:
             f"{counted(schedule.validation_examples, 'example')} in "
             f"{counted(reading.evaluation_steps, 'batch')} of {reading.evaluation_batch:,}"
         )
+    if isinstance(data.splits.classes, int):  # others are counted, which may take reading
+        found["classes"] = f"{data.splits.classes:,}"
     if data.options.augment is not None:
         found["augmentation"] = str(data.options.augment["_target_"])
     return {**found, **_files(data)}

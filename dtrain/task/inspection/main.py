@@ -48,7 +48,7 @@ def child(
         cluster: as of ``cluster.json``.
         environment: of this process.
         asked: what :func:`dtrain.task.inspection.report.report` is to report.
-        output: where to goes what the user's code prints.
+        output: takes what the user's code prints.
         pipe: a connection to the controller.
     """
     parent_death.end_with_the_parent()
