@@ -50,6 +50,8 @@ def _own_folder(
     with pytest.MonkeyPatch.context() as patch:
         # The key that run folders are signed with is the user's, and none of the tests'.
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
+        # And so is the cache of what is made of datasets.
+        patch.setenv("DTRAIN_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
         yield
     sys.path[:] = path
     assert "tensorflow" not in sys.modules, "the controller's process must not import TensorFlow"
