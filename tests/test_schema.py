@@ -29,6 +29,9 @@ GIVEN = {
     "dataset=csv": ["dataset.path=x.csv"],
     "dataset=npz": ["dataset.path=x.npz"],
     "dataset=image_folder": ["dataset.path=x"],
+    "dataset=parquet": ["dataset.path=x.parquet", "dataset.target=y"],
+    "dataset=arrow": ["dataset.path=x.arrow", "dataset.target=y"],
+    "dataset=huggingface": ["dataset.path=x", "dataset.target=y"],
 }
 
 

@@ -46,7 +46,7 @@ MODEL = Kind(
 )  # fmt: skip
 DATASET = Kind(
     "dataset", "dtrain.datasets.*",
-    r"dtrain\.datasets\.(csv|digits|image_folder|npz|synthetic|text)",
+    r"dtrain\.datasets\.(arrow|csv|digits|huggingface|image_folder|npz|parquet|synthetic|text)",
 )  # fmt: skip
 AUGMENT = Kind("augmentation", "dtrain.augment.*", r"dtrain\.augment\.shift_flip")
 STRATEGY = Kind(

@@ -5,17 +5,20 @@ from dtrain.data.text import text
 from dtrain.datasets.arrays import npz
 from dtrain.datasets.images import image_folder
 from dtrain.datasets.made import digits, synthetic
-from dtrain.datasets.tables import csv
+from dtrain.datasets.tables import arrow, csv, huggingface, parquet
 
 __all__ = [
     "Arrays",
     "ImageFiles",
     "Source",
     "Splits",
+    "arrow",
     "csv",
     "digits",
+    "huggingface",
     "image_folder",
     "npz",
+    "parquet",
     "synthetic",
     "text",
 ]
