@@ -17,8 +17,9 @@ from dtrain.data.formats.mapped import unchanged
 from dtrain.data.formats.shown import UNREADABLE, Shown, sentence
 from dtrain.data.tables import Column, Pieces, Table
 from dtrain.errors import UsageError
+from dtrain.host import memory
 
-#: Bytes of all files that may be in memory before they are released: to the page cache, where they
+#: Bytes of files that may come into memory before they are released: to the page cache, where they
 #: stay as long as there is room.
 RELEASE = 32 << 20
 #: Files that are open at once.
@@ -62,10 +63,10 @@ class Arrow(Table):
     def _begin(self) -> None:
         self._opened: OrderedDict[int, OpenFile] = OrderedDict()
         self._kept = Kept(KEPT)
-        self._touched = 0
+        self._before = memory.mapped()
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("_opened", "_kept", "_touched")
+        own = ("_opened", "_kept", "_before")
         return {name: value for name, value in self.__dict__.items() if name not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -95,7 +96,7 @@ class Arrow(Table):
             unchanged(file, self._stamps[number])
             found = self._opened[number] = OpenFile(
                 file, self._indexes[number], self._forms, self._shown[number], self._kept,
-                self._count,
+                self._looked,
             )  # fmt: skip
             if len(self._opened) > OPEN:
                 closed, _ = self._opened.popitem(last=False)
@@ -103,13 +104,12 @@ class Arrow(Table):
         self._opened.move_to_end(number)
         return found
 
-    def _count(self, size: int) -> None:
+    def _looked(self) -> None:
         """Release what is in memory once it has become much."""
-        self._touched += size
-        if self._touched >= RELEASE:
+        if memory.mapped() - self._before >= RELEASE:
             for each in self._opened.values():
                 each.release()
-            self._touched = 0
+            self._before = memory.mapped()
 
     def where(self, row: int) -> str:
         """Return the place of a row: ``FILE, row 17``."""

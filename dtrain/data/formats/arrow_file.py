@@ -56,7 +56,7 @@ class OpenFile:
         forms: of its columns.
         shown: for messages.
         kept: columns of batches, of all files.
-        touched: is called with the bytes that have come into memory.
+        looked: is called when a batch was looked at in the mapping.
 
     Raises:
         DataError: it cannot be opened.
@@ -69,7 +69,7 @@ class OpenFile:
         forms: Mapping[str, Form],
         shown: Shown,
         kept: Kept,
-        touched: Callable[[int], None],
+        looked: Callable[[], None],
     ):
         self._name = file.name
         self._index = index
@@ -77,7 +77,8 @@ class OpenFile:
         self._shown = shown
         self._kept = kept
         self._batches = Pieces(index.rows)
-        self._mapped = Mapped(file, touched)
+        self._looked = looked
+        self._mapped = Mapped(file)
         self._readers: dict[tuple[str, ...], tuple[pa.NativeFile, Any]] = {}
         self._places: dict[str, _Places] = {}
         self.release = self._mapped.release
@@ -113,6 +114,7 @@ class OpenFile:
             array = self._array(int(batch), name, names)
             place = functools.partial(self._place, rows[at], name)
             parts.append((at, values.take(array, inside[at], self._forms[name], place)))
+            self._looked()
         return values.joined(parts, len(rows))
 
     def _place(self, rows: np.ndarray, name: str, at: int) -> str:
@@ -132,6 +134,8 @@ class OpenFile:
         dtype = form.column.dtype
         if form.is_fixed:
             width = dtype.itemsize * math.prod(form.shape)
+            if not width:
+                return np.empty((len(rows), *form.shape), dtype)
             found = self._mapped.gather(first + inside * width, width)
             return found.view(dtype).reshape(len(rows), *form.shape)
         offset = _offset(self._index.schema, form)
@@ -141,19 +145,17 @@ class OpenFile:
         sound = (starts >= 0) & (starts <= ends) & (ends * unit <= places.limit[batches])
         if not sound.all():
             raise DataError(self._place(rows, name, int(np.argmin(sound))), "is damaged")
-        data = places.data[batches]
-        pieces = self._mapped.pieces(data + starts * unit, data + ends * unit)
+        sizes = (ends - starts) * unit
+        data = self._mapped.read(places.data[batches] + starts * unit, sizes)
         if form.kind == "number":
-            items = np.frombuffer(bytearray().join(pieces), dtype).reshape(-1, *form.shape)
-            return Ragged(items, ends - starts)
-        made = np.empty(len(rows), object)
-        made[:] = pieces
-        if form.kind == "text":
-            for i, piece in enumerate(pieces):
-                try:
-                    made[i] = piece.decode()
-                except UnicodeDecodeError as error:
-                    raise values.no_text(self._place(rows, name, i), error) from None
+            return Ragged(data.view(dtype).reshape(-1, *form.shape), ends - starts)
+        made, last, whole = np.empty(len(rows), object), 0, data.tobytes()
+        for i, size in enumerate(sizes.tolist()):
+            piece, last = whole[last : last + size], last + size
+            try:
+                made[i] = piece.decode() if form.kind == "text" else piece
+            except UnicodeDecodeError as error:
+                raise values.no_text(self._place(rows, name, i), error) from None
         return made
 
     def _known(self, name: str, names: Sequence[str], batches: np.ndarray) -> _Places:
@@ -165,7 +167,7 @@ class OpenFile:
         for batch in np.unique(batches[places.first[batches] == _UNKNOWN]):
             found = None
             if not self._index.compressed:
-                array = self._loaded(int(batch), name, names)
+                [array] = self._loaded(int(batch), [name], names).values()
                 found = _position(array, self._forms[name], self._near)
             places.first[batch], places.data[batch], places.limit[batch] = found or [_APART] * 3
         return places
@@ -185,31 +187,37 @@ class OpenFile:
         if array is not None:
             return array
         copied = self._index.compressed
-        for each in dict.fromkeys([name, *names]) if copied else [name]:
-            array = self._loaded(batch, each, names)
+        wanted = list(dict.fromkeys([name, *names])) if copied else [name]
+        found = self._loaded(batch, wanted, names)
+        for each, array in found.items():
             try:
                 array.validate(full=True)
             except pa.ArrowInvalid as error:
                 raise self._unreadable(batch, each, error) from None
             if copied:
-                array = values.hold([array], self._forms[each])
-            else:
-                self._mapped.note(np.empty(0, np.int64), array.nbytes)
-            size = array.nbytes if copied else _MAPPED
+                array = found[each] = values.hold([array], self._forms[each])
+            size = values.size(array) if copied else _MAPPED
             self._kept.put((self._name, batch, each), array, size)
-        return self._kept.get(key)
+        if copied:  # Arrow's allocator keeps what is freed
+            pa.default_memory_pool().release_unused()
+        return found[name]
 
-    def _loaded(self, batch: int, name: str, names: Sequence[str]) -> pa.Array:
-        """Return a column of a batch."""
+    def _loaded(
+        self, batch: int, wanted: Sequence[str], names: Sequence[str]
+    ) -> dict[str, pa.Array]:
+        """Return columns of a batch, some of those that are read."""
+        found, name = {}, wanted[0]
         try:
-            found = self._batch(batch, tuple(names))
-            if found.num_rows != self._index.rows[batch]:
+            whole = self._batch(batch, tuple(names))
+            if whole.num_rows != self._index.rows[batch]:
                 raise ValueError("its number of rows has changed")
-            array = values.field(found, self._forms[name])
-            array.validate()
+            for name in wanted:
+                found[name] = values.field(whole, self._forms[name])
+                found[name].validate()
         except UNREADABLE as error:
             raise self._unreadable(batch, name, error) from None
-        return array
+        self._looked()
+        return found
 
     def _unreadable(self, batch: int, name: str, error: Exception) -> DataError:
         begin, end = int(self._batches.starts[batch]), int(self._batches.ends[batch])

@@ -32,8 +32,8 @@ INPUTS, LABEL, NUMBER = "inputs", "label", "number"
 FIRST = 2
 #: Different labels of a file that may be words.
 WORDS = 200_000
-#: Bytes of text that are parsed at once.
-_BLOCK = 4 << 20
+#: Bytes of text that are parsed at once, at least: of very long lines a few.
+_BLOCK = 1 << 20
 #: Bytes of a file whose conversion takes so long that it is announced.
 _LONG = 256 << 20
 #: What pandas takes for an empty cell.
@@ -152,8 +152,12 @@ def _blocks(file: DataFile, separator: str, names: list[str]) -> Iterator[pa.Rec
         UsageError: the file is no table.
     """
     parse = pacsv.ParseOptions(delimiter=separator, newlines_in_values=True)
-    read = pacsv.ReadOptions(block_size=_BLOCK)
     try:
+        with opened(file) as lines:
+            size = max(_BLOCK, 8 * len(lines.readline()))
+            if not lines.read(1):  # a header without an end of its line is no table to pyarrow
+                return
+        read = pacsv.ReadOptions(block_size=size, use_threads=False)
         with opened(file) as lines, pacsv.open_csv(lines, read, parse) as reader:
             there = reader.schema.names
         if len(there) != len(names):

@@ -7,6 +7,7 @@ The package says what is in the folder; the files, Arrow streams, are read as th
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,7 @@ def _loaded(path: str) -> Any:
     """Return the dataset of a folder, or a dict of them by split."""
     try:
         from datasets import DatasetDict, disable_progress_bars, load_from_disk
+        from tqdm import tqdm
     except ImportError:
         raise UsageError(
             "dataset", "huggingface", "it needs the package datasets, which is not installed",
@@ -154,6 +156,8 @@ def _loaded(path: str) -> Any:
             "a folder that save_to_disk has written", "dataset.path=FOLDER",
         )  # fmt: skip
     disable_progress_bars()
+    # Else it makes one that processes could share, which is reported as leaked when a task ends.
+    tqdm.set_lock(threading.RLock())
     try:
         found = load_from_disk(path)
     except Exception as error:  # of the package, of pyarrow and of json, for each way to be none

@@ -1,9 +1,14 @@
-"""Files mapped into memory, of which only so much stays there as was read a moment ago."""
+"""A file that is mapped into memory, and read piece by piece where that is better.
+
+Linux maps what is around each byte that is read, up to some megabytes of it. So rows that are far
+from each other are not read from the mapping: each is read by itself, into memory of its own.
+"""
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable
+import os
+import weakref
 
 import numpy as np
 import pyarrow as pa
@@ -11,68 +16,95 @@ import pyarrow as pa
 from dtrain.data.files import DataFile
 from dtrain.errors import DataError
 
-#: Around each byte that is read Linux maps so many bits of its address: 64 kB.
-_AROUND = 16
+#: Bytes between two pieces that are read with them: that is quicker than to read twice.
+_GAP = 512
 
 
 class Mapped:
-    """A file in memory.
+    """A file, mapped into memory.
 
     Args:
         file: of at least one byte.
-        touched: is called with the bytes that have come into memory.
 
     Raises:
-        DataError: it cannot be opened.
+        DataError: it cannot be opened. So do the methods, where it cannot be read.
     """
 
-    def __init__(self, file: DataFile, touched: Callable[[int], None]):
+    def __init__(self, file: DataFile):
         self._name = file.name
-        self._touched = touched
-        with file.open() as opened:
-            self._map = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
-        self._views: dict[int, np.ndarray] = {}
+        try:
+            with file.local().open("rb") as opened:
+                self._map = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+                self._descriptor = os.dup(opened.fileno())
+        except OSError as error:
+            raise self._unreadable(error) from None
+        weakref.finalize(self, os.close, self._descriptor)
         #: All of it, which pyarrow reads without a copy.
         self.buffer = pa.py_buffer(self._map)
 
-    def check(self) -> None:
-        """Refuse a file that has become shorter: a read behind its end would kill the process.
+    def _unreadable(self, error: OSError) -> DataError:
+        return DataError(self._name, f"cannot be read ({error.strerror})")
 
-        Raises:
-            DataError: it has.
-        """
+    def check(self) -> None:
+        """Refuse a file that has become shorter: a look behind its end would kill the process."""
         if self._map.size() < len(self._map):
             raise DataError(self._name, "has become shorter since it was opened")
 
     def gather(self, offsets: np.ndarray, width: int) -> np.ndarray:
-        """Copy pieces of one width: uint8 ``[b, width]``, from int64 ``[b]``."""
-        if not width:
-            return np.empty((len(offsets), 0), np.uint8)
-        view = self._views.get(width)
-        if view is None:
-            # One that begins at every byte, so that NumPy gathers them without a loop in Python.
-            view = np.ndarray(
-                (len(self._map) - width + 1,), np.dtype((np.void, width)), self._map, strides=(1,)
-            )
-            self._views[width] = view
-        found = view[offsets].view(np.uint8).reshape(len(offsets), width)
-        self.note(offsets, len(offsets) * width)
-        return found
+        """Read pieces of one width: uint8 ``[b, width]``, from int64 ``[b]``, ``b`` at least 1."""
+        order = np.argsort(offsets, kind="stable")
+        near = offsets[order]
+        firsts = np.flatnonzero(np.diff(near, prepend=near[0] - width - _GAP - 1) > width + _GAP)
+        if len(firsts) == len(offsets):
+            sizes = np.full(len(offsets), width)
+            return self.read(offsets, sizes).reshape(len(offsets), width)
+        # Runs of pieces that are near each other, each with what is between them.
+        counts = np.diff(firsts, append=len(near))
+        starts = near[firsts]
+        sizes = near[firsts + counts - 1] + width - starts
+        data = self.read(starts, sizes)
+        places = np.cumsum(sizes) - sizes
+        at = near + np.repeat(places - starts, counts)
+        # A view with an item at every byte, so that NumPy gathers them without a loop in Python.
+        kind = np.dtype((np.void, width))
+        view = np.ndarray((len(data) - width + 1,), kind, data, strides=(1,))
+        made = np.empty(len(offsets), kind)
+        made[order] = view[at]
+        return made.view(np.uint8).reshape(len(offsets), width)
 
-    def pieces(self, starts: np.ndarray, ends: np.ndarray) -> list[bytes]:
-        """Copy pieces of different lengths."""
-        found = [self._map[start:end] for start, end in zip(starts, ends, strict=True)]
-        self.note(starts, int((ends - starts).sum()))
-        return found
-
-    def note(self, offsets: np.ndarray, size: int) -> None:
-        """Count what was read.
+    def read(self, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        """Read pieces: uint8 ``[total]``, one after the other.
 
         Args:
-            offsets: int64 ``[b]``, where it begins.
-            size: bytes of all of it.
+            starts, sizes: int64 ``[b]``, of each piece.
         """
-        self._touched((len(np.unique(offsets >> _AROUND)) << _AROUND) + size)
+        data = np.empty(int(sizes.sum()), np.uint8)
+        view, end, late = data.data, 0, []
+        for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
+            piece = view[end : end + size]
+            end += size
+            try:
+                done = os.preadv(self._descriptor, [piece], start, os.RWF_NOWAIT)
+            except OSError:  # it is not in memory, or this file system does not say so
+                done = 0
+            if done < size:
+                late.append((piece, start))
+        # Those that are on the disk are asked for together, before the first is waited for.
+        for piece, start in late:
+            os.posix_fadvise(self._descriptor, start, len(piece), os.POSIX_FADV_WILLNEED)
+        for piece, start in late:
+            self._wait(piece, start)
+        return data
+
+    def _wait(self, piece: memoryview, start: int) -> None:
+        while len(piece):
+            try:
+                done = os.preadv(self._descriptor, [piece], start)
+            except OSError as error:
+                raise self._unreadable(error) from None
+            if not done:
+                raise DataError(self._name, "has become shorter since it was opened")
+            piece, start = piece[done:], start + done
 
     def release(self) -> None:
         """Leave to the page cache what is in memory."""

@@ -161,7 +161,7 @@ class Parquet(Table):
         # Its allocator keeps what is freed: as much as three row groups.
         pa.default_memory_pool().release_unused()
         decoded = _Decoded(held)
-        self._kept.put((file, group), decoded, sum(each.nbytes for each in held.values()))
+        self._kept.put((file, group), decoded, sum(map(values.size, held.values())))
         return decoded
 
     def _size(self, file: int, group: int, names: Sequence[str]) -> int:

@@ -51,6 +51,11 @@ def hold(chunks: Sequence[pa.Array], form: Form) -> Any:
     return made
 
 
+def size(held: Any) -> int:
+    """Return the bytes of what :func:`hold` returned."""
+    return int(held.nbytes if isinstance(held, np.ndarray) else held.get_total_buffer_size())
+
+
 def take(held: Any, rows: np.ndarray, form: Form, place: Callable[[int], str]) -> Any:
     """Return the values at some rows of what :func:`hold` returned, as :func:`converted`."""
     if isinstance(held, np.ndarray):
@@ -78,14 +83,17 @@ def converted(array: pa.Array, form: Form, place: Callable[[int], str]) -> Any:
     if pa.types.is_decimal(leaf.type):
         leaf = leaf.cast(pa.float64())
     found = leaf.to_numpy(zero_copy_only=False)
-    if form.column.is_ragged:
-        assert lengths is not None
-        return Ragged(found.reshape(-1, *form.shape), lengths)
-    size = math.prod(form.shape)
-    if len(found) != len(array) * size:  # of lists that are to be of one length
-        row = next(i for i in range(len(array)) if len(_leaf(array.slice(i, 1))[0]) != size)
+    if not form.column.is_ragged or lengths is None:
+        lengths, rows = np.ones(len(array), np.int64), len(array)
+    else:
+        rows = int(lengths.sum())
+    items = math.prod(form.shape)
+    if len(found) != rows * items:  # of lists that are to be of one length
+        sizes = [len(_leaf(array.slice(i, 1))[0]) for i in range(len(array))]
+        row = int(np.argmax(np.array(sizes) != lengths * items))
         raise DataError(place(row), f"has not the shape {list(form.shape)}")
-    return found.reshape(len(array), *form.shape)
+    found = found.reshape(rows, *form.shape)
+    return Ragged(found, lengths) if form.column.is_ragged else found
 
 
 def _leaf(array: pa.Array) -> tuple[pa.Array, np.ndarray | None]:
