@@ -40,12 +40,15 @@ _CLASS = r"[A-Z]\w*"
 
 #: Functions of dtrain.datasets.
 _DATASETS = "|".join((
+    "arrow",
     "csv",
     "digits",
+    "huggingface",
     "image_folder",
     "mixture",
     "npy",
     "npz",
+    "parquet",
     "synthetic",
     "text",
     "tfrecord",

@@ -8,20 +8,23 @@ from dtrain.datasets.combined import columns, mixture
 from dtrain.datasets.images import image_folder
 from dtrain.datasets.made import digits, synthetic
 from dtrain.datasets.records import tfrecord, webdataset
-from dtrain.datasets.tables import csv
+from dtrain.datasets.tables import arrow, csv, huggingface, parquet
 
 __all__ = [
     "Arrays",
     "ImageFiles",
     "Source",
     "Splits",
+    "arrow",
     "columns",
     "csv",
     "digits",
+    "huggingface",
     "image_folder",
     "mixture",
     "npy",
     "npz",
+    "parquet",
     "synthetic",
     "text",
     "tfrecord",
