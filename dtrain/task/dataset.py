@@ -62,13 +62,13 @@ def load(config: Config) -> Data:
 def _loaded(config: Config) -> Data:
     node, options = divided(config.dataset)
     splits = adapted(targets.instantiate(node, "dataset"))
-    found = data_identity.records(splits, options.identity)
     if options.pad is not None:
         splits = dataclasses.replace(
             splits,
             train=_padded(splits.train, options),
             validation=_padded(splits.validation, options),
         )
+    found = data_identity.records(splits, options.identity)
     notices: list[str | None] = []
     if options.on_error is OnError.skip:
         (train, one), (held, other) = map(_sound, (splits.train, splits.validation))
@@ -77,8 +77,6 @@ def _loaded(config: Config) -> Data:
     classes = config.trainer.class_weight
     if classes is not None:
         splits = dataclasses.replace(splits, train=weighted(splits, classes, reading.first))
-    if options.balance:
-        splits = dataclasses.replace(splits, train=_balanced(splits.train))
     notices += _counted(splits, config)
     augment = _augment(options, splits)
     _check_batch(splits, config)
@@ -132,8 +130,8 @@ def _sound(source: Any) -> tuple[Any, str | None]:
     )
 
 
-def _balanced(source: Any) -> Mixture:
-    """Return the same examples, those of each class as often as those of any other."""
+def _balanced(source: Any, seed: int) -> Order:
+    """Return an order that draws the examples of each class as often as those of any other."""
     known = None if isinstance(source, Stream | Mixture) else labels(source)
     if known is None or known.ndim != 1 or known.dtype.kind not in "biu":
         raise UsageError(
@@ -167,12 +165,16 @@ def _counted(splits: Splits, config: Config) -> tuple[str, ...]:
 
 def _order(splits: Splits, options: Options, seed: int) -> Order | None:
     if isinstance(splits.train, Stream):
+        if options.balance:
+            return _balanced(splits.train, seed)  # which refuses it
         if options.shuffle not in (Shuffle.auto, Shuffle.none):
             raise UsageError(
                 "dataset.shuffle", options.shuffle.name, "a stream has an order of its own",
                 "auto, none, or tf.data's shuffle with a seed", "dataset.shuffle=auto",
             )  # fmt: skip
         return None
+    if options.balance:
+        return _balanced(splits.train, seed)
     blocks = getattr(splits.train, "blocks", None)
     known = blocks() is not None if blocks is not None else isinstance(splits.train, Mixture)
     if options.shuffle is Shuffle.blocks and not known:

@@ -13,8 +13,12 @@ import tensorflow as tf
 
 from dtrain.data.mixture import Mixture
 from dtrain.data.options import Shuffle
-from dtrain.data.order import Blocks
+from dtrain.data.order import Balanced, Blocks
 from dtrain.data.sources import Source
+
+#: Examples of a member of a mixture that are shuffled by sorting them: RandomIndexShuffle goes
+#: through 2^16 numbers for those of them that are below the length.
+FEW = 4096
 
 
 class Order(Protocol):
@@ -67,21 +71,39 @@ class Sequential:
         return positions % self._examples
 
 
-class InBlocks:
-    """Every pass shuffles blocks, and the examples of some neighbouring blocks.
+class Sorted:
+    """Every pass shuffles all examples, which are few: for a mixture's small members.
 
     Args:
-        blocks: the order, of NumPy.
+        examples: length of the source.
+        seed: of the experiment.
+    """
+
+    remote = True
+
+    def __init__(self, examples: int, seed: int):
+        self._examples, self._seed = examples, seed
+
+    def __call__(self, positions: tf.Tensor) -> tf.Tensor:
+        """Map positions to examples."""
+        return _slots(positions, self._examples, self._seed)
+
+
+class InNumPy:
+    """An order that NumPy computes (:mod:`dtrain.data.order`).
+
+    Args:
+        order: maps int64 ``[b]`` to int64 ``[b]``.
     """
 
     remote = False
 
-    def __init__(self, blocks: Blocks):
-        self._blocks = blocks
+    def __init__(self, order: Blocks | Balanced):
+        self._order = order
 
     def __call__(self, positions: tf.Tensor) -> tf.Tensor:
         """Map positions to examples."""
-        found = tf.numpy_function(self._blocks, [positions], tf.int64)
+        found = tf.numpy_function(self._order, [positions], tf.int64)
         found.set_shape(positions.shape)
         return found
 
@@ -161,18 +183,20 @@ def order_of(source: Source, shuffle: Shuffle, window: int, seed: int) -> Order:
         UsageError: it is to be shuffled in blocks and has none.
     """
     if isinstance(source, Mixture):
-        # Of two members with as many examples each has an order of its own.
-        parts = [
-            order_of(member, shuffle, window, seed + index * 0x9E3779B1)
-            for index, member in enumerate(source.members)
-        ]
+        parts = []
+        for index, member in enumerate(source.members, 1):
+            # Of two members with as many examples each has an order of its own.
+            order = order_of(member, shuffle, window, seed + index * 0x9E3779B1)
+            if isinstance(order, Shuffled) and len(member) <= FEW:
+                order = Sorted(len(member), seed + index * 0x9E3779B1)
+            parts.append(order)
         return Mixed(source, parts, seed)
     if shuffle is Shuffle.none:
         return Sequential(len(source))
     known: Any = getattr(source, "blocks", None)
     lengths = None if known is None or shuffle is Shuffle.examples else known()
     if lengths is not None:
-        return InBlocks(Blocks(lengths, window, seed))
+        return InNumPy(Blocks(lengths, window, seed))
     return Shuffled(len(source), seed)
 
 

@@ -10,7 +10,7 @@ from dtrain.data.mixture import Mixture
 from dtrain.data.streams import Stream, examples_in
 from dtrain.task.dataset import Data, lengths
 from dtrain.task.input_pipeline import Inputs
-from dtrain.task.orders import InBlocks, Mixed, Sequential
+from dtrain.task.orders import InNumPy, Mixed, Sequential
 from dtrain.task.step_schedule import make_schedule
 
 #: Members of a mixture that are named.
@@ -52,7 +52,8 @@ def rows(config: Config, data: Data) -> dict[str, str]:
         found["classes"] = f"{data.splits.classes:,}"
     if data.options.augment is not None:
         found["augmentation"] = str(data.options.augment["_target_"])
-    return {**found, **_files(data)}
+    digests = {split: record["digest"] for split, record in data.identity.items()}
+    return {**found, **_files(data), "digests": ", ".join(f"{k} {v}" for k, v in digests.items())}
 
 
 def _amount(source: Any) -> str:
@@ -76,11 +77,13 @@ def _order(config: Config, data: Data) -> str:
     order, source = data.order, data.splits.train
     if order is None:
         return "its own: it is a stream"
+    if data.options.balance:
+        return "each class is drawn as often as any other"
     if isinstance(order, Mixed):
         return _mixture(config, data, source)
     if isinstance(order, Sequential):
         return "none: that of the dataset, in every pass"
-    if isinstance(order, InBlocks):
+    if isinstance(order, InNumPy):
         blocks = source.blocks()
         least, most = int(blocks.min()), int(blocks.max())
         sizes = f"{least:,}" if least == most else f"{least:,} to {most:,}"
@@ -92,8 +95,6 @@ def _order(config: Config, data: Data) -> str:
 
 
 def _mixture(config: Config, data: Data, source: Mixture) -> str:
-    if data.options.balance:
-        return f"a mixture: each of {len(source.members):,} classes as often as any other"
     names = list(config.dataset.get("members") or ())
     if len(names) != len(source.members):
         names = [str(index) for index in range(len(source.members))]
