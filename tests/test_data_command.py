@@ -262,9 +262,7 @@ def test_an_image_folder(show: Any, tmp_path: Path) -> None:
     drawn = matplotlib.image.imread("pets.png")
     assert drawn.shape[:2] == (3 * (50 + 18 + 8), 4 * (100 + 8) + 8), "12 of 20 x 10, 5 times"
     found = show(*folder, "dataset.balance=true", "--examples", "0")
-    assert found.facts["order of training"] == (
-        "a mixture: each of 2 classes as often as any other"
-    )
+    assert found.facts["order of training"] == ("each class is drawn as often as any other")
     assert [row[0] for row in found.table("classes")[1:]] == ["0 cat", "1 odd $dog$"]
 
 

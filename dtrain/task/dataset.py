@@ -138,10 +138,7 @@ def _balanced(source: Any, seed: int) -> Order:
             "dataset.balance", "true", "the classes of the examples are not known without their "
             "inputs", "a dataset whose target is one column of classes", "dataset.balance=false",
         )  # fmt: skip
-    classes = np.unique(known)
-    return Mixture(
-        [Subset(source, np.flatnonzero(known == c)) for c in classes], [1] * len(classes)
-    )
+    return InNumPy(Balanced(known, seed))
 
 
 def _counted(splits: Splits, config: Config) -> tuple[str, ...]:
