@@ -16,12 +16,13 @@ from dtrain.data.checked import before_training
 from dtrain.data.class_weights import weighted
 from dtrain.data.mixture import Mixture, Subset, labels
 from dtrain.data.options import OnError, Options, Shuffle, divided
+from dtrain.data.order import Balanced
 from dtrain.data.padding import Padded
 from dtrain.data.sources import Splits
 from dtrain.data.streams import Stream, examples_in
 from dtrain.errors import UsageError
 from dtrain.task import data_identity, input_pipeline, reading
-from dtrain.task.orders import Order, order_of
+from dtrain.task.orders import InNumPy, Order, order_of
 
 
 @dataclasses.dataclass(frozen=True)
