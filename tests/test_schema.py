@@ -38,6 +38,7 @@ GIVEN = {
         "dataset.features={x:{dtype:float32},y:{dtype:int64,shape:[]}}",
     ],
     "dataset=webdataset": ["dataset.path=x", "dataset.target=cls"],
+    "dataset=mixture": ["dataset.members={a:{_target_:dtrain.datasets.digits}}"],
 }  # fmt: skip
 
 

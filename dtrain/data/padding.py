@@ -19,6 +19,8 @@ _PARTS = ("x", "y", "weight")
 class Padded(Wrapped):
     """A source whose ragged leaves are padded, and cut where they are longer.
 
+    A source whose rows are made in the graph has ``pad(lengths)``, and pads them there.
+
     Args:
         source: in Python.
         lengths: by the place of a leaf: ``length`` to pad to, or ``buckets``, of which the smallest
@@ -32,6 +34,13 @@ class Padded(Wrapped):
 
     def __init__(self, source: Any, lengths: Mapping[str, Any]):
         super().__init__(source)
+        self._lengths: dict[str, dict[str, Any]] = {}
+        #: Whether batches have shapes of their own.
+        self.by_batch = False
+        own = getattr(source, "pad", None)
+        if own is not None:
+            own(lengths)
+            return
         self._lengths = {name: dict(given) for name, given in lengths.items()}
         found = {
             place(name): leaf
@@ -46,7 +55,6 @@ class Padded(Wrapped):
                     ", ".join(found) or "nothing of this dataset",
                     f"dataset.pad={{{near}:{{length:128}}}}",
                 )  # fmt: skip
-        #: Whether batches have shapes of their own.
         self.by_batch = any("buckets" in given for given in self._lengths.values())
 
     def take(self, indices: np.ndarray) -> tuple[Any, ...]:

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from dtrain.data import nest
 from dtrain.data.files import DataFile
 from dtrain.data.formats import tfrecord_file
 from dtrain.data.formats.index import Index
 from dtrain.data.formats.indexed import IndexedTable
-from dtrain.data.formats.tfrecord_features import Feature
+from dtrain.data.formats.tfrecord_features import Feature, padded
+from dtrain.data.padding import place
 from dtrain.data.ragged import Ragged
 from dtrain.data.tables import TableSource
 from dtrain.errors import DataError, UsageError
@@ -35,10 +37,14 @@ class TFRecords(IndexedTable):
     def __init__(self, files: list[DataFile], features: Mapping[str, Feature], beside: bool):
         for file in files:
             tfrecord_file.check_head(file)
-        self.features = dict(features)
-        self.columns = {name: feature.column() for name, feature in features.items()}
+        self.declare(features)
         index = Index(files, "dtrain tfrecord 1", 2, tfrecord_file.records, beside)
         super().__init__(files, index, "record")
+
+    def declare(self, features: Mapping[str, Feature]) -> None:
+        """Take the examples for such of these features."""
+        self.features = dict(features)
+        self.columns = {name: feature.column() for name, feature in features.items()}
 
     def records(self, rows: np.ndarray) -> np.ndarray:
         """Read records as they are: int64 ``[b]`` to objects ``[b]``, each ``bytes``.
@@ -141,7 +147,7 @@ class RecordSource(TableSource):
         table: has the records. The others are those of :class:`TableSource`.
 
     Raises:
-        UsageError: a feature is not declared, or its length is not.
+        UsageError: a feature is not declared.
     """
 
     table: TFRecords
@@ -149,15 +155,33 @@ class RecordSource(TableSource):
     def __init__(self, table: TFRecords, *arguments: Any, **options: Any):
         super().__init__(table, *arguments, **options)
         self._last = np.zeros(0, np.int64)
-        for name in self._names:
-            if table.columns[name].is_ragged:
-                raise UsageError(
-                    "dataset.pad", "null", f"the feature {name} has a length that differs",
-                    "a length for it", f"dataset.pad={{{name}:{{length:128}}}}",
-                )  # fmt: skip
+
+    def pad(self, lengths: Mapping[str, Any]) -> None:
+        """Pad features of different lengths from now on, and cut what is longer.
+
+        Args:
+            lengths: by feature, or by the place of an example where it is (``dataset.pad``).
+
+        Raises:
+            UsageError: one names no feature of different lengths, or no one length.
+        """
+        parts = nest.named(tuple(role.names for role in self._roles()))
+        features = self.table.features
+        self.table.declare(padded(features, {place(n): name for n, name in parts}, lengths))
 
     def take(self, indices: np.ndarray) -> tuple[Any, ...]:
-        """Read: int64 ``[b]`` to the records as they are, objects ``[b]``, alone."""
+        """Read: int64 ``[b]`` to the records as they are, objects ``[b]``, alone.
+
+        Raises:
+            UsageError: a feature has no length that it could be padded to.
+            DataError: a file cannot be read, or is not the one that it was.
+        """
+        for name in self._names:
+            if self.table.columns[name].is_ragged:
+                raise UsageError(
+                    "dataset.pad", "null", f"the feature {name} has rows of different lengths",
+                    "a length for each such feature", f"dataset.pad={{{name}:{{length:128}}}}",
+                )  # fmt: skip
         self._last = np.asarray(indices)
         return (self.table.records(self._at(self._last)),)
 
