@@ -37,8 +37,9 @@ GIVEN = {
         "dataset.path=x", "dataset.target=y",
         "dataset.features={x:{dtype:float32},y:{dtype:int64,shape:[]}}",
     ],
+    "dataset=array_record": ["dataset.path=x", "dataset.target=y"],
+    "dataset=tfds": ["dataset.builder=x"],
     "dataset=webdataset": ["dataset.path=x", "dataset.target=cls"],
-    "dataset=mixture": ["dataset.members={a:{_target_:dtrain.datasets.digits}}"],
 }  # fmt: skip
 
 

@@ -40,6 +40,7 @@ _CLASS = r"[A-Z]\w*"
 
 #: Functions of dtrain.datasets.
 _DATASETS = "|".join((
+    "array_record",
     "csv",
     "digits",
     "image_folder",
@@ -48,6 +49,7 @@ _DATASETS = "|".join((
     "npz",
     "synthetic",
     "text",
+    "tfds",
     "tfrecord",
     "webdataset",
 ))  # fmt: skip

@@ -4,6 +4,7 @@ from dtrain.data.sources import Arrays, ImageFiles, Source, Splits
 from dtrain.data.text import text
 from dtrain.datasets.arrays import npy, npz
 from dtrain.datasets.combined import columns, mixture
+from dtrain.datasets.grain import array_record, tfds
 from dtrain.datasets.images import image_folder
 from dtrain.datasets.made import digits, synthetic
 from dtrain.datasets.records import tfrecord, webdataset
@@ -14,6 +15,7 @@ __all__ = [
     "ImageFiles",
     "Source",
     "Splits",
+    "array_record",
     "columns",
     "csv",
     "digits",
@@ -23,6 +25,7 @@ __all__ = [
     "npz",
     "synthetic",
     "text",
+    "tfds",
     "tfrecord",
     "webdataset",
 ]
