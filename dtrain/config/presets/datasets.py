@@ -9,6 +9,7 @@ from omegaconf import MISSING
 
 from dtrain.config.forms import (
     ARRAYS,
+    CACHE,
     COLUMNS,
     DECODE,
     FEATURES,
@@ -215,12 +216,14 @@ class ImageFolder(Split):
         path: the folder.
         size: height and width that images are resized to.
         channels: 1 for gray, 3 for colors.
+        cache: where decoded images are kept: none, memory, or disk (dtrain's cache folder).
     """
 
     _target_: str = target("dtrain.datasets.image_folder")
     path: str = formed(MISSING, PATH)
     size: list[int] | None = formed([64, 64], IMAGE_SIZE)
     channels: int = within(3, 1, 3)
+    cache: str = formed("none", CACHE)
 
 
 @dataclasses.dataclass
