@@ -81,8 +81,20 @@ def _loaded(config: Config) -> Data:
         splits = dataclasses.replace(splits, train=_balanced(splits.train))
     notices += _counted(splits, config)
     augment = _augment(options, splits)
+    _check_batch(splits, config)
     order = _order(splits, options, config.seed)
     return Data(splits, options, augment, order, found, tuple(filter(None, notices)))
+
+
+def _check_batch(splits: Splits, config: Config) -> None:
+    """Refuse fewer examples than a batch has, where the command could not know of it."""
+    examples, batch = examples_in(splits.train), config.trainer.batch_size
+    if examples is not None and examples < batch:
+        raise UsageError(
+            "trainer.batch_size", batch, f"the dataset has {examples:,} training examples",
+            f"up to {examples:,}" if examples else "a dataset that has some",
+            f"trainer.batch_size={examples}" if examples else "dataset=digits",
+        )  # fmt: skip
 
 
 def _padded(source: Any, options: Options) -> Any:
