@@ -62,6 +62,8 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "text": datasets.Text,
         "mixture": datasets.Mixture,
         "tfrecord": datasets.TFRecord,
+        "array_record": datasets.ArrayRecord,
+        "tfds": datasets.Tfds,
         "webdataset": datasets.WebDataset,
     },
     "optimizer": {"adam": optimizers.Adam, "adamw": optimizers.AdamW, "sgd": optimizers.Sgd},

@@ -41,6 +41,7 @@ _CLASS = r"[A-Z]\w*"
 #: Functions of dtrain.datasets.
 _DATASETS = "|".join((
     "arrow",
+    "array_record",
     "csv",
     "digits",
     "huggingface",
@@ -51,6 +52,7 @@ _DATASETS = "|".join((
     "parquet",
     "synthetic",
     "text",
+    "tfds",
     "tfrecord",
     "webdataset",
 ))  # fmt: skip

@@ -5,6 +5,7 @@ from dtrain.data.sources import Arrays, Source, Splits
 from dtrain.data.text import text
 from dtrain.datasets.arrays import npy, npz
 from dtrain.datasets.combined import columns, mixture
+from dtrain.datasets.grain import array_record, tfds
 from dtrain.datasets.images import image_folder
 from dtrain.datasets.made import digits, synthetic
 from dtrain.datasets.records import tfrecord, webdataset
@@ -15,6 +16,7 @@ __all__ = [
     "ImageFiles",
     "Source",
     "Splits",
+    "array_record",
     "arrow",
     "columns",
     "csv",
@@ -27,6 +29,7 @@ __all__ = [
     "parquet",
     "synthetic",
     "text",
+    "tfds",
     "tfrecord",
     "webdataset",
 ]

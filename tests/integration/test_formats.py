@@ -251,6 +251,21 @@ def webdataset(x: np.ndarray, y: np.ndarray) -> list[str]:
             "dataset.inputs=npy", "dataset.validation_path=held.tar"]  # fmt: skip
 
 
+def array_record(x: np.ndarray, y: np.ndarray) -> list[str]:
+    from array_record.python import array_record_module
+
+    for name, part in (("a", slice(0, 40)), ("b", slice(40, None)), ("held", slice(0, HELD))):
+        writer = array_record_module.ArrayRecordWriter(f"{name}.array_record", "group_size:1")
+        for row, label in zip(x[part], y[part], strict=True):
+            file = io.BytesIO()
+            np.savez(file, x=row, y=label)
+            writer.write(file.getvalue())
+        writer.close()
+    return ["dataset=array_record", "dataset.path=[a.array_record,b.array_record]",
+            "dataset.target=y", "dataset.decode=npy",
+            "dataset.validation_path=held.array_record"]  # fmt: skip
+
+
 def own(function: str) -> Callable[..., list[str]]:
     return lambda x, y: ["dataset=custom", f"dataset._target_=mine.{function}"]
 
@@ -264,6 +279,7 @@ FORMATS: dict[str, Callable[..., list[str]]] = {
     "huggingface": huggingface,
     "tfrecord": tfrecord,
     "webdataset": webdataset,
+    "array_record": array_record,
     "arrays": own("arrays"),
     "map style": own("map_style"),
     "PyDataset": own("py_dataset"),

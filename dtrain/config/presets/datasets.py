@@ -11,6 +11,7 @@ from dtrain.config.forms import (
     ARRAYS,
     CACHE,
     COLUMNS,
+    DECODE,
     FEATURES,
     IMAGE_SIZE,
     IMAGES,
@@ -293,6 +294,44 @@ class TFRecord(Table):
     _target_: str = target("dtrain.datasets.tfrecord")
     features: Any = formed(MISSING, FEATURES)
     index: str = formed("cache", INDEX)
+
+
+@dataclasses.dataclass
+class ArrayRecord(Table):
+    """Records of ArrayRecord files.
+
+    Attributes:
+        _target_: function that loads the data.
+        target: column, list of columns of numbers, or columns by the names of outputs; null: none.
+        decode: what a record is: example (tf.train.Example), npy (of numpy.save or savez) or bytes.
+        features: types of the features of an example by name, such as {image: {dtype: string}}.
+    """
+
+    _target_: str = target("dtrain.datasets.array_record")
+    target: Any | None = formed(MISSING, COLUMNS)
+    decode: str = formed("example", DECODE)
+    features: Any | None = formed(None, FEATURES)
+
+
+@dataclasses.dataclass
+class Tfds(Columns):
+    """What TensorFlow Datasets has prepared on this machine.
+
+    Attributes:
+        _target_: function that loads the data.
+        builder: name of the dataset, NAME, or NAME/CONFIG:1.0.0 where there are several.
+        split: split to train on, or a part of one such as train[:80%].
+        validation: split to evaluate on; null: a part of the examples is split off.
+        data_dir: folder of datasets; null: $TFDS_DATA_DIR, or ~/tensorflow_datasets.
+        target: feature, list of numbers, or features by output; null: as the dataset says.
+    """
+
+    _target_: str = target("dtrain.datasets.tfds")
+    builder: str = formed(MISSING, text())
+    split: str = formed("train", text())
+    validation: str | None = formed(None, text())
+    data_dir: str | None = formed(None, PATH)
+    target: Any | None = formed(None, COLUMNS)
 
 
 @dataclasses.dataclass
