@@ -24,7 +24,7 @@ from dtrain.data.mixture import by_member
 from dtrain.data.sources import Splits
 from dtrain.data.streams import Stream
 from dtrain.data.wrapped import Wrapped
-from dtrain.errors import UsageError
+from dtrain.errors import DataError, DtrainError, UsageError
 from dtrain.host import memory
 from dtrain.task import slots
 from dtrain.task.process.child import Child
@@ -132,11 +132,7 @@ class Pool:
                         f"{KEY}={os.cpu_count()}",
                     ) from None  # fmt: skip
             if frame is not None:
-                descriptor = slots.made(frame.size)
-                frame.write(slots.mapped(os.dup(descriptor), frame.size))
-                for child in self._children:
-                    child.say("load", frame.lengths, frame.size, handle=descriptor)
-                os.close(descriptor)
+                self._load(frame)
             else:
                 self._make()
             undo.pop_all()
@@ -155,9 +151,21 @@ class Pool:
         free = memory.available()
         return frame if free is None or frame.size < free // 2 else None
 
+    def _load(self, frame: slots.Frame) -> None:
+        descriptor = slots.made(frame.size)
+        try:
+            frame.write(slots.mapped(os.dup(descriptor), frame.size))
+            for child in self._children:
+                # One that has ended is found out where it is to answer.
+                with contextlib.suppress(DataError):
+                    child.say("load", frame.lengths, frame.size, handle=descriptor)
+        finally:
+            os.close(descriptor)
+
     def _make(self) -> None:
         for child in self._children:
-            child.say("make", *self._making)
+            with contextlib.suppress(DataError):
+                child.say("make", *self._making)
 
     def ready(self) -> None:
         """Wait until the readers can read, and have them read from now on.
@@ -177,8 +185,8 @@ class Pool:
         if problem is not None:
             raise UsageError(
                 KEY, self.workers, problem,
-                "data that is the same whenever and wherever it is read, random data from a seed",
-                f"{KEY}=0",
+                "data that is the same whenever and wherever it is read; what changes examples at "
+                "random is dataset.augment", f"{KEY}=0",
             )  # fmt: skip
         for child in self._children:
             self._free.put(child)
@@ -190,8 +198,10 @@ class Pool:
         for child in self._children:
             try:
                 found = self._difference(own, child.hear())
-            except Exception as error:  # of the user's dataset; or it has ended
+            except DtrainError as error:  # or it has ended
                 found = f"cannot read the dataset ({error})"
+            except Exception as error:  # of the user's own code
+                found = f"cannot read the dataset ({type(error).__name__}: {error})"
             if problem is None and found is not None:
                 problem = f"{child.name} {found}"
         return problem
@@ -211,11 +221,12 @@ class Pool:
                 return f"finds {other[0]:,} examples where the task has {mine[0]:,}"
             for row, digest in mine[1].items():
                 if digest != other[1][row]:
-                    return f"does not read in {self._place(number, row)} what the task reads"
+                    return f"reads {self._place(number, row)} otherwise than the task does"
         return None
 
     def _place(self, number: int, row: int) -> str:
-        return f"example {row:,} of the {'training' if number < self._training else 'validation'}"
+        split = "training" if number < self._training else "validation"
+        return f"example {row:,} of the {split} data"
 
     def read(self, number: int, rows: np.ndarray, batch: np.ndarray | None) -> tuple[Any, ...]:
         """Return examples of a source, read by a reader that is free; waits for one.

@@ -59,6 +59,9 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
             )
+        except OSError:
+            self._socket.close()
+            raise
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             theirs.close()
