@@ -8,12 +8,40 @@ from typing import Any
 import numpy as np
 
 from dtrain.data import nest
+from dtrain.data.mixture import by_member
 from dtrain.data.ragged import Ragged
+from dtrain.data.sources import Splits
+from dtrain.data.streams import Stream
 from dtrain.data.wrapped import Wrapped
 from dtrain.errors import UsageError, nearest
 
 #: Names of the parts of an example, in the places of leaves.
 _PARTS = ("x", "y", "weight")
+
+
+def padded(splits: Splits, lengths: Mapping[str, Any] | None) -> Splits:
+    """Return splits whose ragged leaves are padded: ``dataset.pad``.
+
+    Args:
+        splits: of sources, or of mixtures of them.
+        lengths: as of :class:`Padded`; None: nothing is padded.
+
+    Raises:
+        UsageError: a split is a stream.
+    """
+    if lengths is None:
+        return splits
+
+    def pad(source: Any) -> Any:
+        if isinstance(source, Stream):
+            raise UsageError(
+                "dataset.pad", "...", "a stream has batches of its own, whose rows are padded in "
+                "it", "tf.data's padded_batch, or a dataset with random access",
+                "dataset.pad=null",
+            )  # fmt: skip
+        return None if source is None else Padded(source, lengths)
+
+    return Splits(by_member(splits.train, pad), by_member(splits.validation, pad), splits.classes)
 
 
 class Padded(Wrapped):

@@ -17,12 +17,13 @@ from dtrain.data.class_weights import weighted
 from dtrain.data.mixture import Mixture, Subset, labels
 from dtrain.data.options import OnError, Options, Shuffle, divided
 from dtrain.data.order import Balanced
-from dtrain.data.padding import Padded
+from dtrain.data.padding import padded
 from dtrain.data.sources import Splits
 from dtrain.data.streams import Stream, examples_in
 from dtrain.errors import UsageError
 from dtrain.task import data_identity, input_pipeline, reading
 from dtrain.task.orders import InNumPy, Order, order_of
+from dtrain.task.readers import Pool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Data:
         augment: changes training examples; None for none.
         order: of training; None for a stream, which has its own.
         identity: records of what they are, by split (:mod:`dtrain.data.identity`).
+        pool: of the readers, a context that they are there in.
         notices: what is to be reported of them.
     """
 
@@ -43,6 +45,7 @@ class Data:
     augment: input_pipeline.Augment | None
     order: Order | None
     identity: dict[str, dict[str, Any]]
+    pool: Pool
     notices: tuple[str, ...] = ()
 
     def without_validation(self) -> Data:
@@ -63,14 +66,10 @@ def load(config: Config) -> Data:
 def _loaded(config: Config) -> Data:
     node, options = divided(config.dataset)
     splits = adapted(targets.instantiate(node, "dataset"))
-    if options.pad is not None:
-        splits = dataclasses.replace(
-            splits,
-            train=_padded(splits.train, options),
-            validation=_padded(splits.validation, options),
-        )
+    splits = padded(splits, options.pad)
     found = data_identity.records(splits, options.identity)
-    notices: list[str | None] = []
+    pool = Pool(splits, options.workers, node, options.pad)
+    splits, notices = pool.splits, list[str | None](pool.notices)
     if options.on_error is OnError.skip:
         (train, one), (held, other) = map(_sound, (splits.train, splits.validation))
         splits = dataclasses.replace(splits, train=train, validation=held)
@@ -82,7 +81,7 @@ def _loaded(config: Config) -> Data:
     augment = _augment(options, splits)
     _check_batch(splits, config)
     order = _order(splits, options, config.seed)
-    return Data(splits, options, augment, order, found, tuple(filter(None, notices)))
+    return Data(splits, options, augment, order, found, pool, tuple(filter(None, notices)))
 
 
 def _check_batch(splits: Splits, config: Config) -> None:
@@ -94,20 +93,6 @@ def _check_batch(splits: Splits, config: Config) -> None:
             f"up to {examples:,}" if examples else "a dataset that has some",
             f"trainer.batch_size={examples}" if examples else "dataset=digits",
         )  # fmt: skip
-
-
-def _padded(source: Any, options: Options) -> Any:
-    if source is None or options.pad is None:
-        return source
-    if isinstance(source, Stream):
-        raise UsageError(
-            "dataset.pad", "...", "a stream has batches of its own, whose rows are padded in it",
-            "tf.data's padded_batch, or a dataset with random access", "dataset.pad=null",
-        )  # fmt: skip
-    if isinstance(source, Mixture):
-        members = [_padded(member, options) for member in source.members]
-        return Mixture(members, [float(share) for share in source.shares])
-    return Padded(source, options.pad)
 
 
 def _sound(source: Any) -> tuple[Any, str | None]:

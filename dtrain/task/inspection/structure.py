@@ -9,6 +9,7 @@ import numpy as np
 
 from dtrain.data import nest
 from dtrain.data.mixture import Concatenated
+from dtrain.data.nest import parts_of
 from dtrain.data.options import Options
 from dtrain.data.padding import place
 from dtrain.data.ragged import Ragged
@@ -131,7 +132,7 @@ def _ragged(source: Any, count: int) -> tuple[Any, ...] | None:
         return _ragged(source.members[0], min(count, len(source.members[0])))
     if isinstance(source, Stream) or getattr(source, "in_graph", False):
         return None
-    found = reading.parts_of(source.take(np.arange(count)))
+    found = parts_of(source.take(np.arange(count)))
     return found if any(isinstance(leaf, Ragged) for leaf in nest.leaves(found)) else None
 
 
