@@ -160,11 +160,15 @@ def _gate(place: Path, operation: int) -> Iterator[None]:
 
 def _lease(place: Path) -> int:
     """Return the file in which this process notes what it uses."""
-    if place not in _leases:
+    while place not in _leases:
+        _used(place)
         descriptor = writing.open_append(place / f".{secrets.token_hex(8)}.lease")
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_SH)
-        _leases[place] = descriptor
+        if os.fstat(descriptor).st_nlink > 0:
+            _leases[place] = descriptor
+        else:  # removed before it was locked, as that of an ended process
+            os.close(descriptor)
     return _leases[place]
 
 
@@ -211,7 +215,7 @@ def _alone(path: Path, wait: bool = True) -> Iterator[None]:
     """Let no other process make the entry.
 
     Raises:
-        OSError: the lock cannot be made; or another process has it, where nobody waits.
+        OSError: the lock cannot be made; or another process has it, and ``wait`` is false.
     """
     while True:
         descriptor = writing.open_lock(_lock_of(path))
