@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -15,13 +17,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from dtrain import datasets
+from dtrain.data import cache
 from dtrain.data.files import DataFile, files
-from dtrain.data.formats import arrow, mapped, parquet
+from dtrain.data.formats import arrow, mapped, parquet, parquet_file
 from dtrain.data.formats.arrow import Arrow
 from dtrain.data.formats.kept import Kept
 from dtrain.data.formats.parquet import Parquet
+from dtrain.data.formats.parquet_file import RowGroups
 from dtrain.data.tables import Table
 from dtrain.errors import DataError
+from dtrain.host import memory
 from tests import columnar
 
 
@@ -76,13 +81,13 @@ def test_a_constructor_reads_headers(name: str) -> None:
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, list[str]]]:
     """Row groups that are decoded, with their columns."""
     found: list[tuple[int, list[str]]] = []
-    whole = Parquet._decoding
+    whole = RowGroups.decode
 
-    def counted(table: Parquet, file: int, group: int, names: Any) -> Any:
+    def counted(each: RowGroups, group: int, names: Any) -> Any:
         found.append((group, list(names)))
-        return whole(table, file, group, names)
+        return whole(each, group, names)
 
-    monkeypatch.setattr(Parquet, "_decoding", counted)
+    monkeypatch.setattr(RowGroups, "decode", counted)
     return found
 
 
@@ -104,7 +109,7 @@ def test_a_row_group_is_decoded_once_for_all_rows_of_a_batch(
 def test_what_is_kept_is_bounded(
     decoded: list[tuple[int, list[str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parquet, "KEPT", (3000, 3000))
+    monkeypatch.setattr(parquet, "share", lambda files: 3000)
     pq.write_table(rows(1000), "a.parquet", row_group_size=100)  # 800 bytes of y a group
     table = Parquet(files("a.parquet"))
     for group in (0, 1, 2, 0, 3, 0):
@@ -139,7 +144,7 @@ def test_a_row_group_too_large_for_memory_is_decoded_into_the_cache(
     both = pa.concat_tables(part.drop_columns(["word", "coded"]) for part in whole)
     usual = Parquet(files("*.parquet"))
     monkeypatch.setattr(parquet, "LARGE", 0)
-    monkeypatch.setattr(parquet, "_DECODED", 1000)
+    monkeypatch.setattr(parquet_file, "_DECODED", 1000)
     table = Parquet(files("*.parquet"))
     wanted = np.random.default_rng(0).integers(0, 120, 300)
     names = list(table.columns)
@@ -156,6 +161,51 @@ def test_a_row_group_too_large_for_memory_is_decoded_into_the_cache(
     again = Parquet(files("*.parquet"))
     assert again.read(wanted, names)["row"].tolist() == found["row"].tolist()
     assert len(decoded) == before, "another run finds them"
+
+
+def test_a_file_whose_rows_are_read_in_no_order_is_decoded_into_the_cache(
+    decoded: list[tuple[int, list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "share", lambda files: 3000)
+    for number in range(2):
+        pq.write_table(rows(1000), f"{number}.parquet", row_group_size=100)
+    rng = np.random.default_rng(0)
+
+    def read(table: Parquet, times: int) -> None:
+        for _ in range(times):
+            wanted = rng.integers(0, 2000, 16)
+            found = table.read(wanted, ["y", "z"])
+            assert found["y"].tolist() == (wanted % 1000).tolist()
+
+    table = Parquet(files("*.parquet"))
+    read(table, 20)
+    assert sorted(table._moved) == [0, 1] and len(decoded) < 20 + 20 + 20 + 10
+    before = len(decoded)
+    read(table, 50)
+    assert len(decoded) == before
+    assert table.read(np.array([5, 1999]), ["x", "y"])["x"].shape == (2, 200)
+    assert table._moved[0] == ["x", "y", "z"]
+    before = len(decoded)
+    read(pickle.loads(pickle.dumps(table)), 5)
+    read(table, 5)
+    assert len(decoded) == before
+    monkeypatch.setenv(cache.BYTES, "50000")
+    less = Parquet(files("*.parquet"))
+    read(less, 50)
+    assert len(less._moved) == 1, "there is room for one of them, 16 kB, in half of it"
+
+
+def test_rows_in_order_are_never_decoded_into_the_cache(
+    decoded: list[tuple[int, list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "share", lambda files: 3000)
+    pq.write_table(rows(1000), "a.parquet", row_group_size=100)
+    table = Parquet(files("a.parquet"))
+    table.read(np.arange(0, 1000, 100), ["y"])  # some examples, at first
+    for _ in range(5):
+        for begin in range(0, 1000, 64):
+            table.read(np.arange(begin, min(begin + 64, 1000)), ["y", "z"])
+    assert not table._moved
 
 
 def test_errors_in_a_large_row_group_name_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,6 +274,59 @@ def test_what_is_kept_goes_in_turn() -> None:
     kept.put(("g", 1), 2, 2)
     kept.forget("f")
     assert kept.get(("f", 1)) is None and kept.get(("g", 1)) == 2 and kept.get("e") is None
+
+
+def test_the_memory_of_mapped_files_is_known() -> None:
+    columnar.file()(rows(5000, 400), Path("a"))  # 8 MB
+    each = mapped.Mapped(files("a")[0])
+    before = memory.mapped()
+    assert sum(each.buffer.to_pybytes()) > 0
+    there = memory.mapped()
+    assert there - before > 7 << 20
+    each.release()
+    assert there - memory.mapped() > 7 << 20
+
+
+def test_pieces_of_a_file() -> None:
+    """One here and one there, near each other, one after the other, twice, up to the end."""
+    data = np.random.default_rng(0).integers(0, 256, 100_000, np.uint8)
+    Path("a").write_bytes(data.tobytes())
+    each = mapped.Mapped(files("a")[0])
+    rng = np.random.default_rng(1)
+    for width in (1, 3, 8, 600, 5000):
+        for count, span in ((1, 100_000), (7, 100_000), (50, 9000), (900, 100_000)):
+            offsets = rng.integers(0, span - width + 1, count)
+            offsets[-1] = span - width
+            for wanted in (offsets, np.sort(offsets), np.repeat(offsets, 2), np.arange(count)):
+                found = each.gather(wanted, width)
+                assert np.array_equal(found, [data[o : o + width] for o in wanted])
+    starts = rng.integers(0, 90_000, 60)
+    sizes = rng.integers(0, 10_000, 60)
+    expected = [data[a : a + n] for a, n in zip(starts, sizes, strict=True)]
+    assert np.array_equal(each.read(starts, sizes), np.concatenate(expected))
+    with pytest.raises(DataError, match=r"^a: has become shorter"):
+        each.read(np.array([99_990]), np.array([20]))
+
+
+def test_what_is_not_in_memory_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a disk, or on a file system that cannot say what is in memory."""
+    data = np.arange(1000, dtype=np.uint8)
+    Path("a").write_bytes(data.tobytes())
+    each = mapped.Mapped(files("a")[0])
+    whole, asked = os.preadv, []
+
+    def late(descriptor: int, pieces: Any, start: int, flags: int = 0) -> int:
+        if flags:
+            asked.append(start)
+            if start % 3 == 0:
+                raise BlockingIOError(11, "not in memory")
+            return whole(descriptor, [pieces[0][: start % 3]], start)
+        return whole(descriptor, [pieces[0][:7]], start)  # a part, as of very large pieces
+
+    monkeypatch.setattr(os, "preadv", late)
+    starts = np.arange(0, 900, 100)
+    found = each.read(starts, np.full(9, 20)).reshape(9, 20)
+    assert np.array_equal(found, [data[s : s + 20] for s in starts]) and len(asked) == 9
 
 
 # Both

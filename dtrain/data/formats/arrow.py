@@ -12,7 +12,7 @@ from dtrain.data.files import DataFile
 from dtrain.data.formats import columns, messages, values
 from dtrain.data.formats.arrow_file import OpenFile
 from dtrain.data.formats.columns import Form
-from dtrain.data.formats.kept import Kept
+from dtrain.data.formats.kept import Kept, share
 from dtrain.data.formats.mapped import unchanged
 from dtrain.data.formats.shown import UNREADABLE, Shown, sentence
 from dtrain.data.tables import Column, Pieces, Table
@@ -24,8 +24,6 @@ from dtrain.host import memory
 RELEASE = 32 << 20
 #: Files that are open at once.
 OPEN = 128
-#: Bytes of columns of batches that are kept: of compressed ones, unpacked.
-KEPT = 128 << 20
 
 
 class Arrow(Table):
@@ -58,11 +56,12 @@ class Arrow(Table):
             self.refused.pop(name, None)
         self.columns: dict[str, Column] = {n: form.column for n, form in self._forms.items()}
         self._pieces = Pieces([int(index.rows.sum()) for index in self._indexes])
+        self._most = share(files)  # of columns of batches: of compressed ones, unpacked
         self._begin()
 
     def _begin(self) -> None:
         self._opened: OrderedDict[int, OpenFile] = OrderedDict()
-        self._kept = Kept(KEPT)
+        self._kept = Kept(self._most)
         self._before = memory.mapped()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Any
+
+from dtrain.data.files import DataFile
+
+#: Least and most bytes that are kept of a table.
+_LEAST, _MOST = 32 << 20, 256 << 20
+
+
+def share(files: Iterable[DataFile]) -> int:
+    """Return how many bytes may be kept of files: a tenth of theirs, within bounds."""
+    return min(max(sum(file.size() for file in files) // 10, _LEAST), _MOST)
 
 
 class Kept:

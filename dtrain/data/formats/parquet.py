@@ -2,52 +2,32 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import functools
-import json
-import math
-import os
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from dtrain.data import cache
 from dtrain.data.files import DataFile
 from dtrain.data.formats import columns, values
 from dtrain.data.formats.arrow import Arrow
-from dtrain.data.formats.kept import Kept
-from dtrain.data.formats.mapped import unchanged
-from dtrain.data.formats.shown import UNREADABLE, Shown, sentence
+from dtrain.data.formats.kept import Kept, share
+from dtrain.data.formats.parquet_file import RowGroups
 from dtrain.data.tables import Column, Pieces, Table
-from dtrain.errors import DataError, UsageError
 
-#: Least and most bytes of decoded columns that are kept, a tenth of the data in between; of one row
-#: group all, however many they are.
-KEPT = 32 << 20, 256 << 20
 #: Bytes that the columns of a row group may have to be decoded into memory.
 LARGE = 512 << 20
-#: Bytes that are read, and that are decoded, at a time.
-_READ, _DECODED = 1 << 20, 4 << 20
-#: Bytes that a row group outside of memory is counted as, and those of a footer.
-_ELSEWHERE, _FOOTERS = 1 << 20, 32 << 20
-
-
-@dataclasses.dataclass(frozen=True)
-class _Decoded:
-    """Columns of a row group in memory, as of :func:`values.hold`."""
-
-    held: dict[str, Any]
+#: Files that are open at once, of those that are decoded in the cache.
+OPEN = 64
 
 
 class Parquet(Table):
     """Columns of Parquet files.
 
-    A row group that is too large for the memory is decoded into the cache, once for all runs.
+    A file is decoded into the cache, once for all runs, where a row group of it is too large for
+    the memory, or is decoded again and again because its rows are read one here and one there.
 
     Args:
         files: in order.
@@ -58,21 +38,25 @@ class Parquet(Table):
 
     def __init__(self, files: list[DataFile]):
         self.files = files
-        self._stamps = [file.stamp() for file in files]
-        footers = [_footer(file) for file in files]
+        self._groups = [RowGroups(file) for file in files]
         names = [file.name for file in files]
-        self._forms, self.refused = columns.agreed(names, [each for _, each in footers])
+        self._forms, self.refused = columns.agreed(names, [each.found for each in self._groups])
         self.columns: dict[str, Column] = {n: form.column for n, form in self._forms.items()}
-        self._groups = [Pieces(rows) for rows, _ in footers]
-        self._pieces = Pieces([len(each) for each in self._groups])
-        self._most = min(max(sum(file.size() for file in files) // 10, KEPT[0]), KEPT[1])
+        self._pieces = Pieces([len(each.pieces) for each in self._groups])
+        self._most = share(files)  # of decoded columns; of one row group all, however many
+        #: By file the columns that are in the cache, and the bytes of all of them.
+        self._moved: dict[int, list[str]] = {}
+        self._written = 0
         self._begin()
 
     def _begin(self) -> None:
-        self._footers, self._kept = Kept(_FOOTERS), Kept(self._most)
+        self._kept, self._converted = Kept(self._most), Kept(OPEN)
+        #: By file and row group the rows that were taken since it was decoded.
+        self._taken: dict[tuple[int, int], int] = {}
+        self._in_vain = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("_footers", "_kept")
+        own = ("_kept", "_converted", "_taken", "_in_vain")
         return {name: value for name, value in self.__dict__.items() if name not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -89,7 +73,7 @@ class Parquet(Table):
 
     def blocks(self) -> np.ndarray:
         """Return the rows of each row group, file by file."""
-        found = np.concatenate([each.ends - each.starts for each in self._groups])
+        found = np.concatenate([each.pieces.ends - each.pieces.starts for each in self._groups])
         return found[found > 0]
 
     def read(self, rows: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
@@ -99,36 +83,39 @@ class Parquet(Table):
             DataError: naming file, row and column.
         """
         parts: dict[str, list[tuple[np.ndarray, Any]]] = {name: [] for name in names}
-        groups = [
-            (file, group, at[each], inside)
-            for file, at, of_file in self._pieces.split(rows)
-            for group, each, inside in self._groups[file].split(of_file)
-        ]
+
+        def add(at: np.ndarray, found: dict[str, Any]) -> None:
+            for name in names:
+                parts[name].append((at, found[name]))
+
+        groups = []
+        for file, at, of_file in self._pieces.split(rows):
+            if file in self._moved:
+                add(at, self._elsewhere(file, names).read(of_file, names))
+                continue
+            for group, each, inside in self._groups[file].pieces.split(of_file):
+                groups.append((file, group, at[each], inside))
         # Those that are kept come first: others take their place.
         groups.sort(key=lambda each: self._kept.get(each[:2]) is None)
         for file, group, at, inside in groups:
-            found = self._taken(file, group, inside, names)
-            for name in names:
-                parts[name].append((at, found[name]))
+            add(at, self._read_group(file, group, inside, names))
         return {name: values.joined(parts[name], len(rows)) for name in names}
 
-    def _taken(
+    def _read_group(
         self, file: int, group: int, rows: np.ndarray, names: Sequence[str]
     ) -> dict[str, Any]:
         """Return columns at some rows of a row group."""
-        here = self._kept.get((file, group))
-        if isinstance(here, _Decoded):
-            missing = [name for name in names if name not in here.held]
-        else:
-            missing = [] if here is not None and set(names) <= set(here.columns) else list(names)
+        held: dict[str, Any] = self._kept.get((file, group)) or {}
+        first = int(self._groups[file].pieces.starts[group])
+        missing = [name for name in names if name not in held]
         if missing:
-            here = self._read_group(file, group, missing, here)
-        if isinstance(here, Arrow):
-            return here.read(rows, names)
-        first = int(self._groups[file].starts[group])
+            if file in self._moved or self._is_to_move(file, group, missing):
+                return self._elsewhere(file, names).read(first + rows, names)
+            held = self._decoded(file, group, missing, held)
+        self._taken[file, group] += len(rows)
         return {
             name: values.take(
-                here.held[name], rows, self._forms[name],
+                held[name], rows, self._forms[name],
                 functools.partial(self._place, file, first + rows, name),
             )
             for name in names
@@ -137,136 +124,49 @@ class Parquet(Table):
     def _place(self, file: int, rows: np.ndarray, name: str, at: int) -> str:
         return f"{self.files[file].name}, row {rows[at]}, column {name!r}"
 
-    def _read_group(
-        self, file: int, group: int, names: list[str], here: _Decoded | Arrow | None
-    ) -> _Decoded | Arrow:
-        """Read columns of a row group, beside those that are here, and keep them."""
-        unchanged(self.files[file], self._stamps[file])
-        try:
-            size = self._size(file, group, names)
-        except UNREADABLE as error:
-            raise self._unreadable(file, group, [], error) from None
-        if size > LARGE:
-            found = self._converted(file, group, names)
-            self._kept.put((file, group), found, _ELSEWHERE)
-            return found
-        self._kept.make_room(size)
-        held = dict(here.held) if isinstance(here, _Decoded) else {}
+    def _decoded(
+        self, file: int, group: int, names: list[str], held: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Decode columns of a row group into memory, beside those that are there."""
+        self._kept.make_room(self._groups[file].size(group, names))
         chunks: dict[str, list[pa.Array]] = {name: [] for name in names}
-        for batch in self._batches(file, group, names):
+        for batch in self._groups[file].decode(group, names):
             for name in names:
                 chunks[name].append(batch[name])
-        for name in names:
-            held[name] = values.hold(chunks.pop(name), self._forms[name])
+        held = {**held, **{n: values.hold(chunks.pop(n), self._forms[n]) for n in names}}
         # Its allocator keeps what is freed: as much as three row groups.
         pa.default_memory_pool().release_unused()
-        decoded = _Decoded(held)
-        self._kept.put((file, group), decoded, sum(map(values.size, held.values())))
-        return decoded
+        self._kept.put((file, group), held, sum(map(values.size, held.values())))
+        self._taken[file, group] = 0
+        return held
 
-    def _size(self, file: int, group: int, names: Sequence[str]) -> int:
-        """Return about how many bytes columns of a row group are, decoded."""
-        pieces, footer = self._groups[file], self._footer(file).row_group(group)
-        rows, size = int(pieces.ends[group] - pieces.starts[group]), 0
-        for name in names:
-            form = self._forms[name]
-            if form.is_fixed:
-                size += rows * math.prod(form.shape) * form.column.dtype.itemsize
-                continue
-            for i in range(footer.num_columns):
-                chunk = footer.column(i)
-                if f"{chunk.path_in_schema}.".startswith(f"{name}."):
-                    size += chunk.total_uncompressed_size
-        return size
+    # What is decoded into the cache
 
-    def _footer(self, file: int) -> pq.FileMetaData:
-        found = self._footers.get(file)
-        if found is None:
-            try:
-                with self.files[file].open() as opened:
-                    found = pq.ParquetFile(opened).metadata
-            except UNREADABLE as error:
-                name = self.files[file].name
-                raise DataError(name, f"cannot be read ({sentence(error)})") from None
-            self._footers.put(file, found, found.serialized_size)
-        return found
+    def _is_to_move(self, file: int, group: int, names: Sequence[str]) -> bool:
+        """Say whether a file is to be decoded into the cache, where there is room for it.
 
-    def _batches(
-        self, file: int, group: int, names: Sequence[str]
-    ) -> Iterator[dict[str, pa.Array]]:
-        """Decode columns of a row group, a few rows at a time.
-
-        Raises:
-            DataError: naming file, rows and column.
+        Rows are read in no order if row groups have been decoded again of which less than half was
+        taken, as many times as there are row groups.
         """
-        try:
-            yield from self._decoding(file, group, names)
-        except UNREADABLE as error:
-            raise self._unreadable(file, group, names, error) from None
+        each = self._groups[file]
+        in_vain = self._taken.get((file, group), each.rows(group)) < each.rows(group) // 2
+        self._in_vain += in_vain
+        unordered = in_vain and self._in_vain > sum(len(g.pieces.ends) for g in self._groups)
+        if not unordered and each.size(group, names) <= LARGE:
+            return False
+        size = sum(each.size(i, names) for i in range(len(each.pieces.ends)))
+        if self._written + size > cache.limit() // 2:
+            return False
+        self._written += size
+        self._moved[file] = []
+        return True
 
-    def _decoding(
-        self, file: int, group: int, names: Sequence[str]
-    ) -> Iterator[dict[str, pa.Array]]:
-        pieces = self._groups[file]
-        rows = int(pieces.ends[group] - pieces.starts[group])
-        step = max(1, rows * _DECODED // max(_DECODED, self._size(file, group, names)))
-        with self.files[file].open() as opened:
-            whole = pq.ParquetFile(
-                opened, metadata=self._footer(file), buffer_size=_READ,
-                page_checksum_verification=True,
-            )  # fmt: skip
-            for batch in whole.iter_batches(step, [group], list(names), use_threads=False):
-                rows -= len(batch)
-                yield {name: values.field(batch, self._forms[name]) for name in names}
-        if rows:
-            raise ValueError(f"{rows:,} rows are missing")
-
-    def _unreadable(
-        self, file: int, group: int, names: Sequence[str], error: Exception
-    ) -> DataError:
-        """Return the error of a row group, with the column that it is in."""
-        pieces = self._groups[file]
-        place = f"{self.files[file].name}, rows {pieces.starts[group]} to {pieces.ends[group] - 1}"
-        for name in names:
-            try:
-                for _ in self._decoding(file, group, [name]):
-                    pass
-            except UNREADABLE as found:
-                return DataError(f"{place}, column {name!r}", f"cannot be read ({sentence(found)})")
-        return DataError(place, f"cannot be read ({sentence(error)})")
-
-    def _converted(self, file: int, group: int, names: Sequence[str]) -> Arrow:
-        """Return columns of a row group from the cache, decoded there if need be."""
-
-        def make(path: Path) -> None:
-            with contextlib.ExitStack() as stack:
-                writer = None
-                for batch in self._batches(file, group, names):
-                    arrays = [values.decoded(batch[name]) for name in names]
-                    made = pa.record_batch(arrays, names=list(names))
-                    if writer is None:
-                        opened = stack.enter_context(path.open("xb"))
-                        writer = stack.enter_context(pa.ipc.new_file(opened, made.schema))
-                    writer.write_batch(made)
-
-        source = self.files[file]
-        key = ["parquet 1", os.path.abspath(source.name), self._stamps[file], group, *names]
-        path = cache.entry(json.dumps(key), ".arrow", make)
-        given = {n: dataclasses.replace(self._forms[n], path=(n,)) for n in names}
-        shown = Shown(source.name, int(self._groups[file].starts[group]))
-        return Arrow([DataFile(str(path))], given, [shown])
-
-
-def _footer(file: DataFile) -> tuple[np.ndarray, columns.Found]:
-    """Return how many rows each row group of a file has, and its columns."""
-    try:
-        with file.open() as opened:
-            found = pq.ParquetFile(opened)
-            footer = found.metadata
-            rows = [footer.row_group(i).num_rows for i in range(footer.num_row_groups)]
-            return np.array(rows, np.int64), columns.forms(found.schema_arrow, file.name)
-    except UNREADABLE as error:
-        raise UsageError(
-            "dataset.path", file.name, f"cannot be read as Parquet ({sentence(error)})",
-            "a Parquet file", "dataset.path=FILE.parquet",
-        ) from None  # fmt: skip
+    def _elsewhere(self, file: int, names: Sequence[str]) -> Arrow:
+        """Return columns of a file that is decoded in the cache."""
+        found: Arrow | None = self._converted.get(file)
+        if found is None or not set(names) <= set(found.columns):
+            self._moved[file] = sorted({*self._moved[file], *names})
+            found = self._groups[file].converted(self._moved[file])
+            self._converted.put(file, found, 1)
+            self._kept.forget(file)
+        return found
