@@ -60,7 +60,7 @@ _SHORTEST = 6
 
 _PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _PASSWORD = re.compile(r"(://[^/\s:@]*:|https?://(?=[^/\s:]*@))([^/\s]+)(?=@)")
-_QUERY = re.compile(r"([?&;](\w+)=)([^&;\s]+)")
+_QUERY = re.compile(r"([?&;]([\w-]+)=)([^&;\s]+)")
 
 
 def named(key: str) -> bool:
@@ -86,7 +86,10 @@ def passwords(text: str) -> list[tuple[int, int]]:
     """Return where passwords stand in the addresses of ``text``: ``(begin, end)`` of each."""
     found = [match.span(2) for match in _PASSWORD.finditer(text)]
     found += [
-        match.span(3) for match in _QUERY.finditer(text) if named(match[2]) or match[2] == "sig"
+        match.span(3)
+        for match in _QUERY.finditer(text)
+        # An address that is signed is a key to what it names, and has no other.
+        if named(match[2]) or match[2].lower().endswith(("sig", "signature"))
     ]
     return sorted(found)
 

@@ -100,6 +100,18 @@ def test_a_command_of_ones_own() -> None:
     assert consent.is_own_address(command, None) and consent.is_own_address(None, None)
 
 
+def test_data_at_addresses_that_the_user_has_named() -> None:
+    forged = {"overrides": ["dataset.path=s3://x/a"], "config_dir": None}
+    consent.check_data("dataset.path", "s3://x/a")
+    consent.accept("resume", "r", forged, ["resume=r", "dataset.path=s3://y/b"])
+    consent.check_data("dataset.path", "s3://y/b")
+    with pytest.raises(UsageError, match=r"dataset\.validation_path=s3://x/a"):
+        consent.check_data("dataset.validation_path", "s3://x/a")
+    consent.begin([], None)
+    consent.accept("resume", "r", consent.signed(["dataset.path=s3://x/a"], None, None), [])
+    consent.check_data("dataset.path", "s3://x/a")
+
+
 CHANGES: dict[str, dict[str, Any]] = {
     "another word": {"overrides": ["model.y=${oc.env:CANARY}"]},
     "a word more": {"overrides": ["model.x=${oc.env:CANARY}", "seed=1"]},
@@ -117,17 +129,23 @@ def test_a_command_from_elsewhere(change: str) -> None:
     assert not consent.allowed("CANARY")
     with pytest.raises(UsageError, match=r"tracking\.uri=http://x: the run folder names it"):
         consent.check_address("http://x")
+    with pytest.raises(UsageError, match=r"^dataset\.path=s3://x: the run folder names it"):
+        consent.check_data("dataset.path", "s3://x")
     consent.check_address(None)
     consent.begin([], None)
-    consent.accept("resume", "r", command, ["resume=r", "tracking=mlflow"])
+    consent.accept("resume", "r", command, ["resume=r", "tracking=mlflow", "dataset=npz"])
     with pytest.raises(UsageError):  # a preset of theirs may name it as well
         consent.check_address("http://x")
+    with pytest.raises(UsageError):
+        consent.check_data("dataset.path", "s3://x")
     # Resumed here they are not the user's own by that.
     again = consent.signed(command["overrides"], command["config_dir"], "http://x")
     assert again["signature"] is None and again["uri_signature"] is None
     consent.begin([], None)
     consent.accept("resume", "r", command, ["resume=r", "+tracking.uri=http://x"])
     consent.check_address("http://x")
+    with pytest.raises(UsageError):
+        consent.check_data("dataset.path", "s3://x")
     again = consent.signed(command["overrides"], command["config_dir"], "http://x")
     assert again["signature"] is None and consent.is_own_address(again, "http://x")
 

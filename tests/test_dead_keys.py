@@ -199,7 +199,7 @@ def test_a_parameter_that_is_only_kept_is_not_used(tmp_path: Path) -> None:
 
 @functools.cache
 def nodes() -> set[str]:
-    """Return what is read of a node: ``tracking.uri``, ``node['schedule']``, ``options.augment``."""
+    """Return what is read of a node: ``tracking.uri``, ``node['schedule']``, ``pop('x')``."""
     found = set()
     for path in PACKAGE.rglob("*.py"):
         for each in loaded(tree(path), ast.Attribute):

@@ -146,6 +146,16 @@ def test_words_have_the_values_of_what_is_no_secret() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("quote", ["'", '"'])
+def test_an_address_stays_in_its_quotes(quote: str) -> None:
+    config = resolved("{dataset: {path: 'http://h/x?v=it[1]&token=s3cr3t'}}")
+    word = f"dataset.path={quote}http://h/x?v=it[1]&token=s3cr3t{quote}"
+    [written] = environment.as_written([word], config)
+    assert written == word.replace("s3cr3t", "${oc.env:DTRAIN_SECRET_DATASET_PATH}")
+    [parsed] = OverridesParser.create().parse_overrides([written])
+    assert str(parsed.value()) == "http://h/x?v=it[1]&token=${oc.env:DTRAIN_SECRET_DATASET_PATH}"
+
+
 def test_a_word_with_escapes_has_to_be_given_again() -> None:
     config = resolved('{dataset: {login: {password: "it\'s"}}}')
     assert environment.as_written([r"+dataset.login={password:'it\'s'}"], config) == [

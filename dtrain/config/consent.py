@@ -138,16 +138,33 @@ def check_address(uri: str | None) -> None:
     Raises:
         UsageError: saying how to consent.
     """
-    if uri is not None and not _is_named():
-        raise UsageError(
-            "tracking.uri", uri, "the run folder names it, which another user or machine made",
-            "an address that you name", "tracking.uri=ADDRESS, or tracking=none",
-        )  # fmt: skip
+    if uri is not None and not _is_named("tracking.uri"):
+        raise _unnamed("tracking.uri", uri, "tracking.uri=ADDRESS, or tracking=none")
 
 
-def _is_named() -> bool:
-    """Whether the tracking server is the user's choice, and no folder's from elsewhere."""
-    return _typed is None or "tracking.uri" in _typed
+def check_data(key: str, address: str) -> None:
+    """Refuse an address of data that only a folder from elsewhere names.
+
+    What is asked for it is signed with the user's credentials, and it may be a server that this
+    machine alone reaches.
+
+    Raises:
+        UsageError: saying how to consent.
+    """
+    if not _is_named(key):
+        raise _unnamed(key, address, f"{key}={address}")
+
+
+def _unnamed(key: str, address: str, hint: str) -> UsageError:
+    return UsageError(
+        key, address, "the run folder names it, which another user or machine made",
+        "an address that you name", hint,
+    )  # fmt: skip
+
+
+def _is_named(key: str) -> bool:
+    """Whether the value of ``key`` is the user's choice, and no folder's from elsewhere."""
+    return _typed is None or key in _typed
 
 
 def allowed(name: str) -> bool:
@@ -203,7 +220,7 @@ def signed(overrides: list[str], config_dir: str | None, uri: str | None) -> dic
         **core,
         # Words from elsewhere stay such: consent is for one command.
         "signature": _sign(core) if _typed is None else None,
-        "uri_signature": _sign({"uri": uri}) if _is_named() else None,
+        "uri_signature": _sign({"uri": uri}) if _is_named("tracking.uri") else None,
     }
 
 

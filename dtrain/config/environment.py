@@ -133,7 +133,7 @@ def as_written(overrides: list[str], config: DictConfig) -> list[str]:
         key, text = given.key, given.value or ""
         for path, (value, reference) in moved.items():
             if path == key:
-                text = reference
+                text = _quoted_as(text, reference)
             elif path.startswith(f"{key}.") and text[:1] in ("[", "{"):  # it is in there
                 # Quoted with escapes it is not found as it is: it has to be given again.
                 text = text.replace(str(value), reference) if str(value) in text else "???"
@@ -141,6 +141,14 @@ def as_written(overrides: list[str], config: DictConfig) -> list[str]:
             override if given.value is None else str(given._replace(value=_with_values(key, text)))
         )
     return kept
+
+
+def _quoted_as(text: str, reference: str) -> str:
+    """Return what has a reference in the place of a secret, in the quotes of what was typed."""
+    quote = text[:1]
+    if quote not in ("'", '"') or reference.startswith("${"):
+        return reference
+    return quote + reference.replace(quote, f"\\{quote}") + quote
 
 
 def _with_values(key: str, text: str) -> str:

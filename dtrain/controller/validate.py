@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
-from dtrain.config import consent, load, targets
+from dtrain.config import consent, load, section, targets
 from dtrain.config.schema import Config
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.plan import Plan, plan, sizes
 from dtrain.controller.resources.devices import machine
+from dtrain.data.data_file import is_address
 from dtrain.data.sources import Splits
 from dtrain.tracking import choose
 from dtrain.tracking.mlflow.tracker import flatten
@@ -36,13 +38,28 @@ class Checked:
 
 
 def check_address(config: Config) -> None:
-    """Refuse an address of a tracking store that the user has not named.
+    """Refuse addresses of a tracking store, and of data, that the user has not named.
 
     Raises:
-        UsageError: a run folder, or a preset, names it.
+        UsageError: a run folder, or a preset of it, names one.
     """
     if choose.tracker(config).address is not None:
         consent.check_address(load.address(config))
+    for key, value in _texts(section.plain(config.dataset), "dataset"):
+        if is_address(value):
+            consent.check_data(key, value)
+
+
+def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
+    """Yield the texts of a node, each with its key; those of a list have the key of the list."""
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            yield from _texts(part, f"{key}.{name}")
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _texts(part, key)
+    elif isinstance(value, str):
+        yield key, value
 
 
 def check(

@@ -1,4 +1,4 @@
-"""Files of a dataset: found by name, pattern or list, and ordered by name."""
+"""Files of a dataset: found by name, pattern, address or list, and ordered by name."""
 
 from __future__ import annotations
 
@@ -7,72 +7,20 @@ import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
 
-from dtrain.errors import DataError, UsageError
+from dtrain.data.data_file import DataFile, is_address
+from dtrain.errors import UsageError
+
+__all__ = ["DataFile", "files"]
 
 #: Characters that make a path a pattern, if there is no file of that very name.
 _PATTERN = re.compile(r"[*?\[]")
 
 
-class DataFile:
-    """One file of a dataset, on this machine. A subclass has one that is elsewhere.
-
-    Args:
-        name: its path, as messages show it.
-    """
-
-    def __init__(self, name: str):
-        self.name = name
-
-    def size(self) -> int:
-        """Return its bytes.
-
-        Raises:
-            DataError: it is not there any more.
-        """
-        try:
-            return self.local().stat().st_size
-        except OSError as error:
-            raise DataError(self.name, f"cannot be read ({error.strerror})") from None
-
-    def stamp(self) -> str:
-        """Return what changes when the file does: its size and the time of its last change.
-
-        Raises:
-            DataError: it is not there any more.
-        """
-        try:
-            found = self.local().stat()
-        except OSError as error:
-            raise DataError(self.name, f"cannot be read ({error.strerror})") from None
-        return f"{found.st_size}-{found.st_mtime_ns}"
-
-    def open(self) -> IO[bytes]:
-        """Open it to read from any place of it.
-
-        Raises:
-            DataError: it cannot be read.
-        """
-        try:
-            return self.local().open("rb")
-        except OSError as error:
-            raise DataError(self.name, f"cannot be read ({error.strerror})") from None
-
-    def local(self) -> Path:
-        """Return where the whole of it is on this machine.
-
-        Raises:
-            DataError: it cannot be brought here.
-        """
-        return Path(self.name)
-
-    def __repr__(self) -> str:
-        return self.name
-
-
 def files(path: str | Sequence[str], key: str = "dataset.path") -> list[DataFile]:
     """Return the files that a path, a pattern (``shards/*.parquet``), or a list of them names.
+
+    Each may be an address as well (:mod:`dtrain.data.remote`).
 
     They are ordered by name, whatever order they were given in: that of a folder is the order of
     the machine.
@@ -89,7 +37,14 @@ def files(path: str | Sequence[str], key: str = "dataset.path") -> list[DataFile
         raise UsageError(
             key, "[]", "names no file", "a file, a pattern, or a list of them", f"{key}=FILE"
         )
-    found = sorted((file for each in given for file in _matching(each, key)), key=lambda f: f.name)
+    far = [each for each in given if is_address(each)]
+    made = [file for each in given if each not in far for file in _matching(each, key)]
+    if far:
+        from dtrain.data import remote  # not above: what is on this machine needs no cache
+
+        made += remote.matching(far, key)
+        remote.check_room(made, key)
+    found = sorted(made, key=lambda file: file.name)
     for one, other in itertools.pairwise(found):
         if one.name == other.name:
             raise UsageError(

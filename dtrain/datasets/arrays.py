@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from dtrain.data import nest
-from dtrain.data.files import DataFile, files
+from dtrain.data.data_file import DataFile, is_address
+from dtrain.data.files import files
 from dtrain.data.npy import of_files
 from dtrain.data.npz import Archive
 from dtrain.data.rows import Rows, is_large
@@ -46,12 +47,12 @@ def npz(
 ) -> Splits:
     """Arrays of a NumPy ``.npz`` file.
 
-    Where they are less than 64 MB together they are held in memory. Else their rows are read when
-    they are needed: at their place in the file where they are stored without compression
-    (``numpy.savez``), or from a copy in the cache.
+    Where they are less than 64 MB together they are held in memory. Else, and where the file is at
+    an address, their rows are read when they are needed: at their place in the file where they are
+    stored without compression (``numpy.savez``), or from a copy in the cache.
 
     Args:
-        path: the file.
+        path: the file, or its address.
         x, y: names of the arrays to train on: ``[n, ...]`` and ``[n]`` or ``[n, ...]``. A mapping
             or a list of names is a dict or a tuple of arrays, for several inputs or outputs.
         weight: names of the weights of the examples; None for none.
@@ -61,7 +62,7 @@ def npz(
         validation_split: fraction to split off.
         split_seed: of the shuffle before the split.
     """
-    archive = Archive(DataFile(str(existing_file(path))))
+    archive = Archive(_one_file(path))
 
     def arrays(role: str, names: Any) -> _Role | None:
         if names is None:
@@ -91,6 +92,18 @@ def npz(
     return train.beside(held, float(scale))
 
 
+def _one_file(path: str) -> DataFile:
+    if not is_address(path):
+        return DataFile(str(existing_file(path)))
+    found = files(path)
+    if len(found) > 1:
+        raise UsageError(
+            "dataset.path", path, f"names {len(found)} files", "one file",
+            f"dataset.path={found[0].name}",
+        )  # fmt: skip
+    return found[0]
+
+
 def npy(
     path: str | Sequence[str],
     target_path: str | Sequence[str] | None = None,
@@ -104,8 +117,8 @@ def npy(
 ) -> Splits:
     """Arrays of NumPy ``.npy`` files, each of which a file, or several that are joined, has.
 
-    Where they are less than 64 MB together they are held in memory. Else their rows are read where
-    they are when they are needed.
+    Where they are less than 64 MB together they are held in memory. Else, and where the files are
+    at addresses, their rows are read when they are needed.
 
     Args:
         path: of the inputs ``[n, ...]``: a file, a pattern, or a list of them, in the order of
@@ -186,11 +199,12 @@ class _Examples:
             for array in [] if role is None else nest.leaves(role.arrays):
                 same_length(first, array, role.key if role else "", array.name)
 
-    @property
-    def size(self) -> int:
-        """Bytes of all arrays."""
-        roles = [role for role in (self.x, self.y, self.weight) if role is not None]
-        return sum(array.nbytes for role in roles for array in nest.leaves(role.arrays))
+    def is_stored(self, *others: _Examples) -> bool:
+        """Whether they, with others, stay in their files: they are large, or at an address."""
+        roles = [role for part in (self, *others) for role in (part.x, part.y, part.weight)]
+        arrays = [a for role in roles if role is not None for a in nest.leaves(role.arrays)]
+        far = any(is_address(file.name) for array in arrays for file in array.files)
+        return far or is_large(sum(array.nbytes for array in arrays))
 
     def __len__(self) -> int:
         return len(nest.leaves(self.x.arrays)[0])
@@ -219,7 +233,7 @@ class _Examples:
     def split(self, scale: float, fraction: float, seed: int) -> Splits:
         """Hold a part out."""
         check_fraction(fraction)
-        if not is_large(self.size):
+        if not self.is_stored():
             return split(
                 self._inputs(scale), self._targets(), fraction, seed, self._weights(), len(self)
             )
@@ -249,7 +263,7 @@ class _Examples:
                     held.x.key, other.name, f"holds examples of shape {other.shape[1:]}",
                     f"the shape of {array.name}, {array.shape[1:]}", f"{held.x.key}=NAME",
                 )  # fmt: skip
-        if not is_large(self.size + held.size):
+        if not self.is_stored(held):
             memory = self.in_memory(scale), held.in_memory(scale)
             return Splits(*memory, count_classes(*(part.y for part in memory)))
         parts = self.stored(scale), held.stored(scale)

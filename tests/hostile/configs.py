@@ -350,6 +350,10 @@ REFERENCES = [
         "tracking": {"experiment": _SECRET,
                      "uri": f"http://127.0.0.1:{place.port}"}},
         "resume", "fork", "sweep resume", says="HOSTILE_API_KEY"),
+    attack("data at an address", lambda place: {
+        "dataset": {"path": f"http://127.0.0.1:{place.port}/x.npz"}},
+        "resume", "resume dry", "fork", "fork dry", "sweep resume", "sweep resume dry",
+        says="dataset.path=http://127.*: the run folder names it"),
 ]  # fmt: skip
 
 #: The first of each table were found in use, and stay in the default suite.

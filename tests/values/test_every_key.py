@@ -51,6 +51,8 @@ FIELDS = [
 NUMBERS: list[Any] = [math.nan, math.inf, -math.inf, 10**30, -(10**30)]
 TEXTS: list[Any] = ["", " ", "a\nb", "a\0b", "x" * 10**6, "\x1b[31m", "a\u2028b"]
 NODES: list[Any] = [[], {}, [1], {"a": 1}]
+
+
 #: Forms of nodes of which any text is one.
 NAMES = (forms.ARRAYS, forms.COLUMNS, forms.PATHS)
 

@@ -217,6 +217,21 @@ class ImageFolder(Split):
 
 
 @dataclasses.dataclass
+class Mixture(Dataset):
+    """Several datasets, each drawn as often as its weight says.
+
+    Attributes:
+        _target_: function that loads the data.
+        members: the datasets by name, each a node with _target_.
+        weights: how often each is drawn, by name; null: as often as it has examples.
+    """
+
+    _target_: str = target("dtrain.datasets.mixture")
+    members: Any = formed(MISSING, MEMBERS)
+    weights: Any | None = formed(None, LOSS_WEIGHTS)
+
+
+@dataclasses.dataclass
 class TFRecord(Table):
     """TFRecord files of tf.train.Example.
 
@@ -241,21 +256,6 @@ class WebDataset(Table):
     """
 
     _target_: str = target("dtrain.datasets.webdataset")
-
-
-@dataclasses.dataclass
-class Mixture(Dataset):
-    """Several datasets, each drawn as often as its weight says.
-
-    Attributes:
-        _target_: function that loads the data.
-        members: the datasets by name, each a node with _target_.
-        weights: how often each is drawn, by name; null: as often as it has examples.
-    """
-
-    _target_: str = target("dtrain.datasets.mixture")
-    members: Any = formed(MISSING, MEMBERS)
-    weights: Any | None = formed(None, LOSS_WEIGHTS)
 
 
 @dataclasses.dataclass

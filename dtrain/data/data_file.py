@@ -1,0 +1,70 @@
+"""One file of a dataset."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import IO
+
+from dtrain.errors import DataError
+
+
+class DataFile:
+    """One file of a dataset, on this machine. A subclass has one that is elsewhere.
+
+    Args:
+        name: its path, as messages show it.
+    """
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def size(self) -> int:
+        """Return its bytes.
+
+        Raises:
+            DataError: it is not there any more.
+        """
+        try:
+            return self.local().stat().st_size
+        except OSError as error:
+            raise DataError(self.name, f"cannot be read ({error.strerror})") from None
+
+    def stamp(self) -> str:
+        """Return what changes when the file does: its size and the time of its last change.
+
+        Raises:
+            DataError: it is not there any more.
+        """
+        try:
+            found = self.local().stat()
+        except OSError as error:
+            raise DataError(self.name, f"cannot be read ({error.strerror})") from None
+        return f"{found.st_size}-{found.st_mtime_ns}"
+
+    def open(self) -> IO[bytes]:
+        """Open it to read from any place of it.
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        try:
+            return self.local().open("rb")
+        except OSError as error:
+            raise DataError(self.name, f"cannot be read ({error.strerror})") from None
+
+    def local(self) -> Path:
+        """Return where the whole of it is on this machine.
+
+        Raises:
+            DataError: it cannot be brought here.
+        """
+        return Path(self.name)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def is_address(path: str) -> bool:
+    """Say whether a path is an address, such as ``s3://bucket/x``, and no file of this machine."""
+    return re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*://", path) is not None

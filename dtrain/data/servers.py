@@ -1,0 +1,107 @@
+"""Who serves files at addresses, by fsspec; credentials are those that it finds itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from dtrain import secrets
+from dtrain.errors import UsageError
+
+#: By scheme: the extra of dtrain that has what is needed.
+SCHEMES = {"s3": "s3", "gs": "gcs", "gcs": "gcs", "http": "http", "https": "http"}
+#: What says that a file has changed, by those who serve it: the first that is there.
+_STAMPS = (
+    "ETag", "etag", "md5Hash", "generation", "Content-MD5", "LastModified", "Last-Modified",
+    "updated", "mtime",
+)  # fmt: skip
+_MAGIC = re.compile(r"[*?\[]")
+#: Seconds in which a server that sends nothing is given up.
+_SILENT = 60
+
+
+def filesystem(address: str, key: str) -> Any:
+    """Return what knows the server of an address, one of fsspec's filesystems.
+
+    Args:
+        address: of a file, or a pattern of such.
+        key: that names it, for messages.
+
+    Raises:
+        UsageError: there is none of that kind, or a package is not installed.
+    """
+    scheme = _scheme(address)
+    extra = SCHEMES.get(scheme)
+    if extra is None:
+        raise UsageError(
+            key, address, f"dtrain reads no files of {scheme}://",
+            "a path, or an address of " + ", ".join(f"{name}://" for name in SCHEMES),
+            f"{key}=FILE",
+        )  # fmt: skip
+    options: dict[str, Any] = {}
+    try:
+        import fsspec
+
+        if extra == "http":
+            import aiohttp
+
+            # fsspec's own gives up what takes five minutes in all.
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=_SILENT, sock_read=_SILENT)
+            options = {"client_kwargs": {"timeout": timeout}}
+        return fsspec.filesystem(scheme, **options)
+    except ImportError as error:
+        raise UsageError(
+            key, address, f"{scheme}:// needs packages that are not installed ({error})",
+            f"what dtrain[{extra}] installs", f'pip install "dtrain[{extra}]"',
+        ) from None  # fmt: skip
+
+
+def is_http(address: str) -> bool:
+    """Say whether an address is one of HTTP."""
+    return SCHEMES[_scheme(address)] == "http"
+
+
+def _scheme(address: str) -> str:
+    return address.partition("://")[0].lower()
+
+
+def is_pattern(address: str) -> bool:
+    """Say whether an address may be a pattern of such."""
+    parts = urlsplit(address)
+    if is_http(address):  # there ? begins a query
+        return bool(set("*[") & set(parts.path))
+    return bool(_MAGIC.search(address))
+
+
+def asked(server: Any, address: str) -> Mapping[str, Any]:
+    """Ask a server of a file, and not what it has answered before."""
+    server.invalidate_cache()
+    found: Mapping[str, Any] = server.info(address)
+    return found
+
+
+def facts(info: Mapping[str, Any]) -> tuple[int, str]:
+    """Return the size and the stamp of a file."""
+    size = int(info["size"])
+    stamp = next((str(info[name]) for name in _STAMPS if info.get(name)), "")
+    return size, f"{size}-{stamp.strip()}"
+
+
+def reason(error: BaseException) -> str:
+    """Return what is wrong, in a few words, without passwords."""
+    while isinstance(error, FileNotFoundError) and error.__cause__ is not None:
+        error = error.__cause__  # of a server that is not there fsspec says that a file is not
+    status = getattr(error, "status", None)  # of HTTP
+    text = f"{status} {getattr(error, 'message', '')}" if status else str(error)
+    line = (text.strip() or type(error).__name__).split("\n")[0]
+    return secrets.mask(line)[:300]
+
+
+def refused(address: str, key: str, error: BaseException) -> UsageError:
+    """Return what to raise of an address that a server does not have, or that has no server."""
+    return UsageError(
+        key, address, f"cannot be found ({reason(error)})",
+        "an address that can be read with the credentials of the environment", f"{key}=ADDRESS",
+    )  # fmt: skip

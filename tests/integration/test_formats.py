@@ -1,0 +1,344 @@
+"""The same rows in every format: the same losses, each example as often as it should be seen."""
+
+from __future__ import annotations
+
+import collections
+import io
+import json
+import math
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests import warm
+from tests.conftest import Commands, Run
+from tests.sampled import sampled
+
+EXAMPLES, HELD, FEATURES = 90, 30, 8
+USER = '''
+import os
+import pathlib
+import signal
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+EXAMPLES = 90
+
+
+def loss(y_true, y_pred):
+    """The label of an example is its number: its class is that modulo 4."""
+    return keras.losses.sparse_categorical_crossentropy(y_true % 4, y_pred)
+
+
+@keras.saving.register_keras_serializable()
+class Seen(keras.metrics.Metric):
+    """How often each example was there."""
+
+    def __init__(self, name="seen", **kwargs):
+        super().__init__(name=name, **kwargs)
+        self.count = self.add_variable((EXAMPLES,), "zeros", name="count")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        index = tf.cast(tf.reshape(y_true, [-1]), tf.int32)
+        self.count.assign(self.count + tf.reduce_sum(tf.one_hot(index, EXAMPLES), 0))
+
+    def result(self):
+        return {f"seen_{i}": self.count[i] for i in range(EXAMPLES)}
+
+
+class DieAt(keras.callbacks.Callback):
+    """Kills its task after as many steps of this life as ``die`` names."""
+
+    steps = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.steps += 1
+        die = pathlib.Path("die")
+        if die.exists() and self.steps == int(die.read_text()):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def rows():
+    found = np.load("rows.npz")
+    return found["x"], found["y"], found["xv"], found["yv"]
+
+
+class Map:
+    """As PyTorch's and Grain's random access datasets are."""
+
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, index):
+        return self.x[index], self.y[index]
+
+
+class Py(keras.utils.PyDataset):
+    def __init__(self, x, y):
+        super().__init__()
+        self.x, self.y = x, y
+
+    def __len__(self):
+        return -(-len(self.x) // 7)
+
+    def __getitem__(self, index):
+        part = slice(7 * index, 7 * index + 7)
+        return self.x[part], self.y[part]
+
+
+def arrays():
+    x, y, xv, yv = rows()
+    return (x, y), (xv, yv)
+
+
+def map_style():
+    x, y, xv, yv = rows()
+    return Map(x, y), Map(xv, yv)
+
+
+def py_dataset():
+    x, y, xv, yv = rows()
+    return Py(x, y), Py(xv, yv)
+
+
+def generator():
+    x, y, xv, yv = rows()
+    return lambda: zip(x, y), lambda: zip(xv, yv)
+
+
+def tf_data():
+    x, y, xv, yv = rows()
+    slices = tf.data.Dataset.from_tensor_slices
+    return slices((x, y)).batch(11), slices((xv, yv)).batch(4)
+'''
+BASE = (
+    "tracking=none",
+    "model=mlp",
+    "model.units=[16]",
+    "model.classes=4",
+    "trainer.batch_size=12",
+    "trainer.epochs=3",
+    "trainer.steps_per_epoch=8",  # 96 examples: an epoch ends inside of a pass
+    "trainer.log_every_steps=1",
+    "trainer.loss={_target_:mine.loss}",
+    "trainer.metrics=[{_target_:mine.Seen}]",
+    "trainer.callbacks=[{_target_:mine.DieAt}]",
+    "objective=val_loss",
+    "objective_mode=min",
+    "checkpoint.every_epochs=null",
+    "checkpoint.every_steps=4",
+    "launcher.stall_timeout=120",
+)
+ONE = ("strategy=one_device",)
+MIRRORED_4 = ("strategy=mirrored", "hardware.devices=4")
+MIRRORED_3 = ("strategy=mirrored", "hardware.devices=3")
+HOSTS_2 = ("strategy=multiworker", "hardware.hosts=2")
+PLACES = {"1 replica": ONE, "4 replicas": MIRRORED_4, "2 hosts": HOSTS_2}
+
+
+def made() -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(0)
+    index = np.arange(EXAMPLES)
+    x = generator.standard_normal((EXAMPLES, FEATURES)).astype(np.float32)
+    x += (index % 4 - 1.5)[:, None].astype(np.float32) / 4
+    return x, index
+
+
+@pytest.fixture
+def rows(user_code: Any) -> tuple[np.ndarray, ...]:
+    """Write the rows as ``rows.npz``, whose order every other format has."""
+    user_code(USER)
+    x, y = made()
+    np.savez("rows.npz", x=x, y=y, xv=x[:HELD], yv=y[:HELD])
+    return x, y
+
+
+def npz(x: np.ndarray, y: np.ndarray) -> list[str]:
+    return ["dataset=npz", "dataset.path=rows.npz", "dataset.x_validation=xv",
+            "dataset.y_validation=yv"]  # fmt: skip
+
+
+def npy(x: np.ndarray, y: np.ndarray) -> list[str]:
+    for name, part in (("a", slice(0, 40)), ("b", slice(40, None))):
+        np.save(f"x-{name}.npy", x[part])
+        np.save(f"y-{name}.npy", y[part])
+    np.save("xv.npy", x[:HELD])
+    np.save("yv.npy", y[:HELD])
+    return ["dataset=npy", "dataset.path=x-*.npy", "dataset.target_path=y-*.npy",
+            "dataset.validation_path=xv.npy", "dataset.validation_target_path=yv.npy"]  # fmt: skip
+
+
+def write_records(path: str, x: Any, y: Any) -> None:
+    import tensorflow as tf
+
+    with tf.io.TFRecordWriter(path) as writer:
+        for row, label in zip(x, y, strict=True):
+            made = {
+                "x": tf.train.Feature(float_list=tf.train.FloatList(value=row)),
+                "y": tf.train.Feature(int64_list=tf.train.Int64List(value=[int(label)])),
+            }
+            example = tf.train.Example(features=tf.train.Features(feature=made))
+            writer.write(example.SerializeToString())
+
+
+def tfrecord(x: np.ndarray, y: np.ndarray) -> list[str]:
+    for name, part in (("a", slice(0, 40)), ("b", slice(40, None)), ("held", slice(0, HELD))):
+        path = str(Path(f"{name}.tfrecord").absolute())
+        warm.call(write_records, 1, {"path": path, "x": x[part], "y": y[part]})
+    features = "{x:{dtype:float32,shape:[8]},y:{dtype:int64,shape:[]}}"
+    return ["dataset=tfrecord", "dataset.path=[a.tfrecord,b.tfrecord]", "dataset.target=y",
+            f"dataset.features={features}", "dataset.validation_path=held.tfrecord"]  # fmt: skip
+
+
+def webdataset(x: np.ndarray, y: np.ndarray) -> list[str]:
+    for name, part in (("a", slice(0, 40)), ("b", slice(40, None)), ("held", slice(0, HELD))):
+        with tarfile.open(f"{name}.tar", "w") as file:
+            for row, label in zip(x[part], y[part], strict=True):
+                held = io.BytesIO()
+                np.save(held, row)
+                for extension, data in (("npy", held.getvalue()), ("cls", str(label).encode())):
+                    member = tarfile.TarInfo(f"{label:04}.{extension}")
+                    member.size = len(data)
+                    file.addfile(member, io.BytesIO(data))
+    return ["dataset=webdataset", "dataset.path=[a.tar,b.tar]", "dataset.target=cls",
+            "dataset.inputs=npy", "dataset.validation_path=held.tar"]  # fmt: skip
+
+
+def own(function: str) -> Callable[..., list[str]]:
+    return lambda x, y: ["dataset=custom", f"dataset._target_=mine.{function}"]
+
+
+#: Formats with random access: each writes its files, and returns its overrides.
+FORMATS: dict[str, Callable[..., list[str]]] = {
+    "npz": npz,
+    "npy": npy,
+    "tfrecord": tfrecord,
+    "webdataset": webdataset,
+    "arrays": own("arrays"),
+    "map style": own("map_style"),
+    "PyDataset": own("py_dataset"),
+}
+STREAMS = {"generator": own("generator"), "tf.data": own("tf_data")}
+
+
+def trained(dtrain: Commands, *overrides: str) -> Run:
+    run = dtrain(*BASE, *overrides)
+    assert run.code == 0, run.output + run.log
+    return run
+
+
+def killed(dtrain: Commands, steps: int, *overrides: str) -> Run:
+    """Train until the task is killed, and resume."""
+    Path("die").write_text(str(steps))
+    run = dtrain(*BASE, *overrides)
+    assert run.code == 1, run.output + run.log
+    Path("die").unlink()
+    assert run.rundir is not None
+    resumed = dtrain(f"resume={run.rundir.path}")
+    assert resumed.code == 0, resumed.output + resumed.log
+    return resumed
+
+
+def steps_of(run: Run) -> list[list[int]]:
+    """Return the examples of each step."""
+    found = {
+        e["step"]: [i for i in range(EXAMPLES) for _ in range(round(e["metrics"][f"seen_{i}"]))]
+        for e in run.events("metrics")
+        if "seen_0" in e["metrics"]
+    }
+    return [found[step] for step in sorted(found)]
+
+
+def close(run: Run, other: Run, tolerance: float) -> None:
+    for name in ("loss", "val_loss"):
+        one, two = run.points(name), other.points(name)
+        assert one.keys() == two.keys()
+        for step, value in one.items():
+            assert math.isclose(value, two[step], rel_tol=tolerance), (name, step, one, two)
+
+
+@pytest.mark.parametrize("place", sampled(PLACES, "1 replica"))
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_trains_as_npz(name: str, place: str, dtrain, rows) -> None:
+    x, y = rows
+    one_order = "dataset.shuffle=examples"
+    expected = trained(dtrain, *npz(x, y), *PLACES[place], one_order)
+    overrides = (*FORMATS[name](x, y), *PLACES[place])
+    run = killed(dtrain, 10, *overrides, one_order)
+    assert steps_of(run) == steps_of(expected)
+    close(run, expected, 1e-6)
+    assert run.result["examples"] == 3 * 96
+
+
+@pytest.mark.parametrize("place", sampled(PLACES, "1 replica", "4 replicas"))
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_stream_trains_as_the_rows_in_order(name: str, place: str, dtrain, rows) -> None:
+    x, y = rows
+    expected = trained(dtrain, *npz(x, y), *PLACES[place], "dataset.shuffle=none")
+    run = killed(dtrain, 10, *STREAMS[name](x, y), *PLACES[place])
+    found = steps_of(run)
+    assert found == steps_of(expected)
+    assert sorted(found[0]) == list(range(12)), "in order"
+    close(run, expected, 1e-6)
+
+
+def ledger(runs: Iterator[Run], dtrain: Commands) -> None:
+    """Check what several runs of one configuration have seen: the same examples in each step."""
+    first = next(runs)
+    for run in runs:
+        assert steps_of(run) == steps_of(first)
+
+
+@pytest.mark.parametrize("name", sampled(["examples", "blocks", "mixture", "balanced"], "blocks",
+                                         "mixture"))  # fmt: skip
+def test_each_example_is_seen_as_often_as_it_should(name: str, dtrain, rows) -> None:
+    """Over 3 passes, on 1, 3 and 4 replicas, through a kill and a change of the replicas."""
+    x, y = rows
+    overrides = {
+        "examples": [*npz(x, y)],
+        "blocks": [*own("py_dataset")(x, y), "dataset.shuffle=blocks", "dataset.window=3"],
+        "mixture": mixture(x, y),
+        "balanced": [*npz(x, y), "dataset.balance=true"],
+    }[name]
+    overrides = [*overrides, "trainer.steps_per_epoch=15", "trainer.batch_size=24",
+                 "trainer.epochs=1", "checkpoint.every_steps=3"]  # fmt: skip
+    expected = steps_of(trained(dtrain, *overrides, *ONE))
+    assert [len(step) for step in expected] == [24] * 15
+    counts = collections.Counter(i for step in expected for i in step)
+    if name in ("examples", "blocks"):  # 360 examples are 4 passes over 90
+        assert counts == {i: 4 for i in range(EXAMPLES)}
+    elif name == "mixture":  # of 360 a quarter, 3 passes over 30, and 270 of 4.5 passes over 60
+        assert {counts[i] for i in range(30)} == {3}
+        assert {counts[i] for i in range(30, EXAMPLES)} == {4, 5}
+        assert sum(counts[i] for i in range(30, EXAMPLES)) == 270
+    else:  # each label is a class of one example
+        assert counts == {i: 4 for i in range(EXAMPLES)}
+    for place in (MIRRORED_3, MIRRORED_4):
+        assert steps_of(trained(dtrain, *overrides, *place)) == expected
+    Path("die").write_text("7")
+    run = dtrain(*BASE, *overrides, *MIRRORED_4)
+    assert run.code == 1, run.output + run.log
+    Path("die").unlink()
+    assert run.rundir is not None
+    resumed = dtrain(f"resume={run.rundir.path}", *MIRRORED_3)
+    assert resumed.code == 0, resumed.output + resumed.log
+    assert json.dumps(steps_of(resumed)) == json.dumps(expected)
+
+
+def mixture(x: np.ndarray, y: np.ndarray) -> list[str]:
+    np.savez("a.npz", x=x[:30], y=y[:30])
+    np.savez("b.npz", x=x[30:], y=y[30:])
+    members = ",".join(
+        f"{n}:{{_target_:dtrain.datasets.npz,path:{n}.npz,validation_split:0}}" for n in "ab"
+    )
+    return ["dataset=mixture", f"dataset.members={{{members}}}", "dataset.weights={a:1,b:3}",
+            "objective=loss"]  # fmt: skip
