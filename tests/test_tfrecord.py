@@ -187,7 +187,7 @@ def test_labels_and_classes_are_read_without_the_inputs() -> None:
 
 @pytest.mark.task
 def test_of_a_large_column_a_part_is_in_memory_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dtrain.data.formats import tfrecord
+    from dtrain.data.formats import examples
 
     several(40)
     found = source("part-0.tfrecord", inputs={"t": "tokens"}, pad=PAD)
@@ -201,7 +201,7 @@ def test_of_a_large_column_a_part_is_in_memory_at_once(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(type(found.table), "records", counted)
     whole = found.table.read(np.arange(40), ["vec", "tokens"])
-    monkeypatch.setattr(tfrecord, "_BYTES", 700)
+    monkeypatch.setattr(examples, "BYTES", 700)
     parts = found.table.read(np.arange(40), ["vec", "tokens"])
     assert len(sizes) > 5 and max(sizes[1:]) <= 700
     for name in whole:

@@ -220,6 +220,10 @@ class DecodedImages:
         """Return the classes, int64 ``[n]``."""
         return self._decoded.images.y[self._rows]
 
+    def words(self) -> list[str]:
+        """Return the names of the classes, in their order."""
+        return self._decoded.images.words()
+
     def where(self, index: int) -> str:
         """Return the path of an image."""
         return self._decoded.images.where(int(self._rows[index]))

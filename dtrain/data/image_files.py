@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,18 @@ class ImageFiles(Captured):
         labels: int64 ``[n]``.
         size: height and width that every image is resized to, in pixels.
         channels: 1 (grey) or 3 (RGB).
+        names: of the classes, in their order; none where they have none.
     """
 
-    def __init__(self, paths: list[str], labels: np.ndarray, size: tuple[int, int], channels: int):
+    def __init__(
+        self,
+        paths: list[str],
+        labels: np.ndarray,
+        size: tuple[int, int],
+        channels: int,
+        names: Sequence[str] = (),
+    ):
+        self._names = list(names)
         self.paths = paths
         self.y = labels
         self.size = size
@@ -40,6 +49,10 @@ class ImageFiles(Captured):
     def labels(self) -> np.ndarray:
         """Return the classes, int64 ``[n]``."""
         return self.y
+
+    def words(self) -> list[str]:
+        """Return the names of the classes, in their order."""
+        return self._names
 
     def where(self, index: int) -> str:
         """Return the path of an image."""

@@ -35,7 +35,7 @@ class Padded(Wrapped):
     def __init__(self, source: Any, lengths: Mapping[str, Any]):
         super().__init__(source)
         self._lengths: dict[str, dict[str, Any]] = {}
-        #: Whether batches have shapes of their own.
+        #: Whether batches have shapes of their own, and places of the leaves that have.
         self.by_batch = False
         own = getattr(source, "pad", None)
         if own is not None:
@@ -45,7 +45,7 @@ class Padded(Wrapped):
         found = {
             place(name): leaf
             for name, leaf in nest.named(source.take(np.zeros(1, np.int64)))
-            if isinstance(leaf, Ragged)
+            if isinstance(leaf, Ragged) or np.ndim(leaf) > 1  # of one example nothing differs
         }
         for name in self._lengths:
             if name not in found:
@@ -55,7 +55,8 @@ class Padded(Wrapped):
                     ", ".join(found) or "nothing of this dataset",
                     f"dataset.pad={{{near}:{{length:128}}}}",
                 )  # fmt: skip
-        self.by_batch = any("buckets" in given for given in self._lengths.values())
+        self.open = [name for name, given in self._lengths.items() if "buckets" in given]
+        self.by_batch = bool(self.open)
 
     def take(self, indices: np.ndarray) -> tuple[Any, ...]:
         """Read examples that are a batch by themselves."""
@@ -74,10 +75,16 @@ class Padded(Wrapped):
         leaves = []
         for (name, leaf), like in zip(nest.named(found), nest.leaves(whole), strict=True):
             given = self._lengths.get(place(name))
-            if isinstance(leaf, Ragged) and given is not None:
-                leaf = leaf.padded(_length(given, like), given.get("value", 0))
+            if given is not None:
+                length = _length(given, _rows(like))
+                leaf = _rows(leaf).padded(length, given.get("value", 0))
             leaves.append(leaf)
         return tuple(nest.packed(found, leaves))
+
+
+def _rows(leaf: Any) -> Ragged:
+    """Return rows that may differ in length; an array where they happen not to."""
+    return leaf if isinstance(leaf, Ragged) else Ragged.of(list(leaf))
 
 
 def _length(given: Mapping[str, Any], rows: Ragged) -> int:

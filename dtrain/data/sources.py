@@ -38,6 +38,7 @@ class Source(Protocol):
     - ``blocks()``: how many examples, one after the other, are read at once, int64 ``[k]``; for
       ``dataset.shuffle=blocks``.
     - ``labels()``: the targets without the inputs, ``[n, ...]``, where that is cheaper than all.
+    - ``words()``: the names of the classes that the targets are numbers of, in their order.
     - ``files``: the :class:`dtrain.data.files.DataFile` that it is of, for its identity.
     - ``known_length()``: how many examples there are, or None, where ``len`` would have to read.
     - ``where(index)``: the place of an example for messages, such as ``FILE, row 17``.

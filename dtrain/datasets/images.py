@@ -83,9 +83,11 @@ def image_folder(
     train, held = split_indices(len(found), validation_split, split_seed)
 
     paths = [name for name, _ in found]
+    names = [folder.name for folder in folders]
 
     def files(rows: np.ndarray) -> ImageFiles:
-        return ImageFiles([paths[i] for i in rows], labels[rows], (height, width), channels)
+        some = [paths[i] for i in rows]
+        return ImageFiles(some, labels[rows], (height, width), channels, names)
 
     part: Callable[[np.ndarray], Any] = files
     if cache != "none":

@@ -45,7 +45,8 @@ def tfrecord(
         index: ``cache``, or ``beside`` (``FILE.index``, where that folder can be written).
     """
     # Not above: with NumPy alone the other datasets can be imported.
-    from dtrain.data.formats.tfrecord import RecordSource, TFRecords
+    from dtrain.data.formats.examples import RecordSource
+    from dtrain.data.formats.tfrecord import TFRecords
     from dtrain.data.formats.tfrecord_features import declared
 
     if index not in ("cache", "beside"):

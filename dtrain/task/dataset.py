@@ -16,12 +16,13 @@ from dtrain.data.checked import before_training
 from dtrain.data.class_weights import weighted
 from dtrain.data.mixture import Mixture, Subset, labels
 from dtrain.data.options import OnError, Options, Shuffle, divided
+from dtrain.data.order import Balanced
 from dtrain.data.padding import Padded
 from dtrain.data.sources import Splits
 from dtrain.data.streams import Stream, examples_in
 from dtrain.errors import UsageError
 from dtrain.task import data_identity, input_pipeline, reading
-from dtrain.task.orders import Order, order_of
+from dtrain.task.orders import InNumPy, Order, order_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,13 +63,13 @@ def load(config: Config) -> Data:
 def _loaded(config: Config) -> Data:
     node, options = divided(config.dataset)
     splits = adapted(targets.instantiate(node, "dataset"))
-    found = data_identity.records(splits, options.identity)
     if options.pad is not None:
         splits = dataclasses.replace(
             splits,
             train=_padded(splits.train, options),
             validation=_padded(splits.validation, options),
         )
+    found = data_identity.records(splits, options.identity)
     notices: list[str | None] = []
     if options.on_error is OnError.skip:
         (train, one), (held, other) = map(_sound, (splits.train, splits.validation))
@@ -77,12 +78,22 @@ def _loaded(config: Config) -> Data:
     classes = config.trainer.class_weight
     if classes is not None:
         splits = dataclasses.replace(splits, train=weighted(splits, classes, reading.first))
-    if options.balance:
-        splits = dataclasses.replace(splits, train=_balanced(splits.train))
     notices += _counted(splits, config)
     augment = _augment(options, splits)
+    _check_batch(splits, config)
     order = _order(splits, options, config.seed)
     return Data(splits, options, augment, order, found, tuple(filter(None, notices)))
+
+
+def _check_batch(splits: Splits, config: Config) -> None:
+    """Refuse fewer examples than a batch has, where the command could not know of it."""
+    examples, batch = examples_in(splits.train), config.trainer.batch_size
+    if examples is not None and examples < batch:
+        raise UsageError(
+            "trainer.batch_size", batch, f"the dataset has {examples:,} training examples",
+            f"up to {examples:,}" if examples else "a dataset that has some",
+            f"trainer.batch_size={examples}" if examples else "dataset=digits",
+        )  # fmt: skip
 
 
 def _padded(source: Any, options: Options) -> Any:
@@ -120,18 +131,15 @@ def _sound(source: Any) -> tuple[Any, str | None]:
     )
 
 
-def _balanced(source: Any) -> Mixture:
-    """Return the same examples, those of each class as often as those of any other."""
+def _balanced(source: Any, seed: int) -> Order:
+    """Return an order that draws the examples of each class as often as those of any other."""
     known = None if isinstance(source, Stream | Mixture) else labels(source)
     if known is None or known.ndim != 1 or known.dtype.kind not in "biu":
         raise UsageError(
             "dataset.balance", "true", "the classes of the examples are not known without their "
             "inputs", "a dataset whose target is one column of classes", "dataset.balance=false",
         )  # fmt: skip
-    classes = np.unique(known)
-    return Mixture(
-        [Subset(source, np.flatnonzero(known == c)) for c in classes], [1] * len(classes)
-    )
+    return InNumPy(Balanced(known, seed))
 
 
 def _counted(splits: Splits, config: Config) -> tuple[str, ...]:
@@ -155,12 +163,16 @@ def _counted(splits: Splits, config: Config) -> tuple[str, ...]:
 
 def _order(splits: Splits, options: Options, seed: int) -> Order | None:
     if isinstance(splits.train, Stream):
+        if options.balance:
+            return _balanced(splits.train, seed)  # which refuses it
         if options.shuffle not in (Shuffle.auto, Shuffle.none):
             raise UsageError(
                 "dataset.shuffle", options.shuffle.name, "a stream has an order of its own",
                 "auto, none, or tf.data's shuffle with a seed", "dataset.shuffle=auto",
             )  # fmt: skip
         return None
+    if options.balance:
+        return _balanced(splits.train, seed)
     blocks = getattr(splits.train, "blocks", None)
     known = blocks() is not None if blocks is not None else isinstance(splits.train, Mixture)
     if options.shuffle is Shuffle.blocks and not known:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from dtrain.data import nest
+from dtrain.data import nest, padding
 from dtrain.data.mixture import Concatenated, place
 from dtrain.data.ragged import Ragged
 from dtrain.data.sources import Source
@@ -113,8 +113,12 @@ def _read(source: Source, indices: tf.Tensor, batch: tf.Tensor) -> tuple[Any, ..
             raise
     else:
         made = tf.numpy_function(read, [indices, batch], [tf.as_dtype(a.dtype) for a in present])
-        for value, like in zip(made, present, strict=True):
-            value.set_shape([indices.shape[0], *like.shape[1:]])
+        names = [padding.place(name) for name, like in nest.named(spec) if like is not None]
+        for value, like, name in zip(made, present, names, strict=True):
+            sizes = list(like.shape[1:])
+            if name in getattr(source, "open", ()):  # each batch is padded to a length of its own
+                sizes[0] = None
+            value.set_shape([indices.shape[0], *sizes])
     left = iter(made)
     return parts_of(nest.packed(spec, [None if a is None else next(left) for a in arrays]))
 
@@ -125,12 +129,16 @@ def _spec(source: Source) -> Any:
         found = parts_of(source.take(np.zeros(1, np.int64)))
     for name, value in nest.named(found):
         if isinstance(value, Ragged):
-            raise UsageError(
-                "dataset.pad", "null", f"{label(name)} has rows of different lengths",
-                "a length for each such input or target: {NAME: {length: 128}}",
-                f"dataset.pad={{{name.partition('.')[2] or 'x'}:{{length:128}}}}",
-            )  # fmt: skip
+            raise _ragged(label(name), padding.place(name))
     return nest.mapped(lambda value: _array(value, None), found)
+
+
+def _ragged(what: str, name: str) -> UsageError:
+    return UsageError(
+        "dataset.pad", "null", f"{what} has rows of different lengths",
+        "a length for each such input or target: {NAME: {length: 128}}",
+        f"dataset.pad={{{name}:{{length:128}}}}",
+    )  # fmt: skip
 
 
 def label(name: str) -> str:
@@ -143,6 +151,8 @@ def label(name: str) -> str:
 def _array(value: Any, dtype: Any) -> Any:
     if value is None:  # no target beside a weight
         return None
+    if isinstance(value, Ragged):
+        raise _ragged("an input or target", "x")
     found = np.asarray(value, dtype if dtype is None or dtype.kind not in "SU" else None)
     if found.dtype.kind in "US":  # of one length in NumPy, of any in TensorFlow
         found = found.astype(object)
