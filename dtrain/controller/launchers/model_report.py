@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from dtrain.controller.launchers.forkserver import warm
 from dtrain.errors import DtrainError
+from dtrain.host.forkserver import warm
 from dtrain.run.cluster import Cluster
 
 
