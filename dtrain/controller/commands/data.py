@@ -18,13 +18,13 @@ from dtrain.config.settle import settle
 from dtrain.controller import cli
 from dtrain.controller.commands import failures
 from dtrain.controller.launchers.data_report import report
-from dtrain.controller.launchers.forkserver import warm
 from dtrain.controller.plan import plan, sizes
 from dtrain.controller.resources.devices import machine
 from dtrain.controller.terminal.activity import Activity
 from dtrain.controller.validate import check_address
 from dtrain.errors import UsageError, printable
 from dtrain.files import writing
+from dtrain.host.forkserver import warm
 
 _MOST = 1000  # examples that are shown
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from multiprocessing.connection import wait
 from typing import Any
 
-from dtrain.controller.launchers.forkserver import Process
 from dtrain.errors import DtrainError
 from dtrain.host import terminal
+from dtrain.host.forkserver import Process
 
 #: Seconds between two calls of ``waiting``.
 _TURN = 1.0
