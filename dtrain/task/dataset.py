@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ def load(config: Config) -> Data:
 def _loaded(config: Config) -> Data:
     node, options = divided(config.dataset)
     splits = adapted(targets.instantiate(node, "dataset"))
-    splits = padded(splits, options.pad)
+    splits = padded(_evaluable(splits, node), options.pad)
     found = data_identity.records(splits, options.identity)
     pool = Pool(splits, options.workers, node, options.pad)
     splits, notices = pool.splits, list[str | None](pool.notices)
@@ -82,6 +83,21 @@ def _loaded(config: Config) -> Data:
     _check_batch(splits, config)
     order = _order(splits, options, config.seed)
     return Data(splits, options, augment, order, found, pool, tuple(filter(None, notices)))
+
+
+def _evaluable(splits: Splits, node: Mapping[str, Any]) -> Splits:
+    """Return splits without a validation of no examples, where that is what was split off."""
+    held = splits.validation
+    if held is None or isinstance(held, Stream) or len(held):
+        return splits
+    if node.get("validation_path") or "validation_split" not in node:
+        given = node.get("validation_path", "of the dataset")
+        raise UsageError(
+            "dataset.validation_path" if "validation_path" in node else "dataset", given,
+            "the validation has no example", "one or more, or no validation",
+            "dataset.validation_path=null" if "validation_path" in node else "dataset=digits",
+        )  # fmt: skip
+    return dataclasses.replace(splits, validation=None)
 
 
 def _check_batch(splits: Splits, config: Config) -> None:
