@@ -141,6 +141,11 @@ def of_sources(
     Raises:
         UsageError: there is nothing to train on, or an image cannot be what it is to be.
     """
+    if whole.known_length() == 0:
+        raise UsageError(
+            f"dataset.{key}", value, "has no row to train on", "data with at least one row",
+            f"dataset.{key}=ANOTHER",
+        )  # fmt: skip
     train = whole
     if held is None and validation_split:
         check_fraction(validation_split)
@@ -154,11 +159,6 @@ def of_sources(
         for part in (train, held):
             if part is not None:
                 part._words = whole.words
-    if train.known_length() == 0:
-        raise UsageError(
-            f"dataset.{key}", value, "has no row to train on", "data with at least one row",
-            f"dataset.{key}=ANOTHER",
-        )  # fmt: skip
 
     def count() -> int | None:
         if classes is not None:
