@@ -458,11 +458,30 @@ def refusal(*arguments: Any, **options: Any) -> str:
 
 
 @pytest.mark.parametrize("kind", ["GZIP", "ZLIB"])
-def test_compressed_files_are_refused(kind: str) -> None:
-    data = framed(b"x" * 100)
-    Path("a").write_bytes(gzip.compress(data) if kind == "GZIP" else zlib.compress(data))
-    found = refusal("a", FEATURES, "label")
-    assert found.startswith(f"dataset.path=a: is compressed ({kind}), and its records cannot be")
+@pytest.mark.task
+def test_compressed_files_are_streams(kind: str) -> None:
+    fixed = {name: FEATURES[name] for name in ("vec", "label", "weight")}
+    data = b"".join(framed(numbered(n)) for n in range(7))
+    for name in ("a", "b"):
+        packed = gzip.compress(data) if kind == "GZIP" else zlib.compress(data)
+        Path(name).write_bytes(packed if name == "a" else data)
+    found = datasets.tfrecord(
+        ["a", "b"], fixed, "label", "vec", "weight", validation_split=0, classes=3
+    )
+    x, y, weight = found.train.first(20)
+    assert y.numpy().tolist() == [n % 3 for n in range(7)] * 2
+    assert x.numpy()[:, 0].tolist() == [float(n) for n in range(7)] * 2
+    assert weight.numpy().tolist() == [n + 0.25 for n in range(7)] * 2
+    assert found.train.count() == 14 and found.count_classes() == 3
+
+
+def test_what_a_compressed_file_cannot_be() -> None:
+    Path("a").write_bytes(gzip.compress(framed(b"x" * 100)))
+    options = {"validation_split": 0}
+    assert "dataset.validation_split=0.2: a is compressed" in refusal("a", FEATURES, "label")
+    assert "'tokens' has a length that differs" in refusal("a", FEATURES, "label", **options)
+    fixed = {name: FEATURES[name] for name in ("vec", "word")}
+    assert "the target 'word' is text" in refusal("a", fixed, "word", **options)
 
 
 @pytest.mark.parametrize("content", [b"hello", b"PK\3\4" + bytes(90), b"\0" * 40])

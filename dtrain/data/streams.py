@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,11 +26,17 @@ class Stream:
         examples: how many a pass has; None where that is not known.
         batched: whether its elements are batches; None: they are if each of their arrays has the
             same first dimension, or none that is known, as ``fit`` takes them.
+        files: that it is of, for its identity.
     """
 
     def __init__(
-        self, make: Callable[[], Any], examples: int | None = None, batched: bool | None = None
+        self,
+        make: Callable[[], Any],
+        examples: int | None = None,
+        batched: bool | None = None,
+        files: Sequence[Any] = (),
     ):
+        self.files = list(files)
         self._make = make
         self._batched = batched
         self._first: tuple[Any, ...] = ()
@@ -104,6 +110,10 @@ class Stream:
         again = next(iter(self.batches(FIRST, remainder=True)))
         pairs = zip(nest.leaves(self.first(count)), nest.leaves(tuple(again)), strict=True)
         return all(np.array_equal(np.asarray(a), np.asarray(b)[:count]) for a, b in pairs)
+
+    def known_length(self) -> int | None:
+        """Return how many examples a pass has, where somebody has said so."""
+        return self.examples
 
     def length(self) -> int | None:
         """Return how many examples a pass has, where that is known without reading it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dtrain.data.files import DataFile
+from dtrain.data.files import DataFile, files
 from dtrain.data.sources import Splits
 from dtrain.data.splits import of_tables
 from dtrain.data.tables import Names
@@ -25,7 +25,7 @@ def tfrecord(
     images: Mapping[str, Sequence[int]] | None = None,
     index: str = "cache",
 ) -> Splits:
-    """Examples (``tf.train.Example``) of TFRecord files, in any order.
+    """Examples (``tf.train.Example``) of TFRecord files, in any order; compressed ones as a stream.
 
     Before the first run the files are passed once, with all checksums, for an index of the records.
 
@@ -45,9 +45,11 @@ def tfrecord(
         index: ``cache``, or ``beside`` (``FILE.index``, where that folder can be written).
     """
     # Not above: with NumPy alone the other datasets can be imported.
+    from dtrain.data.formats import tfrecord_file
     from dtrain.data.formats.examples import RecordSource
     from dtrain.data.formats.tfrecord import TFRecords
     from dtrain.data.formats.tfrecord_features import declared
+    from dtrain.data.formats.tfrecord_stream import stream
 
     if index not in ("cache", "beside"):
         raise UsageError(
@@ -55,9 +57,22 @@ def tfrecord(
             "dataset.index=cache",
         )  # fmt: skip
     known = declared(features)
+    found = files(path)
+    if any(map(tfrecord_file.compression, found)):
+        if validation_path is None and validation_split:
+            raise UsageError(
+                "dataset.validation_split", validation_split, f"{found[0].name} is compressed, so "
+                "it is read as a stream, of which no part can be split off",
+                "0, or files to evaluate on", "dataset.validation_split=0",
+            )  # fmt: skip
+        held = None
+        if validation_path is not None:
+            others = files(validation_path, "dataset.validation_path")
+            held = stream(others, known, inputs, target, weight, images)
+        return Splits(stream(found, known, inputs, target, weight, images), held, classes)
 
-    def table(files: list[DataFile]) -> TFRecords:
-        return TFRecords(files, known, index == "beside")
+    def table(given: list[DataFile]) -> TFRecords:
+        return TFRecords(given, known, index == "beside")
 
     return of_tables(
         table, path, inputs, target, weight, validation_path, validation_split, split_seed, classes,

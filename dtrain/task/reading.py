@@ -234,6 +234,8 @@ def failing(inputs: Any) -> Iterator[None]:
         yield
     except tf.errors.OpError as error:
         found = failure() or _undecodable(inputs, str(error))
+        if found is None and isinstance(error, tf.errors.DataLossError):  # of a stream's files
+            found = DataError("dataset", str(error.message).split("\n")[0])
         if found is None:
             raise
         if isinstance(found, DtrainError):

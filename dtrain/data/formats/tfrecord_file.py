@@ -23,7 +23,7 @@ _COMPRESSED = {b"\x1f\x8b": "GZIP", b"\x78\x01": "ZLIB", b"\x78\x9c": "ZLIB", b"
 
 
 def check_head(file: DataFile) -> None:
-    """Refuse, by its first bytes, what is no TFRecord file, or a compressed one.
+    """Refuse, by its first bytes, what is no TFRecord file.
 
     Raises:
         UsageError: it is none.
@@ -33,28 +33,21 @@ def check_head(file: DataFile) -> None:
         head = opened.read(HEAD)
     if not head or _length(head) is not None:
         return
-    if head[:2] in _COMPRESSED:
-        raise compressed(file, _COMPRESSED[head[:2]])
     raise UsageError(
         "dataset.path", file.name, "is no TFRecord file: the checksum of its first length is wrong",
         "files that tf.io.TFRecordWriter has written", "dataset.path=FILE",
     )  # fmt: skip
 
 
-def compressed(file: DataFile, kind: str) -> UsageError:
-    """Return the refusal of a compressed file, whose records can only be read one after the other.
+def compression(file: DataFile) -> str | None:
+    """Return how a file is compressed, as ``tf.data.TFRecordDataset`` names it; None if it is not.
 
-    Such files could be a stream; what makes one of them belongs here.
-
-    Args:
-        file: which.
-        kind: ``GZIP`` or ``ZLIB``, as ``tf.data.TFRecordDataset`` names it.
+    Raises:
+        DataError: it cannot be read.
     """
-    return UsageError(
-        "dataset.path", file.name, f"is compressed ({kind}), and its records cannot be read in any "
-        "order", "TFRecord files that are not compressed",
-        "write them anew, without compression",
-    )  # fmt: skip
+    with file.open() as opened:
+        head = opened.read(HEAD)
+    return None if not head or _length(head) is not None else _COMPRESSED.get(head[:2])
 
 
 def records(file: DataFile) -> np.ndarray:
