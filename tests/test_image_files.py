@@ -141,7 +141,7 @@ def test_what_does_not_fit_as_float32_is_refused(monkeypatch: pytest.MonkeyPatch
     train = datasets.image_folder("images", [6, 5], cache="disk").train
     with pytest.raises(UsageError, match=r"^dataset.cache=disk: .* as float32 take"):
         train.take(np.arange(1))
-    assert not [path for path in Path("kept").glob("*") if path.stat().st_size]
+    assert not [path for path in Path("kept").glob("[0-9a-f]*") if path.stat().st_size]
 
 
 def spoiled(how: str) -> str:

@@ -479,7 +479,8 @@ def test_what_a_compressed_file_cannot_be() -> None:
     Path("a").write_bytes(gzip.compress(framed(b"x" * 100)))
     options = {"validation_split": 0}
     assert "dataset.validation_split=0.2: a is compressed" in refusal("a", FEATURES, "label")
-    assert "'tokens' has a length that differs" in refusal("a", FEATURES, "label", **options)
+    ragged = refusal("a", FEATURES, "label", "tokens", **options)
+    assert "'tokens' has a length that differs" in ragged
     fixed = {name: FEATURES[name] for name in ("vec", "word")}
     assert "the target 'word' is text" in refusal("a", fixed, "word", **options)
 
