@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,11 @@ class Subset:
 
     def __getattr__(self, name: str) -> Any:
         # What concerns all rows alike is the source's; what is by row is not.
-        if name in ("finish", "files"):
+        if name in ("finish", "files", "by_batch"):
             return getattr(self.source, name)
+        if name == "take_inside":
+            inside = self.source.take_inside
+            return lambda indices, batch: inside(self.rows[indices], self.rows[batch])
         raise AttributeError(name)
 
     def __len__(self) -> int:
@@ -85,6 +89,15 @@ class Concatenated:
     def files(self) -> list[Any]:
         """The files of all members."""
         return [file for member in self.members for file in getattr(member, "files", ())]
+
+
+def by_member(split: Any, function: Callable[[Any], Any]) -> Any:
+    """Return what ``function`` makes of a split, or a mixture of what it makes of the members."""
+    if not isinstance(split, Concatenated):
+        return function(split)
+    made = copy.copy(split)
+    made.members = [by_member(member, function) for member in split.members]
+    return made
 
 
 class Mixture(Concatenated):

@@ -2,18 +2,56 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from dtrain.data import nest
+from dtrain.data.mixture import Concatenated, by_member
 from dtrain.data.ragged import Ragged
+from dtrain.data.sources import Splits
+from dtrain.data.streams import Stream
 from dtrain.data.wrapped import Wrapped
-from dtrain.errors import UsageError, nearest
+from dtrain.errors import DataError, UsageError, nearest
 
+#: Examples of which one that can be read shows the structure.
+TRIED = 100
 #: Names of the parts of an example, in the places of leaves.
 _PARTS = ("x", "y", "weight")
+
+
+def padded(splits: Splits, lengths: Mapping[str, Any] | None) -> Splits:
+    """Return splits whose ragged leaves are padded: ``dataset.pad``.
+
+    Args:
+        splits: of sources, or of mixtures of them.
+        lengths: as of :class:`Padded`; None: nothing is padded.
+
+    Raises:
+        UsageError: a split is a stream, or a mixture whose batches are to have their own length.
+    """
+    if lengths is None:
+        return splits
+
+    def pad(source: Any) -> Any:
+        if isinstance(source, Stream):
+            raise UsageError(
+                "dataset.pad", "...", "a stream has batches of its own, whose rows are padded in "
+                "it", "tf.data's padded_batch, or a dataset with random access",
+                "dataset.pad=null",
+            )  # fmt: skip
+        return None if source is None else Padded(source, lengths)
+
+    for source in (splits.train, splits.validation):
+        if isinstance(source, Concatenated) and any("buckets" in g for g in lengths.values()):
+            raise UsageError(
+                "dataset.pad", "{...: {buckets: ...}}", "the members of a mixture are read by "
+                "themselves, and the longest row of a batch may be of any", "one length",
+                "dataset.pad={NAME:{length:128}}",
+            )  # fmt: skip
+    return Splits(by_member(splits.train, pad), by_member(splits.validation, pad), splits.classes)
 
 
 class Padded(Wrapped):
@@ -27,7 +65,7 @@ class Padded(Wrapped):
             where that is one array.
 
     Raises:
-        UsageError: there is no such ragged leaf.
+        UsageError: there is no such ragged leaf, or the value cannot stand in its rows.
     """
 
     def __init__(self, source: Any, lengths: Mapping[str, Any]):
@@ -35,10 +73,10 @@ class Padded(Wrapped):
         self._lengths = {name: dict(given) for name, given in lengths.items()}
         found = {
             place(name): leaf
-            for name, leaf in nest.named(source.take(np.zeros(1, np.int64)))
-            if isinstance(leaf, Ragged)
+            for name, leaf in nest.named(tuple(_readable(source)))
+            if _has_rows(leaf)
         }
-        for name in self._lengths:
+        for name, given in self._lengths.items():
             if name not in found:
                 near = nearest(name, found) or next(iter(found), "x")
                 raise UsageError(
@@ -46,8 +84,9 @@ class Padded(Wrapped):
                     ", ".join(found) or "nothing of this dataset",
                     f"dataset.pad={{{near}:{{length:128}}}}",
                 )  # fmt: skip
-        #: Whether batches have shapes of their own.
-        self.by_batch = any("buckets" in given for given in self._lengths.values())
+            _check_value(name, given.get("value"), np.dtype(found[name].dtype))
+        #: Places of the leaves whose length differs by batch.
+        self.by_batch = frozenset(n for n, given in self._lengths.items() if "buckets" in given)
 
     def take(self, indices: np.ndarray) -> tuple[Any, ...]:
         """Read examples that are a batch by themselves."""
@@ -60,16 +99,48 @@ class Padded(Wrapped):
             indices: int64 ``[b]``.
             batch: those of the whole batch.
         """
-        found = self._source.take(indices)
+        found = tuple(self._source.take(indices))
         alone = not self.by_batch or np.array_equal(indices, batch)
-        whole = found if alone else self._source.take(batch)
+        whole = found if alone else tuple(self._source.take(batch))
         leaves = []
         for (name, leaf), like in zip(nest.named(found), nest.leaves(whole), strict=True):
             given = self._lengths.get(place(name))
-            if isinstance(leaf, Ragged) and given is not None:
-                leaf = leaf.padded(_length(given, like), given.get("value", 0))
+            if given is not None:
+                leaf = _rows(leaf).padded(_length(given, _rows(like)), given.get("value"))
             leaves.append(leaf)
         return tuple(nest.packed(found, leaves))
+
+
+def _readable(source: Any) -> tuple[Any, ...]:
+    """Return the first example that can be read: those before it may be left out."""
+    for row in range(min(len(source), TRIED) - 1):
+        with contextlib.suppress(DataError):
+            return tuple(source.take(np.array([row])))
+    return tuple(source.take(np.array([min(len(source), TRIED) - 1])))
+
+
+def _has_rows(leaf: Any) -> bool:
+    """Whether the rows of a leaf have lengths; one example does not show that they differ."""
+    return isinstance(leaf, Ragged) or (isinstance(leaf, np.ndarray) and leaf.ndim > 1)
+
+
+def _rows(leaf: Any) -> Ragged:
+    return leaf if isinstance(leaf, Ragged) else Ragged.of_array(leaf)
+
+
+def _check_value(name: str, value: Any, dtype: np.dtype[Any]) -> None:
+    text = dtype.kind in "OSU"
+    fits = value is None or text == isinstance(value, str)
+    if fits and value is not None and dtype.kind in "biu":
+        low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        fits = value == int(value) and low <= value <= high
+    if not fits:
+        raise UsageError(
+            "dataset.pad", f"{{{name}: {{value: {value}}}}}",
+            f"cannot fill rows of {'text' if text else dtype}",
+            "a text" if text else f"a number that {dtype} has",
+            f"dataset.pad={{{name}:{{length:128,value:{'x' if text else 0}}}}}",
+        )  # fmt: skip
 
 
 def _length(given: Mapping[str, Any], rows: Ragged) -> int:

@@ -16,11 +16,11 @@ from dtrain.data.checked import before_training
 from dtrain.data.class_weights import weighted
 from dtrain.data.mixture import Mixture, Subset, labels
 from dtrain.data.options import OnError, Options, Shuffle, divided
-from dtrain.data.padding import Padded
+from dtrain.data.padding import padded
 from dtrain.data.sources import Splits
 from dtrain.data.streams import Stream, examples_in
 from dtrain.errors import UsageError
-from dtrain.task import data_identity, input_pipeline, reading
+from dtrain.task import data_identity, input_pipeline, reading, streaming, unreadable
 from dtrain.task.orders import Order, order_of
 
 
@@ -61,42 +61,44 @@ def load(config: Config) -> Data:
 
 def _loaded(config: Config) -> Data:
     node, options = divided(config.dataset)
-    splits = adapted(targets.instantiate(node, "dataset"))
-    found = data_identity.records(splits, options.identity)
-    if options.pad is not None:
-        splits = dataclasses.replace(
-            splits,
-            train=_padded(splits.train, options),
-            validation=_padded(splits.validation, options),
-        )
+
+    def made() -> Splits:
+        return adapted(targets.instantiate(node, "dataset"))
+
+    splits = padded(_with_some(made()), options.pad)
     notices: list[str | None] = []
     if options.on_error is OnError.skip:
         (train, one), (held, other) = map(_sound, (splits.train, splits.validation))
         splits = dataclasses.replace(splits, train=train, validation=held)
         notices += [one, other]
+    found = data_identity.records(splits, options.identity)
+    notices += streaming.counted(splits, config)
+    streaming.settled(splits, made)
     classes = config.trainer.class_weight
     if classes is not None:
         splits = dataclasses.replace(splits, train=weighted(splits, classes, reading.first))
     if options.balance:
         splits = dataclasses.replace(splits, train=_balanced(splits.train))
-    notices += _counted(splits, config)
     augment = _augment(options, splits)
     order = _order(splits, options, config.seed)
     return Data(splits, options, augment, order, found, tuple(filter(None, notices)))
 
 
-def _padded(source: Any, options: Options) -> Any:
-    if source is None or options.pad is None:
-        return source
-    if isinstance(source, Stream):
+def _with_some(splits: Splits) -> Splits:
+    """Return splits of which the one to train on has examples, and none is empty.
+
+    Raises:
+        UsageError: there is nothing to train on.
+    """
+    if not isinstance(splits.train, Stream) and not len(splits.train):
         raise UsageError(
-            "dataset.pad", "...", "a stream has batches of its own, whose rows are padded in it",
-            "tf.data's padded_batch, or a dataset with random access", "dataset.pad=null",
+            "dataset", "0 examples", "there is nothing to train on", "one example or more",
+            "a dataset that has some",
         )  # fmt: skip
-    if isinstance(source, Mixture):
-        members = [_padded(member, options) for member in source.members]
-        return Mixture(members, [float(share) for share in source.shares])
-    return Padded(source, options.pad)
+    held = splits.validation
+    if held is None or isinstance(held, Stream) or len(held):
+        return splits
+    return dataclasses.replace(splits, validation=None)
 
 
 def _sound(source: Any) -> tuple[Any, str | None]:
@@ -108,7 +110,7 @@ def _sound(source: Any) -> tuple[Any, str | None]:
             "dataset.on_error", "skip", "examples of a stream or a mixture cannot be left out "
             "before they are read", "a dataset with random access", "dataset.on_error=fail",
         )  # fmt: skip
-    bad = list(reading.unreadable(source))
+    bad = list(unreadable.examples_of(source))
     if not bad:
         return source, None
     if len(bad) == len(source):
@@ -123,6 +125,11 @@ def _sound(source: Any) -> tuple[Any, str | None]:
 def _balanced(source: Any) -> Mixture:
     """Return the same examples, those of each class as often as those of any other."""
     known = None if isinstance(source, Stream | Mixture) else labels(source)
+    if reading.by_batch(source):
+        raise UsageError(
+            "dataset.balance", "true", "the classes are read by themselves, and the longest row of "
+            "a batch may be of any (dataset.pad)", "one length", "dataset.pad={NAME:{length:128}}",
+        )  # fmt: skip
     if known is None or known.ndim != 1 or known.dtype.kind not in "biu":
         raise UsageError(
             "dataset.balance", "true", "the classes of the examples are not known without their "
@@ -134,25 +141,6 @@ def _balanced(source: Any) -> Mixture:
     )
 
 
-def _counted(splits: Splits, config: Config) -> tuple[str, ...]:
-    """Count what a validation is to evaluate all of, where a stream does not say."""
-    held, trainer = splits.validation, config.trainer
-    notices = []
-    if isinstance(splits.train, Stream):
-        if splits.train.length() is None and trainer.steps_per_epoch is None:
-            raise UsageError(
-                "trainer.steps_per_epoch", "null", "how many examples the stream has is not known",
-                "the steps of an epoch", "trainer.steps_per_epoch=100",
-            )  # fmt: skip
-        notices.append(
-            "the data is a stream: it is read in its own order, by every host, and a resumed run "
-            "reads it from its beginning up to its position"
-        )
-    if isinstance(held, Stream) and trainer.validation_steps is None:
-        held.count()
-    return tuple(notices)
-
-
 def _order(splits: Splits, options: Options, seed: int) -> Order | None:
     if isinstance(splits.train, Stream):
         if options.shuffle not in (Shuffle.auto, Shuffle.none):
@@ -161,14 +149,19 @@ def _order(splits: Splits, options: Options, seed: int) -> Order | None:
                 "auto, none, or tf.data's shuffle with a seed", "dataset.shuffle=auto",
             )  # fmt: skip
         return None
-    blocks = getattr(splits.train, "blocks", None)
-    known = blocks() is not None if blocks is not None else isinstance(splits.train, Mixture)
-    if options.shuffle is Shuffle.blocks and not known:
+    if options.shuffle is Shuffle.blocks and not _has_blocks(splits.train):
         raise UsageError(
             "dataset.shuffle", "blocks", "each example of this dataset is read by itself",
             "auto, examples, none", "dataset.shuffle=examples",
         )  # fmt: skip
     return order_of(splits.train, options.shuffle, options.window, seed)
+
+
+def _has_blocks(source: Any) -> bool:
+    if isinstance(source, Mixture):
+        return any(map(_has_blocks, source.members))
+    blocks = getattr(source, "blocks", None)
+    return blocks is not None and blocks() is not None
 
 
 def _augment(options: Options, splits: Splits) -> input_pipeline.Augment | None:
