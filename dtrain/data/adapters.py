@@ -75,7 +75,7 @@ def _divided(value: Any, key: str) -> tuple[Any, Any]:
     if not all(pairs):
         return value, None
     # ((a, b), (c, d)): two splits as of keras.datasets, or two inputs and two targets.
-    if rows_of(first) is None or rows_of(first) != rows_of(second):
+    if _pair_rows(first) is None or _pair_rows(first) != _pair_rows(second):
         return first, second
     raise UsageError(
         key, "((a, b), (c, d))", "can be read as training and validation, and as inputs and "
@@ -85,7 +85,15 @@ def _divided(value: Any, key: str) -> tuple[Any, Any]:
 
 def _is_pair(value: Any) -> bool:
     """Whether a value is (x, y) or (x, y, sample_weight)."""
-    return isinstance(value, tuple | list) and len(value) in (2, 3) and rows_of(value) is not None
+    return _pair_rows(value) is not None
+
+
+def _pair_rows(value: Any) -> int | None:
+    """Return how many rows the parts of (x, y) have; None where they differ, or it is none."""
+    if not isinstance(value, tuple | list) or len(value) not in (2, 3):
+        return None
+    found = {rows_of(part) for part in value}
+    return found.pop() if len(found) == 1 else None
 
 
 def _is_examples(value: Any) -> bool:
@@ -162,7 +170,7 @@ def _stream(value: Any, key: str, split: str) -> Stream:
 def _refused(key: str, value: Any, split: str) -> UsageError:
     problem = f"is no data ({split})"
     missing = [name for name in ("take", "__getitem__") if hasattr(value, name)]
-    if missing and not isinstance(value, str | bytes | type):
+    if missing and not isinstance(value, str | bytes | type | tuple | list | Mapping):
         problem = f"has {missing[0]} and no __len__: how many examples it has is not known"
     elif inspect.isclass(value):
         problem = f"is the class {value.__name__}, and no dataset that was made of it"

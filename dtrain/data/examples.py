@@ -9,7 +9,7 @@ import numpy as np
 
 from dtrain.data import nest
 from dtrain.data.padding import place
-from dtrain.data.plain import plain
+from dtrain.data.plain import example, plain
 from dtrain.data.ragged import Ragged
 from dtrain.errors import UsageError
 
@@ -39,39 +39,43 @@ class Rows:
         asked = [int(index) for index in indices]
         several = getattr(self._dataset, "__getitems__", None)
         found = several(asked) if several is not None else [self._dataset[i] for i in asked]
-        examples = [_parts(example) for example in found]
+        examples = [self._parts(each) for each in found]
         if len(examples) != len(asked):
             raise UsageError(
                 self._key, "__getitems__", f"returns {len(examples)} examples where {len(asked)} "
                 "are asked for", "an example for each index, in their order", "no __getitems__",
             )  # fmt: skip
         names = [name for name, _ in nest.named(examples[0])]
-        for index, example in zip(asked, examples, strict=True):
-            if [name for name, _ in nest.named(example)] != names:
+        for index, each in zip(asked, examples, strict=True):
+            if [name for name, _ in nest.named(each)] != names:
                 raise UsageError(
-                    self._key, f"example {index:,}", f"has {_listed(example)}, where example "
+                    self._key, f"example {index:,}", f"has {_listed(each)}, where example "
                     f"{asked[0]:,} has {_listed(examples[0])}",
                     "examples of one structure", "the same inputs and targets in all examples",
                 )  # fmt: skip
-        columns = zip(*(nest.leaves(example) for example in examples), strict=True)
+        columns = zip(*map(nest.leaves, examples), strict=True)
         made = [joined(list(values), self._key) for values in columns]
         return tuple(nest.packed(examples[0], made))
+
+    def _parts(self, value: Any) -> tuple[Any, ...]:
+        """Return (x, y) and the like, without parts at the end that there are none of."""
+        parts = list(value) if isinstance(value, tuple | list) else [value]
+        while len(parts) > 1 and parts[-1] is None:
+            del parts[-1]
+        if len(parts) > 3:
+            raise UsageError(
+                self._key, "an example", f"has {len(parts)} parts",
+                "x, (x, y) or (x, y, sample_weight)", "a dict or tuple for several inputs",
+            )  # fmt: skip
+        return tuple(example(part, self._key, "an example") for part in parts)
 
     def where(self, index: int) -> str:
         """Return the place of an example for messages."""
         return f"example {index:,}"
 
 
-def _parts(example: Any) -> tuple[Any, ...]:
-    """Return (x, y) and the like, without parts at the end that there are none of."""
-    parts = list(example) if isinstance(example, tuple | list) else [example]
-    while len(parts) > 1 and parts[-1] is None:
-        del parts[-1]
-    return tuple(parts)
-
-
-def _listed(example: tuple[Any, ...]) -> str:
-    return ", ".join(place(name) for name, _ in nest.named(example))
+def _listed(parts: tuple[Any, ...]) -> str:
+    return ", ".join(place(name) for name, _ in nest.named(parts))
 
 
 def joined(values: Sequence[Any], key: str = "dataset") -> Any:

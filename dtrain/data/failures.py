@@ -7,7 +7,10 @@ sentence.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
+
+from dtrain.errors import DataError
 
 _found: list[Exception] = []
 
@@ -35,8 +38,24 @@ def shown() -> Iterator[None]:
     first()
     try:
         yield
-    except Exception:
+    except Exception as error:
         found = first()
-        if found is None:
+        if found is None and not _of_tensorflow(error):
             raise
-        raise found from None
+        raise found or DataError("dataset: the stream", reason(error)) from None
+
+
+def reason(error: Exception) -> str:
+    """Return what an exception says: of TensorFlow's, without where in the graph that was."""
+    if not _of_tensorflow(error):
+        return f"{type(error).__name__}: {error}"
+    lines = str(getattr(error, "message", error)).strip().split("\n")
+    # AutoGraph puts its own traceback before it.
+    said = lines[-1] if lines[0].startswith("in user code:") else lines[0]
+    said = re.sub(r"^\s*\w+Error: ", "", said).rpartition("}} ")[2]
+    return re.sub(r" \[Op:\w+\].*| name: .*$", "", said).strip()
+
+
+def _of_tensorflow(error: Exception) -> bool:
+    """Whether an operation has failed."""
+    return type(error).__module__.startswith("tensorflow.")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.data import failures, nest
-from dtrain.data.plain import as_type, structured
+from dtrain.data.plain import as_type, example
 from dtrain.errors import UsageError
 
 #: Held while a generator makes its next example: two may read from one open file.
@@ -76,7 +76,7 @@ class Generated:
                 self._key, "a generator function", f"gives examples of {len(parts)} parts",
                 "x, (x, y) or (x, y, sample_weight)", "a dict or tuple for several inputs",
             )  # fmt: skip
-        return tuple(structured(part, self._key, "an example") for part in parts)
+        return tuple(example(part, self._key, "an example") for part in parts)
 
     @staticmethod
     def _is_batched(parts: tuple[Any, ...]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,19 @@ def structured(value: Any, key: str, name: str) -> Any:
     except (TypeError, ValueError):
         raise _refused(key, name, f"a {type(value).__name__} that is no array") from None
     return nest.mapped(lambda leaf: plain(leaf, key, name), found)
+
+
+def example(value: Any, key: str, name: str) -> Any:
+    """Return a nest of arrays and numbers of one example: a tuple is several, a list is one array.
+
+    Raises:
+        UsageError: as of :func:`structured`.
+    """
+    if isinstance(value, Mapping):
+        return {each: example(part, key, name) for each, part in value.items()}
+    if isinstance(value, tuple):
+        return tuple(example(part, key, name) for part in value)
+    return None if value is None else structured(value, key, name)
 
 
 def plain(value: Any, key: str, name: str) -> Any:

@@ -107,7 +107,7 @@ class Stream:
         if self._change is None:
             return made
         change = self._change
-        return made.map(lambda *parts: tuple(change(parts)), deterministic=True)
+        return made.map(lambda *parts: tuple(change(parts)))
 
     def batches(self, size: int, remainder: bool = False) -> Any:
         """Return a dataset of batches of one pass.

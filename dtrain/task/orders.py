@@ -89,6 +89,9 @@ class InBlocks:
 class Mixed:
     """Members in turn, as often as their shares say, each in an order of its own.
 
+    Of each cycle of positions every member has its share. Which positions these are is shuffled;
+    on them the member goes on in its own order, so that it too is seen pass by pass.
+
     Args:
         mixture: the members.
         orders: of each.
@@ -108,17 +111,28 @@ class Mixed:
     def __call__(self, positions: tf.Tensor) -> tf.Tensor:
         """Map positions to examples of the mixture."""
         cycle = int(self._ends[-1])
-        # Another key than that of the members: their orders have nothing to do with whose turn is.
-        slots = example_order(positions, cycle, self._seed + 0x6D69)
-        owners = tf.searchsorted(tf.constant(self._ends), slots, side="right", out_type=tf.int64)
+        cycles, places = tf.unique(positions // cycle, out_idx=tf.int64)
+        owners = self._owners(cycles[:, None] * cycle + tf.range(cycle, dtype=tf.int64))
+        at = tf.stack([places, positions % cycle], 1)
         found = tf.zeros_like(positions)
         for member, order in enumerate(self._orders):
             share = self._shares[member]
-            inside = slots - (int(self._ends[member]) - share)
-            own = positions // cycle * share + tf.clip_by_value(inside, 0, share - 1)
-            chosen = order(own) + int(self._starts[member])
-            found = tf.where(owners == member, chosen, found)
+            mine, turn = owners == member, tf.zeros_like(positions)
+            if share > 1:
+                before = tf.cumsum(tf.cast(mine, tf.int64), axis=1, exclusive=True)
+                turn = tf.minimum(tf.gather_nd(before, at), share - 1)  # behind its last one
+            chosen = order(positions // cycle * share + turn) + int(self._starts[member])
+            found = tf.where(tf.gather_nd(mine, at), chosen, found)
         return found
+
+    def _owners(self, positions: tf.Tensor) -> tf.Tensor:
+        """Return whose turn it is at positions, int64 of any shape."""
+        # Another key than that of the members: their orders have nothing to do with whose turn is.
+        flat = tf.reshape(positions, [-1])
+        slots = example_order(flat, int(self._ends[-1]), self._seed + 0x6D69)
+        ends = tf.constant(self._ends)
+        owners = tf.searchsorted(ends, slots, side="right", out_type=tf.int64)
+        return tf.reshape(owners, tf.shape(positions))
 
 
 def order_of(source: Source, shuffle: Shuffle, window: int, seed: int) -> Order:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
 from collections.abc import Collection
 from typing import Any
@@ -195,17 +194,14 @@ def _joined(source: Concatenated, indices: tf.Tensor) -> tuple[Any, ...]:
     for number, member in enumerate(source.members):
         chosen = tf.equal(owners, number)
         mine = tf.boolean_mask(tf.cast(indices, tf.int64), chosen) - int(source.starts[number])
-        # A member that has none in a batch is asked for its first example, which is left out.
-        asked = tf.cond(tf.size(mine) > 0, lambda m=mine: m, lambda: tf.zeros([1], tf.int64))
-        found = take(member, asked)
+        found = _some(member, mine)
         if parts and (problem := _unlike(parts[0], found)) is not None:
             raise UsageError(
                 "dataset.members", f"member {number + 1}", f"{problem}, which the first has",
                 "members whose examples have one structure, shape and type",
                 "datasets with the same inputs and targets",
             )  # fmt: skip
-        count = tf.size(mine)
-        parts.append(nest.mapped(lambda leaf, n=count: None if leaf is None else leaf[:n], found))
+        parts.append(found)
         at.append(tf.boolean_mask(places, chosen))
 
     def stitched(*leaves: tf.Tensor | None) -> tf.Tensor | None:
@@ -215,6 +211,30 @@ def _joined(source: Concatenated, indices: tf.Tensor) -> tuple[Any, ...]:
         return tf.ensure_shape(whole, [indices.shape[0], *leaves[0].shape[1:]])
 
     return parts_of(nest.mapped(stitched, parts[0], *parts[1:]))
+
+
+def _some(source: Source, indices: tf.Tensor) -> tuple[Any, ...]:
+    """Return as :func:`take`; of no indices nothing is read."""
+    structure: list[Any] = []
+
+    def some() -> list[tf.Tensor]:
+        found = take(source, indices)
+        structure[:] = [found]
+        return [leaf for leaf in nest.leaves(found) if leaf is not None]
+
+    def none() -> list[tf.Tensor]:
+        leaves = [leaf for leaf in nest.leaves(structure[0]) if leaf is not None]
+        return [tf.zeros([0, *leaf.shape[1:]], leaf.dtype) for leaf in leaves]
+
+    if tf.executing_eagerly():
+        # The structure is that of an example.
+        found = take(source, indices if tf.size(indices) else tf.zeros([1], tf.int64))
+        rows = tf.size(indices)
+        return parts_of(nest.mapped(lambda leaf: None if leaf is None else leaf[:rows], found))
+    # ORDER: tf.cond traces the first branch first; the second has its structure.
+    left = iter(tf.cond(tf.size(indices) > 0, some, none))
+    leaves = [None if leaf is None else next(left) for leaf in nest.leaves(structure[0])]
+    return parts_of(nest.packed(structure[0], leaves))
 
 
 def _unlike(one: tuple[Any, ...], other: tuple[Any, ...]) -> str | None:
@@ -309,14 +329,5 @@ def problem_of(source: Source, begin: int, count: int) -> DataError | None:
     except DataError as error:
         return error
     except Exception as error:  # of TensorFlow, or whatever a source of the user's raises
-        return DataError(place(source, begin), reason(error))
+        return DataError(place(source, begin), failures.reason(error))
     return None
-
-
-def reason(error: Exception) -> str:
-    """Return what an exception says: of TensorFlow's, without where in the graph that was."""
-    if not isinstance(error, tf.errors.OpError):
-        return f"{type(error).__name__}: {error}"
-    said = str(error.message).split("\n")[0]
-    said = said.rpartition("}} ")[2]
-    return re.sub(r" \[Op:\w+\].*| name: .*$", "", said).strip()

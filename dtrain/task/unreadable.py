@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from dtrain import secrets
+from dtrain.data.failures import reason
 from dtrain.data.mixture import Concatenated
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
@@ -35,7 +36,7 @@ def failing(inputs: Any) -> Iterator[None]:
     try:
         yield
     except tf.errors.OpError as error:
-        found = failure() or _undecodable(inputs, str(error))
+        found = failure() or _undecodable(inputs, error)
         if found is None:
             raise
         if isinstance(found, DtrainError):
@@ -46,15 +47,18 @@ def failing(inputs: Any) -> Iterator[None]:
         raise DataError(where, f"{type(found).__name__}: {found}") from found
 
 
-def _undecodable(inputs: Any, message: str) -> DataError | None:
+def _undecodable(inputs: Any, error: Exception) -> DataError | None:
     """Return what is wrong with an example that cannot be finished in the graph, if one is."""
+    message = str(getattr(error, "message", error))
     if "transformation with iterator" not in message:  # as tf.data says of its functions
         return None
-    for source in (inputs.train, inputs.validation):
-        if source is not None and not isinstance(source, Stream) and _finishes(source):
+    splits = [split for split in (inputs.train, inputs.validation) if split is not None]
+    for source in splits:
+        if not isinstance(source, Stream) and _finishes(source):
             for _, problem in examples_of(source):
                 return problem
-    return None
+    streamed = any(isinstance(source, Stream) for source in splits)
+    return DataError("dataset: the stream", reason(error)) if streamed else None
 
 
 def _finishes(source: Source) -> bool:
