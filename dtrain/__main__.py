@@ -13,7 +13,7 @@ from dtrain.errors import UsageError, nearest
 from dtrain.host import terminal
 
 #: Each is a module of :mod:`dtrain.controller.commands`.
-COMMANDS = ("compare", "ui", "sync", "checkpoint")
+COMMANDS = ("compare", "ui", "sync", "checkpoint", "data")
 
 
 def main() -> int:
@@ -39,9 +39,12 @@ def _main(arguments: list[str]) -> int:
         error = _no_command(first)
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    from dtrain.controller.cli import main as train
+    from dtrain.controller import early_import
 
-    return train()
+    with early_import.begun(arguments):
+        from dtrain.controller.cli import main as train
+
+        return train()
 
 
 def _no_command(name: str) -> UsageError:

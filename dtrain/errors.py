@@ -18,6 +18,7 @@ import errno
 import re
 import shlex
 from collections.abc import Iterable
+from typing import Any
 
 from dtrain import secrets
 
@@ -40,6 +41,10 @@ class DtrainError(Exception):
     """Base of all of dtrain's own exceptions."""
 
     exit_code = FAILED
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not by the constructor's arguments: the text is made of them.
+        return _same, (type(self), str(self), vars(self))
 
 
 class UsageError(DtrainError):
@@ -108,9 +113,6 @@ class DataError(TrainingError):
         super().__init__(printable(secrets.mask(f"{place}: {problem}")))
         self.place, self.problem = place, problem
 
-    def __reduce__(self) -> tuple[type[DataError], tuple[str, str]]:
-        return type(self), (self.place, self.problem)
-
 
 class Interrupted(DtrainError):
     """The run was asked to stop (SIGINT, SIGTERM) and has saved its state."""
@@ -122,6 +124,13 @@ class NothingSaved(Interrupted):
     """The run was asked to stop, and its state is one that is not saved (NaN)."""
 
     exit_code = FAILED
+
+
+def _same(kind: type[DtrainError], text: str, attributes: dict[str, Any]) -> DtrainError:
+    """Return an exception of another process."""
+    made = kind.__new__(kind, text)
+    vars(made).update(attributes)
+    return made
 
 
 def _label(hint: str) -> str:

@@ -7,6 +7,9 @@ with the least and the greatest. Speed is examples over time from the end of the
 end of the last. Both run under the Python that runs this. A checkout of an earlier commit:
 
     git worktree add /tmp/before COMMIT
+
+``--only start`` compares how long a job takes to start instead, ``--rounds 9``: seconds from the
+command to the event ``start`` in its journal, of the digits MLP under ``default``.
 """
 
 from __future__ import annotations
@@ -18,7 +21,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
+from typing import Any
 
 BATCH = 128  # of both replicas
 STRATEGIES = {
@@ -29,10 +34,12 @@ CNN = (
     "tracking=none", "hardware=cpu", "model=cnn", "dataset=digits", "dataset.validation_split=0.0",
     f"trainer.batch_size={BATCH}", "checkpoint.every_epochs=null", "objective=accuracy",
 )  # fmt: skip
+#: Of ``--only start``.
+START = ("strategy=default", "dataset=digits", "model=mlp", "trainer.epochs=1", "tracking=none")
 
 
-def speed(checkout: Path, folder: Path, *overrides: str) -> float:
-    """Train once with the code of a checkout; return examples a second."""
+def trained(checkout: Path, folder: Path, *overrides: str) -> list[dict[str, Any]]:
+    """Train once with the code of a checkout; return the events of the journal."""
     before = set(folder.glob("outputs/*/*/journal.jsonl"))
     command = [sys.executable, "-m", "dtrain", *overrides]
     environment = {**os.environ, "PYTHONPATH": str(checkout)}
@@ -40,7 +47,20 @@ def speed(checkout: Path, folder: Path, *overrides: str) -> float:
     if done.returncode:
         raise SystemExit(f"{checkout}: {' '.join(command)}\n{done.stdout}{done.stderr}")
     [path] = set(folder.glob("outputs/*/*/journal.jsonl")) - before
-    events = [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def seconds_to_start(checkout: Path, folder: Path) -> float:
+    """Return how long a job takes to start."""
+    began = time.time()
+    events = trained(checkout, folder, *START)
+    [start] = [e for e in events if e["event"] == "start"]
+    return start["time"] - began
+
+
+def speed(checkout: Path, folder: Path, *overrides: str) -> float:
+    """Train once with the code of a checkout; return examples a second."""
+    events = trained(checkout, folder, *overrides)
     [start] = [e for e in events if e["event"] == "start"]
     points = [e for e in events if e["event"] == "metrics" and "loss" in e["metrics"]]
     first = next(p for p in points if p["step"] >= start["steps_per_epoch"])
@@ -53,20 +73,25 @@ def speed(checkout: Path, folder: Path, *overrides: str) -> float:
 def pairs(
     name: str, checkouts: tuple[Path, Path], folder: Path, rounds: int, epochs: int
 ) -> list[tuple[float, float]]:
-    """Return the speeds of both, pair by pair."""
+    """Return the speeds of both, or the seconds of their starts, pair by pair."""
     found = []
     for index in range(rounds):
         turn = (0, 1) if index % 2 == 0 else (1, 0)
-        speeds = {
-            side: speed(
-                checkouts[side], folder, *CNN, *STRATEGIES[name], f"trainer.epochs={epochs}"
-            )
+        both = {
+            side: seconds_to_start(checkouts[side], folder)
+            if name == "start"
+            else speed(checkouts[side], folder, *CNN, *STRATEGIES[name], f"trainer.epochs={epochs}")
             for side in turn
         }
-        found.append((speeds[0], speeds[1]))
-        print(f"{name} {index + 1}/{rounds}: {speeds[0]:,.0f} {speeds[1]:,.0f} "
-              f"{speeds[1] / speeds[0]:.3f}", flush=True)  # fmt: skip
+        found.append((both[0], both[1]))
+        print(f"{name} {index + 1}/{rounds}: {shown(both[0])} {shown(both[1])} "
+              f"{both[1] / both[0]:.3f}", flush=True)  # fmt: skip
     return found
+
+
+def shown(value: float) -> str:
+    """Return examples a second, or seconds, with the digits that mean something."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
 
 
 def main() -> None:
@@ -79,7 +104,7 @@ def main() -> None:
     parser.add_argument(
         "--epochs", type=int, default=60, help="of a run, of 14 steps (default: 60)"
     )
-    parser.add_argument("--only", choices=STRATEGIES)
+    parser.add_argument("--only", choices=[*STRATEGIES, "start"])
     arguments = parser.parse_args()
     checkouts = arguments.before.resolve(), arguments.after.resolve()
     for checkout in checkouts:
@@ -91,9 +116,11 @@ def main() -> None:
             found = pairs(name, checkouts, Path(folder), arguments.rounds, arguments.epochs)
         before, after = (statistics.median(side) for side in zip(*found, strict=True))
         ratios = [b / a for a, b in found]
-        rows.append(f"| {name} | {before:,.0f} | {after:,.0f} | {statistics.median(ratios):.3f} | "
+        rows.append(f"| {name} | {shown(before)} | {shown(after)} | "
+                    f"{statistics.median(ratios):.3f} | "
                     f"{min(ratios):.3f} to {max(ratios):.3f} |")  # fmt: skip
-    print("\n| digits CNN | before, examples/s | after, examples/s | ratio | least to greatest |")
+    unit = "s" if arguments.only == "start" else "examples/s"
+    print(f"\n| digits | before, {unit} | after, {unit} | ratio | least to greatest |")
     print("|---|---|---|---|---|")
     print("\n".join(rows))
 

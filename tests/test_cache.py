@@ -23,6 +23,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     monkeypatch.setattr(cache, "_held", {})
+    monkeypatch.setattr(cache, "_leases", {})
     monkeypatch.setattr(cache, "_noticed", set())
     yield tmp_path / "cache"
     release()
@@ -30,8 +31,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def release() -> None:
     """Hold no entry any more, as a process that has ended."""
-    for descriptor in cache._held.values():
+    for descriptor in cache._leases.values():
         os.close(descriptor)
+    cache._leases.clear()
     cache._held.clear()
 
 
@@ -48,7 +50,7 @@ def never(path: Path) -> None:
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(p.name for p in folder.iterdir() if not p.name.endswith(".lock"))
+    return sorted(p.name for p in folder.iterdir() if p.suffix not in (".lock", ".lease"))
 
 
 def script(body: str) -> list[str]:
@@ -152,7 +154,47 @@ def test_what_was_not_used_for_longest_goes(place: Path, monkeypatch: pytest.Mon
     large = cache.entry("f", ".x", writes(b"." * 100))
     assert sorted(place.glob("*.x")) == sorted([made["b"], place / large.name, cache.entry(
         "e", ".x", never)])  # fmt: skip
-    assert not list(place.glob("*.tmp")) and len(list(place.glob(".*.lock"))) == 3
+    assert not list(place.glob("*.tmp")) and len(list(place.glob(".*.lock"))) == 4
+
+
+def test_the_notes_of_ended_processes_go(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = "cache.entry('a', '.x', lambda p: p.write_bytes(b'1'))"
+    for _ in range(3):
+        assert subprocess.run(script(body)).returncode == 0
+        assert len(list(place.glob(".*.lease"))) == 1, "the next one removes it"
+    monkeypatch.setenv(cache.BYTES, "0")
+    cache.entry("b", ".x", writes(b"2"))
+    assert len(list(place.glob(".*.lease"))) == 1 and len(names(place)) == 1
+
+
+def test_what_a_forked_process_uses_stays(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its parent, which has found the entry, has ended."""
+    body = (
+        "cache.entry('a', '.x', lambda p: p.write_bytes(b'1'))\n"
+        "if os.fork(): os._exit(0)\n"
+        "print(os.getpid(), flush=True); input()"
+    )
+    monkeypatch.setenv(cache.BYTES, "0")
+    with subprocess.Popen(
+        script(body), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None and other.stdout.readline().strip().isdigit()
+        assert other.wait() == 0
+        cache.entry("b", ".x", writes(b"2"))
+        assert len(names(place)) == 2
+        assert other.stdin is not None
+        other.stdin.write("\n")
+        other.stdin.close()
+        assert other.stdout.read() == "", "it has ended"
+    cache.entry("c", ".x", writes(b"3"))
+    assert len(names(place)) == 2
+
+
+def test_many_entries_take_one_open_file(place: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for key in range(50):
+        cache.entry(str(key), ".x", writes(b"1"))
+    assert len(os.listdir("/proc/self/fd")) == before + 1
 
 
 def test_what_another_process_uses_stays(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

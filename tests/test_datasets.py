@@ -524,9 +524,13 @@ def test_image_files_take(tmp_path: Path, channels: int) -> None:
     for path, pixels in zip(paths, files.values(), strict=True):
         Image.fromarray(pixels).save(path)
     source = datasets.ImageFiles(paths, np.arange(len(paths)) + 7, (5, 6), channels)
+
+    def load(rows: Any) -> Any:
+        return source.finish(source.take(rows))
+
     wanted = np.arange(len(paths))[::-1].copy()
-    (inside,) = tf.data.Dataset.from_tensors(wanted).map(source.take)
-    for images, labels in (inside, source.take(tf.constant(wanted))):
+    (inside,) = tf.data.Dataset.from_tensors(wanted).map(load)
+    for images, labels in (inside, load(tf.constant(wanted))):
         assert labels.numpy().tolist() == (wanted + 7).tolist() and labels.dtype == tf.int64
         assert images.shape == (len(paths), 5, 6, channels) and images.dtype == tf.float32
         for row, pixels in zip(images.numpy()[::-1], files.values(), strict=True):
@@ -539,6 +543,6 @@ def test_image_files_take(tmp_path: Path, channels: int) -> None:
             np.testing.assert_allclose(row, expected / 255, atol=1.6 / 255)
 
     halved = datasets.ImageFiles(paths[:1], np.zeros(1, np.int64), (5, 3), channels)
-    (row,) = halved.take(tf.constant([0]))[0].numpy()
+    (row,) = halved.finish(halved.take(tf.constant([0])))[0].numpy()
     expected = (grey[:, ::2] + grey[:, 1::2].astype(np.float32)) / 2
     np.testing.assert_allclose(row[..., 0], expected / 255, atol=1e-5)

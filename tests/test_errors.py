@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib
+import pickle
 from pathlib import Path
 
 import pytest
@@ -108,3 +109,11 @@ def test_endless_lines_are_cut() -> None:
 def test_what_can_be_typed_as_it_stands(hint: str, label: str) -> None:
     error = errors.UsageError("a.b", 1, "is wrong", "another", hint)
     assert str(error).endswith(f"; accepted: another; {label}: {hint}")
+
+
+def test_exceptions_travel() -> None:
+    usage = errors.UsageError("a.b", 1, "is one", "two", "a.b=2")
+    for error in (usage, errors.DataError("FILE", "is bad"), errors.DamagedFile("a", "is cut")):
+        found = pickle.loads(pickle.dumps(error))
+        assert type(found) is type(error) and str(found) == str(error)
+        assert vars(found) == vars(error)

@@ -244,7 +244,7 @@ NODES = {
     "model": "{_target_: dtrain.controller.folders.remove, path: secret.txt}",
     "dataset": "{_target_: dtrain.run.folder.write_text, path: ran, text: x}",
     "optimizer": "{_target_: keras.src.utils.file_utils.copy, src: secret.txt, dst: ran}",
-    "launcher": "{_target_: dtrain.controller.launchers.forkserver.Process}",
+    "launcher": "{_target_: dtrain.controller.launchers.local.Process}",
     "trainer.loss": "{_target_: keras.src.utils.python_utils.func_load, code: x}",
     "trainer.metrics": "[{_target_: keras.saving.load_model, filepath: x, safe_mode: false}]",
     "trainer.callbacks": "[{_target_: keras.callbacks.RemoteMonitor}]",

@@ -20,10 +20,10 @@ from dtrain.controller.launchers import Env, Inline, Launcher, Local, LocalProce
 from dtrain.controller.launchers import external as launch
 from dtrain.controller.launchers import local as module
 from dtrain.controller.launchers.cluster_env.tf_config import TFConfig
-from dtrain.controller.launchers.forkserver import Process
 from dtrain.controller.launchers.rendezvous import messages
 from dtrain.controller.launchers.rendezvous.cluster_key import VARIABLE
 from dtrain.errors import UsageError
+from dtrain.host.forkserver import Process
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json, write_json
 from tests import warm

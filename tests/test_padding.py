@@ -1,4 +1,4 @@
-"""``dataset.pad``: rows of different lengths become arrays of one shape, the same on all replicas."""
+"""``dataset.pad``: rows of different lengths become arrays of one shape, on any replicas."""
 
 from __future__ import annotations
 
@@ -83,9 +83,11 @@ def test_rows_that_happen_to_have_one_length() -> None:
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"dataset.pad=token: has no rows.*tokens, words, y.*type"):
+    with pytest.raises(
+        UsageError, match=r"dataset\.pad=token: has no rows.*tokens, words, y.*type"
+    ):
         Padded(Texts(), {"token": {"length": 3}})
-    with pytest.raises(UsageError, match="dataset.pad=weight: has no rows of different lengths"):
+    with pytest.raises(UsageError, match=r"dataset\.pad=weight: has no rows of different lengths"):
         Padded(Texts(), {"weight": {"length": 3}})
     numbers = Rows([(1.0, 2)] * 3)
     with pytest.raises(UsageError, match="accepted: nothing of this dataset"):
@@ -144,7 +146,8 @@ def test_shapes_are_the_same_on_any_replicas(part: bool) -> None:
 
     from dtrain.task import input_pipeline, reading
 
-    source: Any = Padded(Rows([(row, i) for i, row in enumerate(ROWS)]), {"x": {"buckets": [2, 4, 8, 16]}})  # fmt: skip
+    rows = Rows([(row, i) for i, row in enumerate(ROWS)])
+    source: Any = Padded(rows, {"x": {"buckets": [2, 4, 8, 16]}})
     if part:  # as of dataset.on_error=skip
         source = Subset(source, np.arange(1, 12))
     spec = tf.TensorSpec([None, None], tf.int64)

@@ -1,4 +1,4 @@
-"""From sources to tensors: the lock, errors as sentences, types and shapes, and what is left out."""
+"""From sources to tensors: the lock, errors as sentences, types, and what is left out."""
 
 from __future__ import annotations
 
@@ -108,9 +108,9 @@ def test_an_error_that_is_none_of_the_reading_stays() -> None:
         raise DataError("FILE", "of before")
     inputs = input_pipeline.Inputs(Python(), None, 4, 0)
     error = tf.errors.InvalidArgumentError(None, None, "of the model")
-    with pytest.raises(tf.errors.InvalidArgumentError, match="of the model"):
-        with unreadable.failing(inputs):
-            raise error
+    other = tf.errors.InvalidArgumentError
+    with pytest.raises(other, match="of the model"), unreadable.failing(inputs):
+        raise error
     with pytest.raises(ValueError, match="plain"), unreadable.failing(inputs):
         raise ValueError("plain")
 
@@ -301,18 +301,7 @@ def test_forms_of_what_a_source_returns() -> None:
 
 @pytest.mark.task
 def test_later_examples_must_be_as_the_first_is() -> None:
-    """A value is never cut to fit the type of the first example, nor a row of another shape read."""
-
-    class Later(Python):
-        def __init__(self, value: Any):
-            super().__init__()
-            self.value = value
-
-        def take(self, indices: np.ndarray) -> Any:
-            return (indices, np.asarray(self.value)) if 13 in indices else super().take(indices)
-
-        def where(self, index: int) -> str:
-            return f"row {index}"
+    """A value is never cut to fit the type of the first example."""
 
     kept = [np.arange(4.0), np.arange(4, dtype=np.int32), np.arange(4, dtype=np.uint8)]
     for value in kept:
@@ -361,7 +350,7 @@ def test_members_must_be_alike() -> None:
         with pytest.raises(UsageError, match=f"dataset.members=member 2: has {text}"):
             reading.first(Mixture([base, other], [1, 1]), 3)
     weighted = Arrays(np.zeros((5, 3)), None, np.arange(5))
-    x, y, weight = reading.first(Concatenated([weighted, weighted]), 3, 4)
+    _, y, weight = reading.first(Concatenated([weighted, weighted]), 3, 4)
     assert y is None
     assert weight.numpy().tolist() == [4, 0, 1]
 

@@ -131,6 +131,8 @@ def test_a_file_of_http(server: Server) -> None:
     asked = len(server.asked)
     for again in (file, *files(server.at("x.bin")), pickle.loads(pickle.dumps(file))):
         assert again.local() == file.local() and again.stamp() == file.stamp()
+        with again.open() as opened:
+            assert opened.read() == DATA
     assert not [one for one in server.asked[asked:] if one[0] == "GET"], "it was fetched again"
     server.files["/x.bin"], server.head = DATA[::-1], {"ETag": '"two"'}
     [other] = files(server.at("x.bin"))

@@ -37,7 +37,12 @@ GIVEN = {
         "dataset.path=x", "dataset.target=y",
         "dataset.features={x:{dtype:float32},y:{dtype:int64,shape:[]}}",
     ],
+    "dataset=array_record": ["dataset.path=x", "dataset.target=y"],
+    "dataset=tfds": ["dataset.builder=x"],
     "dataset=webdataset": ["dataset.path=x", "dataset.target=cls"],
+    "dataset=parquet": ["dataset.path=x.parquet", "dataset.target=y"],
+    "dataset=arrow": ["dataset.path=x.arrow", "dataset.target=y"],
+    "dataset=huggingface": ["dataset.path=x", "dataset.target=y"],
 }  # fmt: skip
 
 

@@ -191,7 +191,7 @@ def test_lengths() -> None:
         assert examples_in(stream) == N
     assert of(slices().batch(4).repeat()).length() is None
     assert of(slices().repeat()).count(most=30) >= 30
-    with pytest.raises(UsageError, match="has no end.*trainer.validation_steps=10"):
+    with pytest.raises(UsageError, match=r"has no end.*trainer\.validation_steps=10"):
         of(slices().repeat()).count()
     assert of(slices().batch(5)).count(most=1000) == N
     empty = of(tf.data.Dataset.range(3).filter(lambda x: x > 9))
@@ -330,7 +330,7 @@ def test_what_is_no_stream_of_examples() -> None:
     with pytest.raises(DataError, match="the stream: Cannot batch tensors with different shapes"):
         of(different).first(2)
     sparse = tf.data.Dataset.from_tensors(tf.sparse.from_dense([[1, 0]]))
-    with pytest.raises(UsageError, match="is a SparseTensorSpec.*to_dense"):
+    with pytest.raises(UsageError, match=r"is a SparseTensorSpec.*to_dense"):
         of(sparse).dataset()
 
 

@@ -157,7 +157,7 @@ ELSEWHERE = {
     "model": [
         "dtrain.controller.folders.remove", "dtrain.run.folder.write_text",
         "dtrain.run.checkpoint.disk.write", "dtrain.models.layers.Lambda",
-        "dtrain.controller.launchers.forkserver.Process", "dtrain.models.mlp.__call__",
+        "dtrain.host.forkserver.Process", "dtrain.models.mlp.__call__",
         "keras.models.load_model", "keras.saving.load_model", "keras.models.Model.from_config",
         "keras.Model.__init__.__globals__.x", "keras.src.utils.python_utils.func_load",
         "keras.utils.get_file", "keras.src.utils.file_utils.rmtree",
@@ -176,7 +176,7 @@ ELSEWHERE = {
         "dtrain.task.strategies.base.Strategy", "dtrain.models.mlp",
     ],
     "launcher": [
-        "dtrain.controller.launchers.forkserver.Process", "keras.Model",
+        "dtrain.controller.launchers.local.Process", "keras.Model",
     ],
     "optimizer": [
         "keras.metrics.Mean", "keras.optimizers.get",

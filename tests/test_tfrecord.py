@@ -21,6 +21,7 @@ from dtrain import datasets
 from dtrain.data.files import DataFile
 from dtrain.data.formats import index, tfrecord_file
 from dtrain.data.formats.tfrecord_file import masked_crc32c
+from dtrain.data.padding import Padded
 from dtrain.errors import DataError, UsageError
 
 FEATURES: dict[str, Any] = {
@@ -79,9 +80,12 @@ def several(*counts: int) -> list[str]:
     return names
 
 
-def source(path: Any, target: Any = "label", inputs: Any = "vec", **options: Any) -> Any:
+def source(
+    path: Any, target: Any = "label", inputs: Any = "vec", pad: Any = None, **options: Any
+) -> Any:
     options = {"features": FEATURES, "validation_split": 0, **options}
-    return datasets.tfrecord(path, target=target, inputs=inputs, **options).train
+    found = datasets.tfrecord(path, target=target, inputs=inputs, **options).train
+    return found if pad is None else Padded(found, pad)
 
 
 def through_a_graph(source: Any, indices: Any) -> tuple[Any, ...]:
@@ -183,7 +187,7 @@ def test_labels_and_classes_are_read_without_the_inputs() -> None:
 
 @pytest.mark.task
 def test_of_a_large_column_a_part_is_in_memory_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dtrain.data.formats import tfrecord
+    from dtrain.data.formats import examples
 
     several(40)
     found = source("part-0.tfrecord", inputs={"t": "tokens"}, pad=PAD)
@@ -197,7 +201,7 @@ def test_of_a_large_column_a_part_is_in_memory_at_once(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(type(found.table), "records", counted)
     whole = found.table.read(np.arange(40), ["vec", "tokens"])
-    monkeypatch.setattr(tfrecord, "_BYTES", 700)
+    monkeypatch.setattr(examples, "BYTES", 700)
     parts = found.table.read(np.arange(40), ["vec", "tokens"])
     assert len(sizes) > 5 and max(sizes[1:]) <= 700
     for name in whole:
@@ -430,11 +434,11 @@ def test_an_example_that_is_not_as_declared_is_named(how: str, target: str, prob
     size = write("good.tfrecord", map(numbered, range(6)))
     write("bad.tfrecord", [*map(numbered, range(6)), unlike(how), numbered(0)])
     inputs = [name for name in ("vec", "tokens", "boxes") if name != target]
-    arguments: Any = {"inputs": {name: name for name in inputs}, "pad": PAD}
     splits = datasets.tfrecord(
-        "good.tfrecord", FEATURES, target, validation_path="bad.tfrecord", **arguments
-    )
-    found = splits.validation
+        "good.tfrecord", FEATURES, target, {name: name for name in inputs},
+        validation_path="bad.tfrecord",
+    )  # fmt: skip
+    found = Padded(splits.validation, PAD)
     with pytest.raises(DataError) as caught:
         at_once(found, [3, 6, 0])
     place = f"bad.tfrecord, record 6 (byte {size:,})"
@@ -472,9 +476,6 @@ def test_what_is_no_tfrecord_file_is_refused(content: bytes) -> None:
     [
         ({"target": "labels"}, "dataset.target=labels: a has no such column", "=label"),
         ({"inputs": ["vec"]}, "dataset.inputs=['vec']: ", "vec holds float32 [3]"),
-        ({"inputs": "tokens"}, "dataset.pad=null: ", "{tokens:{length:128}}"),
-        ({"pad": {"vec": {"length": 3}}}, "dataset.pad=vec: is no feature of", "tokens, boxes"),
-        ({"pad": {"tokens": {"buckets": [3]}}}, "dataset.pad={tokens: ", "one declared length"),
         ({"index": "here"}, "dataset.index=here: ", "cache or beside"),
         ({"images": {"vec": [8, 8, 3]}}, "dataset.images=vec: is no input of", ""),
         ({"validation_split": 1}, "dataset.validation_split=1: ", ""),
@@ -484,6 +485,41 @@ def test_refusals(options: dict[str, Any], begin: str, part: str) -> None:
     write("a", [b""])
     found = refusal("a", FEATURES, **{"target": "label", "inputs": "vec", **options})
     assert found.startswith(begin) and part in found
+
+
+@pytest.mark.parametrize(
+    ("pad", "message"),
+    [
+        (None, "dataset.pad=null: the feature tokens has rows of different lengths"),
+        (
+            {"vec": {"length": 3}},
+            "dataset.pad=vec: is no feature of different lengths; accepted: t",
+        ),
+        ({"y": {"length": 3}}, "dataset.pad=y: is no feature of different lengths"),
+        ({"tokens": {"buckets": [3]}}, "dataset.pad={tokens: {'buckets': [3]}}: features of TFR"),
+    ],
+)
+def test_lengths_that_are_not_declared(pad: Any, message: str) -> None:
+    write("a", [b""])
+    with pytest.raises(UsageError) as caught:
+        source("a", inputs="tokens", pad=pad).take(np.zeros(1, np.int64))
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.task
+def test_a_length_is_named_by_its_feature_or_by_its_place() -> None:
+    write("a", [example(t=[1, 2, 3], s=[b"a"]), example(t=[4], u=[0.5], s=[b"b", b"c"])])
+    kinds = {"t": "int64", "s": "string", "u": "float32"}
+    features = {name: {"dtype": kind, "shape": [None]} for name, kind in kinds.items()}
+    for name in ("t", "x"):
+        found = source("a", None, "t", {name: {"length": 2, "value": 9}}, features=features)
+        (x,) = through_a_graph(found, [1, 0])
+        assert x.numpy().tolist() == [[4, 9], [1, 2]]
+    pad = {"tokens": {"length": 1}, "s": {"length": 2}, "u": {"length": 1, "value": -1.5}}
+    inputs = {"tokens": "t", "s": "s", "u": "u"}
+    (x,) = through_a_graph(source("a", None, inputs, pad, features=features), [0, 1])
+    assert x["s"].numpy().tolist() == [[b"a", b""], [b"b", b"c"]]
+    assert x["u"].numpy().tolist() == [[-1.5], [0.5]] and x["tokens"].shape == (2, 1)
 
 
 def test_the_checksum() -> None:

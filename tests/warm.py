@@ -8,7 +8,7 @@ import traceback
 import warnings
 from typing import Any
 
-from dtrain.controller.launchers.forkserver import warm
+from dtrain.host.forkserver import warm
 
 #: What every process of the suite runs with; one environment, so one warm server.
 ENVIRONMENT = {

@@ -362,6 +362,8 @@ FEATURES = Form(
     "{image: {dtype: string}, label: {dtype: int64}, x: {dtype: float32, shape: [8]}}",
 )  # fmt: skip
 INDEX = _choice("cache", "beside")
+DECODE = _choice("example", "npy", "bytes")
+CACHE = _choice("none", "memory", "disk")
 CLASS_WEIGHT = Form(
     "null, or weights by the number of the class", _class_weight, "{0: 1.0, 1: 3.0}"
 )

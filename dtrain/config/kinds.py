@@ -40,14 +40,19 @@ _CLASS = r"[A-Z]\w*"
 
 #: Functions of dtrain.datasets.
 _DATASETS = "|".join((
+    "arrow",
+    "array_record",
     "csv",
     "digits",
+    "huggingface",
     "image_folder",
     "mixture",
     "npy",
     "npz",
+    "parquet",
     "synthetic",
     "text",
+    "tfds",
     "tfrecord",
     "webdataset",
 ))  # fmt: skip

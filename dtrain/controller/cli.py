@@ -27,21 +27,25 @@ from dtrain.host import terminal
 
 
 class Command:
-    """What Hydra calls, with what it has composed."""
+    """What Hydra calls, with what it has composed: it trains. A subclass does something else."""
 
     exit_code = errors.OK
     #: What the job's configuration raised when it was resolved.
     error: OmegaConfBaseException | None = None
 
     def __call__(self, config: DictConfig) -> None:
-        """Run one job."""
+        """Do what the command is for, with the configuration of one job."""
         try:
-            self.exit_code = _job(config).exit_code
+            self.exit_code = self.job(config)
         except DtrainError as error:  # Hydra would print more than the one sentence
             _print(error)
             self.exit_code = error.exit_code
         except OmegaConfBaseException as error:  # likewise, with all overrides
             self.error = error
+
+    def job(self, node: DictConfig) -> int:
+        """Run one job, and return the exit code."""
+        return _job(node).exit_code
 
     def sweep(self, loader: Any, master: DictConfig, source: sweep.Source) -> None:
         """Run many (``hydra_plugins.dtrain_sweep``)."""
@@ -54,13 +58,30 @@ def main() -> int:
     Returns:
         The exit code.
     """
+    try:
+        return composed(sys.argv[1:], Command())
+    except KeyboardInterrupt:
+        return terminal.stopped(sys.argv[1:])
+
+
+def composed(given: list[str], command: Command) -> int:
+    """Compose the configuration of a command line, and have ``command`` do something with it.
+
+    Args:
+        given: overrides, and options of Hydra's. ``sys.argv`` becomes what they stand for: those
+            of the run that is resumed are among them.
+        command: what is done.
+
+    Returns:
+        The exit code; what is wrong is printed.
+    """
     groups.register()
-    command = Command()
     # Hydra then lets exceptions through, for us to explain, instead of printing and exiting 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
+    sys.argv[1:] = given
     try:
-        consent.begin(sys.argv[1:], _config_dir(sys.argv[1:]))
-        sys.argv[1:] = resume.arguments(arguments(sys.argv[1:]))
+        consent.begin(given, _config_dir(given))
+        sys.argv[1:] = resume.arguments(arguments(given))
         preset_files.check(sys.argv[1:])
         guard.run(sys.argv[1:], command)
         if command.error is not None:
@@ -68,8 +89,6 @@ def main() -> int:
     except UsageError as error:
         _print(error)
         return error.exit_code
-    except KeyboardInterrupt:
-        return terminal.stopped(sys.argv[1:])
     except (HydraException, OmegaConfBaseException) as error:
         explained = consent.own_error(error) or explain(error, sys.argv[1:])
         for note in getattr(error, "__notes__", ()):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from typing import Any
 
 from dtrain.config import targets
 from dtrain.config.schema import Config
 from dtrain.controller.resources import limits
 from dtrain.controller.resources.devices import Machine, device_count, device_kind
+from dtrain.controller.task_environment import task_environment
 from dtrain.data.checked import before_training
 from dtrain.data.options import OnError, divided
 from dtrain.data.sources import Splits, known_length
@@ -108,12 +108,7 @@ def plan(config: Config, splits: Splits | None, machine: Machine) -> Plan:
         own = own if own >= threads else 0
     tasks = _with_cores(strategy.tasks(hosts, devices), threads, own)
     replicas = strategy.replicas(hosts, devices)
-    environment = {
-        "KERAS_BACKEND": "tensorflow",
-        "TF_ENABLE_ONEDNN_OPTS": "1" if hardware.onednn else "0",
-        "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"),
-    }
-    cluster = Cluster(tasks, kind, replicas, environment)
+    cluster = Cluster(tasks, kind, replicas, task_environment(hardware.onednn))
     strategy.check(config, cluster)
     limits.check_cluster(config, cluster, machine, strategy.size())
     _check_jit(config, strategy)

@@ -13,6 +13,7 @@ from dtrain.controller.plan import Plan, plan, sizes
 from dtrain.controller.resources.devices import machine
 from dtrain.data.data_file import is_address
 from dtrain.data.sources import Splits
+from dtrain.host import forkserver
 from dtrain.tracking import choose
 from dtrain.tracking.mlflow.tracker import flatten
 
@@ -83,6 +84,7 @@ def check(
     cluster = launcher.check(early.cluster, facts)
     if prepare:
         launcher.prepare(cluster)
+        forkserver.end_guessed()  # of a launcher that forks nothing
     splits = look(config)
     planned = dataclasses.replace(plan(config, splits, here), cluster=cluster)
     return Checked(config, launcher, planned, splits)

@@ -1,8 +1,8 @@
 """The cache: files that are made once of a dataset's, and used by every later run.
 
 An entry is made aside, flushed and renamed, by one process at a time; another that needs it waits.
-A process holds a lock on each entry that it uses, and what is removed for want of room is what
-nobody uses and nobody has used for longest.
+A process notes the entries that it uses in a file of its own, which it keeps locked. For want of
+room those are removed that no process uses, first what was used longest ago.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import os
 import re
+import secrets
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -27,8 +28,12 @@ FOLDER, BYTES = "DTRAIN_CACHE", "DTRAIN_CACHE_BYTES"
 LIMIT = 20 * 10**9
 _ENTRY = re.compile(r"[0-9a-f]{64}(\.[a-z0-9]+)*")
 _LEFTOVER = re.compile(r"\.([0-9a-f]{64}(?:\.[a-z0-9]+)*)\.[0-9a-f]{16}\.tmp")
-#: Open files, by which this process and those that it forks hold the entries that they use.
-_held: dict[Path, int] = {}
+_LEASE = re.compile(r"\.[0-9a-f]{16}\.lease")
+#: Entries that this process uses, with what they are: device and inode.
+_held: dict[Path, tuple[int, int]] = {}
+#: Of each folder the file in which they are noted, open and locked; of the processes that this one
+#: forks, too.
+_leases: dict[Path, int] = {}
 #: Folders that a notice was printed of.
 _noticed: set[Path] = set()
 
@@ -138,25 +143,54 @@ def _is_own(place: Path) -> bool:
 
 
 def _hold(path: Path) -> bool:
-    """Lock an entry against its removal, and note that it is used; say whether it is there."""
+    """Note that an entry is used, so that it stays; say whether it is there."""
     with contextlib.suppress(OSError):
-        if path in _held and os.path.samestat(os.stat(path), os.fstat(_held[path])):
+        found = os.stat(path)
+        if _held.get(path) == (found.st_dev, found.st_ino):
             return True
-    try:
-        descriptor = open_read(path)
-    except OSError:  # none, or one that may not be read
+    if not path.parent.is_dir():
         return False
-    with contextlib.suppress(OSError):  # of a file system without locks
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-    if os.fstat(descriptor).st_nlink == 0:  # removed before it was locked
+    with contextlib.ExitStack() as stack:
+        # ORDER: noted before it is looked for; meanwhile nothing is removed.
+        with contextlib.suppress(OSError):  # of a cache that may only be read nothing is removed
+            stack.enter_context(_gate(path.parent, fcntl.LOCK_SH))
+            os.write(_lease(path.parent), f"{path.name}\n".encode())
+        try:
+            descriptor = open_read(path)
+        except OSError:  # none, or one that may not be read
+            return False
+        found = os.fstat(descriptor)
+        with contextlib.suppress(OSError):
+            os.utime(descriptor)
         os.close(descriptor)
-        return False
-    with contextlib.suppress(OSError):  # of a cache that may only be read
-        os.utime(descriptor)
-    if path in _held:
-        os.close(_held[path])
-    _held[path] = descriptor
-    return True
+        _held[path] = found.st_dev, found.st_ino
+        return True
+
+
+@contextlib.contextmanager
+def _gate(place: Path, operation: int) -> Iterator[None]:
+    """Let entries be noted together, or be removed by one process alone."""
+    descriptor = writing.open_lock(place / ".gate.lock")
+    try:
+        with contextlib.suppress(OSError):  # of a file system without locks
+            fcntl.flock(descriptor, operation)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lease(place: Path) -> int:
+    """Return the file in which this process notes what it uses."""
+    while place not in _leases:
+        _used(place)
+        descriptor = writing.open_append(place / f".{secrets.token_hex(8)}.lease")
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        if os.fstat(descriptor).st_nlink > 0:
+            _leases[place] = descriptor
+        else:  # removed before it was locked, as that of an ended process
+            os.close(descriptor)
+    return _leases[place]
 
 
 def _made(path: Path, make: Callable[[Path], None]) -> None:
@@ -202,7 +236,7 @@ def _alone(path: Path, wait: bool = True) -> Iterator[None]:
     """Let no other process make the entry.
 
     Raises:
-        OSError: the lock cannot be made; or another process has it, where nobody waits.
+        OSError: the lock cannot be made; or another process has it, and ``wait`` is false.
     """
     while True:
         descriptor = writing.open_lock(_lock_of(path))
@@ -224,36 +258,37 @@ def _alone(path: Path, wait: bool = True) -> Iterator[None]:
 
 def _make_room(place: Path) -> None:
     """Remove what killed processes have left, and the entries that are too much."""
-    found = []
-    with contextlib.suppress(OSError), os.scandir(place) as entries:
-        for each in entries:
-            with contextlib.suppress(FileNotFoundError):
-                if _ENTRY.fullmatch(each.name):
-                    seen = each.stat(follow_symlinks=False)
-                    found.append((seen.st_mtime_ns, seen.st_size, Path(each.path)))
-                elif left := _LEFTOVER.fullmatch(each.name):
-                    _remove(place / left[1], Path(each.path))
-    total = sum(size for _, size, _ in found)
-    for _, size, path in sorted(found):
+    with contextlib.suppress(OSError), _gate(place, fcntl.LOCK_EX):
+        found = []
+        with os.scandir(place) as entries:
+            for each in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    if _ENTRY.fullmatch(each.name) and each.is_file(follow_symlinks=False):
+                        seen = each.stat(follow_symlinks=False)
+                        found.append((seen.st_mtime_ns, seen.st_size, Path(each.path)))
+                    elif left := _LEFTOVER.fullmatch(each.name):
+                        _remove(place / left[1], Path(each.path))
+        total = sum(size for _, size, _ in found)
         if total <= limit():
             return
-        if _unused(path):
-            total -= size
+        used = _used(place)
+        for _, size, path in sorted(found):
+            if total > limit() and path.name not in used and _remove(path, path):
+                total -= size
 
 
-def _unused(path: Path) -> bool:
-    """Remove an entry that no process uses; say whether it is gone."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return _remove(path, path)
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
+def _used(place: Path) -> set[str]:
+    """Return the names of the entries that processes use, and remove the notes of ended ones."""
+    names: set[str] = set()
+    for path in [path for path in place.iterdir() if _LEASE.fullmatch(path.name)]:
+        with os.fdopen(writing.open_append(path), "ab") as lease:
+            try:
+                fcntl.flock(lease, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                names.update(path.read_text(encoding="ascii", errors="replace").split())
+            else:
+                writing.remove(path)
+    return names
 
 
 def _remove(path: Path, file: Path) -> bool:

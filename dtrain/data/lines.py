@@ -18,14 +18,16 @@ class Lines(io.RawIOBase):
 
     Args:
         file: which has them, open.
+        whole: whether all of them will be in memory at once.
 
     Raises:
         ValueError: a line has no end, or the table leaves too little memory.
     """
 
-    def __init__(self, file: IO[bytes] | Any):
+    def __init__(self, file: IO[bytes] | Any, whole: bool = True):
         super().__init__()
         self._file = file
+        self._whole = whole
         self._line = self._since = 0
         self._free = memory.available()
 
@@ -42,7 +44,7 @@ class Lines(io.RawIOBase):
         if self._line > _LINE:
             raise ValueError(f"a line has more than {_LINE >> 20} MB")
         self._since += len(piece)
-        if self._since > _LINE:
+        if self._whole and self._since > _LINE:
             self._since, left = 0, memory.available()
             if left is not None and self._free is not None and left < self._free / 4:
                 raise ValueError(f"it needs more memory than is free ({memory.text(self._free)})")

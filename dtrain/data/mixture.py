@@ -27,7 +27,7 @@ class Subset:
 
     def __getattr__(self, name: str) -> Any:
         # What concerns all rows alike is the source's; what is by row is not.
-        if name in ("finish", "files", "by_batch"):
+        if name in ("finish", "files", "readers", "by_batch"):
             return getattr(self.source, name)
         if name == "take_inside":
             inside = self.source.take_inside

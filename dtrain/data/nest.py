@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.data.ragged import Ragged
+from dtrain.errors import UsageError
 
 
 def is_nest(value: Any) -> bool:
@@ -61,6 +62,22 @@ def structured(value: Any) -> Any:
         except ValueError:
             return Ragged.of(value)
     return value
+
+
+def parts_of(value: Any) -> tuple[Any, ...]:
+    """Return what ``take`` has returned as ``(x,)``, ``(x, y)`` or ``(x, y, sample_weight)``.
+
+    Raises:
+        UsageError: it has other parts.
+    """
+    parts = tuple(value) if isinstance(value, tuple | list) else (value,)
+    parts = tuple(part if part is None else structured(part) for part in parts)
+    if not 1 <= len(parts) <= 3:
+        raise UsageError(
+            "dataset", f"{len(parts)} parts", "are not what an example has",
+            "x, (x, y) or (x, y, sample_weight)", "a dict or tuple for several inputs",
+        )  # fmt: skip
+    return parts
 
 
 def packed(structure: Any, values: list[Any]) -> Any:

@@ -71,14 +71,8 @@ def divided(node: Mapping[str, Any]) -> tuple[dict[str, Any], Options]:
     Args:
         node: plain, its values checked.
     """
-    # What is parsed in the input graph, by declared features, is padded there.
-    inside = ("pad",) if "features" in node else ()
-    own = {name: value for name, value in node.items() if name not in _DEFAULTS or name in inside}
-    given = {
-        name: _made(name, value)
-        for name, value in node.items()
-        if name in _DEFAULTS and name not in inside
-    }
+    own = {name: value for name, value in node.items() if name not in _DEFAULTS}
+    given = {name: _made(name, value) for name, value in node.items() if name in _DEFAULTS}
     return own, Options(**given)
 
 

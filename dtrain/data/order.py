@@ -75,6 +75,48 @@ class Blocks:
         return type(self), (self._lengths, self._window, self._seed ^ _KEY)
 
 
+class Balanced:
+    """An order that draws every class as often as any other, each pass by pass of its own.
+
+    In each cycle of as many positions as there are classes every class has its turn once, in an
+    order of the cycle.
+
+    Args:
+        labels: int ``[n]``, the class of each example.
+        seed: of the experiment.
+    """
+
+    def __init__(self, labels: np.ndarray, seed: int):
+        self._labels = labels
+        self._seed = seed ^ _KEY
+        order = np.argsort(labels, kind="stable")
+        ends = np.flatnonzero(np.diff(labels[order], append=labels[order][-1:] + 1)) + 1
+        self._rows = np.split(order.astype(np.int64), ends[:-1])
+        self._turns = functools.lru_cache(64)(self._turns_of)
+        self._pass = functools.lru_cache(2 * len(self._rows))(self._pass_of)
+
+    def __call__(self, positions: np.ndarray) -> np.ndarray:
+        """Map positions in the endless sequence, int64 ``[b]``, to indices into the source."""
+        cycles, offsets = np.divmod(positions, len(self._rows))
+        found = np.empty_like(positions)
+        for at, (cycle, offset) in enumerate(zip(cycles.tolist(), offsets.tolist(), strict=True)):
+            number = int(self._turns(cycle)[offset])
+            passed, place = divmod(cycle, len(self._rows[number]))
+            found[at] = self._pass(number, passed)[place]
+        return found
+
+    def _turns_of(self, cycle: int) -> np.ndarray:
+        return draws.order(len(self._rows), self._seed, cycle << 32)
+
+    def _pass_of(self, number: int, passed: int) -> np.ndarray:
+        """Return the examples of a class in the order of one of its passes."""
+        rows = self._rows[number]
+        return rows[draws.order(len(rows), self._seed, (passed << 32) + number + 1)]
+
+    def __reduce__(self) -> tuple[type[Balanced], tuple[np.ndarray, int]]:
+        return type(self), (self._labels, self._seed ^ _KEY)
+
+
 def blocks_of(blocks: np.ndarray, rows: np.ndarray) -> np.ndarray | None:
     """Return how many of some rows are in each block, without blocks that have none.
 

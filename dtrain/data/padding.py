@@ -57,6 +57,8 @@ def padded(splits: Splits, lengths: Mapping[str, Any] | None) -> Splits:
 class Padded(Wrapped):
     """A source whose ragged leaves are padded, and cut where they are longer.
 
+    A source whose rows are made in the graph has ``pad(lengths)``, and pads them there.
+
     Args:
         source: in Python.
         lengths: by the place of a leaf: ``length`` to pad to, or ``buckets``, of which the smallest
@@ -70,6 +72,13 @@ class Padded(Wrapped):
 
     def __init__(self, source: Any, lengths: Mapping[str, Any]):
         super().__init__(source)
+        self._lengths: dict[str, dict[str, Any]] = {}
+        #: Places of the leaves of which each batch has a length of its own.
+        self.by_batch: frozenset[str] = frozenset()
+        own = getattr(source, "pad", None)
+        if own is not None:
+            own(lengths)
+            return
         self._lengths = {name: dict(given) for name, given in lengths.items()}
         found = {
             place(name): leaf
@@ -85,7 +94,6 @@ class Padded(Wrapped):
                     f"dataset.pad={{{near}:{{length:128}}}}",
                 )  # fmt: skip
             _check_value(name, given.get("value"), np.dtype(found[name].dtype))
-        #: Places of the leaves whose length differs by batch.
         self.by_batch = frozenset(n for n, given in self._lengths.items() if "buckets" in given)
 
     def take(self, indices: np.ndarray) -> tuple[Any, ...]:

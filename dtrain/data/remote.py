@@ -57,11 +57,13 @@ class RemoteFile(DataFile):
         return self._stamp
 
     def open(self) -> IO[bytes]:
-        """Open it to read a head of it; where its server sends no parts the copy is opened.
+        """Open it to read a head of it: the copy, where there is one, or its server sends no parts.
 
         Raises:
             DataError: it cannot be read.
         """
+        if (copy := cache.present(*self._entry())) is not None:
+            return copy.open("rb")
         server = servers.filesystem(self._address, self._key)
         with self._blamed():
             if self._is_sent_in_parts(server):
@@ -97,9 +99,12 @@ class RemoteFile(DataFile):
             UsageError: it is larger than the cache.
         """
         check_room([self], self._key)
+        return cache.entry(*self._entry(), self._fetch)
+
+    def _entry(self) -> tuple[str, str]:
+        """Return the key and the suffix of the copy in the cache."""
         suffix = _SUFFIX.search(PurePosixPath(urlsplit(self._address).path).name.lower())
-        key = f"copy 1\n{self.name}\n{self._stamp}"
-        return cache.entry(key, suffix[0] if suffix else ".data", self._fetch)
+        return f"copy 1\n{self.name}\n{self._stamp}", suffix[0] if suffix else ".data"
 
     def _fetch(self, target: Path) -> None:
         with target.open("xb") as file:

@@ -39,6 +39,7 @@ class Source(Protocol):
     - ``blocks()``: how many examples, one after the other, are read at once, int64 ``[k]``; for
       ``dataset.shuffle=blocks``.
     - ``labels()``: the targets without the inputs, ``[n, ...]``, where that is cheaper than all.
+    - ``words()``: the names of the classes that the targets are numbers of, in their order.
     - ``files``: the :class:`dtrain.data.files.DataFile` that it is of, for its identity.
     - ``known_length()``: how many examples there are, or None, where ``len`` would have to read.
     - ``where(index)``: the place of an example for messages, such as ``FILE, row 17``.
@@ -80,7 +81,7 @@ def known_length(source: Any) -> int | None:
     return found
 
 
-class _Captured:
+class Captured:
     """A source that reads from tensors, which a worker of a cluster may have a copy of."""
 
     in_graph = True
@@ -108,7 +109,7 @@ class _Captured:
         self._tensors = list(tensors)
 
 
-class Arrays(_Captured):
+class Arrays(Captured):
     """Examples in memory.
 
     Args:
@@ -185,7 +186,7 @@ class Arrays(_Captured):
         )
 
 
-class Windows(_Captured):
+class Windows(Captured):
     """Stretches of one long sequence, each with what follows its every token.
 
     Args:
@@ -214,45 +215,3 @@ class Windows(_Captured):
         at = starts + tf.range(self.length + 1, dtype=tf.int64)
         window = tf.cast(tf.gather(self.tensors()[0], at), tf.int32)
         return window[:, :-1], window[:, 1:]
-
-
-class ImageFiles(_Captured):
-    """Images on disk, read and decoded when they are taken.
-
-    Args:
-        paths: image files, ``n`` of them (PNG, JPEG, BMP or GIF).
-        labels: int64 ``[n]``.
-        size: height and width that every image is resized to, in pixels.
-        channels: 1 (grey) or 3 (RGB).
-    """
-
-    def __init__(self, paths: list[str], labels: np.ndarray, size: tuple[int, int], channels: int):
-        self.paths = paths
-        self.y = labels
-        self.size = size
-        self.channels = channels
-
-    def _values(self) -> Iterable[Any]:
-        return self.paths, self.y
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def take(self, indices: Any) -> tuple[Any, Any]:
-        """Read: int64 ``[b]`` to ``(float32 [b, height, width, channels] in 0..1, int64 [b])``."""
-        import tensorflow as tf
-
-        def load(path: Any) -> Any:
-            image = tf.io.decode_image(
-                tf.io.read_file(path), channels=self.channels, expand_animations=False
-            )
-            image = tf.image.resize(tf.cast(image, tf.float32) / 255.0, self.size)
-            return tf.ensure_shape(image, (*self.size, self.channels))
-
-        paths, labels = self.tensors()
-        images = tf.map_fn(load, tf.gather(paths, indices), fn_output_signature=tf.float32)
-        return images, tf.gather(labels, indices)
-
-    def where(self, index: int) -> str:
-        """Return the place of an example for messages."""
-        return self.paths[index]

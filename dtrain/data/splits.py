@@ -113,12 +113,41 @@ def of_tables(
     Raises:
         UsageError: a file or a column cannot be what it is to be.
     """
-    whole = source(table(files(path)), inputs, target, weight)
-    train, held = whole, None
+    whole, held = source(table(files(path)), inputs, target, weight), None
     if validation_path is not None:
         found = table(files(validation_path, "dataset.validation_path"))
         held = source(found, whole.inputs.names, target, weight, words=whole.words)
-    elif validation_split:
+    return of_sources(whole, held, "path", path, validation_split, split_seed, classes, images)
+
+
+def of_sources(
+    whole: TableSource,
+    held: TableSource | None,
+    key: str,
+    value: object,
+    validation_split: float,
+    split_seed: int,
+    classes: int | None,
+    images: Mapping[str, Sequence[int]] | None,
+) -> Splits:
+    """Return the examples of tables.
+
+    Args:
+        whole: to train on, and to split a part off where ``held`` is None.
+        held: to evaluate on.
+        key, value: of the ``dataset`` group, that say what ``whole`` is; for messages.
+        validation_split, split_seed, classes, images: as of :func:`of_tables`.
+
+    Raises:
+        UsageError: there is nothing to train on, or an image cannot be what it is to be.
+    """
+    if whole.known_length() == 0:
+        raise UsageError(
+            f"dataset.{key}", value, "has no row to train on", "data with at least one row",
+            f"dataset.{key}=ANOTHER",
+        )  # fmt: skip
+    train = whole
+    if held is None and validation_split:
         check_fraction(validation_split)
         drawn = _Drawn(whole, validation_split, split_seed)
         if whole.known_length() is None:
@@ -130,11 +159,6 @@ def of_tables(
         for part in (train, held):
             if part is not None:
                 part._words = whole.words
-    if train.known_length() == 0:
-        raise UsageError(
-            "dataset.path", path, "has no row to train on", "files with at least one row",
-            "dataset.path=FILE",
-        )  # fmt: skip
 
     def count() -> int | None:
         if classes is not None:

@@ -61,10 +61,12 @@ class Table(ABC):
     Attributes:
         files: in order.
         columns: by name, in the order of the file.
+        refused: columns that cannot be examples, by name, each with a clause that says why.
     """
 
     files: list[DataFile]
     columns: dict[str, Column]
+    refused: Mapping[str, str] = {}
 
     @abstractmethod
     def __len__(self) -> int:
@@ -185,6 +187,12 @@ def _form(key: str, value: Any) -> UsageError:
 
 
 def _known(name: str, key: str, table: Table) -> None:
+    if name in table.refused:
+        raise UsageError(
+            key, name, table.refused[name],
+            "columns of numbers, booleans, text, bytes, or lists of numbers, alike in all files",
+            f"{key}={next(iter(table.columns), 'COLUMN')}",
+        )  # fmt: skip
     if name not in table.columns:
         near = nearest(name, table.columns) or next(iter(table.columns), "COLUMN")
         raise UsageError(
@@ -238,7 +246,8 @@ class TableSource:
         self.weight = None if weight is None else _role(weight, f"{prefix}.weight", table)
         if inputs is None:
             taken = [n for role in (self.target, self.weight) if role for n in role.columns()]
-            left: list[str] = [name for name in table.columns if name not in taken]
+            every = (*table.columns, *table.refused)
+            left: list[str] = [name for name in every if name not in taken]
             one = len(left) == 1
             inputs = left[0] if one else left
             if not left:
@@ -440,7 +449,7 @@ class Pieces:
         lengths: rows of each file.
     """
 
-    def __init__(self, lengths: Sequence[int]):
+    def __init__(self, lengths: Sequence[int] | np.ndarray):
         self.ends = np.cumsum(np.asarray(lengths, np.int64))
         self.starts = self.ends - np.asarray(lengths, np.int64)
 
@@ -450,9 +459,11 @@ class Pieces:
     def split(self, rows: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """Yield (file, positions in ``rows``, rows of that file), for each file that has some."""
         owners = np.searchsorted(self.ends, rows, side="right")
-        for owner in np.unique(owners):
-            at = np.flatnonzero(owners == owner)
-            yield int(owner), at, rows[at] - self.starts[owner]
+        order = np.argsort(owners, kind="stable")
+        changes = np.flatnonzero(np.diff(owners[order])) + 1
+        for at in np.split(order, changes):
+            owner = int(owners[at[0]])
+            yield owner, at, rows[at] - self.starts[owner]
 
     def place(self, row: int) -> tuple[int, int]:
         """Return the file of a row, and its number there."""

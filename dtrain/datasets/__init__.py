@@ -1,28 +1,35 @@
 """The datasets that dtrain ships. A dataset function returns :class:`Splits`."""
 
-from dtrain.data.sources import Arrays, ImageFiles, Source, Splits
+from dtrain.data.image_files import ImageFiles
+from dtrain.data.sources import Arrays, Source, Splits
 from dtrain.data.text import text
 from dtrain.datasets.arrays import npy, npz
 from dtrain.datasets.combined import columns, mixture
+from dtrain.datasets.grain import array_record, tfds
 from dtrain.datasets.images import image_folder
 from dtrain.datasets.made import digits, synthetic
 from dtrain.datasets.records import tfrecord, webdataset
-from dtrain.datasets.tables import csv
+from dtrain.datasets.tables import arrow, csv, huggingface, parquet
 
 __all__ = [
     "Arrays",
     "ImageFiles",
     "Source",
     "Splits",
+    "array_record",
+    "arrow",
     "columns",
     "csv",
     "digits",
+    "huggingface",
     "image_folder",
     "mixture",
     "npy",
     "npz",
+    "parquet",
     "synthetic",
     "text",
+    "tfds",
     "tfrecord",
     "webdataset",
 ]

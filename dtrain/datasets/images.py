@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from dtrain.data.sources import ImageFiles, Splits
+from dtrain.data.image_files import ImageFiles
+from dtrain.data.sources import Splits
 from dtrain.data.splits import split_indices
 from dtrain.errors import UsageError
 
@@ -21,6 +24,7 @@ def image_folder(
     channels: int = 3,
     validation_split: float = 0.2,
     split_seed: int = 0,
+    cache: str = "none",
 ) -> Splits:
     """Images in one sub-folder a class: ``path/cat/1.png``, ``path/dog/2.jpg``.
 
@@ -30,6 +34,8 @@ def image_folder(
         channels: 1 (grey) or 3 (RGB).
         validation_split: fraction to split off.
         split_seed: of the shuffle before the split.
+        cache: ``memory`` or ``disk``: each image is decoded once, before the first step, and kept;
+            ``none``: whenever it is taken.
     """
     size = list(_SIZE if size is None else size)
     if len(size) != 2 or min(size) < 1:
@@ -42,6 +48,11 @@ def image_folder(
         raise UsageError(
             "dataset.channels", channels, "is no image format", "1 or 3", "dataset.channels=3"
         )
+    if cache not in ("none", "memory", "disk"):
+        raise UsageError(
+            "dataset.cache", cache, "is no place for decoded images", "none, memory or disk",
+            "dataset.cache=none",
+        )  # fmt: skip
     root = Path(path)
     if not root.is_dir():
         raise UsageError(
@@ -71,7 +82,17 @@ def image_folder(
     labels = np.array([label for _, label in found], np.int64)
     train, held = split_indices(len(found), validation_split, split_seed)
 
-    def part(rows: np.ndarray) -> ImageFiles:
-        return ImageFiles([found[i][0] for i in rows], labels[rows], (height, width), channels)
+    paths = [name for name, _ in found]
+    names = [folder.name for folder in folders]
 
+    def files(rows: np.ndarray) -> ImageFiles:
+        some = [paths[i] for i in rows]
+        return ImageFiles(some, labels[rows], (height, width), channels, names)
+
+    part: Callable[[np.ndarray], Any] = files
+    if cache != "none":
+        # Not above: with NumPy alone the other datasets can be imported.
+        from dtrain.data.image_cache import Decoded, DecodedImages
+
+        part = functools.partial(DecodedImages, Decoded(files(np.arange(len(found))), cache))
     return Splits(part(train), part(held) if len(held) else None, len(folders))

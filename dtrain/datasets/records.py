@@ -23,7 +23,6 @@ def tfrecord(
     split_seed: int = 0,
     classes: int | None = None,
     images: Mapping[str, Sequence[int]] | None = None,
-    pad: Mapping[str, Mapping[str, Any]] | None = None,
     index: str = "cache",
 ) -> Splits:
     """Examples (``tf.train.Example``) of TFRecord files, in any order.
@@ -33,7 +32,7 @@ def tfrecord(
     Args:
         path: a file, a pattern, or a list of them.
         features: by name: ``dtype`` (string, int64 or float32) and ``shape`` of each, which is one
-            value if not given; with null first it has a length that differs.
+            value if not given; with null first it has a length that differs (``dataset.pad``).
         target: a feature, a list of numbers, or features by name. Text is classes, in alphabetical
             order.
         inputs: likewise; None for all that are neither target nor weight.
@@ -43,12 +42,11 @@ def tfrecord(
         split_seed: of the shuffle before the split.
         classes: number of classes; None: those of the target, for which all records are read.
         images: features of encoded images, by name: height, width and channels of each.
-        pad: by feature whose length differs: ``length``, and ``value`` (0 or an empty text if not
-            given). Shorter rows are filled up, longer ones cut.
         index: ``cache``, or ``beside`` (``FILE.index``, where that folder can be written).
     """
     # Not above: with NumPy alone the other datasets can be imported.
-    from dtrain.data.formats.tfrecord import RecordSource, TFRecords
+    from dtrain.data.formats.examples import RecordSource
+    from dtrain.data.formats.tfrecord import TFRecords
     from dtrain.data.formats.tfrecord_features import declared
 
     if index not in ("cache", "beside"):
@@ -56,7 +54,7 @@ def tfrecord(
             "dataset.index", index, "is no place of an index", "cache or beside",
             "dataset.index=cache",
         )  # fmt: skip
-    known = declared(features, pad)
+    known = declared(features)
 
     def table(files: list[DataFile]) -> TFRecords:
         return TFRecords(files, known, index == "beside")

@@ -4,18 +4,127 @@ from __future__ import annotations
 
 import io
 import itertools
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from dtrain.data.files import DataFile, files
 from dtrain.data.lines import Lines
 from dtrain.data.sources import Splits
-from dtrain.data.splits import as_targets, existing_file, split
-from dtrain.errors import UsageError, nearest
+from dtrain.data.splits import as_targets, of_tables, split, split_indices
+from dtrain.data.tables import Names, TableSource
+from dtrain.errors import UsageError
+
+if TYPE_CHECKING:
+    from dtrain.data.formats.csv_files import Csv
+
+#: Bytes of a text file that is read into memory, and of one that is compressed.
+_SMALL, _SMALL_PACKED = 32 << 20, 4 << 20
+
+
+def parquet(
+    path: str | Sequence[str],
+    target: Names,
+    inputs: Names = None,
+    weight: Names = None,
+    validation_path: str | Sequence[str] | None = None,
+    validation_split: float = 0.2,
+    split_seed: int = 0,
+    classes: int | None = None,
+    images: Mapping[str, Sequence[int]] | None = None,
+) -> Splits:
+    """Columns of Parquet files, of which a row group is read at a time.
+
+    Args:
+        path: a file, a pattern, or a list of them.
+        target, inputs, weight: columns (:class:`dtrain.data.tables.TableSource`).
+        validation_path: files to evaluate on; None: a part of the rows is split off.
+        validation_split, split_seed: of that part.
+        classes: number of classes; None: those of the target's column, which is read for it.
+        images: columns of encoded images, by name: height, width and channels of each.
+    """
+    from dtrain.data.formats.parquet import Parquet
+
+    return of_tables(
+        Parquet, path, inputs, target, weight, validation_path, validation_split, split_seed,
+        classes, images,
+    )  # fmt: skip
+
+
+def arrow(
+    path: str | Sequence[str],
+    target: Names,
+    inputs: Names = None,
+    weight: Names = None,
+    validation_path: str | Sequence[str] | None = None,
+    validation_split: float = 0.2,
+    split_seed: int = 0,
+    classes: int | None = None,
+    images: Mapping[str, Sequence[int]] | None = None,
+) -> Splits:
+    """Columns of Arrow files or streams, of which each row is read where it is in the file.
+
+    Args:
+        path: a file, a pattern, or a list of them.
+        target, inputs, weight: columns (:class:`dtrain.data.tables.TableSource`).
+        validation_path: files to evaluate on; None: a part of the rows is split off.
+        validation_split, split_seed: of that part.
+        classes: number of classes; None: those of the target's column, which is read for it.
+        images: columns of encoded images, by name: height, width and channels of each.
+    """
+    from dtrain.data.formats.arrow import Arrow
+
+    return of_tables(
+        Arrow, path, inputs, target, weight, validation_path, validation_split, split_seed,
+        classes, images,
+    )  # fmt: skip
+
+
+def huggingface(
+    path: str,
+    target: Names,
+    inputs: Names = None,
+    weight: Names = None,
+    split: str = "train",
+    validation: str | None = None,
+    validation_split: float = 0.2,
+    split_seed: int = 0,
+    classes: int | None = None,
+    images: Mapping[str, Sequence[int]] | None = None,
+) -> Splits:
+    """Columns of a folder that ``save_to_disk`` of Hugging Face's ``datasets`` has written.
+
+    Args:
+        path: the folder of a ``Dataset`` or a ``DatasetDict``.
+        target, inputs, weight: columns (:class:`dtrain.data.tables.TableSource`). Images are bytes.
+        split: name of the split to train on; a ``Dataset`` is that split.
+        validation: name of the split to evaluate on; None: a part of the rows is split off.
+        validation_split, split_seed: of that part.
+        classes: number of classes; None: those of a ``ClassLabel``, else those of the target's
+            column, which is read for it.
+        images: columns of images, by name: height, width and channels of each.
+    """
+    from dtrain.data.formats.huggingface import HuggingFace, opened
+
+    parts = opened(path, split, validation)
+    if classes is None and isinstance(target, str):
+        names = getattr(parts[0].features.get(target), "names", None)
+        classes = None if names is None else len(names)
+
+    def table(found: list[DataFile]) -> HuggingFace:
+        part = next(each for each in parts if found[0].name in each.files)
+        return HuggingFace(found, part.features, part.rows)
+
+    held = None if validation is None else parts[1].files
+    return of_tables(
+        table, parts[0].files, inputs, target, weight, held, validation_split, split_seed, classes,
+        images,
+    )  # fmt: skip
 
 
 def csv(
-    path: str,
+    path: str | Sequence[str],
     label: str | None = None,
     separator: str = ",",
     validation_split: float = 0.2,
@@ -23,57 +132,88 @@ def csv(
 ) -> Splits:
     """A table with a header line: one column is the label, all others are numbers.
 
+    A small file is read into memory. Others are converted to Arrow files in the cache, once.
+
     Args:
-        path: the file.
+        path: a file, a pattern, or a list of them, with the same header.
         label: name of the label column; the last one if None. Whole numbers are classes, words
             are classes in alphabetical order, other numbers are targets of a regression.
         separator: between columns.
         validation_split: fraction to split off.
         split_seed: of the shuffle before the split.
     """
+    found = files(path)
+    if len(found) == 1 and (len(separator) > 1 or _is_small(found[0])):
+        return _in_memory(found[0], label, separator, validation_split, split_seed)
+    if len(separator) > 1:
+        raise UsageError(
+            "dataset.separator", separator, f"{len(found):,} files are read together by their "
+            "lines, and not as pandas reads one", "one character", "dataset.separator=','",
+        )  # fmt: skip
+    from dtrain.data.formats.csv_convert import INPUTS, LABEL
+    from dtrain.data.formats.csv_files import Csv
+
+    table = Csv(found, label, separator)
+    name = label or table.names[-1]
+    if not np.isfinite([table.low, table.high]).all():
+        raise UsageError(
+            "dataset.label", name, "holds NaN or infinity", "finite numbers", "dataset.label=NAME"
+        )
+    if table.words is None and table.whole and table.low < 0:
+        raise UsageError(
+            "dataset.label", name, f"holds the label {table.low:g}", "class labels from 0 up",
+            "dataset.label=NAME",
+        )  # fmt: skip
+    rows, others = split_indices(len(table), validation_split, split_seed)
+    whole = TableSource(table, INPUTS, LABEL, words=table.words)
+    return Splits(whole.subset(rows), whole.subset(others) if len(others) else None, _count(table))
+
+
+def _count(table: Csv) -> int | None:
+    if table.words is not None:
+        return len(table.words)
+    return int(table.high) + 1 if table.whole else None
+
+
+def _is_small(file: DataFile) -> bool:
+    from pandas.io.common import infer_compression
+
+    packed = infer_compression(file.name, "infer") is not None
+    return file.size() < (_SMALL_PACKED if packed else _SMALL)
+
+
+def _in_memory(
+    file: DataFile, label: str | None, separator: str, validation_split: float, split_seed: int
+) -> Splits:
+    """Read one table as pandas does."""
     import pandas as pd
     from pandas.io.common import get_handle
 
-    file = existing_file(path)
+    from dtrain.data.formats.csv_convert import unreadable, unsound
+    from dtrain.data.formats.csv_files import check
+
+    path = file.name
     try:
-        with get_handle(file, "rb", compression="infer", is_text=False) as opened:
+        with get_handle(file.local(), "rb", compression="infer", is_text=False) as opened:
             lines = io.BufferedReader(Lines(opened.handle))
             engine: Literal["c", "python"] = "c" if len(separator) == 1 else "python"
             # ORDER: of whole columns: in chunks a label "07" is 7 until the first word is met.
             whole = {"low_memory": False} if engine == "c" else {}
             table = pd.read_csv(lines, sep=separator, engine=engine, **whole)
     except Exception as error:  # of pandas, and of each of its unpackers another
-        raise UsageError(
-            "dataset.path", path, f"cannot be read as CSV ({str(error).strip()})",
-            "a text table with a header line", "dataset.path=FILE.csv",
-        ) from None  # fmt: skip
+        raise unreadable(path, error) from None
     names = [str(name) for name in table.columns]
-    if len(names) == 1:
-        guess = next((s for s in (";", "|", " ", ",") if s in names[0] and s != separator), "X")
-        raise UsageError(
-            "dataset.separator", separator, f"leaves {path} with one column, {names[0]!r}",
-            "what stands between the columns of the file", f"dataset.separator={guess!r}",
-        )  # fmt: skip
-    label = names[-1] if label is None else label
-    if label not in names:
-        near = nearest(label, names) or names[-1]
-        raise UsageError(
-            "dataset.label", label, f"{path} has no such column",
-            ", ".join(names), f"dataset.label={near}",
-        )  # fmt: skip
+    label = check(names, label, separator, path)
     sound = (table.dtypes.map(lambda kind: kind.kind in "iufb") & table.notna().all()).to_numpy()
     for name in itertools.compress(names, ~sound):
         column = table[name]
         empty = column.isna().to_numpy()
         words = pd.to_numeric(column, errors="coerce").isna().to_numpy() & ~empty
-        if empty.any() or (name != label and words.any()):
-            row = int(np.argmax(empty if empty.any() else words))
-            what = "empty" if empty.any() else f"{column.iloc[row]!r}, a text"
-            raise UsageError(
-                "dataset.path", path, f"column {name!r} is {what}, in line {row + 2}",
-                "numbers in every column but the label's",
-                f"dataset.label={name}, or take the column out",
-            )  # fmt: skip
+        if empty.any():
+            raise unsound(path, name, int(np.argmax(empty)), None)
+        if name != label and words.any():
+            row = int(np.argmax(words))
+            raise unsound(path, name, row, str(column.iloc[row]))
     target = table.pop(label)
     x = table.to_numpy(dtype=np.float32)
     y = target.to_numpy()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 #: Of the two versions of Linux' control groups: where they are, the files with the limit and the
@@ -30,6 +31,12 @@ def available() -> int | None:
                         found.append(_left(folder / limit, folder / usage, cache))
     known = [size for size in found if size >= 0]
     return min(known) if known else None
+
+
+def mapped() -> int:
+    """Return the bytes of files that are mapped into the memory of this process, and are in it."""
+    words = " ".join(_lines(Path("/proc/self/statm"))).split()
+    return int(words[2]) * os.sysconf("SC_PAGE_SIZE") if len(words) > 2 else 0
 
 
 def _left(limit: Path, usage: Path, cache: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,14 @@ from dtrain.data.checked import before_training
 from dtrain.data.class_weights import weighted
 from dtrain.data.mixture import Mixture, Subset, labels
 from dtrain.data.options import OnError, Options, Shuffle, divided
+from dtrain.data.order import Balanced
 from dtrain.data.padding import padded
 from dtrain.data.sources import Splits
 from dtrain.data.streams import Stream, examples_in
 from dtrain.errors import UsageError
 from dtrain.task import data_identity, input_pipeline, reading, streaming, unreadable
-from dtrain.task.orders import Order, order_of
+from dtrain.task.orders import InNumPy, Order, order_of
+from dtrain.task.readers import Pool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +37,7 @@ class Data:
         augment: changes training examples; None for none.
         order: of training; None for a stream, which has its own.
         identity: records of what they are, by split (:mod:`dtrain.data.identity`).
+        pool: of the readers, a context that they are there in.
         notices: what is to be reported of them.
     """
 
@@ -42,6 +46,7 @@ class Data:
     augment: input_pipeline.Augment | None
     order: Order | None
     identity: dict[str, dict[str, Any]]
+    pool: Pool
     notices: tuple[str, ...] = ()
 
     def without_validation(self) -> Data:
@@ -65,8 +70,9 @@ def _loaded(config: Config) -> Data:
     def made() -> Splits:
         return adapted(targets.instantiate(node, "dataset"))
 
-    splits = padded(_with_some(made()), options.pad)
-    notices: list[str | None] = []
+    splits = padded(_with_some(made(), node), options.pad)
+    pool = Pool(splits, options.workers, node, options.pad)
+    splits, notices = pool.splits, list[str | None](pool.notices)
     if options.on_error is OnError.skip:
         (train, one), (held, other) = map(_sound, (splits.train, splits.validation))
         splits = dataclasses.replace(splits, train=train, validation=held)
@@ -77,28 +83,45 @@ def _loaded(config: Config) -> Data:
     classes = config.trainer.class_weight
     if classes is not None:
         splits = dataclasses.replace(splits, train=weighted(splits, classes, reading.first))
-    if options.balance:
-        splits = dataclasses.replace(splits, train=_balanced(splits.train))
     augment = _augment(options, splits)
+    _check_batch(splits, config)
     order = _order(splits, options, config.seed)
-    return Data(splits, options, augment, order, found, tuple(filter(None, notices)))
+    return Data(splits, options, augment, order, found, pool, tuple(filter(None, notices)))
 
 
-def _with_some(splits: Splits) -> Splits:
-    """Return splits of which the one to train on has examples, and none is empty.
+def _with_some(splits: Splits, node: Mapping[str, Any]) -> Splits:
+    """Return splits without a validation of no examples, where that is what was split off.
 
     Raises:
-        UsageError: there is nothing to train on.
+        UsageError: there is nothing to train on, or to evaluate on where that was asked for.
     """
     if not isinstance(splits.train, Stream) and not len(splits.train):
         raise UsageError(
-            "dataset", "0 examples", "there is nothing to train on", "one example or more",
+            "dataset", node["_target_"], "has no example to train on", "one or more",
             "a dataset that has some",
         )  # fmt: skip
     held = splits.validation
     if held is None or isinstance(held, Stream) or len(held):
         return splits
+    if node.get("validation_path") or "validation_split" not in node:
+        given = node.get("validation_path", "of the dataset")
+        raise UsageError(
+            "dataset.validation_path" if "validation_path" in node else "dataset", given,
+            "the validation has no example", "one or more, or no validation",
+            "dataset.validation_path=null" if "validation_path" in node else "dataset=digits",
+        )  # fmt: skip
     return dataclasses.replace(splits, validation=None)
+
+
+def _check_batch(splits: Splits, config: Config) -> None:
+    """Refuse fewer examples than a batch has, where the command could not know of it."""
+    examples, batch = examples_in(splits.train), config.trainer.batch_size
+    if examples is not None and examples < batch:
+        raise UsageError(
+            "trainer.batch_size", batch, f"the dataset has {examples:,} training examples",
+            f"up to {examples:,}" if examples else "a dataset that has some",
+            f"trainer.batch_size={examples}" if examples else "dataset=digits",
+        )  # fmt: skip
 
 
 def _sound(source: Any) -> tuple[Any, str | None]:
@@ -122,33 +145,29 @@ def _sound(source: Any) -> tuple[Any, str | None]:
     )
 
 
-def _balanced(source: Any) -> Mixture:
-    """Return the same examples, those of each class as often as those of any other."""
+def _balanced(source: Any, seed: int) -> Order:
+    """Return an order that draws the examples of each class as often as those of any other."""
     known = None if isinstance(source, Stream | Mixture) else labels(source)
-    if reading.by_batch(source):
-        raise UsageError(
-            "dataset.balance", "true", "the classes are read by themselves, and the longest row of "
-            "a batch may be of any (dataset.pad)", "one length", "dataset.pad={NAME:{length:128}}",
-        )  # fmt: skip
     if known is None or known.ndim != 1 or known.dtype.kind not in "biu":
         raise UsageError(
             "dataset.balance", "true", "the classes of the examples are not known without their "
             "inputs", "a dataset whose target is one column of classes", "dataset.balance=false",
         )  # fmt: skip
-    classes = np.unique(known)
-    return Mixture(
-        [Subset(source, np.flatnonzero(known == c)) for c in classes], [1] * len(classes)
-    )
+    return InNumPy(Balanced(known, seed))
 
 
 def _order(splits: Splits, options: Options, seed: int) -> Order | None:
     if isinstance(splits.train, Stream):
+        if options.balance:
+            return _balanced(splits.train, seed)  # which refuses it
         if options.shuffle not in (Shuffle.auto, Shuffle.none):
             raise UsageError(
                 "dataset.shuffle", options.shuffle.name, "a stream has an order of its own",
                 "auto, none, or tf.data's shuffle with a seed", "dataset.shuffle=auto",
             )  # fmt: skip
         return None
+    if options.balance:
+        return _balanced(splits.train, seed)
     if options.shuffle is Shuffle.blocks and not _has_blocks(splits.train):
         raise UsageError(
             "dataset.shuffle", "blocks", "each example of this dataset is read by itself",

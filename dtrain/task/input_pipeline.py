@@ -10,16 +10,18 @@ exactly once. A stream has its own order, and the same positions.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from dtrain.data import nest
+from dtrain.data.nest import parts_of
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream, examples_in
 from dtrain.task.orders import Order, Shuffled
-from dtrain.task.reading import by_batch, is_alone, parts_of, take
+from dtrain.task.reading import by_batch, take, threads
 
 Augment = Callable[..., Any]
 
@@ -208,9 +210,11 @@ def training(
         return _augmented(inputs, positions, data)
 
     elements = tf.data.Dataset.range(inputs.start_step * local_replicas, tf.int64.max)
-    if is_alone(source):  # what comes after the reading has all threads
-        return _endless(_mapped(_mapped(elements, load, 1), augment))
-    return _endless(_mapped(elements, lambda element: augment(*load(element))))
+    at_once = threads(source)
+    if at_once == tf.data.AUTOTUNE:
+        return _endless(_mapped(elements, lambda element: augment(*load(element))))
+    # What comes after the reading has all threads.
+    return _endless(_mapped(_mapped(elements, load, at_once), augment), at_once)
 
 
 def _streamed(
@@ -266,8 +270,8 @@ def evaluation(
         turn, replica = element // local_replicas % turns, first_replica + element % local_replicas
         return evaluation_part(inputs, source, turn * replicas + replica, 0, 1)
 
-    threads = 1 if is_alone(source) else tf.data.AUTOTUNE
-    return _endless(_mapped(tf.data.Dataset.range(tf.int64.max), load, threads))
+    at_once = threads(source)
+    return _endless(_mapped(tf.data.Dataset.range(tf.int64.max), load, at_once), at_once)
 
 
 def _held_stream(inputs: Inputs, stream: Stream, batches: int) -> tf.data.Dataset:
@@ -306,23 +310,26 @@ def evaluation_in_parts(
         step, replica = element // local_replicas, first_replica + element % local_replicas
         return evaluation_part(inputs, source, step % steps, replica, replicas)
 
-    threads = 1 if is_alone(source) else tf.data.AUTOTUNE
-    return _endless(_mapped(tf.data.Dataset.range(tf.int64.max), load, threads))
+    at_once = threads(source)
+    return _endless(_mapped(tf.data.Dataset.range(tf.int64.max), load, at_once), at_once)
 
 
 def _mapped(
-    elements: tf.data.Dataset, load: Callable[..., Any], threads: int = tf.data.AUTOTUNE
+    elements: tf.data.Dataset, load: Callable[..., Any], at_once: int = tf.data.AUTOTUNE
 ) -> tf.data.Dataset:
     # AutoGraph would read source files anew, which may have changed since they were imported.
     plain = tf.autograph.experimental.do_not_convert(load)
-    return elements.map(plain, num_parallel_calls=threads, deterministic=True)
+    return elements.map(plain, num_parallel_calls=at_once, deterministic=True)
 
 
-def _endless(dataset: tf.data.Dataset) -> tf.data.Dataset:
+def _endless(dataset: tf.data.Dataset, waiting: int = 0) -> tf.data.Dataset:
     # Unless it is known to be endless, the tasks of a cluster ask each other at every step whether
     # all of them still have data.
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
     options = tf.data.Options()
     # Sharding is done above, by position: tf.data must not shard once more.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    if waiting > 1:
+        # Threads that wait for readers would be lacking to the steps that train meanwhile.
+        options.threading.private_threadpool_size = waiting + (os.cpu_count() or 1)
     return dataset.with_options(options).prefetch(tf.data.AUTOTUNE)

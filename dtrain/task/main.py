@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
+import functools
 import multiprocessing
 import os
 import signal
@@ -50,6 +52,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
     cluster = Cluster.from_json(read_json(rundir.cluster) or {}, rundir.cluster)
     task = cluster.task(task_name)
     journal: Journal | None = None
+    ending = contextlib.ExitStack()
     try:
         _limit_waiting(config, cluster, task)
         devices = hardware.configure(config.hardware, cluster, task, config.trainer.deterministic)
@@ -68,7 +71,8 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
         stop.install()  # ORDER: some strategies install TensorFlow's own SIGTERM handler when made
         past = strategy.broadcast(past)
         action: Action = targets.instantiate(config.action, "action")
-        process = Process(rundir, cluster, task, journal, stop, begun=lambda: say("training"))
+        begun = functools.partial(say, "training")
+        process = Process(rundir, cluster, task, journal, stop, begun, ending)
         session = assemble(config, strategy, process, past, action.check)
         with unreadable.failing(session.inputs):
             action.run(session)
@@ -83,6 +87,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
         _report(journal, error, f"{type(error).__name__}: {error}")
         return errors.FAILED
     finally:
+        ending.close()
         if journal is not None:
             quietly(journal.close)
     return errors.OK

@@ -14,6 +14,7 @@ gc.disable()
 import keras  # noqa: E402, F401
 import tensorflow  # noqa: E402, F401
 
+import dtrain.task.entry  # noqa: E402
 import dtrain.task.main  # noqa: E402, F401
 
 gc.enable()

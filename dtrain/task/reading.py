@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from dtrain.data import failures, nest, padding, plain
 from dtrain.data.mixture import Concatenated, place
+from dtrain.data.nest import parts_of
 from dtrain.data.ragged import Ragged
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
@@ -29,25 +30,26 @@ def is_alone(source: Source) -> bool:
     return not (getattr(source, "in_graph", False) or getattr(source, "thread_safe", False))
 
 
+def threads(source: Source) -> int:
+    """Return how many reads of a source may be under way: ``tf.data.AUTOTUNE`` for any number.
+
+    Readers have as many again to come: none waits while what it has read is being taken.
+    """
+    if is_alone(source):
+        return 1
+    readers = _readers(source)
+    return 2 * readers if readers else tf.data.AUTOTUNE
+
+
+def _readers(source: Source) -> int:
+    if isinstance(source, Concatenated):
+        return max(map(_readers, source.members))
+    return int(getattr(source, "readers", 0))
+
+
 def failure() -> Exception | None:
     """Return what reading has raised since the last such call, where that ended the reading."""
     return failures.first()
-
-
-def parts_of(value: Any) -> tuple[Any, ...]:
-    """Return what ``take`` has returned as ``(x,)``, ``(x, y)`` or ``(x, y, sample_weight)``.
-
-    Raises:
-        UsageError: it has other parts.
-    """
-    parts = tuple(value) if isinstance(value, tuple | list) else (value,)
-    parts = tuple(part if part is None else nest.structured(part) for part in parts)
-    if not 1 <= len(parts) <= 3:
-        raise UsageError(
-            "dataset", f"{len(parts)} parts", "are not what an example has",
-            "x, (x, y) or (x, y, sample_weight)", "a dict or tuple for several inputs",
-        )  # fmt: skip
-    return parts
 
 
 def by_batch(source: Any) -> Collection[str]:
@@ -164,6 +166,14 @@ def _check_structure(
                 f"the batch of {place(source, row)}",
                 text.format(f"{label(name)} of shape {shape}", f"one of {other}"),
             )
+
+
+def _ragged(what: str, name: str) -> UsageError:
+    return UsageError(
+        "dataset.pad", "null", f"{what} has rows of different lengths",
+        "a length for each such input or target: {NAME: {length: 128}}",
+        f"dataset.pad={{{name}:{{length:128}}}}",
+    )  # fmt: skip
 
 
 def label(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 from collections.abc import Callable
@@ -39,6 +40,7 @@ class Process:
         journal: of the run; None in a task that is not the chief, which writes nothing.
         stop: says whether the task was asked to stop.
         begun: called when there is something that a stop has to save.
+        ending: what is to be ended with the task's part in the run.
     """
 
     rundir: RunDir
@@ -47,6 +49,7 @@ class Process:
     journal: Journal | None
     stop: Stop
     begun: Callable[[], None]
+    ending: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
 
     @property
     def is_chief(self) -> bool:
@@ -120,6 +123,7 @@ def _assemble(
 ) -> Session:
     splits = data.splits
     tell_apart(data, config, strategy, process, past)
+    process.ending.enter_context(data.pool)  # its readers start while the model is built
     schedule = make_schedule(config, *dataset.lengths(splits))
     model = build.model(config, splits, strategy, schedule.total_steps, schedule.steps_per_epoch)
     if splits.validation is not None and not evaluates(model):
@@ -134,6 +138,7 @@ def _assemble(
     if past is not None:
         restore.restore(past, model, strategy, process.rundir, schedule)
         restore.release(past)
+    data.pool.ready()
     inputs = input_pipeline.Inputs(
         splits.train, splits.validation, config.trainer.batch_size, config.seed,
         past.step if past else 0, data.augment, config.trainer.validation_batch_size,

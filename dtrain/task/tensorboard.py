@@ -12,18 +12,15 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from tensorboard.plugins.hparams import api as hparams
-from tensorboard.plugins.hparams import api_pb2
-from tensorboard.plugins.hparams.summary import session_end_pb
 
 from dtrain.files import writing
 from dtrain.run.journal import Follower
 from dtrain.task.tensors import fresh
 
 _STATUS = {
-    "FINISHED": api_pb2.STATUS_SUCCESS,
-    "FAILED": api_pb2.STATUS_FAILURE,
-    "KILLED": api_pb2.STATUS_UNKNOWN,
+    "FINISHED": "STATUS_SUCCESS",
+    "FAILED": "STATUS_FAILURE",
+    "KILLED": "STATUS_UNKNOWN",
 }
 
 
@@ -60,6 +57,9 @@ class Summaries:
                 self.scalars(event["step"], event["metrics"])
 
     def _begin(self, job: dict[str, Any]) -> Any:
+        # Here and in `close`: most runs are no jobs of a sweep, and would wait for it.
+        from tensorboard.plugins.hparams import api as hparams
+
         writer = tf.summary.create_file_writer(str(self._folder))
         values = {key: _number(text) for key, text in job["differs"].items()}
         with writer.as_default():
@@ -109,9 +109,11 @@ class Summaries:
         if self._profiling:
             tf.profiler.experimental.stop()
         if self._session is not None:
+            from tensorboard.plugins.hparams import api_pb2, summary
+
+            end = summary.session_end_pb(api_pb2.Status.Value(_STATUS[status]))
             with self._session.as_default(step=0):
-                end = session_end_pb(_STATUS[status]).SerializeToString()
-                tf.summary.experimental.write_raw_pb(end)
+                tf.summary.experimental.write_raw_pb(end.SerializeToString())
             self._session.close()
         for writer in self._writers.values():
             writer.close()

@@ -183,7 +183,7 @@ TARGETS = [
     attack("a data set removes a file", _target(
         "dataset", _target_="dtrain.files.writing.remove", path="{canary}/file.txt")),
     attack("a loss starts a process", _target(
-        "trainer.loss", _target_="dtrain.controller.launchers.forkserver.Process", target="x")),
+        "trainer.loss", _target_="dtrain.host.forkserver.Process", target="x")),
     attack("a metric of loaded code", _target(
         "trainer.metrics.[]", _target_="keras.src.utils.python_utils.func_load", code=_code())),
     attack("a data set is downloaded", _target(

@@ -192,6 +192,33 @@ def test_csv_and_npz(dtrain, tmp_path: Path) -> None:
         assert run.result["objective"] > 0.9
 
 
+def test_tables_in_columns(dtrain, tmp_path: Path) -> None:
+    """Of several files, with targets that are words; the last of them of CSV, by the cache."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    generator = np.random.default_rng(0)
+    for part in range(2):
+        x = generator.standard_normal((100, 3)).astype(np.float32)
+        names = np.array(["no", "yes"])[(x[:, 0] > 0).astype(int)]
+        vector = pa.FixedSizeListArray.from_arrays(pa.array(x.ravel()), 3)
+        table = pa.table({"x": vector, "answer": names})
+        pq.write_table(table, f"{part}.parquet", row_group_size=30)
+        with pa.ipc.new_file(f"{part}.arrow", table.schema) as writer:
+            writer.write_table(table)
+        lines = [f"{a},{b},{c},{n}" for (a, b, c), n in zip(x, names, strict=True)]
+        (tmp_path / f"{part}.csv").write_text("\n".join(["a,b,c,answer", *lines]))
+    for name in ("parquet", "arrow", "csv"):
+        columns = [] if name == "csv" else ["dataset.target=answer"]
+        run = dtrain(
+            "tracking=none", "model=mlp", f"dataset={name}", f"dataset.path=*.{name}", *columns,
+            "trainer.epochs=15", "trainer.batch_size=16", "optimizer.learning_rate=0.01",
+        )  # fmt: skip
+        assert run.code == 0, run.output
+        assert run.events("start")[0]["validation_examples"] == 40
+        assert run.result["objective"] > 0.9
+
+
 def test_a_transformer_learns_a_text(dtrain) -> None:
     words = (
         "tracking=none", "dataset=text", "dataset.length=32", "dataset.validation_split=0.02",

@@ -177,6 +177,44 @@ def npy(x: np.ndarray, y: np.ndarray) -> list[str]:
             "dataset.validation_path=xv.npy", "dataset.validation_target_path=yv.npy"]  # fmt: skip
 
 
+def table(x: np.ndarray, y: np.ndarray, write: Callable[[Any, str], None], ending: str) -> None:
+    """Write the rows as files of tables, one column a list of numbers."""
+    import pyarrow as pa
+
+    for name, part in (("a", slice(0, 40)), ("b", slice(40, None)), ("held", slice(0, HELD))):
+        rows = x[part]
+        column = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), FEATURES)
+        write(pa.table({"x": column, "y": y[part]}), f"{name}.{ending}")
+
+
+def parquet(x: np.ndarray, y: np.ndarray) -> list[str]:
+    import pyarrow.parquet as pq
+
+    table(x, y, lambda made, path: pq.write_table(made, path, row_group_size=7), "parquet")
+    return ["dataset=parquet", "dataset.path=[a.parquet,b.parquet]", "dataset.target=y",
+            "dataset.validation_path=held.parquet"]  # fmt: skip
+
+
+def arrow(x: np.ndarray, y: np.ndarray) -> list[str]:
+    from pyarrow import feather
+
+    table(x, y, lambda made, path: feather.write_feather(made, path, chunksize=7), "arrow")
+    return ["dataset=arrow", "dataset.path=[a.arrow,b.arrow]", "dataset.target=y",
+            "dataset.validation_path=held.arrow"]  # fmt: skip
+
+
+def huggingface(x: np.ndarray, y: np.ndarray) -> list[str]:
+    import datasets
+
+    def split(part: slice) -> Any:
+        return datasets.Dataset.from_dict({"x": list(x[part]), "y": y[part]})
+
+    made = {"train": split(slice(None)), "validation": split(slice(0, HELD))}
+    datasets.DatasetDict(made).save_to_disk("hf")
+    return ["dataset=huggingface", "dataset.path=hf", "dataset.target=y",
+            "dataset.validation=validation", "dataset.pad={x:{length:8}}"]  # fmt: skip
+
+
 def write_records(path: str, x: Any, y: Any) -> None:
     import tensorflow as tf
 
@@ -213,6 +251,21 @@ def webdataset(x: np.ndarray, y: np.ndarray) -> list[str]:
             "dataset.inputs=npy", "dataset.validation_path=held.tar"]  # fmt: skip
 
 
+def array_record(x: np.ndarray, y: np.ndarray) -> list[str]:
+    from array_record.python import array_record_module
+
+    for name, part in (("a", slice(0, 40)), ("b", slice(40, None)), ("held", slice(0, HELD))):
+        writer = array_record_module.ArrayRecordWriter(f"{name}.array_record", "group_size:1")
+        for row, label in zip(x[part], y[part], strict=True):
+            file = io.BytesIO()
+            np.savez(file, x=row, y=label)
+            writer.write(file.getvalue())
+        writer.close()
+    return ["dataset=array_record", "dataset.path=[a.array_record,b.array_record]",
+            "dataset.target=y", "dataset.decode=npy",
+            "dataset.validation_path=held.array_record"]  # fmt: skip
+
+
 def own(function: str) -> Callable[..., list[str]]:
     return lambda x, y: ["dataset=custom", f"dataset._target_=mine.{function}"]
 
@@ -221,8 +274,12 @@ def own(function: str) -> Callable[..., list[str]]:
 FORMATS: dict[str, Callable[..., list[str]]] = {
     "npz": npz,
     "npy": npy,
+    "parquet": parquet,
+    "arrow": arrow,
+    "huggingface": huggingface,
     "tfrecord": tfrecord,
     "webdataset": webdataset,
+    "array_record": array_record,
     "arrays": own("arrays"),
     "map style": own("map_style"),
     "PyDataset": own("py_dataset"),

@@ -12,8 +12,7 @@ import pytest
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain.config import groups, schema, strategies, values
-from dtrain.config.forms import ARRAYS, COLUMNS, PATHS
+from dtrain.config import forms, groups, schema, strategies, values
 from dtrain.config.ranges import Each, Form, Range, rule
 from dtrain.errors import UsageError
 from tests.test_schema import GIVEN, node
@@ -54,6 +53,10 @@ TEXTS: list[Any] = ["", " ", "a\nb", "a\0b", "x" * 10**6, "\x1b[31m", "a\u2028b"
 NODES: list[Any] = [[], {}, [1], {"a": 1}]
 
 
+#: Forms of nodes of which any text is one.
+NAMES = (forms.ARRAYS, forms.COLUMNS, forms.PATHS)
+
+
 @functools.cache
 def base(words: tuple[str, ...]) -> Any:
     return node(*words)
@@ -86,7 +89,7 @@ def wrong(kind: type, field: dataclasses.Field[Any]) -> list[Any]:
     elif first == "Any":
         assert isinstance(found, Form), f"{kind.__name__}.{field.name} has no form"
         bad += [3, math.nan, "", [], [3], {"a": 1}, [[]], True, "x" * 10**6]
-        bad += [] if found in (ARRAYS, PATHS, COLUMNS) else ["a b"]
+        bad += [] if found in NAMES else ["a b"]
     elif first == "bool":
         bad += ["maybe", "", 0.5, math.nan, *NODES]
     elif isinstance(field.default, schema.enum.Enum):

@@ -1,1 +1,1 @@
-"""Commands beside training: compare, ui, sync, checkpoint."""
+"""Commands beside training: compare, ui, sync, checkpoint, data."""

@@ -10,21 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from dtrain.controller.launchers.base import Launcher
-from dtrain.controller.launchers.forkserver import LOCK, Process, ready, warm
 from dtrain.controller.launchers.ports import Ports
 from dtrain.controller.launchers.processes import LocalProcesses
+from dtrain.host.forkserver import LOCK, Process, ready, warm
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, write_json
-
-
-def _enter(run_path: str, task_name: str, environment: dict[str, str], pipe: Any) -> None:
-    from dtrain.task.process.status_pipe import StatusPipe
-
-    report = StatusPipe(pipe)
-    report.watch()
-    from dtrain.task.main import child  # a fresh interpreter imports TensorFlow here
-
-    child(run_path, task_name, environment, report)
+from dtrain.task.entry import enter
 
 
 class Local(Launcher, LocalProcesses):
@@ -84,7 +75,7 @@ class Local(Launcher, LocalProcesses):
             self._started[task.name] = Process(
                 cluster.environment,
                 task.name,
-                _enter,
+                enter,
                 (str(self._rundir.path), task.name, environment),
                 environment,
             )

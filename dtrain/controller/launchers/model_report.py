@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from dtrain.controller.launchers.forkserver import warm
-from dtrain.errors import DtrainError
+from dtrain.controller.launchers.questions import ask
 from dtrain.run.cluster import Cluster
 
 
@@ -24,21 +23,7 @@ def describe(config: dict[str, Any], cluster: Cluster) -> list[str]:
     Raises:
         DtrainError: what it raised there, with its exit code.
     """
-    context: Any = warm(cluster.environment)
     environment = {**os.environ, **cluster.environment, "CUDA_VISIBLE_DEVICES": "-1"}
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_enter, args=(config, cluster.to_json(), environment, theirs))
-    process.start()
-    theirs.close()
-    try:
-        code, reported = ours.recv()
-    except EOFError:
-        code, reported = DtrainError.exit_code, "the process that builds the model died"
-    finally:
-        process.kill()
-        process.join()
-    if code:
-        error = DtrainError(reported)
-        error.exit_code = code
-        raise error
-    return list(reported)
+    arguments = (config, cluster.to_json(), environment)
+    found = ask(_enter, arguments, cluster.environment, "the process that builds the model")
+    return list(found)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.data import cache
-from dtrain.data.files import DataFile
+from dtrain.data.data_file import DataFile, is_address
 from dtrain.data.tables import Pieces
 from dtrain.errors import printable
 from dtrain.files import writing
@@ -98,7 +98,10 @@ class Index:
         return self._found
 
     def _key(self, stamps: Sequence[str]) -> str:
-        names = [os.path.abspath(file.name) for file in self._files]
+        names = [
+            file.name if is_address(file.name) else os.path.abspath(file.name)
+            for file in self._files
+        ]
         return "\0".join([self._kind, *names, *stamps])
 
     def _make(self, path: Path) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import re
 import tarfile
 from collections.abc import Iterator, Sequence
+from typing import IO
 
 import numpy as np
 
@@ -56,16 +57,20 @@ def check_head(file: DataFile) -> None:
         )  # fmt: skip
 
 
-def examples(file: DataFile) -> Iterator[Example]:
+def examples(file: DataFile, opened: IO[bytes]) -> Iterator[Example]:
     """Pass the headers of a tar file, and yield its examples.
 
     Other things than files, and files without a dot in their name, are passed over.
+
+    Args:
+        file: for its name and size.
+        opened: the same, open.
 
     Raises:
         DataError: it ends early, is no tar file, or an example has an extension twice.
     """
     current: Example | None = None
-    for member in _members(file):
+    for member in _members(file, opened):
         split = _NAME.fullmatch(member.name) if member.isreg() else None
         if split is None:
             continue
@@ -84,37 +89,36 @@ def examples(file: DataFile) -> Iterator[Example]:
         yield current
 
 
-def _members(file: DataFile) -> Iterator[tarfile.TarInfo]:
+def _members(file: DataFile, opened: IO[bytes]) -> Iterator[tarfile.TarInfo]:
     """Yield the members, and hold the file to the end that a tar file has.
 
     Not by ``TarFile.next``: it takes a damaged header for the end, and keeps all members.
     """
     size, end = file.size(), 0
-    with file.open() as opened:
-        try:
-            with tarfile.open(fileobj=opened, mode="r:") as tar:
-                while True:
-                    opened.seek(end)
-                    member = tarfile.TarInfo.fromtarfile(tar)
-                    plain = member.isreg() and not member.issparse()
-                    if plain and member.offset_data + member.size > size:
-                        raise DataError(
-                            f"{file.name}, {member.name} (byte {member.offset:,})",
-                            f"the file ends early: it has {member.size:,} bytes, and "
-                            f"{max(0, size - member.offset_data):,} are there",
-                        )
-                    end = tar.offset
-                    yield member
-        except _UNREADABLE as error:
-            opened.seek(end)
-            block = opened.read(BLOCK)
-            if block == bytes(BLOCK):  # the end mark
-                return
-            if end == 0:
-                raise DataError(file.name, f"is no tar file ({error})") from None
-            problem = f"the header of a member is damaged ({error})"
-            if len(block) < BLOCK:
-                problem = "the file ends early, without its end mark"
+    try:
+        with tarfile.open(fileobj=opened, mode="r:") as tar:
+            while True:
+                opened.seek(end)
+                member = tarfile.TarInfo.fromtarfile(tar)
+                plain = member.isreg() and not member.issparse()
+                if plain and member.offset_data + member.size > size:
+                    raise DataError(
+                        f"{file.name}, {member.name} (byte {member.offset:,})",
+                        f"the file ends early: it has {member.size:,} bytes, and "
+                        f"{max(0, size - member.offset_data):,} are there",
+                    )
+                end = tar.offset
+                yield member
+    except _UNREADABLE as error:
+        opened.seek(end)
+        block = opened.read(BLOCK)
+        if block == bytes(BLOCK):  # the end mark
+            return
+        if end == 0:
+            raise DataError(file.name, f"is no tar file ({error})") from None
+        problem = f"the header of a member is damaged ({error})"
+        if len(block) < BLOCK:
+            problem = "the file ends early, without its end mark"
     raise DataError(f"{file.name} (byte {end:,})", problem)
 
 
@@ -128,17 +132,18 @@ def places(file: DataFile, extensions: Sequence[str]) -> np.ndarray:
     Raises:
         DataError: as of :func:`examples`.
     """
-    rows = [
-        [each.begin, *(n for name in extensions for n in each.members.get(name, (-1, -1)))]
-        for each in examples(file)
-    ]
+    with DataFile(str(file.local())).open() as opened:  # of one at an address the whole of it
+        rows = [
+            [each.begin, *(n for name in extensions for n in each.members.get(name, (-1, -1)))]
+            for each in examples(file, opened)
+        ]
     return np.array(rows, np.int64).reshape(-1, 1 + 2 * len(extensions))
 
 
 def name_at(file: DataFile, begin: int) -> str | None:
     """Return the name of the member whose header is at a byte; None where none can be read."""
     try:
-        with file.open() as opened:
+        with file.local().open("rb") as opened:
             opened.seek(begin)
             with tarfile.open(fileobj=opened, mode="r:") as tar:
                 member = tar.next()

@@ -58,31 +58,42 @@ class Feature:
         return values.to_tensor(fill, shape=[None, self.length, *self.shape[1:]])
 
 
-def declared(
-    features: Mapping[str, Mapping[str, Any]], pad: Mapping[str, Mapping[str, Any]] | None
+def declared(features: Mapping[str, Mapping[str, Any]]) -> dict[str, Feature]:
+    """Return the features that ``dataset.features`` declares."""
+    return {
+        name: Feature(given["dtype"], tuple(given.get("shape") or ()))
+        for name, given in features.items()
+    }
+
+
+def padded(
+    features: Mapping[str, Feature], names: Mapping[str, str], lengths: Mapping[str, Any]
 ) -> dict[str, Feature]:
-    """Return the features that ``dataset.features`` and ``dataset.pad`` declare.
+    """Return the features with the lengths that ``dataset.pad`` says.
+
+    Args:
+        features: by name.
+        names: of features, by the places of an example where they are.
+        lengths: by place, or by feature.
 
     Raises:
-        UsageError: ``pad`` names none of different lengths, or no one length.
+        UsageError: one names no feature of different lengths, or no one length.
     """
-    made = {}
-    for name, given in features.items():
-        made[name] = Feature(given["dtype"], tuple(given.get("shape") or ()))
-    for name, given in (pad or {}).items():
-        ragged = [each for each, feature in made.items() if feature.is_ragged]
+    made = dict(features)
+    for given, how in lengths.items():
+        name = names.get(given, given)
+        ragged = [each for each, feature in features.items() if feature.is_ragged]
         if name not in ragged:
             raise UsageError(
-                "dataset.pad", name, "is no feature of different lengths",
+                "dataset.pad", given, "is no feature of different lengths",
                 ", ".join(ragged) or "features whose shape begins with null",
                 f"dataset.pad={{{(ragged or ['NAME'])[0]}:{{length:128}}}}",
             )  # fmt: skip
-        if "length" not in given:
+        if "length" not in how:
             raise UsageError(
-                "dataset.pad", f"{{{name}: {dict(given)}}}", "TFRecord examples are padded to one "
-                "declared length", "a length", f"dataset.pad={{{name}:{{length:128}}}}",
+                "dataset.pad", f"{{{given}: {dict(how)}}}", "features of TFRecord files are padded "
+                "to one length", "a length", f"dataset.pad={{{given}:{{length:128}}}}",
             )  # fmt: skip
-        made[name] = dataclasses.replace(
-            made[name], length=int(given["length"]), value=given.get("value")
-        )
+        length, value = int(how["length"]), how.get("value")
+        made[name] = dataclasses.replace(made[name], length=length, value=value)
     return made

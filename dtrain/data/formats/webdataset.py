@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -31,22 +31,17 @@ class Shards(IndexedTable):
     def __init__(self, files: list[DataFile]):
         for file in files:
             tar_file.check_head(file)
-        first = next(((f, e) for f in files for e in tar_file.examples(f)), None)
-        if first is None:
-            raise DataError(", ".join(file.name for file in files), "holds no example")
-        file, example = first
-        self._fields: dict[str, Field] = {}
-        for name, (begin, size) in example.members.items():
+        found = None
+        for file in files:
             with file.open() as opened:
-                opened.seek(begin)
-                data = opened.read(size)
-            try:
-                self._fields |= fields(name, data)
-            except ValueError as error:
-                place = f"{file.name}, row 0 ({example.name}), column {name!r}"
-                raise DataError(place, str(error)) from None
+                found = next(tar_file.examples(file, opened), None)
+                if found is not None:
+                    self._fields = _fields(file, opened, found)
+                    break
+        if found is None:
+            raise DataError(", ".join(file.name for file in files), "holds no example")
         self.columns = {name: field.column() for name, field in self._fields.items()}
-        self._extensions = list(example.members)
+        self._extensions = list(found.members)
         walk = functools.partial(tar_file.places, extensions=self._extensions)
         kind = f"dtrain webdataset 1 {json.dumps(self._extensions)}"
         super().__init__(files, Index(files, kind, 1 + 2 * len(self._extensions), walk), "example")
@@ -82,3 +77,16 @@ class Shards(IndexedTable):
         name = tar_file.name_at(self.files[owner], begin)
         inside = f"byte {begin:,}" if name is None else f"{name.partition('.')[0]}, byte {begin:,}"
         return f"{self.files[owner].name}, row {number:,} ({inside})"
+
+
+def _fields(file: DataFile, opened: IO[bytes], example: tar_file.Example) -> dict[str, Field]:
+    """Return the columns that the first example makes."""
+    made: dict[str, Field] = {}
+    for name, (begin, size) in example.members.items():
+        opened.seek(begin)
+        try:
+            made |= fields(name, opened.read(size))
+        except ValueError as error:
+            place = f"{file.name}, row 0 ({example.name}), column {name!r}"
+            raise DataError(place, str(error)) from None
+    return made

@@ -23,8 +23,13 @@ from dtrain.host import python_path
 STOPS = {signal.SIGINT, signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP}
 #: Bytes of the path of a folder in which a socket has room: 107 for all of it, on Linux.
 _LONGEST = 70
+#: Of the server, where the user says nothing else. NumPy and SciPy, which it imports, start threads
+#: of OpenBLAS: those would spin at first, and take the time of a core from the command.
+_RESTING = {"OPENBLAS_THREAD_TIMEOUT": "4"}
 #: Environment that the warm server of this process was started with; None before that.
 _warm: dict[str, str] | None = None
+#: It was started by :func:`guess`, and nobody has asked for it: nothing was forked from it.
+_guessed = False
 #: Held while a process starts, or is asked whether it has ended. Each job of a sweep is a thread,
 #: and multiprocessing asks all processes when it starts one: of two threads that read the same
 #: exit code at once, one gets a wrong one. Starting changes what the whole process has, too:
@@ -40,8 +45,11 @@ def warm(environment: dict[str, str]) -> multiprocessing.context.BaseContext:
     Where forking is not safe (macOS, Windows) every process is a fresh one too, and where the
     folder for temporary files has so long a path that the server's socket has no room in it.
     """
-    global _warm
+    global _warm, _guessed
     with LOCK:
+        if _warm != environment:
+            end_guessed()
+        _guessed = False
         other = _warm is not None and _warm != environment
         if sys.platform != "linux" or other or len(os.fsencode(tempfile.gettempdir())) > _LONGEST:
             return multiprocessing.get_context("spawn")
@@ -49,9 +57,36 @@ def warm(environment: dict[str, str]) -> multiprocessing.context.BaseContext:
         if _warm is None:
             context.set_forkserver_preload(["dtrain.task.preload"])
         _warm = dict(environment)
-        with _environment({**environment, **python_path.environment()}), _sheltered():
+        resting = {name: os.environ.get(name, value) for name, value in _RESTING.items()}
+        changes = {**resting, **environment, **python_path.environment()}
+        with _environment(changes), _sheltered():
             forkserver.ensure_running()
         return context
+
+
+def guess(environment: dict[str, str]) -> None:
+    """Start the server before it is known what the tasks need; :func:`warm` corrects the guess."""
+    global _guessed
+    with LOCK:
+        if _warm is None:
+            warm(environment)
+            _guessed = _warm is not None
+
+
+def end_guessed() -> None:
+    """End the server that :func:`guess` has started, if nobody has asked for it since."""
+    global _warm, _guessed
+    with LOCK:
+        if not _guessed:
+            return
+        server: Any = getattr(forkserver, "_forkserver", None)
+        pid: int | None = getattr(server, "_forkserver_pid", None)
+        if pid is None:  # of another Python: the server stays, and ends with this process
+            return
+        os.kill(pid, signal.SIGKILL)
+        # Left to be reaped by multiprocessing, which then knows that it has none.
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        _warm, _guessed = None, False
 
 
 def ready(environment: dict[str, str]) -> None:

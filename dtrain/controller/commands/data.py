@@ -1,0 +1,172 @@
+"""``python -m dtrain data``: what a dataset gives, without training.
+
+Exit codes: 0 done, 1 the dataset's own code or a disk failed, 2 wrong usage, or data that cannot be
+read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from dtrain import errors
+from dtrain.config import section, targets
+from dtrain.config.schema import Config
+from dtrain.config.settle import settle
+from dtrain.controller import cli
+from dtrain.controller.commands import failures
+from dtrain.controller.launchers.data_report import report
+from dtrain.controller.plan import plan, sizes
+from dtrain.controller.resources.devices import machine
+from dtrain.controller.terminal.activity import Activity
+from dtrain.controller.validate import check_address
+from dtrain.errors import UsageError, printable
+from dtrain.files import writing
+from dtrain.host.forkserver import warm
+
+_MOST = 1000  # examples that are shown
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m dtrain data", allow_abbrev=False,
+        description="Show what a dataset gives, without training: how much there is, its order, "
+        "the structure of an example, classes, the first examples, how fast it can be read.",
+        epilog="The configuration is that of a training with the same overrides. resume=RUN_DIR "
+        "shows the data of a run.",
+    )  # fmt: skip
+    parser.add_argument(
+        "overrides", nargs="*", metavar="GROUP=OPTION | KEY=VALUE", help="as of a training"
+    )
+    parser.add_argument(
+        "--examples", type=_count, default=3, metavar="N", help="show the first N examples; 3"
+    )
+    parser.add_argument(
+        "--images", type=Path, metavar="FILE.png", help="write the first 64 images, with their "
+        "classes; with augmentation, what becomes of them",
+    )  # fmt: skip
+    parser.add_argument(
+        "--no-speed", dest="measure", action="store_false",
+        help="do not measure how fast it can be read, which takes up to 5 s",
+    )  # fmt: skip
+    parser.add_argument("--config-dir", "-cd", metavar="FOLDER", help="presets of your own")
+    return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) > _MOST:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 to {_MOST}")
+    return int(text)
+
+
+class Data(cli.Command):
+    """Shows the data of a configuration.
+
+    Args:
+        given: the options of the command.
+    """
+
+    def __init__(self, given: argparse.Namespace):
+        self._given = given
+        self._activity = Activity()
+        self._pictures: dict[str, Any] | None = None
+        self._printed = False  # a part of the report
+
+    def job(self, node: Any) -> int:
+        """Read the data of one configuration in a process of its own, and print what it is."""
+        try:
+            self._report(settle(node))
+        finally:
+            self._activity.end()
+        return errors.OK
+
+    def _report(self, config: Config) -> None:
+        check_address(config)
+        launcher: Any = targets.locate(config.launcher._target_, "launcher._target_")
+        here = machine(launcher.shares_machine)
+        self._activity.begin("looking at the data")
+        environment = plan(config, None, here).cluster.environment
+        warm(environment)  # the import of TensorFlow, beside which the data is looked at
+        cluster = plan(config, sizes(config), here).cluster
+        images = self._given.images
+        asked = {
+            "examples": self._given.examples,
+            "images": None if images is None else str(images),
+            "measure": self._given.measure,
+        }
+        self._activity.begin("importing TensorFlow, which takes 3 to 15 s")
+        report(section.plain(config), cluster, asked, self._hear, self._activity.continues)
+        if self._pictures is not None:
+            self._draw(images, self._pictures)
+
+    def sweep(self, loader: Any, master: Any, source: Any) -> None:
+        """Refuse a sweep: a report is of one dataset."""
+        raise UsageError(
+            "hydra.mode", "MULTIRUN", "data is shown of one configuration",
+            "overrides with one value each", "a command for each value",
+        )  # fmt: skip
+
+    def _hear(self, part: tuple[str, Any]) -> None:
+        kind, value = part
+        if kind == "doing":
+            self._activity.begin(value)
+            return
+        self._activity.end()
+        if kind == "pictures":
+            self._pictures = value
+        else:
+            title, lines = value
+            self._print(title, *(f"  {line}" for line in lines))
+
+    def _print(self, *lines: str) -> None:
+        """Print a part, with an empty line between two."""
+        print(*([""] if self._printed else []), *map(printable, lines), sep="\n", flush=True)
+        self._printed = True
+
+    def _draw(self, path: Path, pictures: dict[str, Any]) -> None:
+        self._activity.begin(f"drawing {path}")
+        from dtrain.controller.terminal.sheet import png
+
+        writing.write_bytes(path, png(**pictures))
+        self._activity.end()
+        self._print(f"images: {path} ({len(pictures['images'])} of training)")
+
+
+def _check(path: Path | None) -> None:
+    """Refuse a file that images cannot be written to, before anything is read."""
+    if path is None:
+        return
+    problem = None
+    if path.suffix.lower() != ".png":
+        problem = "is no name of a PNG file"
+    elif path.is_dir():
+        problem = "is a folder"
+    elif not path.parent.is_dir():
+        problem = f"there is no folder {path.parent}"
+    if problem is not None:
+        raise UsageError(
+            "--images", path, problem, "a file FILE.png in a folder that is there",
+            "--images FILE.png",
+        )  # fmt: skip
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    Args:
+        arguments: in place of those of the process.
+    """
+    given = _parser().parse_intermixed_args(arguments)
+    try:
+        _check(given.images)
+        words = [] if given.config_dir is None else ["--config-dir", given.config_dir]
+        return cli.composed([*words, *given.overrides], Data(given))
+    except UsageError as error:
+        return failures.report(error, "")
+    except OSError as error:
+        return failures.report(error, f"{error.filename or given.images}: {error.strerror}")
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return errors.FAILED

@@ -1,0 +1,56 @@
+"""Asks a process that may import TensorFlow what a dataset gives."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+from dtrain.controller.launchers.questions import ask
+from dtrain.run.cluster import Cluster
+
+
+def _enter(
+    config: dict[str, Any],
+    cluster: dict[str, Any],
+    environment: dict[str, str],
+    asked: dict[str, Any],
+    output: Connection,
+    pipe: Any,
+) -> None:
+    from dtrain.task.inspection.main import child
+
+    child(config, cluster, environment, asked, output, pipe)
+
+
+def report(
+    config: dict[str, Any],
+    cluster: Cluster,
+    asked: dict[str, Any],
+    hear: Callable[[Any], None],
+    waiting: Callable[[], None],
+) -> None:
+    """Have :func:`dtrain.task.inspection.report.report` made of a dataset.
+
+    Args:
+        config: the configuration, as plain values.
+        cluster: as planned.
+        asked: arguments of that function.
+        hear: called with each part of the report.
+        waiting: called once a second while none comes.
+
+    Raises:
+        DtrainError: what it raised there, with its exit code.
+    """
+    environment = {**os.environ, **cluster.environment, "CUDA_VISIBLE_DEVICES": "-1"}
+    # What the user's own code prints belongs to the user; the server's standard error is closed.
+    with Connection(os.dup(2), readable=False) as output:
+        ask(
+            _enter,
+            (config, cluster.to_json(), environment, asked, output),
+            cluster.environment,
+            "the process that reads the data",
+            hear,
+            waiting,
+        )

@@ -1,0 +1,81 @@
+"""Asks a process that may import TensorFlow: forked for one question, and gone with its answer."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from multiprocessing.connection import wait
+from typing import Any
+
+from dtrain.errors import DtrainError
+from dtrain.host import terminal
+from dtrain.host.forkserver import Process
+
+#: Seconds between two calls of ``waiting``.
+_TURN = 1.0
+
+
+def ask(
+    target: Callable[..., None],
+    arguments: tuple[Any, ...],
+    environment: dict[str, str],
+    subject: str,
+    hear: Callable[[Any], None] = lambda part: None,
+    waiting: Callable[[], None] = lambda: None,
+) -> Any:
+    """Call ``target(*arguments, pipe)`` in a process of its own, and return what it answers.
+
+    The process sends ``(None, part)`` any number of times, and then ``(exit code, answer)``, where
+    the answer is a message if the exit code is not 0.
+
+    Args:
+        target: a function of a module that imports no TensorFlow.
+        arguments: to be pickled.
+        environment: that TensorFlow is imported with.
+        subject: the process in words, for the message if it dies.
+        hear: called with each part.
+        waiting: called once a second while nothing comes.
+
+    Raises:
+        DtrainError: the message, with its exit code.
+    """
+    process = Process(environment, subject, target, arguments, environment)
+    try:
+        while (message := _next(process, waiting)) is not None:
+            code, answer = message
+            if code is not None:
+                break
+            hear(answer)
+        else:
+            process.join()
+            code, answer = DtrainError.exit_code, f"{subject} {_end(process.code())}"
+    finally:
+        process.signal(signal.SIGKILL)
+        process.join()
+    if code:
+        error = DtrainError(answer)
+        error.exit_code = code
+        raise error
+    return answer
+
+
+def _next(process: Process, waiting: Callable[[], None]) -> Any:
+    """Return the next message; None where the process has died."""
+    pipe: Any = process.pipe
+    # The pipe alone does not say so: a process of its own may hold the other end.
+    while not (ready := wait([pipe, process.sentinel], _TURN)):
+        waiting()
+    if pipe not in ready:
+        return None
+    try:
+        return pipe.recv()
+    except (EOFError, OSError):  # in the midst of a message
+        return None
+
+
+def _end(code: int | None) -> str:
+    """Return how a process ended, as a clause."""
+    if code is None or code >= 0:
+        return f"died, with exit code {code}"
+    why = ", perhaps for want of memory" if -code == signal.SIGKILL else ""
+    return f"was ended by {terminal.name(-code)}{why}"

@@ -1,0 +1,212 @@
+"""What TensorFlow Datasets has prepared in a folder: read by record, as its files have them.
+
+The package says what is in the folder, without TensorFlow and without the code that made it; the
+records are parsed in the input graph, as those of ``dataset=tfrecord``. Nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dtrain.data.data_file import is_address
+from dtrain.data.files import DataFile, files
+from dtrain.data.formats.array_record import ArrayRecordExamples
+from dtrain.data.formats.examples import ExampleTable, RecordSource
+from dtrain.data.formats.tfrecord import TFRecords
+from dtrain.data.formats.tfrecord_features import Feature
+from dtrain.data.tables import Names
+from dtrain.errors import UsageError, nearest
+
+#: Formats of files that have records of ``tf.train.Example``, by their names.
+_FORMATS = ("array_record", "tfrecord")
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A split, or a part of one.
+
+    Attributes:
+        files: that have it, in order.
+        rows: int64 ``[n]``, those of the files that are of it; None for all.
+        examples: how many the files have.
+    """
+
+    files: list[DataFile]
+    rows: np.ndarray | None
+    examples: int
+
+
+class Prepared:
+    """A dataset that is there, as its ``dataset_info.json`` and ``features.json`` say.
+
+    Args:
+        name: of it; where there are several configurations or versions ``NAME/CONFIG:1.0.0``.
+        data_dir: folder of datasets; None: ``$TFDS_DATA_DIR``, else ``~/tensorflow_datasets``.
+
+    Attributes:
+        features: by name; those inside of others as ``OUTER/INNER``.
+        images: of those that are images of one shape: height, width, channels.
+        encoded: those that are images.
+        classes: of those that are classes, how many there are.
+        supervised: (inputs, target), or None.
+
+    Raises:
+        UsageError: the package is not installed, or there is no such dataset.
+    """
+
+    def __init__(self, name: str, data_dir: str | None):
+        self.name = name
+        self._builder = _builder(name, data_dir)
+        info = self._builder.info
+        self.format = str(getattr(info.file_format, "value", info.file_format))
+        if self.format not in _FORMATS:
+            raise UsageError(
+                "dataset.builder", name, f"is prepared as {self.format}, of which dtrain reads no "
+                "examples", " or ".join(_FORMATS),
+                "prepare it with download_and_prepare(file_format='array_record')",
+            )  # fmt: skip
+        self.features: dict[str, Feature] = {}
+        self.images: dict[str, list[int]] = {}
+        self.encoded: set[str] = set()
+        self.classes: dict[str, int] = {}
+        for column, feature, stored in _leaves(info.features, info.features.get_serialized_info()):
+            self._add(column, feature, stored)
+        keys = info.supervised_keys
+        pair = keys is not None and all(isinstance(each, str) for each in keys[:2])
+        self.supervised: tuple[str, str] | None = keys[:2] if pair else None
+
+    def _add(self, name: str, feature: Any, stored: Any) -> None:
+        """Note a feature, where its records have it in a way that can be parsed."""
+        kind = type(feature).__name__
+        dtype, shape = np.dtype(stored.np_dtype), tuple(stored.shape)
+        if kind == "Image":
+            if np.dtype(feature.np_dtype) != np.uint8:
+                return
+            self.encoded.add(name)
+            if None not in feature.shape:
+                self.images[name] = list(feature.shape)
+        elif dtype.kind == "O" and np.dtype(feature.np_dtype).kind != "O":
+            return  # numbers that are packed
+        if None in shape[1:] or getattr(stored, "sequence_rank", 0) not in (0, 1, None):
+            return  # lists of lists
+        if kind == "ClassLabel" and feature.num_classes is not None:
+            self.classes[name] = int(feature.num_classes)
+        kinds = {"O": "string", "f": "float32"}
+        self.features[name] = Feature(kinds.get(dtype.kind, "int64"), shape)
+
+    def part(self, key: str, split: str) -> Part:
+        """Return a split, or a part of one, such as ``train[:80%]``.
+
+        Raises:
+            UsageError: there is none of that name.
+        """
+        splits = self._builder.info.splits
+        try:
+            found = splits[split].file_instructions
+        except (KeyError, ValueError, AssertionError) as error:
+            near = nearest(split, splits) or next(iter(splits), "NAME")
+            raise UsageError(
+                key, split, f"{self.name} has no such split ({str(error).strip().splitlines()[0]})",
+                f"{', '.join(splits)}, or a part such as {near}[:80%]", f"{key}={near}",
+            ) from None  # fmt: skip
+        sizes = [int(each.examples_in_shard) for each in found]
+        begins = np.cumsum([0, *sizes])
+        rows = [
+            np.arange(begin + each.skip, begin + each.skip + each.take)
+            for begin, each in zip(begins, found, strict=False)
+        ]
+        whole = all(len(each) == size for each, size in zip(rows, sizes, strict=True))
+        names = [str(each.filename) for each in found]
+        # They are in the order of their names, which is that of files().
+        return Part(files(names, key), None if whole else np.concatenate(rows), int(begins[-1]))
+
+    def table(self, part: Part) -> ExampleTable:
+        """Return the records of files."""
+        if self.format == "tfrecord":
+            return TFRecords(part.files, self.features, beside=False)
+        table = ArrayRecordExamples(part.files, self.features)
+        if len(table) != part.examples:
+            raise UsageError(
+                "dataset.builder", self.name, f"its files have {len(table):,} records, and its "
+                f"dataset_info.json says {part.examples:,}", "files as they were prepared",
+                "prepare it again",
+            )  # fmt: skip
+        return table
+
+    def source(
+        self, part: Part, inputs: Names, target: Names, weight: Names, **options: Any
+    ) -> RecordSource:
+        """Return the examples of a part."""
+        source = RecordSource(self.table(part), inputs, target, weight, **options)
+        for name in [] if source.target is None else source.target.columns():
+            if name in self.encoded:
+                raise UsageError(
+                    "dataset.target", name, "is an image", "a feature of numbers or text",
+                    "dataset.target=FEATURE",
+                )  # fmt: skip
+        if part.rows is None:
+            return source
+        subset = source.subset(part.rows)
+        assert isinstance(subset, RecordSource)
+        return subset
+
+    def sizes(
+        self, source: RecordSource, images: Mapping[str, Sequence[int]] | None
+    ) -> dict[str, Sequence[int]]:
+        """Return the sizes of the images among the inputs: as given, else as they are declared."""
+        found: dict[str, Sequence[int]] = dict(images or {})
+        for name in source.inputs.columns():
+            if name in self.images:
+                found.setdefault(name, self.images[name])
+            elif name in self.encoded and name not in found:
+                raise UsageError(
+                    "dataset.images", "null", f"the images {name} have different sizes",
+                    "a size that they are resized to", f"dataset.images={{{name}:[64,64,3]}}",
+                )  # fmt: skip
+        return found
+
+
+def _leaves(features: Any, stored: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield each feature with its name in the records, and how it is stored there."""
+    inner = getattr(features, "feature", features)  # of a sequence
+    if isinstance(stored, Mapping) and hasattr(inner, "items"):
+        for key, part in sorted(inner.items()):  # a map of the file has no order
+            if key in stored:
+                yield from _leaves(part, stored[key], f"{name}/{key}" if name else str(key))
+    elif not isinstance(stored, Mapping):
+        yield name, features if inner is features else _Listed(inner), stored
+
+
+class _Listed:
+    """A feature of a list: of its own kind only that it is one of numbers or text."""
+
+    def __init__(self, feature: Any):
+        self.np_dtype = feature.np_dtype
+
+
+def _builder(name: str, data_dir: str | None) -> Any:
+    if data_dir is not None and is_address(data_dir):
+        raise UsageError(
+            "dataset.data_dir", data_dir, "is an address", "a folder", "dataset.data_dir=FOLDER"
+        )
+    try:
+        from tensorflow_datasets.core import read_only_builder
+    except ImportError as error:
+        raise UsageError(
+            "dataset", "tfds", f"needs a package that is not installed ({error})",
+            "what dtrain[tfds] installs", 'pip install "dtrain[tfds]"',
+        ) from None  # fmt: skip
+    try:
+        return read_only_builder.builder_from_files(name, data_dir=data_dir)
+    except Exception as error:  # of the package, for each way that a folder can be wrong
+        place = data_dir or "the usual folder"
+        raise UsageError(
+            "dataset.builder", name, f"no such dataset is prepared in {place} "
+            f"({str(error).strip().splitlines()[0]})",
+            "one that download_and_prepare of tensorflow_datasets has prepared there",
+            "dataset.data_dir=FOLDER dataset.builder=NAME",
+        ) from None  # fmt: skip

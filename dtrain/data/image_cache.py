@@ -1,0 +1,243 @@
+"""``dataset.cache``: images that are decoded once, and kept in memory or in a file."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dtrain.data.files import DataFile
+from dtrain.data.image_files import ImageFiles
+from dtrain.errors import DataError, UsageError
+from dtrain.host import memory
+
+#: Images that are decoded at once.
+_BATCH = 64
+#: Of the free memory, what decoded images may take.
+_SHARE = 0.8
+
+
+class Decoded:
+    """All images of files, decoded and resized when one of them is first needed.
+
+    They are kept as bytes where each file has the size that is asked for, which are the numbers of
+    the input graph before it divides them by 255; else as float32, as the graph makes them.
+
+    Args:
+        images: which.
+        place: ``memory`` or ``disk``.
+
+    Raises:
+        UsageError: they do not fit into the memory that is free.
+    """
+
+    def __init__(self, images: ImageFiles, place: str):
+        self.images = images
+        self._place = place
+        self._array: np.ndarray | None = None
+        self._file: tuple[int, int, np.dtype[Any]] | None = None
+        self._check_room(np.dtype(np.uint8))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_file": None}
+
+    def __del__(self) -> None:
+        if self._file is not None:
+            os.close(self._file[0])
+
+    @property
+    def _shape(self) -> tuple[int, int, int]:
+        return (*self.images.size, self.images.channels)
+
+    def rows(self, indices: np.ndarray) -> np.ndarray:
+        """Return some images: ``[b, height, width, channels]``, uint8 or float32.
+
+        Raises:
+            UsageError: they do not fit where they are to be kept.
+            DataError: naming a file that cannot be read or decoded.
+        """
+        if self._place == "memory":
+            if self._array is None:
+                self._array = self._in_memory()
+            return self._array[indices]
+        if self._file is None:
+            self._file = self._on_disk()
+        descriptor, begin, dtype = self._file
+        made = np.empty((len(indices), *self._shape), dtype)
+        size = made.nbytes // max(1, len(made))
+        places = [begin + int(index) * size for index in indices]
+        for at in places:
+            os.posix_fadvise(descriptor, at, size, os.POSIX_FADV_WILLNEED)
+        for row, at in zip(made, places, strict=True):
+            if os.preadv(descriptor, [row], at) != size:
+                raise DataError("dataset.cache", f"the file of decoded images ends at byte {at:,}")
+        return made
+
+    def _check_room(self, dtype: np.dtype[Any]) -> None:
+        need = len(self.images) * int(np.prod(self._shape)) * dtype.itemsize
+        what = f"{len(self.images):,} images of {list(self._shape)} as {dtype} take "
+        what += memory.text(need)
+        if self._place == "memory":
+            free = memory.available()
+            if free is not None and need > _SHARE * free:
+                raise UsageError(
+                    "dataset.cache", "memory", f"{what}, and {memory.text(free)} are free",
+                    "disk, or none", "dataset.cache=disk",
+                )  # fmt: skip
+            return
+        from dtrain.data import cache
+
+        if need > cache.limit():
+            raise UsageError(
+                "dataset.cache", "disk", f"{what}, and the cache may have "
+                f"{memory.text(cache.limit())}", "none, or a larger cache",
+                f"{cache.BYTES}={need}",
+            )  # fmt: skip
+
+    def _in_memory(self) -> np.ndarray:
+        self._announce()
+        made = np.empty(0)
+
+        def begin(dtype: np.dtype[Any]) -> None:
+            nonlocal made
+            self._check_room(dtype)
+            made = np.empty((len(self.images), *self._shape), dtype)
+
+        for at, batch in self._batches(begin):
+            made[at : at + len(batch)] = batch
+        return made
+
+    def _on_disk(self) -> tuple[int, int, np.dtype[Any]]:
+        from dtrain.data import cache
+
+        path = cache.entry(self._key(), ".npy", self._write)
+        array = np.load(path, mmap_mode="r")
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC), int(array.offset), array.dtype
+
+    def _key(self) -> str:
+        """Return what decoded images depend on; another TensorFlow may decode otherwise."""
+        import tensorflow as tf
+
+        found = hashlib.sha256()
+        for path in self.images.paths:
+            found.update(f"{os.path.abspath(path)}\0{DataFile(path).stamp()}\0".encode())
+        return f"dtrain images 1 {tf.__version__} {self._shape} {found.hexdigest()}"
+
+    def _write(self, path: Path) -> None:
+        self._announce()
+        with path.open("xb") as file:
+
+            def begin(dtype: np.dtype[Any]) -> None:
+                self._check_room(dtype)
+                file.seek(0)
+                file.truncate()
+                shape = (len(self.images), *self._shape)
+                header = {"descr": dtype.str, "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_1_0(file, header)
+
+            for _, batch in self._batches(begin):
+                file.write(batch.data)
+
+    def _announce(self) -> None:
+        text = f"notice: dataset.cache={self._place}: {len(self.images):,} images are decoded once"
+        print(text, file=sys.stderr, flush=True)
+
+    def _batches(self, begin: Any) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield where the images of a batch begin, and the images.
+
+        Args:
+            begin: called with their type before the first; where one image has another size, it is
+                called again, and they begin anew.
+        """
+        begin(np.dtype(np.uint8))
+        for at, (batch, same) in self._mapped(functools.partial(_as_they_are, self._shape)):
+            if not same.all():
+                break
+            yield at, batch
+        else:
+            return
+        begin(np.dtype(np.float32))
+        for at, (batch, _) in self._mapped(self.images.finish):
+            yield at, batch
+
+    def _mapped(self, finish: Any) -> Iterator[tuple[int, Any]]:
+        """Read all images as the input pipeline does, so that their numbers are those of it."""
+        import tensorflow as tf
+
+        def plain(function: Any) -> Any:
+            return tf.autograph.experimental.do_not_convert(function)
+
+        count = len(self.images)
+        with tf.device("CPU:0"):
+            batches = tf.data.Dataset.range(count).batch(_BATCH)
+            read = batches.map(plain(lambda rows: self.images.take(rows)), tf.data.AUTOTUNE)
+            made = read.map(plain(lambda *parts: finish(parts)), tf.data.AUTOTUNE)
+            at = 0
+            try:
+                for found in made.prefetch(2).as_numpy_iterator():
+                    yield at, found
+                    at += _BATCH
+            except tf.errors.OpError:
+                self.images.check(np.arange(at, min(at + _BATCH, count)))
+                raise
+
+
+def _as_they_are(shape: tuple[int, int, int], parts: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Decode: to ``(uint8 [b, ...], bool [b])``; where that is False the size is another."""
+    import tensorflow as tf
+
+    def load(image: Any) -> tuple[Any, Any]:
+        image = tf.io.decode_image(image, channels=shape[2], expand_animations=False)
+        same = tf.reduce_all(tf.equal(tf.shape(image), shape))
+        image = tf.cond(same, lambda: image, lambda: tf.zeros(shape, tf.uint8))
+        return tf.ensure_shape(image, shape), same
+
+    return tf.map_fn(load, parts[0], fn_output_signature=(tf.uint8, tf.bool))
+
+
+class DecodedImages:
+    """Examples of decoded images.
+
+    Args:
+        decoded: has them.
+        rows: int64 ``[n]``, which of them.
+    """
+
+    def __init__(self, decoded: Decoded, rows: np.ndarray):
+        self._decoded = decoded
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def labels(self) -> np.ndarray:
+        """Return the classes, int64 ``[n]``."""
+        return self._decoded.images.y[self._rows]
+
+    def words(self) -> list[str]:
+        """Return the names of the classes, in their order."""
+        return self._decoded.images.words()
+
+    def where(self, index: int) -> str:
+        """Return the path of an image."""
+        return self._decoded.images.where(int(self._rows[index]))
+
+    def take(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Read: int64 ``[b]`` to ``([b, height, width, channels], int64 [b])``."""
+        rows = self._rows[np.asarray(indices)]
+        return self._decoded.rows(rows), self._decoded.images.y[rows]
+
+    def finish(self, parts: tuple[Any, Any]) -> tuple[Any, Any]:
+        """Return the images as float32 in 0..1."""
+        import tensorflow as tf
+
+        pixels, labels = parts
+        if pixels.dtype == tf.uint8:
+            pixels = tf.cast(pixels, tf.float32) / 255.0
+        return pixels, labels

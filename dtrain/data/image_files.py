@@ -1,0 +1,113 @@
+"""Images in files of their own: read, and decoded in the input graph."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dtrain.data.images import decoded
+from dtrain.data.sources import Captured
+from dtrain.errors import DataError
+
+
+class ImageFiles(Captured):
+    """Images on disk, read and decoded when they are taken.
+
+    Args:
+        paths: image files, ``n`` of them (PNG, JPEG, BMP or GIF).
+        labels: int64 ``[n]``.
+        size: height and width that every image is resized to, in pixels.
+        channels: 1 (grey) or 3 (RGB).
+        names: of the classes, in their order; none where they have none.
+    """
+
+    def __init__(
+        self,
+        paths: list[str],
+        labels: np.ndarray,
+        size: tuple[int, int],
+        channels: int,
+        names: Sequence[str] = (),
+    ):
+        self._names = list(names)
+        self.paths = paths
+        self.y = labels
+        self.size = size
+        self.channels = channels
+        self._last = np.zeros(0, np.int64)
+
+    def _values(self) -> Iterable[Any]:
+        return self.paths, self.y
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def labels(self) -> np.ndarray:
+        """Return the classes, int64 ``[n]``."""
+        return self.y
+
+    def words(self) -> list[str]:
+        """Return the names of the classes, in their order."""
+        return self._names
+
+    def where(self, index: int) -> str:
+        """Return the path of an image."""
+        return self.paths[index]
+
+    def take(self, indices: Any) -> tuple[Any, Any]:
+        """Read: int64 ``[b]`` to ``(text [b], as the files have it, int64 [b])``.
+
+        Raises:
+            DataError: outside of a graph, naming the file.
+        """
+        import tensorflow as tf
+
+        paths, labels = self.tensors()
+        if tf.executing_eagerly():
+            self._last = np.asarray(indices)
+        try:
+            encoded = tf.map_fn(tf.io.read_file, tf.gather(paths, indices))
+        except tf.errors.OpError:
+            self.check(self._last)
+            raise
+        return encoded, tf.gather(labels, indices)
+
+    def finish(self, parts: tuple[Any, Any]) -> tuple[Any, Any]:
+        """Decode: to ``(float32 [b, height, width, channels] in 0..1, int64 [b])``.
+
+        In a graph an image that cannot be decoded raises what TensorFlow raises, which names no
+        file.
+
+        Raises:
+            DataError: outside of a graph, naming the file.
+        """
+        import tensorflow as tf
+
+        try:
+            return decoded(parts[0], *self.size, self.channels), parts[1]
+        except tf.errors.OpError:
+            self.check(self._last)  # outside of a graph they have just been read
+            raise
+
+    def check(self, indices: np.ndarray) -> None:
+        """Read and decode some of the images, one by one.
+
+        Raises:
+            DataError: naming the first file that cannot be.
+        """
+        import tensorflow as tf
+
+        for index in indices:
+            path = Path(self.paths[int(index)])
+            try:
+                tf.io.decode_image(path.read_bytes(), self.channels, expand_animations=False)
+            except OSError as error:
+                raise DataError(str(path), f"cannot be read ({error.strerror})") from None
+            except tf.errors.OpError as error:
+                # Without the names of operations that stand before and behind it.
+                reason = re.sub(r"^\{\{.*?\}\} | \[Op:.*", "", str(error.message))
+                raise DataError(str(path), f"is no image that can be read ({reason})") from None

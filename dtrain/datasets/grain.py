@@ -1,0 +1,131 @@
+"""ArrayRecord files, which Grain reads, and what TensorFlow Datasets has prepared as such."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dtrain.data.files import DataFile
+from dtrain.data.sources import Splits
+from dtrain.data.splits import of_sources, of_tables
+from dtrain.data.tables import Names, Table
+from dtrain.errors import UsageError, nearest
+
+
+def array_record(
+    path: str | Sequence[str],
+    target: Names,
+    decode: str = "example",
+    features: Mapping[str, Mapping[str, Any]] | None = None,
+    inputs: Names = None,
+    weight: Names = None,
+    validation_path: str | Sequence[str] | None = None,
+    validation_split: float = 0.2,
+    split_seed: int = 0,
+    classes: int | None = None,
+    images: Mapping[str, Sequence[int]] | None = None,
+) -> Splits:
+    """Records of ArrayRecord files, in any order, by the index that each file has.
+
+    Args:
+        path: a file, a pattern, or a list of them.
+        target: a column, a list of columns of numbers, or columns by name; None for none.
+        decode: what a record is. ``example``: a ``tf.train.Example``; its columns are ``features``.
+            ``npy``: what ``numpy.savez`` writes, whose arrays are its columns, or ``numpy.save``,
+            whose array is the column ``record``. ``bytes``: bytes, the column ``record``.
+        features: of an example, by name: ``dtype`` (string, int64 or float32) and ``shape`` of
+            each, as of ``dataset=tfrecord``.
+        inputs: likewise; None for all that are neither target nor weight.
+        weight: a column, or None.
+        validation_path: files to evaluate on; None: a part of the records is split off.
+        validation_split: fraction to split off.
+        split_seed: of the shuffle before the split.
+        classes: number of classes; None: those of the target, for which all records are read.
+        images: columns of encoded images, by name: height, width and channels of each.
+    """
+    # Not above: with NumPy alone the other datasets can be imported.
+    from dtrain.data.formats.array_record import ArrayRecordExamples, Arrays, Bytes
+    from dtrain.data.formats.examples import RecordSource
+    from dtrain.data.formats.tfrecord_features import declared
+
+    if decode != "example":
+        kinds: dict[str, Callable[[list[DataFile]], Table]] = {"npy": Arrays, "bytes": Bytes}
+        if decode not in kinds:
+            raise UsageError(
+                "dataset.decode", decode, "is nothing that a record is decoded as",
+                "example, npy or bytes",
+                f"dataset.decode={nearest(decode, ('example', *kinds)) or 'example'}",
+            )  # fmt: skip
+        return of_tables(
+            kinds[decode], path, inputs, target, weight, validation_path, validation_split,
+            split_seed, classes, images,
+        )  # fmt: skip
+    if features is None:
+        raise UsageError(
+            "dataset.features", "null", "what the examples have is not declared",
+            "types of features by name", "'dataset.features={x: {dtype: float32, shape: [8]}}'",
+        )  # fmt: skip
+    known = declared(features)
+    return of_tables(
+        lambda files: ArrayRecordExamples(files, known), path, inputs, target, weight,
+        validation_path, validation_split, split_seed, classes, images, RecordSource,
+    )  # fmt: skip
+
+
+def tfds(
+    builder: str,
+    split: str = "train",
+    validation: str | None = None,
+    data_dir: str | None = None,
+    target: Names = None,
+    inputs: Names = None,
+    weight: Names = None,
+    validation_split: float = 0.2,
+    split_seed: int = 0,
+    classes: int | None = None,
+    images: Mapping[str, Sequence[int]] | None = None,
+) -> Splits:
+    """Examples of a dataset that TensorFlow Datasets has prepared on this machine.
+
+    Columns are its features; those inside of others are called ``OUTER/INNER``. Images become
+    float32 in 0..1. Nothing is downloaded.
+
+    Args:
+        builder: name of the dataset, with a configuration and a version where there are several.
+        split: to train on, or a part of one: ``train[:80%]``.
+        validation: split to evaluate on; None: a part of the examples is split off.
+        data_dir: folder of datasets; None: ``$TFDS_DATA_DIR``, else ``~/tensorflow_datasets``.
+        target: a feature, a list of numbers, or features by name; None: that of the dataset's
+            supervised keys.
+        inputs: likewise.
+        weight: a feature, or None.
+        validation_split: fraction to split off.
+        split_seed: of the shuffle before the split.
+        classes: number of classes; None: as the dataset says, or those of the target, for which all
+            examples are read.
+        images: sizes of images, by name: height, width and channels; those of one size have it.
+    """
+    from dtrain.data.formats.tfds import Prepared
+
+    prepared = Prepared(builder, data_dir)
+    if target is None:
+        if prepared.supervised is None:
+            raise UsageError(
+                "dataset.target", "null", f"{builder} does not say which feature is the target",
+                ", ".join(prepared.features), "dataset.target=FEATURE",
+            )  # fmt: skip
+        target = prepared.supervised[1]
+    if inputs is None and prepared.supervised is not None and target == prepared.supervised[1]:
+        inputs = prepared.supervised[0]
+    if classes is None and isinstance(target, str):
+        classes = prepared.classes.get(target)
+    part = prepared.part("dataset.split", split)
+    whole = prepared.source(part, inputs, target, weight)
+    held = None
+    if validation is not None:
+        other = prepared.part("dataset.validation", validation)
+        held = prepared.source(other, whole.inputs.names, target, weight, words=whole.words)
+    sizes = prepared.sizes(whole, images)
+    return of_sources(
+        whole, held, "split", split, validation_split, split_seed, classes, sizes or None
+    )

@@ -1,0 +1,423 @@
+"""How fast examples are read, and in how much memory: ``python experiments/data.py``.
+
+Rows of 4 KB (1,024 numbers of float32 and a label) and JPEGs of 64 x 64, in a random order and in
+batches of 64, as a training on one replica gets them: dtrain's formats, and beside each the reader
+that a user would take instead. Every measurement is a process of its own; all of them run in turn,
+and each round begins with another one, so that a drift of the machine's speed meets all. A ratio is
+over the best of the other readers of the same round; the median, with the least and the greatest.
+
+Memory is the peak of the process above what it has once everything is imported, of anonymous
+memory and mapped files together, as a share of the bytes of the examples.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+NUMBERS, SIDE, BATCH = 1024, 64, 64
+FILES = 4
+#: By kind of example: readers, dtrain's first.
+OWN = {
+    "rows": ["npy", "arrow", "parquet", "tfrecord", "array_record"],
+    "jpeg": ["tfrecord", "array_record", "parquet", "webdataset"],
+}
+OTHERS = {
+    "rows": ["tf.data TFRecord", "to_tf_dataset", "Grain", "PyDataset"],
+    "jpeg": ["tf.data TFRecord", "to_tf_dataset", "Grain", "PyDataset"],
+}
+FEATURES = {
+    "rows": {"x": {"dtype": "float32", "shape": [NUMBERS]}, "y": {"dtype": "int64"}},
+    "jpeg": {"x": {"dtype": "string"}, "y": {"dtype": "int64"}},
+}
+IMAGES = {"x": [SIDE, SIDE, 3]}
+
+
+# --- the data
+
+
+def examples(kind: str, first: int, count: int) -> Iterator[tuple[Any, int]]:
+    """Yield made-up examples: rows, or encoded images."""
+    from PIL import Image
+
+    draws = np.random.default_rng(first)
+    for index in range(first, first + count):
+        if kind == "rows":
+            yield draws.standard_normal(NUMBERS, np.float32), index % 10
+            continue
+        # Smooth, as pictures are: noise would be many times as large.
+        small = draws.integers(0, 256, (8, 8, 3), np.uint8)
+        file = io.BytesIO()
+        Image.fromarray(small).resize((SIDE, SIDE), Image.Resampling.BICUBIC).save(
+            file, "JPEG", quality=90
+        )
+        yield file.getvalue(), index % 10
+
+
+def write(kind: str, folder: Path, count: int) -> None:
+    """Write the same examples in every format."""
+    import pyarrow as pa
+    import pyarrow.feather as feather
+    import pyarrow.parquet as pq
+    import tensorflow as tf
+    from array_record.python import array_record_module as array_record
+
+    each = count // FILES
+    for number in range(FILES):
+        made = list(examples(kind, number * each, each))
+        xs, ys = [x for x, _ in made], np.array([y for _, y in made], np.int64)
+        stem = folder / f"{kind}-{number}"
+        if kind == "rows":
+            np.save(f"{stem}-x.npy", np.stack(xs))
+            np.save(f"{stem}-y.npy", ys)
+            values = pa.array(np.concatenate(xs))
+            column: Any = pa.FixedSizeListArray.from_arrays(values, NUMBERS)
+        else:
+            column = pa.array(xs, pa.binary())
+        table = pa.table({"x": column, "y": ys})
+        pq.write_table(table, f"{stem}.parquet", row_group_size=1024, compression="none")
+        feather.write_feather(table, f"{stem}.arrow", compression="uncompressed", chunksize=1024)
+        with (
+            tf.io.TFRecordWriter(f"{stem}.tfrecord") as records,
+            _closing(array_record.ArrayRecordWriter(f"{stem}.arrayrecord", "group_size:1")) as ar,
+        ):
+            for x, y in made:
+                data = _example(x, y)
+                records.write(data)
+                ar.write(data)
+        if kind == "jpeg":
+            _write_tar(f"{stem}.tar", made, number * each)
+            images = folder / "images"
+            images.mkdir(exist_ok=True)
+            for index, (x, _) in enumerate(made, number * each):
+                (images / f"{index:07}.jpg").write_bytes(x)
+
+
+def _example(x: Any, y: int) -> bytes:
+    import tensorflow as tf
+
+    value = (
+        tf.train.Feature(bytes_list=tf.train.BytesList(value=[x]))
+        if isinstance(x, bytes)
+        else tf.train.Feature(float_list=tf.train.FloatList(value=x))
+    )
+    label = tf.train.Feature(int64_list=tf.train.Int64List(value=[y]))
+    features = tf.train.Features(feature={"x": value, "y": label})
+    return tf.train.Example(features=features).SerializeToString()
+
+
+class _closing:
+    def __init__(self, writer: Any):
+        self._writer = writer
+
+    def __enter__(self) -> Any:
+        return self._writer
+
+    def __exit__(self, *_: object) -> None:
+        self._writer.close()
+
+
+def _write_tar(path: str, made: list[tuple[Any, int]], first: int) -> None:
+    import tarfile
+
+    with tarfile.open(path, "w") as file:
+        for index, (x, y) in enumerate(made, first):
+            for extension, data in (("jpg", x), ("cls", str(y).encode())):
+                member = tarfile.TarInfo(f"{index:07}.{extension}")
+                member.size = len(data)
+                file.addfile(member, io.BytesIO(data))
+
+
+# --- dtrain's readers
+
+
+def dtrain(name: str, kind: str, folder: Path) -> Iterator[Any]:
+    """Yield batches as a training on one replica gets them."""
+    from dtrain import datasets
+    from dtrain.data.adapters import adapted
+    from dtrain.data.options import Shuffle
+    from dtrain.task import input_pipeline
+    from dtrain.task.orders import order_of
+
+    images = IMAGES if kind == "jpeg" else None
+    common: dict[str, Any] = {"target": "y", "images": images, "validation_split": 0, "classes": 10}
+    if name == "npy":
+        splits = datasets.npy(
+            str(folder / "rows-*-x.npy"), str(folder / "rows-*-y.npy"), validation_split=0
+        )
+    elif name in ("tfrecord", "array_record"):
+        ending = "tfrecord" if name == "tfrecord" else "arrayrecord"
+        function = getattr(datasets, name)
+        splits = function(
+            str(folder / f"{kind}-*.{ending}"), features=FEATURES[kind], inputs="x", **common
+        )
+    elif name == "webdataset":
+        common.update(target="cls", images={"jpg": IMAGES["x"]})
+        splits = datasets.webdataset(str(folder / "jpeg-*.tar"), inputs="jpg", **common)
+    else:
+        function = getattr(datasets, name)
+        splits = function(str(folder / f"{kind}-*.{name}"), inputs="x", **common)
+    train = adapted(splits).train
+    inputs = input_pipeline.Inputs(train, None, BATCH, 0, order=order_of(train, Shuffle.auto, 8, 0))
+    yield from input_pipeline.training(inputs, replicas=1, first_replica=0, local_replicas=1)
+
+
+# --- what a user would take instead
+
+
+def tf_data(kind: str, folder: Path) -> Iterator[Any]:
+    import tensorflow as tf
+
+    auto = tf.data.AUTOTUNE
+    spec = (
+        tf.io.FixedLenFeature([NUMBERS], tf.float32)
+        if kind == "rows"
+        else tf.io.FixedLenFeature([], tf.string)
+    )
+    features = {"x": spec, "y": tf.io.FixedLenFeature([], tf.int64)}
+
+    def parse(records: Any) -> Any:
+        found = tf.io.parse_example(records, features)
+        return (_decoded(found["x"]) if kind == "jpeg" else found["x"]), found["y"]
+
+    names = sorted(map(str, folder.glob(f"{kind}-*.tfrecord")))
+    records = tf.data.Dataset.from_tensor_slices(names).shuffle(len(names))
+    records = records.interleave(tf.data.TFRecordDataset, num_parallel_calls=auto)
+    batches = records.shuffle(10_000).repeat().batch(BATCH)
+    yield from batches.map(parse, num_parallel_calls=auto).prefetch(auto)
+
+
+def _decoded(encoded: Any) -> Any:
+    import tensorflow as tf
+
+    def one(image: Any) -> Any:
+        return tf.cast(tf.io.decode_jpeg(image, channels=3), tf.float32) / 255.0
+
+    return tf.map_fn(one, encoded, fn_output_signature=tf.float32)
+
+
+def hugging_face(kind: str, folder: Path) -> Iterator[Any]:
+    import datasets
+
+    files = sorted(map(str, folder.glob(f"{kind}-*.parquet")))
+    loaded: Any = datasets.load_dataset(
+        "parquet", data_files=files, split="train", cache_dir=str(folder / "hf")
+    )
+    if kind == "jpeg":
+        loaded = loaded.cast_column("x", datasets.Image())
+    while True:
+        yield from loaded.to_tf_dataset(
+            columns="x", label_cols="y", batch_size=BATCH, shuffle=True, drop_remainder=True
+        )
+
+
+def grain(kind: str, folder: Path) -> Iterator[Any]:
+    import grain.python as pygrain
+    import tensorflow as tf
+    from PIL import Image
+
+    class Parse(pygrain.MapTransform):
+        def map(self, record: bytes) -> Any:
+            found = tf.train.Example.FromString(record).features.feature
+            if kind == "rows":
+                x = np.asarray(found["x"].float_list.value, np.float32)
+            else:
+                image = Image.open(io.BytesIO(found["x"].bytes_list.value[0]))
+                x = np.asarray(image, np.float32) / 255.0
+            return x, found["y"].int64_list.value[0]
+
+    source = pygrain.ArrayRecordDataSource(sorted(map(str, folder.glob(f"{kind}-*.arrayrecord"))))
+    sampler = pygrain.IndexSampler(
+        len(source), shuffle=True, seed=0, shard_options=pygrain.NoSharding(), num_epochs=None
+    )
+    yield from pygrain.DataLoader(
+        data_source=source,
+        sampler=sampler,
+        operations=[Parse(), pygrain.Batch(BATCH, drop_remainder=True)],
+        worker_count=0,
+    )
+
+
+def py_dataset(kind: str, folder: Path) -> Iterator[Any]:
+    """Yield what Keras' ``fit`` gives to a model of a step that does nothing."""
+    import queue
+    import threading
+
+    import keras
+    import tensorflow as tf
+    from PIL import Image
+
+    found: queue.Queue[Any] = queue.Queue(1)
+    if kind == "rows":
+        xs = [np.load(p, mmap_mode="r") for p in sorted(folder.glob("rows-*-x.npy"))]
+        ys = [np.load(p) for p in sorted(folder.glob("rows-*-y.npy"))]
+        each, count = len(xs[0]), len(xs[0]) * len(xs)
+    else:
+        paths = sorted((folder / "images").iterdir())
+        count = len(paths)
+    order = np.random.default_rng(0).permutation(count)
+
+    class Data(keras.utils.PyDataset):
+        def __len__(self) -> int:
+            return count // BATCH
+
+        def __getitem__(self, index: int) -> Any:
+            rows = order[index * BATCH : (index + 1) * BATCH]
+            if kind == "rows":
+                x = np.stack([xs[row // each][row % each] for row in rows])
+                return x, np.array([ys[row // each][row % each] for row in rows])
+            images = [np.asarray(Image.open(paths[row]), np.float32) / 255.0 for row in rows]
+            return np.stack(images), rows % 10
+
+    class Nothing(keras.Model):
+        def train_step(self, data: Any) -> Any:
+            return {"loss": tf.reduce_sum(data[1]) * 0}
+
+    class Tell(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            found.put(None)
+
+    model = Nothing()
+    model.compile()
+    fitting = {"epochs": 1_000, "verbose": 0, "callbacks": [Tell()]}
+    threading.Thread(target=model.fit, args=(Data(workers=2),), kwargs=fitting, daemon=True).start()
+    while True:
+        yield found.get()
+
+
+READERS: dict[str, Callable[[str, Path], Iterator[Any]]] = {
+    "tf.data TFRecord": tf_data,
+    "to_tf_dataset": hugging_face,
+    "Grain": grain,
+    "PyDataset": py_dataset,
+}
+
+
+# --- measuring
+
+
+def measure(reader: str, kind: str, folder: Path, seconds: float) -> None:
+    """Print examples a second, and memory, of one reader; run as a process of its own."""
+    import keras  # noqa: F401
+    import tensorflow as tf
+
+    tf.config.set_visible_devices([], "GPU")
+    side, _, name = reader.partition(":")
+    if side == "dtrain":
+        import dtrain.task.input_pipeline  # noqa: F401
+
+        batches = dtrain_reader(name, kind, folder)
+    else:
+        if name == "Grain":
+            import grain.python  # noqa: F401
+        if name == "to_tf_dataset":
+            import datasets  # noqa: F401
+        batches = READERS[name](kind, folder)
+    before = _peak()
+    for _ in range(8):  # caches, indices and threads are there afterwards
+        next(batches)
+    begin, count = time.perf_counter(), 0
+    while (spent := time.perf_counter() - begin) < seconds:
+        next(batches)
+        count += BATCH
+    print(json.dumps({"rate": count / spent, "memory": _peak() - before}), flush=True)
+    os._exit(0)  # with whatever threads readers have
+
+
+dtrain_reader = dtrain
+
+
+def _peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def run(reader: str, kind: str, folder: Path, seconds: float) -> dict[str, float]:
+    command = [sys.executable, __file__, "--measure", reader, "--kind", kind]
+    command += ["--folder", str(folder), "--seconds", str(seconds)]
+    environment = {
+        **os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow",
+        "DTRAIN_CACHE": str(folder / "cache"), "HF_HUB_OFFLINE": "1",
+        "HF_HOME": str(folder / "hf"),
+    }  # fmt: skip
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{reader}: {done.stdout}{done.stderr}")
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def compare(kind: str, folder: Path, rounds: int, seconds: float, size: int) -> list[str]:
+    """Measure all readers of a kind in turn; return the rows of a table."""
+    readers = [f"dtrain:{n}" for n in OWN[kind]] + [f"other:{n}" for n in OTHERS[kind]]
+    rates: dict[str, list[float]] = {reader: [] for reader in readers}
+    memory = dict.fromkeys(readers, 0.0)
+    for turn in range(rounds):
+        for reader in readers[turn % len(readers) :] + readers[: turn % len(readers)]:
+            found = run(reader, kind, folder, seconds)
+            rates[reader].append(found["rate"])
+            memory[reader] = max(memory[reader], found["memory"])
+            print(f"{kind} {turn + 1}/{rounds} {reader}: {found['rate']:,.0f} examples/s, "
+                  f"{found['memory'] / 2**20:,.0f} MB", flush=True)  # fmt: skip
+    best = [max(rates[r][i] for r in readers if r.startswith("other")) for i in range(rounds)]
+    rows = []
+    for reader in readers:
+        ratios = [rate / top for rate, top in zip(rates[reader], best, strict=True)]
+        side, _, name = reader.partition(":")
+        rows.append(
+            f"| {kind} | {'dtrain' if side == 'dtrain' else ''} | {name} | "
+            f"{statistics.median(rates[reader]):,.0f} | {statistics.median(ratios):.2f} "
+            f"({min(ratios):.2f} to {max(ratios):.2f}) | {memory[reader] / size:.2f} |"
+        )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=262_144, help="rows of 4 KB (default: 1 GB)")
+    parser.add_argument("--images", type=int, default=65_536)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=8.0, help="of one measurement")
+    parser.add_argument("--only", choices=OWN)
+    parser.add_argument("--folder", type=Path, help="keep the data there, and take what is there")
+    parser.add_argument("--measure", help=argparse.SUPPRESS)
+    parser.add_argument("--kind", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.measure:
+        measure(given.measure, given.kind, given.folder, given.seconds)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (given.folder or Path(temporary)).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        rows = []
+        for kind, count in (("rows", given.rows), ("jpeg", given.images)):
+            if given.only not in (None, kind):
+                continue
+            done = folder / f"{kind}-{count}"
+            if not done.exists():
+                print(f"writing {count:,} examples of {kind}", flush=True)
+                code = f"import data; data.write({kind!r}, data.Path({str(folder)!r}), {count})"
+                subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, check=True)
+                done.touch()
+            size = sum(path.stat().st_size for path in folder.glob(f"{kind}-*.tfrecord"))
+            rows += compare(kind, folder, given.rounds, given.seconds, size)
+    print("\n| examples | | reader | examples/s | over the best other | memory |")
+    print("|---|---|---|---|---|---|")
+    print("\n".join(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""Folders of Hugging Face's datasets against what the package itself reads."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dtrain import datasets
+from dtrain.data.images import Images
+from dtrain.data.ragged import Ragged
+from dtrain.errors import DataError, UsageError
+
+hf = pytest.importorskip("datasets")
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    hf.disable_progress_bars()
+
+
+def png(value: int) -> bytes:
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.new("RGB", (5, 4), (value % 256, 10, 20)).save(file, "PNG")
+    return file.getvalue()
+
+
+def made(n: int, seed: int = 0) -> Any:
+    rng = np.random.default_rng(seed)
+    features = hf.Features({
+        "row": hf.Value("int32"), "x": hf.Value("float32"), "y": hf.Value("float64"),
+        "flag": hf.Value("bool"), "text": hf.Value("string"), "raw": hf.Value("binary"),
+        "label": hf.ClassLabel(names=["cat", "dog", "eel"]), "image": hf.Image(),
+        "matrix": hf.Array2D((2, 3), "float32"), "cube": hf.Array3D((None, 2, 2), "int16"),
+        "list": hf.Sequence(hf.Value("int64")), "pair": hf.Sequence(hf.Value("float32"), length=2),
+        "part": {"a": hf.Value("int64")},
+    })  # fmt: skip
+    return hf.Dataset.from_dict({
+        "row": list(range(n)), "x": rng.random(n), "y": rng.random(n), "flag": rng.random(n) < 0.5,
+        "text": [f"text {i} ß" for i in range(n)], "raw": [rng.bytes(i % 4) for i in range(n)],
+        "label": rng.integers(0, 2, n),  # no eel
+        "image": [{"bytes": png(i), "path": None} for i in range(n)],
+        "matrix": rng.random((n, 2, 3)).astype("float32"),
+        "cube": [rng.integers(-9, 9, (i % 3, 2, 2)).astype("int16") for i in range(n)],
+        "list": [list(range(i % 4)) for i in range(n)],
+        "pair": rng.random((n, 2)).astype("float32").tolist(), "part": [{"a": i} for i in range(n)],
+    }, features=features)  # fmt: skip
+
+
+NAMES = ["row", "x", "y", "flag", "text", "raw", "label", "image", "matrix", "cube", "list", "pair",
+         "part.a"]  # fmt: skip
+
+
+def refusal(**options: Any) -> str:
+    with pytest.raises(UsageError) as caught:
+        datasets.huggingface(**{"path": "d", "target": "label", **options})
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_all_columns_at_random_rows() -> None:
+    whole = made(40).shuffle(seed=1)
+    whole.save_to_disk("d", num_shards=3)
+    splits = datasets.huggingface("d", "label", {n: n for n in NAMES}, validation_split=0)
+    table = splits.train.table
+    assert list(table.columns) == NAMES
+    sent = pickle.loads(pickle.dumps(table))
+    rows = np.random.default_rng(0).integers(0, 40, 100)
+    reference = hf.load_from_disk("d").cast_column("image", hf.Image(decode=False))
+    theirs = {name: [reference[int(r)][name.split(".")[0]] for r in rows] for name in NAMES}
+    theirs["part.a"] = [each["a"] for each in theirs["part.a"]]
+    theirs["image"] = [each["bytes"] for each in theirs["image"]]
+    for each in (table, sent):
+        found = each.read(rows, NAMES)
+        for name in NAMES:
+            values = found[name]
+            if isinstance(values, Ragged):
+                ends = np.cumsum(values.lengths)
+                cut = zip(ends - values.lengths, ends, strict=True)
+                ours = [values.values[a:b].tolist() for a, b in cut]
+                assert values.values.dtype == table.columns[name].dtype, name
+            else:
+                ours = values.tolist()
+                assert values.dtype == table.columns[name].dtype, name
+            assert ours == theirs[name], name
+    assert table.columns["matrix"].shape == (2, 3)
+    assert table.columns["cube"].shape == (None, 2, 2)
+
+
+def test_splits_and_classes() -> None:
+    hf.DatasetDict(train=made(30), test=made(10, 1)).save_to_disk("d")
+    splits = datasets.huggingface("d", "label", "x", validation="test")
+    assert (len(splits.train), len(splits.validation)) == (30, 10)
+    assert splits.count_classes() == 3, "the one that no row has among them"
+    assert splits.validation.take(np.array([4]))[0] == np.float32(made(10, 1)[4]["x"])
+    apart = datasets.huggingface("d", "label", "x", split="test")
+    assert (len(apart.train), len(apart.validation)) == (8, 2)
+    assert datasets.huggingface("d", "y", "x").count_classes() is None
+    assert datasets.huggingface("d", "flag", "x").count_classes() == 2
+    assert datasets.huggingface("d", "label", "x", classes=7).count_classes() == 7
+    message = refusal(inputs="x", split="tests")
+    assert message == (
+        "dataset.split=tests: d has no such split; accepted: train, test; type: dataset.split=test"
+    )
+    assert refusal(inputs="x", validation="dev").startswith(
+        "dataset.validation=dev: d has no such split"
+    )
+    assert "is the split that is trained on" in refusal(inputs="x", validation="train")
+    made(0).save_to_disk("none")  # which the package itself cannot read
+    assert refusal(path="none").startswith("dataset.path=none: cannot be read as a dataset")
+
+
+def test_one_dataset_has_no_splits() -> None:
+    made(10).save_to_disk("d")
+    assert len(datasets.huggingface("d", "label", "x").train) == 8
+    assert refusal(split="test").startswith("dataset.split=test: d is one dataset, without splits")
+    assert refusal(validation="test").startswith("dataset.validation=test: d is one dataset")
+
+
+def test_images_are_bytes_that_can_be_decoded() -> None:
+    made(6).save_to_disk("d")
+    splits = datasets.huggingface("d", "label", "image", images={"image": [4, 5, 3]})
+    assert isinstance(splits.train, Images)
+    x, y = splits.train.take(np.array([0, 1]))
+    assert x[0].startswith(b"\x89PNG") and y.dtype == np.int64
+
+
+def test_labels_that_are_missing() -> None:
+    features = hf.Features({"x": hf.Value("float32"), "label": hf.ClassLabel(names=["a", "b"])})
+    rows = {"x": [1.0, 2.0, 3.0], "label": [0, -1, 1]}
+    hf.Dataset.from_dict(rows, features=features).save_to_disk("d")
+    splits = datasets.huggingface("d", "label", "x", validation_split=0)
+    assert splits.train.take(np.array([0, 2]))[1].tolist() == [0, 1]
+    file = "d/data-00000-of-00001.arrow"
+    with pytest.raises(DataError) as caught:
+        splits.train.take(np.array([2, 1]))
+    assert str(caught.value).endswith(f"{file}, row 1, column 'label': has no label (-1)")
+    hf.Dataset.from_dict(rows | {"label": [0, None, 1]}, features=features).save_to_disk("e")
+    splits = datasets.huggingface("e", "label", "x", validation_split=0)
+    with pytest.raises(DataError, match=r"row 1, column 'label': is empty \(null\)"):
+        splits.train.take(np.array([1]))
+
+
+def test_what_cannot_be_an_example() -> None:
+    import datetime
+
+    rows = {"x": [1.0], "when": [datetime.datetime(2020, 1, 1)], "texts": [["a"]], "label": [0]}
+    hf.Dataset.from_dict(rows).save_to_disk("d")
+    assert "in it, which cannot be an example" in refusal()
+    assert refusal(inputs="texts").startswith("dataset.inputs=texts: ")
+    assert len(datasets.huggingface("d", "label", "x", validation_split=0).train) == 1
+
+
+def test_folders_that_are_none() -> None:
+    assert refusal(path="none").startswith("dataset.path=none: there is no such folder (looked in ")
+    assert refusal(path="hf://datasets/x").startswith("dataset.path=hf://datasets/x: there is no ")
+    Path("d").mkdir()
+    assert refusal().startswith("dataset.path=d: cannot be read as a dataset of Hugging Face's (")
+    made(10).save_to_disk("e")
+    for name in ("state.json", "dataset_info.json"):
+        before = Path("e", name).read_text()
+        for text in ("", "{", "[]", "{}"):
+            Path("e", name).write_text(text)
+            try:
+                assert len(datasets.huggingface("e", "label", "x").train) == 8
+            except UsageError as error:
+                assert "\n" not in str(error) and "dataset.path=e" in str(error)
+        Path("e", name).write_text(before)
+    state = json.loads(Path("e/state.json").read_text())
+    data = Path("e", state["_data_files"][0]["filename"])
+    data.write_bytes(data.read_bytes()[:-400])
+    assert refusal(path="e", inputs="x").startswith("dataset.path=")
+    os.remove(data)
+    assert refusal(path="e", inputs="x").startswith("dataset.path=e: cannot be read as a dataset")
+
+
+def test_without_the_package() -> None:
+    made(3).save_to_disk("d")
+    code = (
+        "import sys; sys.modules['datasets'] = None\n"
+        "from dtrain import datasets, errors\n"
+        "try: datasets.huggingface('d', 'label')\n"
+        "except errors.UsageError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == (
+        "dataset=huggingface: it needs the package datasets, which is not installed; accepted: an "
+        'installed package datasets; type: pip install "dtrain[hf]"\n'
+    ), done.stderr
+
+
+def test_the_package_is_imported_when_it_is_needed() -> None:
+    made(3).save_to_disk("d")
+    code = (
+        "import sys; from dtrain import datasets as d; assert 'datasets' not in sys.modules\n"
+        "d.huggingface('d', 'label', 'x'); assert 'datasets' in sys.modules\n"
+        "assert not {'tensorflow', 'torch', 'jax', 'keras'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,200 @@
+"""Images in files: the same numbers with a cache and without, and files that are no images."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dtrain import datasets
+from dtrain.data import cache
+from dtrain.errors import DataError, UsageError
+from dtrain.host import memory
+
+
+def images(*sizes: tuple[int, int], count: int = 70) -> None:
+    """Write images of these sizes in turn, in two classes; more than are decoded at once."""
+    from PIL import Image
+
+    draw = np.random.default_rng(0)
+    for label in ("cat", "dog"):
+        Path("images", label).mkdir(parents=True, exist_ok=True)
+        for i in range(count // 2):
+            height, width = sizes[i % len(sizes)]
+            pixels = draw.integers(0, 256, (height, width, 3), np.uint8)
+            kind = ("png", "jpg")[i % 2]
+            Image.fromarray(pixels).save(f"images/{label}/{i}.{kind}")
+
+
+def whole(source: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Read all examples as the input pipeline does."""
+    import tensorflow as tf
+
+    plain = tf.autograph.experimental.do_not_convert
+    rows = tf.data.Dataset.range(len(source)).batch(16)
+    if getattr(source, "in_graph", False):
+        read = rows.map(plain(lambda at: source.take(at)))
+    else:
+        types = [tf.as_dtype(part.dtype) for part in source.take(np.zeros(1, np.int64))]
+        shape = [None, *source.take(np.zeros(1, np.int64))[0].shape[1:]]
+
+        def load(at: Any) -> Any:
+            pixels, labels = tf.numpy_function(source.take, [at], types)
+            return tf.ensure_shape(pixels, shape), labels
+
+        read = rows.map(plain(load))
+    found = list(read.map(plain(lambda *parts: source.finish(parts))).as_numpy_iterator())
+    return np.concatenate([x for x, _ in found]), np.concatenate([y for _, y in found])
+
+
+@pytest.mark.task
+@pytest.mark.parametrize("place", ["memory", "disk"])
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(
+    ("sizes", "dtype"),
+    [([(6, 5)], "uint8"), ([(9, 4)], "float32"), ([(6, 5)] * 33 + [(7, 5)], "float32")],
+)
+def test_the_bits_are_those_without_a_cache(
+    place: str, channels: int, sizes: list[tuple[int, int]], dtype: str
+) -> None:
+    import tensorflow as tf
+
+    images(*sizes)
+    plain = datasets.image_folder("images", [6, 5], channels, 0.3)
+    kept = datasets.image_folder("images", [6, 5], channels, 0.3, cache=place)
+    for ours, theirs in ((kept.train, plain.train), (kept.validation, plain.validation)):
+        assert len(ours) == len(theirs)
+        (x, y), (expected, labels) = whole(ours), whole(theirs)
+        assert x.dtype == np.float32 and x.shape == (len(ours), 6, 5, channels)
+        np.testing.assert_array_equal(x.view(np.uint32), expected.view(np.uint32))
+        assert y.tolist() == labels.tolist() == ours.labels().tolist() == theirs.labels().tolist()
+        assert [ours.where(i) for i in range(3)] == [theirs.where(i) for i in range(3)]
+        order = np.array([7, 0, 7])
+        pixels, _ = ours.take(order)
+        assert pixels.dtype == dtype
+        at_once, _ = ours.finish((tf.constant(pixels), None))
+        np.testing.assert_array_equal(at_once, expected[order])
+
+
+@pytest.mark.task
+@pytest.mark.parametrize("place", ["memory", "disk"])
+def test_images_are_decoded_once(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    images((6, 5))
+
+    def read(**options: Any) -> tuple[np.ndarray, str]:
+        with contextlib.redirect_stderr(io.StringIO()) as printed:
+            splits = datasets.image_folder("images", [6, 5], cache=place, **options)
+            both = np.concatenate([whole(splits.train)[0], whole(splits.validation)[0]])
+        return both, printed.getvalue()
+
+    found, printed = read()
+    assert printed == f"notice: dataset.cache={place}: 70 images are decoded once\n"
+    again, printed = read()
+    assert np.array_equal(found, again) and bool(printed) == (place == "memory")
+    _, printed = read(channels=1)
+    assert printed
+    os.utime("images/cat/0.png", ns=(1, 1))
+    assert read()[1]
+    # In another process.
+    train = datasets.image_folder("images", [6, 5], cache=place).train
+    train.take(np.arange(3))
+    with contextlib.redirect_stderr(io.StringIO()) as output:
+        sent = pickle.loads(pickle.dumps(train))
+        np.testing.assert_array_equal(sent.take(np.arange(3))[0], train.take(np.arange(3))[0])
+    assert not output.getvalue()
+
+
+def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    images((6, 5))
+    needed = 70 * 6 * 5 * 3
+    monkeypatch.setattr(memory, "available", lambda: needed)
+    with pytest.raises(UsageError) as caught:
+        datasets.image_folder("images", [6, 5], cache="memory")
+    message = str(caught.value)
+    assert message.startswith("dataset.cache=memory: 70 images of [6, 5, 3] as uint8 take 0.0 GiB,")
+    assert message.endswith("accepted: disk, or none; type: dataset.cache=disk")
+    monkeypatch.setattr(memory, "available", lambda: 2 * needed)
+    datasets.image_folder("images", [6, 5], cache="memory")
+    monkeypatch.setenv(cache.BYTES, str(needed - 1))
+    with pytest.raises(UsageError, match=r"^dataset.cache=disk: 70 images .* and the cache may"):
+        datasets.image_folder("images", [6, 5], cache="disk")
+    with pytest.raises(UsageError, match=r"^dataset.cache=here: is no place for decoded images"):
+        datasets.image_folder("images", [6, 5], cache="here")
+
+
+@pytest.mark.task
+def test_what_does_not_fit_as_float32_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cache.FOLDER, "kept")
+    images((7, 5))
+    needed = 70 * 6 * 5 * 3
+    monkeypatch.setattr(memory, "available", lambda: 3 * needed)
+    train = datasets.image_folder("images", [6, 5], cache="memory").train
+    with pytest.raises(UsageError, match=r"^dataset.cache=memory: .* as float32 take"):
+        train.take(np.arange(1))
+    monkeypatch.setenv(cache.BYTES, str(3 * needed))
+    train = datasets.image_folder("images", [6, 5], cache="disk").train
+    with pytest.raises(UsageError, match=r"^dataset.cache=disk: .* as float32 take"):
+        train.take(np.arange(1))
+    assert not [path for path in Path("kept").glob("*") if path.stat().st_size]
+
+
+def spoiled(how: str) -> str:
+    """Write images of which one is none; return its path."""
+    images((6, 5))
+    path = Path("images/dog/33.jpg")
+    if how == "text":
+        path.write_text("<html>not found</html>")
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "cut":
+        path.write_bytes(path.read_bytes()[:200])
+    else:
+        path.unlink()
+    return str(path)
+
+
+@pytest.mark.task
+@pytest.mark.parametrize(
+    ("how", "problem"),
+    [
+        ("text", "is no image that can be read (Unknown image file format. One of JPEG"),
+        ("empty", "is no image that can be read (Input is empty.)"),
+        ("cut", "is no image that can be read (jpeg::Uncompress failed."),
+        ("gone", "cannot be read (No such file or directory)"),
+    ],
+)
+@pytest.mark.parametrize("place", ["none", "memory", "disk"])
+def test_a_file_that_is_no_image_is_named(how: str, problem: str, place: str) -> None:
+    import tensorflow as tf
+
+    images((6, 5))
+    splits = datasets.image_folder("images", [6, 5], validation_split=0, cache=place)
+    path = spoiled(how)
+    train = splits.train
+    at = next(i for i in range(len(train)) if train.where(i) == path)
+    rows = [0, at, 1]
+    with pytest.raises(DataError) as caught:
+        train.finish(train.take(tf.constant(rows) if place == "none" else np.array(rows)))
+    assert str(caught.value).startswith(f"{path}: {problem}")
+    assert "{{" not in str(caught.value) and "[Op" not in str(caught.value)
+    if place == "none":
+        with pytest.raises(tf.errors.OpError):
+            whole(train)
+
+
+@pytest.mark.task
+def test_a_file_of_decoded_images_that_is_cut_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cache.FOLDER, "kept")
+    images((6, 5))
+    train = datasets.image_folder("images", [6, 5], cache="disk").train
+    train.take(np.arange(2))
+    [path] = Path("kept").glob("*.npy")
+    os.truncate(path, 200)
+    with pytest.raises(DataError, match=r"^dataset.cache: the file of decoded images ends at byte"):
+        train.take(np.arange(2))

@@ -1,0 +1,255 @@
+"""What TensorFlow Datasets has prepared; the referee is ``tfds.data_source`` itself."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dtrain import datasets
+from dtrain.data.formats.tfds import Prepared
+from dtrain.errors import UsageError
+
+BUILDER = '''
+import sys
+
+import numpy as np
+import tensorflow_datasets as tfds
+
+
+class TinyThings(tfds.core.GeneratorBasedBuilder):
+    """A few things of each kind."""
+
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        features = tfds.features
+        return tfds.core.DatasetInfo(
+            builder=self,
+            features=features.FeaturesDict({
+                "image": features.Image(shape=(6, 5, 3)),
+                "label": features.ClassLabel(names=["ant", "bee", "cat"]),
+                "text": features.Text(),
+                "vec": features.Tensor(shape=(4,), dtype=np.float32),
+                "packed": features.Tensor(shape=(2,), dtype=np.int32, encoding="zlib"),
+                "tokens": features.Sequence(np.int64),
+                "nested": {"a": np.int32, "b": features.Scalar(np.bool_)},
+                "free": features.Image(shape=(None, None, 1)),
+                "boxes": features.Sequence({"box": features.BBoxFeature()}),
+            }),
+            supervised_keys=("image", "label"),
+        )
+
+    def _split_generators(self, manager):
+        return {"train": self._some(30, 0), "test": self._some(7, 1)}
+
+    def _generate_examples(self):
+        """Replaced by :meth:`_some`."""
+
+    def _some(self, count, seed):
+        draw = np.random.default_rng(seed)
+        for i in range(count):
+            yield i, {
+                "image": draw.integers(0, 255, (6, 5, 3), np.uint8), "label": i % 3,
+                "text": f"\\u00e9 {i}", "vec": draw.normal(size=4).astype("f4"),
+                "packed": np.array([i, 2], np.int32), "tokens": np.arange(i % 4),
+                "nested": {"a": i, "b": i % 2 == 0},
+                "free": draw.integers(0, 255, (3 + i % 2, 4, 1), np.uint8),
+                "boxes": [{"box": tfds.features.BBox(0.0, 0.0, 0.5, 1.0)}] * (i % 3),
+            }
+
+
+config = tfds.download.DownloadConfig(num_shards=3)
+for file_format in ("array_record", "tfrecord"):
+    made = TinyThings(data_dir=f"{sys.argv[1]}/{file_format}", file_format=file_format)
+    made.download_and_prepare(download_config=config)
+'''
+WANTED = np.array([7, 7, 0, 29, 3, 4, 5, 2, 28])
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of datasets for each format of files."""
+    folder = tmp_path_factory.mktemp("tfds")
+    (folder / "make.py").write_text(BUILDER)
+    work = folder / "work"
+    work.mkdir()
+    done = subprocess.run(
+        [sys.executable, str(folder / "make.py"), str(folder / "data")], capture_output=True,
+        text=True, cwd=work,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder / "data"
+
+
+@pytest.fixture
+def data(prepared: Path) -> str:
+    return str(prepared / "array_record")
+
+
+def referee(data: str, split: str = "train") -> list[dict[str, Any]]:
+    """Return the examples as the package itself gives them."""
+    import tensorflow_datasets as tfds
+
+    logging.getLogger("absl").setLevel(logging.ERROR)  # that there is no OpenCV
+    source = tfds.data_source("tiny_things", split=split, data_dir=data, download=False)
+    return [source[index] for index in range(len(source))]
+
+
+def read(source: Any, indices: Any) -> tuple[Any, ...]:
+    import tensorflow as tf
+
+    parts = source.take(np.asarray(indices))
+    return tuple(source.finish(tuple(map(tf.constant, parts))))
+
+
+@pytest.mark.task
+@pytest.mark.parametrize("files", ["array_record", "tfrecord"])
+def test_examples_are_those_of_the_package(prepared: Path, files: str) -> None:
+    data = str(prepared / files)
+    expected = referee(str(prepared / "array_record"))
+    splits = datasets.tfds("tiny_things", data_dir=data, validation="test")
+    assert (len(splits.train), len(splits.validation)) == (30, 7) and splits.count_classes() == 3
+    images, labels = read(splits.train, WANTED)
+    for image, label, row in zip(images, labels, WANTED, strict=True):
+        np.testing.assert_allclose(image, expected[row]["image"] / 255, atol=1e-6)
+        assert label == expected[row]["label"]
+    assert images.dtype.name == "float32" and labels.dtype.name == "int64"
+    for index, example in enumerate(referee(str(prepared / "array_record"), "test")):
+        image, label = read(splits.validation, [index])
+        np.testing.assert_allclose(image[0], example["image"] / 255, atol=1e-6)
+        assert label[0] == example["label"]
+
+
+@pytest.mark.task
+def test_features_of_each_kind(data: str) -> None:
+    expected = referee(data)
+    splits = datasets.tfds(
+        "tiny_things:1.0.0", data_dir=data, validation_split=0, target="nested/a",
+        inputs={"v": "vec", "b": "nested/b", "t": "text", "i": "free"}, weight="nested/b",
+        images={"free": [2, 2, 1]},
+    )  # fmt: skip
+    x, y, weight = read(splits.train, WANTED)
+    for at, row in enumerate(WANTED):
+        example = expected[row]
+        assert np.array_equal(x["v"][at], example["vec"])
+        assert int(x["b"][at]) == float(weight[at]) == example["nested"]["b"]
+        assert x["t"][at].numpy() == example["text"] and y[at] == example["nested"]["a"]
+    assert x["i"].shape == (9, 2, 2, 1) and splits.count_classes() == 30
+    words = datasets.tfds("tiny_things", data_dir=data, target="text", inputs="vec")
+    assert words.count_classes() == 30
+
+
+@pytest.mark.task
+def test_rows_of_different_lengths_are_padded(data: str) -> None:
+    expected = referee(data)
+    train = datasets.tfds(
+        "tiny_things", data_dir=data, validation_split=0, target="label",
+        inputs={"tokens": "tokens", "boxes": "boxes/box"},
+    ).train  # fmt: skip
+    train.pad({"tokens": {"length": 3, "value": -1}, "boxes": {"length": 2}})
+    x, _ = read(train, WANTED)
+    for at, row in enumerate(WANTED):
+        tokens = expected[row]["tokens"]
+        assert x["tokens"][at].numpy().tolist() == [*tokens, -1, -1, -1][:3]
+        assert len(expected[row]["boxes"]["box"]) == np.sum(x["boxes"][at, :, 3])
+
+
+def test_what_the_folder_says(data: str) -> None:
+    found = Prepared("tiny_things", data)
+    assert list(found.features) == sorted(found.features)
+    assert "packed" not in found.features and found.supervised == ("image", "label")
+    assert found.images == {"image": [6, 5, 3]} and found.encoded == {"image", "free"}
+    assert found.classes == {"label": 3}
+    files = [Path(file.name).name for file in found.part("dataset.split", "train").files]
+    assert files == [f"tiny_things-train.array_record-0000{n}-of-00003" for n in range(3)]
+    assert "tensorflow" not in sys.modules
+
+
+@pytest.mark.task
+def test_parts_of_splits(data: str) -> None:
+    rows = [("train[:40%]", 0, 12), ("train[40%:]", 12, 30), ("train[5:-20]", 5, 10)]
+    labels = [example["nested"]["a"] for example in referee(data)]
+    for split, first, last in rows:
+        source = datasets.tfds(
+            "tiny_things", split, data_dir=data, target="nested/a", inputs="vec", validation_split=0
+        ).train
+        assert len(source) == last - first
+        assert read(source, np.arange(len(source)))[1].numpy().tolist() == labels[first:last]
+    halves = datasets.tfds(
+        "tiny_things", "train[:40%]", "train[40%:]", data, "nested/a", "vec", validation_split=0
+    )
+    assert (len(halves.train), len(halves.validation)) == (12, 18)
+    part = datasets.tfds("tiny_things", "train[10:]", None, data, "nested/a", "vec")
+    assert (len(part.train), len(part.validation)) == (16, 4)
+    found = [
+        *read(part.train, np.arange(16))[1].numpy(),
+        *read(part.validation, np.arange(4))[1].numpy(),
+    ]
+    assert sorted(found) == sorted(labels[10:])
+
+
+def refusal(*arguments: Any, **options: Any) -> str:
+    with pytest.raises(UsageError) as caught:
+        datasets.tfds(*arguments, **options)
+    return str(caught.value)
+
+
+def test_what_is_refused(data: str, tmp_path: Path) -> None:
+    for arguments, options, expected in (
+        (("nothing",), {}, f"dataset.builder=nothing: no such dataset is prepared in {data} (C"),
+        (("tiny_things:2.0.0",), {}, "dataset.builder=tiny_things:2.0.0: no such dataset"),
+        (("huggingface:x/y",), {}, "dataset.builder=huggingface:x/y: no such dataset"),
+        (("tiny_things", "trian"), {}, "dataset.split=trian: tiny_things has no such split"),
+        (("tiny_things", "train[x]"), {}, "dataset.split=train[x]: tiny_things has no such split"),
+        (("tiny_things",), {"validation": "tset"}, "dataset.validation=tset: tiny_things has no "),
+        (("tiny_things",), {"target": "image", "inputs": "vec"}, "dataset.target=image: is an im"),
+        (("tiny_things",), {"target": "packed", "inputs": "vec"}, "dataset.target=packed: "),
+        (("tiny_things",), {"inputs": "free"}, "dataset.images=null: the images free have diff"),
+        (("tiny_things",), {"data_dir": "gs://x"}, "dataset.data_dir=gs://x: is an address"),
+        (("tiny_things",), {"data_dir": str(tmp_path)}, "dataset.builder=tiny_things: no such da"),
+    ):  # fmt: skip
+        found = refusal(*arguments, **{"data_dir": data, **options})
+        assert found.startswith(expected), found
+        assert "\n" not in found
+    assert "type: dataset.split=train" in refusal("tiny_things", "trian", data_dir=data)
+
+
+def test_a_folder_that_is_damaged(data: str, tmp_path: Path) -> None:
+    copied = tmp_path / "data"
+    shutil.copytree(data, copied)
+    folder = copied / "tiny_things" / "1.0.0"
+    [last] = folder.glob("*train*-00002-*")
+    shutil.copy(next(folder.glob("*test*-00000-*")), last)
+    found = refusal("tiny_things", data_dir=str(copied))
+    assert found.startswith("dataset.builder=tiny_things: its files have ")
+    assert "records, and its dataset_info.json says 30" in found
+    last.unlink()
+    assert "there is no such file" in refusal("tiny_things", data_dir=str(copied))
+    info = json.loads((folder / "dataset_info.json").read_text())
+    (folder / "dataset_info.json").write_text(json.dumps({**info, "fileFormat": "parquet"}))
+    assert "is prepared as parquet" in refusal("tiny_things", data_dir=str(copied))
+    (folder / "features.json").write_text("{")
+    assert "no such dataset is prepared" in refusal("tiny_things", data_dir=str(copied))
+
+
+def test_a_run(data: str, dtrain: Any) -> None:
+    run = dtrain(
+        "model=cnn", "model.filters=[4]", "dataset=tfds", "dataset.builder=tiny_things",
+        f"dataset.data_dir={data}", "dataset.validation=test", "trainer.batch_size=10",
+        "trainer.epochs=1", "tracking=none",
+    )  # fmt: skip
+    assert run.code == 0, run.output + run.log
+    assert run.result["step"] == 3 and run.result["examples"] == 30
+
+
+def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets.core", None)
+    assert refusal("tiny_things").endswith('type: pip install "dtrain[tfds]"')
