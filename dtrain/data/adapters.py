@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import numpy as np
-
 from dtrain.data import nest
-from dtrain.data.ragged import Ragged
+from dtrain.data.batches import Batches
+from dtrain.data.examples import Columns, Rows, joined
+from dtrain.data.generators import Generated
+from dtrain.data.plain import is_array, is_frame, rows_of, structured
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.streams import Stream
 from dtrain.errors import UsageError
@@ -25,8 +25,7 @@ ACCEPTED = (
     "(x, y) arrays, a source, what has __len__ and __getitem__, a keras.utils.PyDataset, a "
     "tf.data.Dataset, or a generator function"
 )
-#: Held while a generator of the user's makes its next example.
-_stepping = threading.Lock()
+_RETURN = "return dtrain.datasets.Splits(train=(x, y), validation=(x, y))"
 
 
 def adapted(value: Any, key: str = "dataset") -> Splits:
@@ -58,60 +57,74 @@ def adapted(value: Any, key: str = "dataset") -> Splits:
 
 def _divided(value: Any, key: str) -> tuple[Any, Any]:
     """Return (train, validation) of what may be either, or one pair of inputs and targets."""
-    if not isinstance(value, tuple | list):
+    if not isinstance(value, tuple | list) or _is_examples(value):
         return value, None
     if len(value) != 2:
+        if any(map(_is_data, value)):  # (train, validation, test)
+            raise UsageError(
+                key, f"{len(value)} parts", "of which some are datasets by themselves, and a run "
+                "has one to train on and one to evaluate on", ACCEPTED, "return train, validation",
+            )  # fmt: skip
         return value, None  # (x, y, sample_weight), or nothing that is known
     first, second = value
-    if second is None or not (_is_data(first) or _is_data(second)):
-        pairs = [_is_pair(part) for part in (first, second)]
-        if second is None and (pairs[0] or _is_data(first)):
-            return first, None
-        if not all(pairs):
-            return value, None
-        # ((a, b), (c, d)): two splits as of keras.datasets, or two inputs and two targets.
-        lengths = [[_rows(part) for part in pair] for pair in (first, second)]
-        if lengths[0][0] != lengths[1][0]:
-            return first, second
-        raise UsageError(
-            key, "((a, b), (c, d))", "can be read as training and validation, and as inputs and "
-            "targets: all have the same number of rows", ACCEPTED,
-            "return dtrain.datasets.Splits(train=(x, y), validation=(x, y))",
-        )  # fmt: skip
-    return first, second
+    if second is not None and (_is_data(first) or _is_data(second)):
+        return first, second
+    pairs = [_is_pair(part) or _is_examples(part) for part in (first, second)]
+    if second is None and (pairs[0] or _is_data(first)):
+        return first, None
+    if not all(pairs):
+        return value, None
+    # ((a, b), (c, d)): two splits as of keras.datasets, or two inputs and two targets.
+    if _pair_rows(first) is None or _pair_rows(first) != _pair_rows(second):
+        return first, second
+    raise UsageError(
+        key, "((a, b), (c, d))", "can be read as training and validation, and as inputs and "
+        "targets: all have the same number of rows", ACCEPTED, _RETURN,
+    )  # fmt: skip
 
 
 def _is_pair(value: Any) -> bool:
     """Whether a value is (x, y) or (x, y, sample_weight)."""
-    return isinstance(value, tuple | list) and len(value) in (2, 3) and _rows(value) is not None
+    return _pair_rows(value) is not None
 
 
-def _rows(value: Any) -> int | None:
-    """Return how many rows the arrays of a nest have; None where it is none of arrays."""
-    found = {len(leaf) if _is_array(leaf) else None for leaf in nest.leaves(value)}
+def _pair_rows(value: Any) -> int | None:
+    """Return how many rows the parts of (x, y) have; None where they differ, or it is none."""
+    if not isinstance(value, tuple | list) or len(value) not in (2, 3):
+        return None
+    found = {rows_of(part) for part in value}
     return found.pop() if len(found) == 1 else None
 
 
-def _is_array(value: Any) -> bool:
-    shape = getattr(value, "shape", None)
-    return hasattr(value, "dtype") and shape is not None and len(shape) > 0
+def _is_examples(value: Any) -> bool:
+    """Whether a value is a list of examples, each (x, y) or a mapping, and no list of arrays."""
+    if not isinstance(value, list) or not value:
+        return False
+    if not all(
+        isinstance(each, Mapping) or (isinstance(each, tuple) and 1 <= len(each) <= 3)
+        for each in value
+    ):
+        return False
+    # Of so few, arrays are arrays: [(x, y), (x, y)] are splits.
+    return len(value) > 3 or not all(rows_of(each) is not None for each in value)
 
 
 def _is_data(value: Any) -> bool:
     """Whether a value is a dataset by itself, and no part of one."""
-    return value is not None and not nest.is_nest(value) and not _is_array(value)
+    if value is None or nest.is_nest(value):
+        return False
+    return not (is_array(value) or isinstance(value, str | bytes | int | float))
 
 
 def _source(value: Any, key: str, split: str) -> Any:
     if value is None or isinstance(value, Stream):
         return value
-    if isinstance(value, str | bytes):
-        raise _refused(key, value, split)
     if hasattr(value, "element_spec") and hasattr(value, "batch"):  # a tf.data.Dataset
-        return Stream(lambda: value)
-    random_access = hasattr(value, "take") and hasattr(value, "__len__")
-    if random_access and not _of_huggingface(value):
-        return value
+        return Stream(lambda: value, single=True)
+    if _is_examples(value):
+        return Rows(value, key)
+    if nest.is_nest(value) or is_array(value):
+        return _arrays(value, key, split)
     if _is_py_dataset(value):
         return Batches(value, key)
     if _of_huggingface(value):
@@ -122,10 +135,16 @@ def _source(value: Any, key: str, split: str) -> Any:
             "dataset=huggingface, or dtrain.datasets.columns(dataset, inputs=..., target=...)",
             "dataset=huggingface dataset.path=FOLDER dataset.target=COLUMN",
         )  # fmt: skip
-    if nest.is_nest(value) or _is_array(value):
-        return _arrays(value, key, split)
-    if hasattr(value, "__getitem__") and hasattr(value, "__len__"):
-        return Rows(value, key)
+    if not isinstance(value, str | bytes | type) and hasattr(value, "__len__"):
+        if hasattr(value, "take"):
+            return value
+        if hasattr(value, "__getitem__"):
+            return Rows(value, key)
+    return _stream(value, key, split)
+
+
+def _stream(value: Any, key: str, split: str) -> Stream:
+    """Return what can only be gone through."""
     if inspect.isgenerator(value) or (hasattr(value, "__next__") and not callable(value)):
         raise UsageError(
             key, f"a {type(value).__name__}", "can be read once, and a run reads pass after pass",
@@ -133,26 +152,38 @@ def _source(value: Any, key: str, split: str) -> Any:
             "return the function, without calling it",
         )  # fmt: skip
     if inspect.isgeneratorfunction(getattr(value, "func", value)):  # or a partial of one
-        return Stream(generated(value, key))
-    if callable(value) and not inspect.isclass(value) and _iterates(value):
-        return Stream(generated(value, key))
-    raise _refused(key, value, split)
-
-
-def _refused(key: str, value: Any, split: str) -> UsageError:
-    return UsageError(
-        f"{key}._target_", f"a {type(value).__name__}", f"is no data ({split})", ACCEPTED,
-        "return dtrain.datasets.Splits(train=(x, y), validation=(x, y))",
+        return Stream(Generated(value, key))
+    if not callable(value) or inspect.isclass(value) or not _needs_nothing(value):
+        raise _refused(key, value, split)
+    made = value()
+    if hasattr(made, "element_spec") and hasattr(made, "batch"):
+        return Stream(value)
+    other = isinstance(made, Mapping | tuple | str | bytes) or is_array(made)
+    if isinstance(made, Iterable) and not other:
+        return Stream(Generated(value, key))
+    raise UsageError(
+        key, f"a function ({split})", f"returns a {type(made).__name__} and no iterator",
+        "a generator function, which gives one example or batch after the other", _RETURN,
     )  # fmt: skip
 
 
-def _iterates(function: Any) -> bool:
-    """Whether a function without arguments returns what can be gone through."""
+def _refused(key: str, value: Any, split: str) -> UsageError:
+    problem = f"is no data ({split})"
+    missing = [name for name in ("take", "__getitem__") if hasattr(value, name)]
+    if missing and not isinstance(value, str | bytes | type | tuple | list | Mapping):
+        problem = f"has {missing[0]} and no __len__: how many examples it has is not known"
+    elif inspect.isclass(value):
+        problem = f"is the class {value.__name__}, and no dataset that was made of it"
+    return UsageError(f"{key}._target_", f"a {type(value).__name__}", problem, ACCEPTED, _RETURN)
+
+
+def _needs_nothing(function: Callable[..., Any]) -> bool:
+    """Whether a function can be called without arguments."""
     try:
         inspect.signature(function).bind()
     except (TypeError, ValueError):
         return False
-    return hasattr(function(), "__iter__")
+    return True
 
 
 def _of_huggingface(value: Any) -> bool:
@@ -167,9 +198,11 @@ def _is_py_dataset(value: Any) -> bool:
 def _arrays(value: Any, key: str, split: str) -> Arrays:
     """Return arrays in memory: (x, y), (x, y, sample_weight), or inputs alone."""
     parts = tuple(value) if isinstance(value, tuple | list) else (value,)
-    if not 1 <= len(parts) <= 3:
+    if not 1 <= len(parts) <= 3 or parts[0] is None:
         raise _refused(key, value, split)
-    made = [None if part is None else nest.mapped(_plain, part) for part in parts]
+    made: list[Any] = [None if part is None else structured(part, key, split) for part in parts]
+    if hasattr(parts[0], "to_numpy") and not is_frame(parts[0]):
+        made[0] = made[0][:, None]  # one column of a table, as Keras' fit has it
     lengths = {
         name: len(leaf) if leaf.ndim else None
         for name, leaf in nest.named(tuple(made))
@@ -185,12 +218,6 @@ def _arrays(value: Any, key: str, split: str) -> Arrays:
     return Arrays(x, y, weight)
 
 
-def _plain(value: Any) -> np.ndarray:
-    """Return an array as Keras' ``fit`` takes it: floating numbers as float32."""
-    found = np.asarray(value)
-    return found.astype(np.float32) if found.dtype.kind == "f" else found
-
-
 def _count(train: Arrays, validation: Any) -> int | None:
     found = []
     for source in (train, validation):
@@ -203,211 +230,4 @@ def _count(train: Arrays, validation: Any) -> int | None:
     return max(found)
 
 
-class Rows:
-    """Examples of anything with ``__len__`` and ``__getitem__``, one an index.
-
-    As Grain's random access sources, PyTorch's map-style datasets and lists have it; with
-    ``__getitems__`` a batch is asked for at once.
-
-    Args:
-        dataset: returns (x, y), (x, y, sample_weight) or inputs alone; of any nest of arrays,
-            numbers and texts.
-        key: for messages.
-    """
-
-    def __init__(self, dataset: Any, key: str = "dataset"):
-        self._dataset = dataset
-        self._key = key
-        self.thread_safe = bool(getattr(dataset, "thread_safe", False))
-
-    def __len__(self) -> int:
-        return len(self._dataset)
-
-    def take(self, indices: np.ndarray) -> tuple[Any, ...]:
-        """Read, and put the examples of a batch together."""
-        asked = [int(index) for index in indices]
-        several = getattr(self._dataset, "__getitems__", None)
-        found = several(asked) if several is not None else [self._dataset[i] for i in asked]
-        examples = [tuple(e) if isinstance(e, tuple | list) else (e,) for e in found]
-        first = examples[0]
-        leaves = [nest.leaves(example) for example in examples]
-        if any(len(each) != len(leaves[0]) for each in leaves):
-            raise UsageError(
-                self._key, f"example {asked[0]:,}", "has another structure than others",
-                "examples of one structure", "the same inputs and targets in all examples",
-            )  # fmt: skip
-        return tuple(nest.packed(first, [joined(list(each)) for each in zip(*leaves, strict=True)]))
-
-    def where(self, index: int) -> str:
-        """Return the place of an example for messages."""
-        return f"example {index:,}"
-
-
-def joined(values: Sequence[Any]) -> Any:
-    """Put the values of one leaf of some examples together: an array, or :class:`Ragged`."""
-    arrays = [np.asarray(value) for value in values]
-    shapes = {array.shape for array in arrays}
-    if len(shapes) == 1:
-        made = np.stack(arrays)
-    elif len({array.ndim for array in arrays}) == 1 and len({s[1:] for s in shapes}) == 1:
-        ragged = Ragged.of(arrays)
-        return ragged.mapped(_plain)
-    else:
-        raise UsageError(
-            "dataset", " and ".join(str(list(shape)) for shape in sorted(shapes)[:2]),
-            "are shapes of the same input or target of two examples",
-            "one shape, or rows that differ in length alone (dataset.pad)",
-            "arrays of one shape",
-        )  # fmt: skip
-    return _plain(made)
-
-
-class Batches:
-    """Examples of a ``keras.utils.PyDataset``, which reads them a batch at a time.
-
-    Its batches are blocks: they are shuffled, and examples inside a window of them. The last one
-    may be smaller; all others have as many examples as the first.
-
-    Args:
-        dataset: has the batches.
-        key: for messages.
-    """
-
-    #: Batches that are kept, as those of a window are asked for again.
-    KEPT = 16
-
-    def __init__(self, dataset: Any, key: str = "dataset"):
-        self._dataset = dataset
-        self._key = key
-        count = getattr(dataset, "num_batches", None)
-        self._batches = int(len(dataset) if count is None else count)
-        if self._batches < 1:
-            raise UsageError(key, "a PyDataset", "has no batches", "one or more", f"{key}=digits")
-        self._kept: dict[int, tuple[Any, ...]] = {}
-        self._size = self._length(0)
-        last = self._length(self._batches - 1)
-        self._lengths = np.full(self._batches, self._size, np.int64)
-        self._lengths[-1] = last
-
-    def _length(self, batch: int) -> int:
-        return len(nest.leaves(self._read(batch))[0])
-
-    def _read(self, batch: int) -> tuple[Any, ...]:
-        if batch not in self._kept:
-            found = self._dataset[batch]
-            parts = tuple(found) if isinstance(found, tuple | list) else (found,)
-            while len(self._kept) >= self.KEPT:
-                del self._kept[next(iter(self._kept))]
-            self._kept[batch] = tuple(
-                None if part is None else nest.mapped(_plain, part) for part in parts
-            )
-        self._kept[batch] = self._kept.pop(batch)  # the newest is the last
-        return self._kept[batch]
-
-    def __len__(self) -> int:
-        return int(self._lengths.sum())
-
-    def blocks(self) -> np.ndarray:
-        """Return the examples of each batch."""
-        return self._lengths
-
-    def take(self, indices: np.ndarray) -> tuple[Any, ...]:
-        """Read the batches of the examples, and gather their rows."""
-        batches, rows = np.divmod(np.asarray(indices), self._size)
-        made: list[np.ndarray] | None = None
-        shape: tuple[Any, ...] = ()
-        for batch in np.unique(batches):
-            at = np.flatnonzero(batches == batch)
-            parts = self._read(int(batch))
-            leaves = nest.leaves(parts)
-            if len(leaves[0]) != self._lengths[batch]:
-                raise UsageError(
-                    self._key, f"batch {batch:,}", f"has {len(leaves[0])} examples, and the first "
-                    f"has {self._size}", "batches of one size, but for the last",
-                    "a PyDataset whose batches have one size",
-                )  # fmt: skip
-            if made is None:
-                shape = parts
-                made = [np.empty((len(indices), *leaf.shape[1:]), leaf.dtype) for leaf in leaves]
-            for whole, leaf in zip(made, leaves, strict=True):
-                whole[at] = leaf[rows[at]]
-        assert made is not None
-        return tuple(nest.packed(shape, list(made)))
-
-    def where(self, index: int) -> str:
-        """Return the place of an example for messages."""
-        return f"batch {index // self._size:,}, row {index % self._size}"
-
-
-class Columns:
-    """A mapping of columns for each example, as (x, y): of a dataset of Hugging Face, say.
-
-    Args:
-        dataset: ``__len__`` and ``__getitem__``, which returns a mapping of columns.
-        inputs: a column, a list of them (a tuple of inputs), or columns by the names of inputs.
-        target: likewise; None for none.
-        weight: a column, or None.
-    """
-
-    def __init__(self, dataset: Any, inputs: Any, target: Any = None, weight: Any = None):
-        self._dataset = dataset
-        self._roles = [role for role in (inputs, target, weight) if role is not None]
-
-    def __len__(self) -> int:
-        return len(self._dataset)
-
-    def __getitem__(self, index: int) -> tuple[Any, ...]:
-        """Return one example."""
-        return self._arranged(self._dataset[index])
-
-    def __getitems__(self, indices: list[int]) -> list[tuple[Any, ...]]:
-        """Return some examples."""
-        several = getattr(self._dataset, "__getitems__", None)
-        found = several(indices) if several is not None else [self._dataset[i] for i in indices]
-        return [self._arranged(row) for row in found]
-
-    def _arranged(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
-        return tuple(nest.mapped(lambda name: row[name], role) for role in self._roles)
-
-
-def generated(function: Callable[[], Iterator[Any]], key: str) -> Callable[[], Any]:
-    """Return what makes a ``tf.data.Dataset`` of a generator function's examples, or batches."""
-
-    def parts(value: Any) -> tuple[Any, ...]:
-        made = tuple(value) if isinstance(value, tuple | list) else (value,)
-        return tuple(nest.mapped(_plain, part) for part in made)
-
-    def made() -> Any:
-        import tensorflow as tf
-
-        found = next(iter(function()), None)
-        if found is None:
-            raise UsageError(
-                key, "a generator function", "gives no example", "one or more", f"{key}=digits"
-            )
-        like = parts(found)
-        batched = all(leaf.ndim for leaf in nest.leaves(like))
-        batched = batched and len({len(leaf) for leaf in nest.leaves(like)}) == 1
-
-        def spec(leaf: np.ndarray) -> Any:
-            kind = tf.string if leaf.dtype.kind in "OSU" else leaf.dtype
-            return tf.TensorSpec([None, *leaf.shape[1:]] if batched else leaf.shape, kind)
-
-        def examples() -> Iterator[Any]:
-            iterator = iter(function())
-            while True:
-                with _stepping:  # two streams may read from one open file
-                    try:
-                        value = next(iterator)
-                    except StopIteration:
-                        return
-                yield parts(value)
-
-        return tf.data.Dataset.from_generator(
-            examples, output_signature=tuple(nest.mapped(spec, part) for part in like)
-        )
-
-    return made
-
-
-__all__ = ["ACCEPTED", "Batches", "Columns", "Rows", "adapted", "generated", "joined"]
+__all__ = ["ACCEPTED", "Columns", "Rows", "adapted", "joined"]

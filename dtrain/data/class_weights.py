@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from dtrain.data import nest
+from dtrain.data.mixture import by_member
 from dtrain.data.sources import Source, Splits
+from dtrain.data.streams import Stream
 from dtrain.data.wrapped import Wrapped
 from dtrain.errors import UsageError
 
@@ -19,7 +21,7 @@ KEY = "trainer.class_weight"
 
 def weighted(
     splits: Splits, weights: Mapping[int, float], first: Callable[[Source, int], Any]
-) -> Source:
+) -> Any:
     """Return the examples to train on, with the weights of their classes.
 
     As ``class_weight`` of Keras' ``fit``, whose targets are numbers of classes, ``[b]`` or
@@ -31,11 +33,15 @@ def weighted(
         weights: by class.
         first: reads so many of the first examples of a source, as tensors.
 
+    Returns:
+        A source, a mixture or a stream, as they are.
+
     Raises:
         UsageError: the first examples have no targets, several, or none that are classes.
     """
     source = splits.train
-    parts = first(source, min(ROWS, len(source)))
+    rows = ROWS if isinstance(source, Stream) else min(ROWS, len(source))
+    parts = first(source, rows)
     if len(parts) < 2 or parts[1] is None:
         raise _refused(weights, "the examples have no targets")
     if nest.is_nest(parts[1]):
@@ -54,7 +60,9 @@ def weighted(
     known = y.shape[-1] if several else classes and max(2, classes)
     if known and max(weights) >= known:
         raise _refused(weights, f"the classes of the dataset go up to {known - 1}")
-    return Weighted(source, weights)
+    if isinstance(source, Stream):
+        return source.changed(Weighted(None, weights).finish)
+    return by_member(source, lambda member: Weighted(member, weights))
 
 
 def _refused(weights: Mapping[int, float], problem: str) -> UsageError:
@@ -69,11 +77,11 @@ class Weighted(Wrapped):
     """A source with weights by class.
 
     Args:
-        source: gives ``(x, y)`` or ``(x, y, sample_weight)``.
+        source: gives ``(x, y)`` or ``(x, y, sample_weight)``; None where :meth:`finish` gets these.
         weights: by class.
     """
 
-    def __init__(self, source: Source, weights: Mapping[int, float]):
+    def __init__(self, source: Source | None, weights: Mapping[int, float]):
         super().__init__(source)
         self._classes = np.array(sorted(weights), np.int64)
         self._weights = np.array([weights[k] for k in sorted(weights)], np.float32)

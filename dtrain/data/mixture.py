@@ -27,8 +27,11 @@ class Subset:
 
     def __getattr__(self, name: str) -> Any:
         # What concerns all rows alike is the source's; what is by row is not.
-        if name in ("finish", "files", "readers"):
+        if name in ("finish", "files", "readers", "by_batch"):
             return getattr(self.source, name)
+        if name == "take_inside":
+            inside = self.source.take_inside
+            return lambda indices, batch: inside(self.rows[indices], self.rows[batch])
         raise AttributeError(name)
 
     def __len__(self) -> int:

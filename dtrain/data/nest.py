@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dtrain.data.ragged import Ragged
 from dtrain.errors import UsageError
 
 
@@ -47,13 +48,19 @@ def mapped(function: Callable[..., Any], value: Any, *others: Any) -> Any:
 def structured(value: Any) -> Any:
     """Return a nest of arrays; a list of numbers or texts, however deep, is one array.
 
-    What knows its shape is left as it is, whatever library's array it is.
+    What knows its shape is left as it is, whatever library's array it is. Lists of different
+    lengths are the rows of a :class:`Ragged`.
     """
     if isinstance(value, Mapping):
         return {name: structured(part) for name, part in value.items()}
     if isinstance(value, tuple | list):
         several = any(np.ndim(leaf) for leaf in leaves(value))
-        return tuple(map(structured, value)) if several else np.asarray(value)
+        if several:
+            return tuple(map(structured, value))
+        try:
+            return np.asarray(value)
+        except ValueError:
+            return Ragged.of(value)
     return value
 
 

@@ -132,15 +132,27 @@ def blocks_of(blocks: np.ndarray, rows: np.ndarray) -> np.ndarray | None:
 
 #: Positions of a cycle of a mixture, at most: weights are kept to one part in so many.
 CYCLE = 10_000
+#: Members of a mixture for which every cycle is tried.
+_FEW = 100
 
 
 def shares(weights: list[float]) -> list[int]:
-    """Return how many positions of a cycle each member of a mixture has, by largest remainders.
+    """Return how many positions of a cycle each member of a mixture has; each has one at least.
 
-    A member has one at least. The numbers have no common divisor: of equal weights each is 1.
+    The numbers are as small as they can be: of equal weights each is 1. Where no cycle of up to
+    10,000 positions has the weights exactly, it has 10,000, by largest remainders.
     """
-    total = sum(weights)
-    exact = np.array([weight / total * CYCLE for weight in weights])
+    parts = np.array(weights) / sum(weights)
+    if np.all(parts == parts[0]):
+        return [1] * len(weights)
+    if len(weights) < _FEW:
+        cycles = np.arange(1, CYCLE + 1)[:, None]
+        exact = parts * cycles
+        whole = np.abs(exact - np.round(exact)).max(axis=1) < 1e-9
+        found = np.flatnonzero(whole & (np.round(exact).min(axis=1) >= 1))
+        if len(found):
+            return np.round(exact[found[0]]).astype(np.int64).tolist()
+    exact = parts * CYCLE
     counts = np.floor(exact).astype(np.int64)
     for index in np.argsort(counts - exact, kind="stable")[: CYCLE - int(counts.sum())]:
         counts[index] += 1

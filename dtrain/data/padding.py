@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from dtrain.data import nest
-from dtrain.data.mixture import by_member
+from dtrain.data.mixture import Concatenated, by_member
 from dtrain.data.ragged import Ragged
 from dtrain.data.sources import Splits
 from dtrain.data.streams import Stream
 from dtrain.data.wrapped import Wrapped
-from dtrain.errors import UsageError, nearest
+from dtrain.errors import DataError, UsageError, nearest
 
+#: Examples of which one that can be read shows the structure.
+TRIED = 100
 #: Names of the parts of an example, in the places of leaves.
 _PARTS = ("x", "y", "weight")
 
@@ -27,7 +30,7 @@ def padded(splits: Splits, lengths: Mapping[str, Any] | None) -> Splits:
         lengths: as of :class:`Padded`; None: nothing is padded.
 
     Raises:
-        UsageError: a split is a stream.
+        UsageError: a split is a stream, or a mixture whose batches are to have their own length.
     """
     if lengths is None:
         return splits
@@ -41,6 +44,13 @@ def padded(splits: Splits, lengths: Mapping[str, Any] | None) -> Splits:
             )  # fmt: skip
         return None if source is None else Padded(source, lengths)
 
+    for source in (splits.train, splits.validation):
+        if isinstance(source, Concatenated) and any("buckets" in g for g in lengths.values()):
+            raise UsageError(
+                "dataset.pad", "{...: {buckets: ...}}", "the members of a mixture are read by "
+                "themselves, and the longest row of a batch may be of any", "one length",
+                "dataset.pad={NAME:{length:128}}",
+            )  # fmt: skip
     return Splits(by_member(splits.train, pad), by_member(splits.validation, pad), splits.classes)
 
 
@@ -57,14 +67,14 @@ class Padded(Wrapped):
             where that is one array.
 
     Raises:
-        UsageError: there is no such ragged leaf.
+        UsageError: there is no such ragged leaf, or the value cannot stand in its rows.
     """
 
     def __init__(self, source: Any, lengths: Mapping[str, Any]):
         super().__init__(source)
         self._lengths: dict[str, dict[str, Any]] = {}
-        #: Whether batches have shapes of their own, and places of the leaves that have.
-        self.by_batch = False
+        #: Places of the leaves of which each batch has a length of its own.
+        self.by_batch: frozenset[str] = frozenset()
         own = getattr(source, "pad", None)
         if own is not None:
             own(lengths)
@@ -72,10 +82,10 @@ class Padded(Wrapped):
         self._lengths = {name: dict(given) for name, given in lengths.items()}
         found = {
             place(name): leaf
-            for name, leaf in nest.named(source.take(np.zeros(1, np.int64)))
-            if isinstance(leaf, Ragged) or np.ndim(leaf) > 1  # of one example nothing differs
+            for name, leaf in nest.named(tuple(_readable(source)))
+            if _has_rows(leaf)
         }
-        for name in self._lengths:
+        for name, given in self._lengths.items():
             if name not in found:
                 near = nearest(name, found) or next(iter(found), "x")
                 raise UsageError(
@@ -83,8 +93,8 @@ class Padded(Wrapped):
                     ", ".join(found) or "nothing of this dataset",
                     f"dataset.pad={{{near}:{{length:128}}}}",
                 )  # fmt: skip
-        self.open = [name for name, given in self._lengths.items() if "buckets" in given]
-        self.by_batch = bool(self.open)
+            _check_value(name, given.get("value"), np.dtype(found[name].dtype))
+        self.by_batch = frozenset(n for n, given in self._lengths.items() if "buckets" in given)
 
     def take(self, indices: np.ndarray) -> tuple[Any, ...]:
         """Read examples that are a batch by themselves."""
@@ -97,22 +107,48 @@ class Padded(Wrapped):
             indices: int64 ``[b]``.
             batch: those of the whole batch.
         """
-        found = self._source.take(indices)
+        found = tuple(self._source.take(indices))
         alone = not self.by_batch or np.array_equal(indices, batch)
-        whole = found if alone else self._source.take(batch)
+        whole = found if alone else tuple(self._source.take(batch))
         leaves = []
         for (name, leaf), like in zip(nest.named(found), nest.leaves(whole), strict=True):
             given = self._lengths.get(place(name))
             if given is not None:
-                length = _length(given, _rows(like))
-                leaf = _rows(leaf).padded(length, given.get("value", 0))
+                leaf = _rows(leaf).padded(_length(given, _rows(like)), given.get("value"))
             leaves.append(leaf)
         return tuple(nest.packed(found, leaves))
 
 
+def _readable(source: Any) -> tuple[Any, ...]:
+    """Return the first example that can be read: those before it may be left out."""
+    for row in range(min(len(source), TRIED) - 1):
+        with contextlib.suppress(DataError):
+            return tuple(source.take(np.array([row])))
+    return tuple(source.take(np.array([min(len(source), TRIED) - 1])))
+
+
+def _has_rows(leaf: Any) -> bool:
+    """Whether the rows of a leaf have lengths; one example does not show that they differ."""
+    return isinstance(leaf, Ragged) or (isinstance(leaf, np.ndarray) and leaf.ndim > 1)
+
+
 def _rows(leaf: Any) -> Ragged:
-    """Return rows that may differ in length; an array where they happen not to."""
-    return leaf if isinstance(leaf, Ragged) else Ragged.of(list(leaf))
+    return leaf if isinstance(leaf, Ragged) else Ragged.of_array(leaf)
+
+
+def _check_value(name: str, value: Any, dtype: np.dtype[Any]) -> None:
+    text = dtype.kind in "OSU"
+    fits = value is None or text == isinstance(value, str)
+    if fits and value is not None and dtype.kind in "biu":
+        low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        fits = value == int(value) and low <= value <= high
+    if not fits:
+        raise UsageError(
+            "dataset.pad", f"{{{name}: {{value: {value}}}}}",
+            f"cannot fill rows of {'text' if text else dtype}",
+            "a text" if text else f"a number that {dtype} has",
+            f"dataset.pad={{{name}:{{length:128,value:{'x' if text else 0}}}}}",
+        )  # fmt: skip
 
 
 def _length(given: Mapping[str, Any], rows: Ragged) -> int:

@@ -28,22 +28,53 @@ class Ragged:
     def of(cls, rows: Sequence[Any]) -> Ragged:
         """Join rows, each ``[length, ...]``."""
         parts = [np.asarray(row) for row in rows]
+        # The type of an empty list is a guess.
         full = [part for part in parts if len(part)] or parts[:1]
         return cls(np.concatenate(full), np.array([len(part) for part in parts], np.int64))
 
+    @classmethod
+    def of_array(cls, array: np.ndarray) -> Ragged:
+        """Return the rows of an array ``[b, length, ...]``, which have one length."""
+        rows, length, *rest = array.shape
+        return cls(array.reshape(rows * length, *rest), np.full(rows, length, np.int64))
+
     def __len__(self) -> int:
         return len(self.lengths)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the values."""
+        return self.values.dtype
+
+    @property
+    def shape(self) -> tuple[int | None, ...]:
+        """``(b, None, ...)``: the length differs."""
+        return len(self), None, *self.values.shape[1:]
+
+    @property
+    def ndim(self) -> int:
+        """How many axes it has."""
+        return len(self.shape)
 
     def mapped(self, function: Callable[[np.ndarray], np.ndarray]) -> Ragged:
         """Return the same rows with other values."""
         return Ragged(function(self.values), self.lengths)
 
-    def padded(self, length: int, value: Any = 0) -> np.ndarray:
-        """Return ``[b, length, ...]``: shorter rows are filled up by ``value``, longer ones cut."""
-        made = np.full((len(self), length, *self.values.shape[1:]), value, self.values.dtype)
+    def padded(self, length: int, value: Any = None) -> np.ndarray:
+        """Return ``[b, length, ...]``: shorter rows are filled up, longer ones cut.
+
+        Args:
+            length: of all rows.
+            value: that fills; None: 0, and of text the empty one.
+        """
+        values, empty = self.values, 0 if value is None else value
+        if values.dtype.kind in "OSU":
+            values = values.astype(object)  # which has no longest text
+            empty = "" if value is None else str(value)
+        made = np.full((len(self), length, *values.shape[1:]), empty, values.dtype)
         kept = np.minimum(self.lengths, length)
         starts = np.cumsum(self.lengths) - self.lengths
         rows = np.repeat(np.arange(len(self)), kept)
         at = np.arange(int(kept.sum())) - np.repeat(np.cumsum(kept) - kept, kept)
-        made[rows, at] = self.values[np.repeat(starts, kept) + at]
+        made[rows, at] = values[np.repeat(starts, kept) + at]
         return made

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dtrain.data import nest
+from dtrain.data.ragged import Ragged
 from dtrain.errors import UsageError
 
 
@@ -143,6 +144,11 @@ class Arrays(Captured):
             raise UsageError(
                 "dataset", "Arrays", f"its arrays have {counts} rows",
                 "arrays with one row for each example", "dtrain.data.sources.Arrays(x, y)",
+            )  # fmt: skip
+        if any(isinstance(leaf, Ragged) for part in known for leaf in nest.leaves(part)):
+            raise UsageError(
+                "dataset", "Arrays", "has rows of different lengths", "rows of one length",
+                "a list of examples, [(x, y), (x, y), ...], and dataset.pad",
             )  # fmt: skip
 
     @property

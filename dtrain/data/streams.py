@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data import nest
+from dtrain.data import failures, nest
 from dtrain.errors import UsageError
 
 #: Examples of a stream that are looked at before training, at most.
 FIRST = 512
+#: What ``tf.data.Dataset.cardinality`` returns of a dataset without an end.
+_INFINITE = -1
 
 
 class Stream:
@@ -27,6 +29,8 @@ class Stream:
         batched: whether its elements are batches; None: they are if each of their arrays has the
             same first dimension, or none that is known, as ``fit`` takes them.
         files: that it is of, for its identity.
+        single: whether ``make`` returns one object, always the same, whose shuffles count how often
+            it was read.
     """
 
     def __init__(
@@ -35,25 +39,56 @@ class Stream:
         examples: int | None = None,
         batched: bool | None = None,
         files: Sequence[Any] = (),
+        single: bool = False,
     ):
         self.files = list(files)
         self._make = make
         self._batched = batched
         self._first: tuple[Any, ...] = ()
+        self._change: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None = None
         self.examples = examples
+        self.single = single
+        #: Whether it gives the same examples whenever it is made anew; None: nobody has looked.
+        self.steady: bool | None = None
+
+    def changed(self, change: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> Stream:
+        """Return the same examples, of which ``change`` makes others, a batch of tensors each."""
+        made = Stream(self._make, self.examples, self._batched, self.single)
+        made.steady, before = self.steady, self._change
+        made._change = change if before is None else lambda parts: change(before(parts))
+        # What was read is not read again: see first.
+        made._first = tuple(change(self._first)) if self._first else ()
+        return made
 
     def dataset(self) -> Any:
-        """Return the ``tf.data.Dataset`` of one pass, its elements as tuples."""
+        """Return the ``tf.data.Dataset`` of one pass, its elements as tuples.
+
+        Raises:
+            UsageError: the elements are no examples.
+        """
         import tensorflow as tf
 
         made = self._make()
-        if not isinstance(made.element_spec, tuple):
-            made = made.map(lambda *parts: parts if len(parts) > 1 else (parts[0],))
-        elif len(made.element_spec) > 3:
+        spec = made.element_spec
+        if not isinstance(spec, tuple):
+            made, spec = made.map(_alone), (spec,)
+        parts = len(spec)
+        while parts > 1 and isinstance(spec[parts - 1], tf.NoneTensorSpec):
+            parts -= 1
+        if parts < len(spec):
+            made = made.map(lambda *each: each[:parts])
+        if parts > 3:
             raise UsageError(
-                "dataset", "a stream", f"its elements have {len(made.element_spec)} parts",
+                "dataset", "a stream", f"its elements have {parts} parts",
                 "x, (x, y) or (x, y, sample_weight)", "a dict or tuple for several inputs",
             )  # fmt: skip
+        for name, leaf in nest.named(made.element_spec):
+            if not isinstance(leaf, tf.TensorSpec):
+                raise UsageError(
+                    "dataset", "a stream", f"part {name} of its elements is a "
+                    f"{type(leaf).__name__}", "dense tensors",
+                    "padded_batch, or to_tensor() or tf.sparse.to_dense in a map",
+                )  # fmt: skip
         options = tf.data.Options()
         # Sharding is the input pipeline's, by position.
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
@@ -67,6 +102,16 @@ class Stream:
             self._batched = ranked and len({shape[0] for shape in shapes}) == 1
         return self._batched
 
+    def _in_batches(self, made: Any, size: int, remainder: bool) -> Any:
+        if self.is_batched():
+            made = made.rebatch(size, drop_remainder=not remainder)
+        else:
+            made = made.batch(size, drop_remainder=not remainder)
+        if self._change is None:
+            return made
+        change = self._change
+        return made.map(lambda *parts: tuple(change(parts)))
+
     def batches(self, size: int, remainder: bool = False) -> Any:
         """Return a dataset of batches of one pass.
 
@@ -74,17 +119,11 @@ class Stream:
             size: examples of a batch.
             remainder: whether the last examples, fewer than ``size``, are a batch too.
         """
-        made = self.dataset()
-        if self.is_batched():
-            return made.rebatch(size, drop_remainder=not remainder)
-        return made.batch(size, drop_remainder=not remainder)
+        return self._in_batches(self.dataset(), size, remainder)
 
     def endless(self, size: int) -> Any:
         """Return a dataset of batches of ``size``, pass after pass."""
-        made = self.dataset().repeat()
-        if self.is_batched():
-            return made.rebatch(size, drop_remainder=True)
-        return made.batch(size, drop_remainder=True)
+        return self._in_batches(self.dataset().repeat(), size, remainder=False)
 
     def first(self, count: int) -> tuple[Any, ...]:
         """Return the first examples, ``count`` of them or all that there are, 512 at most.
@@ -95,9 +134,7 @@ class Stream:
         # ORDER: read once and no more, for as many as are ever asked for: a shuffle of tf.data's
         # counts how often it was gone through, and what training gets must not depend on that.
         if not self._first:
-            for found in self.batches(FIRST, remainder=True):
-                self._first = tuple(found)
-                break
+            self._first = self._read_first()
         if not self._first:
             raise UsageError(
                 "dataset", "a stream", "it has no example", "a stream that has some",
@@ -105,11 +142,21 @@ class Stream:
             )  # fmt: skip
         return tuple(nest.mapped(lambda leaf: leaf[:count], self._first))
 
-    def is_steady(self, count: int) -> bool:
+    def _read_first(self) -> tuple[Any, ...]:
+        with failures.shown():
+            return tuple(next(iter(self.batches(FIRST, remainder=True)), ()))
+
+    def repeats(self) -> bool:
         """Return whether the first examples are the same when they are read again."""
-        again = next(iter(self.batches(FIRST, remainder=True)))
-        pairs = zip(nest.leaves(self.first(count)), nest.leaves(tuple(again)), strict=True)
-        return all(np.array_equal(np.asarray(a), np.asarray(b)[:count]) for a, b in pairs)
+        return _same(self.first(FIRST), self._read_first())
+
+    def begins_as(self, other: Stream) -> bool:
+        """Return whether the first examples are those of another stream."""
+        return _same(self.first(FIRST), other.first(FIRST))
+
+    def read_from(self, other: Stream) -> None:
+        """Read what another stream reads, which is the same and was not read yet."""
+        self._make = other._make
 
     def known_length(self) -> int | None:
         """Return how many examples a pass has, where somebody has said so."""
@@ -117,19 +164,57 @@ class Stream:
 
     def length(self) -> int | None:
         """Return how many examples a pass has, where that is known without reading it."""
-        if self.examples is None and not self.is_batched():
-            known = int(self.dataset().cardinality())
-            self.examples = known if known >= 0 else None
+        if self.examples is None:
+            made = self.dataset()
+            known, rows = int(made.cardinality()), 1
+            if self.is_batched():
+                sizes = {spec.shape[0] for spec in nest.leaves(made.element_spec)}
+                rows = sizes.pop()  # None where some batches are smaller
+            self.examples = known * rows if known >= 0 and rows is not None else None
         return self.examples
 
-    def count(self) -> int:
-        """Return how many examples a pass has; reads all of it where that is not known."""
+    def count(self, most: int | None = None) -> int:
+        """Return how many examples a pass has; reads it where that is not known.
+
+        Args:
+            most: stop there; then there may be more.
+
+        Raises:
+            UsageError: it has no end.
+        """
         known = self.length()
-        if known is None:
-            self.examples = known = sum(
-                int(nest.leaves(batch)[0].shape[0]) for batch in self.batches(1024, remainder=True)
-            )
-        return known
+        if known is not None:
+            return known
+        if most is None and int(self.dataset().cardinality()) == _INFINITE:
+            raise UsageError(
+                "dataset", "a stream", "of the validation has no end",
+                "one that ends, or a number of its first batches", "trainer.validation_steps=10",
+            )  # fmt: skip
+        found = 0
+        with failures.shown():
+            for batch in self.batches(1024, remainder=True):
+                found += int(nest.leaves(batch)[0].shape[0])
+                if most is not None and found >= most:
+                    return found
+        self.examples = found
+        return found
+
+
+def _alone(*parts: Any) -> tuple[Any, ...]:
+    """Return an element that is no tuple as one."""
+    return parts
+
+
+def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    """Whether two batches hold the same; a number that is none is like another one."""
+    pairs = [(nest.leaves(each), [n for n, _ in nest.named(each)]) for each in (one, other)]
+    if pairs[0][1] != pairs[1][1]:
+        return False
+    for a, b in zip(pairs[0][0], pairs[1][0], strict=True):
+        a, b = np.asarray(a), np.asarray(b)
+        if not np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
+            return False
+    return True
 
 
 def examples_in(source: Any) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,7 +24,7 @@ def mixture(members: Mapping[str, Any], weights: Mapping[str, float] | None = No
         weights: by name; None: as often as each has examples.
 
     Raises:
-        UsageError: a member is a stream, or has no weight above 0.
+        UsageError: a member is a stream, has no examples, or no weight above 0.
     """
     made = {name: adapted(value, f"dataset.members.{name}") for name, value in members.items()}
     if not made:
@@ -37,14 +38,21 @@ def mixture(members: Mapping[str, Any], weights: Mapping[str, float] | None = No
                 f"dataset.members.{name}", "a stream", "cannot be mixed: it has its own order",
                 "datasets with random access", "tf.data's sample_from_datasets, as one stream",
             )  # fmt: skip
+        if not len(splits.train):
+            raise UsageError(
+                f"dataset.members.{name}", "0 examples", "there is nothing to train on",
+                "one example or more", "a member that has some",
+            )  # fmt: skip
     given = {name: len(s.train) for name, s in made.items()} if weights is None else dict(weights)
-    if given.keys() != made.keys() or not all(weight > 0 for weight in given.values()):
+    sound = all(math.isfinite(weight) and weight > 0 for weight in given.values())
+    if given.keys() != made.keys() or not sound:
         raise UsageError(
             "dataset.weights", given, "is not a weight above 0 for each member",
             ", ".join(made), "dataset.weights={" + ",".join(f"{n}:1" for n in made) + "}",
         )  # fmt: skip
     names = list(made)
-    held = [made[name].validation for name in names if made[name].validation is not None]
+    validations = [made[name].validation for name in names]
+    held = [each for each in validations if each is not None and len(each)]
 
     def count() -> int | None:
         found = [made[name].count_classes() for name in names]

@@ -50,11 +50,12 @@ def model(
     # Eager, on the CPU: shapes and types for everything that is built.
     example = _arrays(reading.first(splits.train, 1))
     x, y, weight = keras.utils.unpack_x_y_sample_weight(example)
+    shapes = _shapes(splits, config)
     # ORDER: everything that creates variables runs here, once, outside the replicas: inside a
     # replica TensorFlow refuses new variables, or makes them once a replica.
     with strategy.scope():
         built = targets.instantiate(
-            config.model, "model", input_shape=_shapes(x, config), classes=splits.count_classes()
+            config.model, "model", input_shape=shapes, classes=splits.count_classes()
         )
         if not isinstance(built, keras.Model):
             raise UsageError(
@@ -105,19 +106,21 @@ def _arrays(example: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(nest.mapped(lambda leaf: None if leaf is None else np.asarray(leaf), example))
 
 
-def _shapes(x: Any, config: Config) -> Any:
+def _shapes(splits: Splits, config: Config) -> Any:
     """Return the shape of an input without its first axis; of several, their structure of shapes.
+
+    None stands in the place of a length that differs by batch.
 
     Raises:
         UsageError: a model of dtrain's own takes one input, and the dataset has several.
     """
-    target = config.model["_target_"]
+    target, x = config.model["_target_"], reading.specs(splits.train, 1)[0]
     if nest.is_nest(x) and target.startswith("dtrain.models."):
         raise UsageError(
             "model._target_", target, f"takes one input, and the dataset has {nest.outline(x)}",
             "a dataset with one input, or a model of your own", "dataset.inputs=COLUMN",
         )  # fmt: skip
-    return nest.mapped(lambda leaf: leaf.shape[1:], x)
+    return nest.mapped(lambda leaf: tuple(leaf.shape[1:]), x)
 
 
 def _called(built: keras.Model, x: Any) -> Any:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from dtrain.data import identity, nest
+from dtrain.data.mixture import Concatenated
 from dtrain.data.options import Identity
 from dtrain.data.sources import Source, Splits
 from dtrain.data.streams import Stream, examples_in
@@ -31,23 +31,40 @@ def records(splits: Splits, amount: Identity) -> dict[str, dict[str, Any]]:
     Raises:
         DataError: it cannot be read.
     """
-    found = {"train": _record(splits.train, amount)}
+    digests: dict[tuple[str, ...], Any] = {}  # of files that both splits are of
+    found = {"train": _record(splits.train, amount, digests)}
     if splits.validation is not None:
-        found["validation"] = _record(splits.validation, amount)
+        found["validation"] = _record(splits.validation, amount, digests)
     return found
 
 
-def _record(source: Source | Stream, amount: Identity) -> dict[str, Any]:
+def _record(
+    source: Source | Stream, amount: Identity, digests: dict[tuple[str, ...], Any]
+) -> dict[str, Any]:
     first = reading.first(source, 1)
     # The first axis is that of the batch, of one example.
     structure = nest.outline(
         tuple(nest.mapped(lambda leaf: None if leaf is None else leaf.numpy(), first))
     )
-    files = list(getattr(source, "files", ()))
     examples = examples_in(source)
-    digest = identity.of_files(files, amount) if files else _of_examples(source, amount)
+    digest = _digest(source, amount, digests)
     digest.update(f"{examples}\0{structure}".encode())
+    files = list(getattr(source, "files", ()))
     return identity.record(examples, structure, digest.hexdigest(), files)
+
+
+def _digest(source: Any, amount: Identity, digests: dict[tuple[str, ...], Any]) -> Any:
+    """Return a hash of the content of a source."""
+    if isinstance(source, Concatenated):  # of which some members may be of files, and some not
+        parts = [_digest(member, amount, digests) for member in source.members]
+        return identity.of_parts(parts)
+    files = list(getattr(source, "files", ()))
+    if not files:
+        return _of_examples(source, amount)
+    names = tuple(file.name for file in files)
+    if names not in digests:
+        digests[names] = identity.of_files(files, amount)
+    return digests[names].copy()
 
 
 def _of_examples(source: Source | Stream, amount: Identity) -> Any:
@@ -65,8 +82,7 @@ def _of_examples(source: Source | Stream, amount: Identity) -> Any:
             for begin in chunks
         )
     rows = identity.sampled(len(source))
-    with tf.device("CPU:0"):
-        return identity.of_arrays([_arrays(reading.take(source, tf.constant(rows)))])
+    return identity.of_arrays([_arrays(reading.chosen(source, rows))])
 
 
 def _arrays(parts: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -102,9 +118,10 @@ def check_past(
     """
     saved = {} if past is None else past.meta.get("data", {})
     for split, before in saved.items() if isinstance(saved, dict) else ():
-        if not isinstance(before, dict):
+        # A fork may do without a split.
+        if not isinstance(before, dict) or split not in found:
             continue
-        changed = identity.differences(found.get(split, {}), before)
+        changed = identity.differences(found[split], before)
         if changed is None:
             continue
         if accepted or forked:
@@ -165,7 +182,7 @@ def _numbers(found: dict[str, Any] | None) -> list[float]:
 
 
 def check_stream(splits: Splits, alone: bool) -> str | None:
-    """Return what is to be reported of a stream that gives other examples each time it is read.
+    """Return what is to be reported of a stream that gives other examples each time it is made.
 
     Args:
         splits: of which some are streams.
@@ -175,7 +192,7 @@ def check_stream(splits: Splits, alone: bool) -> str | None:
         UsageError: several hosts would read different examples.
     """
     for split, source in (("training", splits.train), ("validation", splits.validation)):
-        if not isinstance(source, Stream) or source.is_steady(identity.EXAMPLES):
+        if not isinstance(source, Stream) or source.steady is not False:
             continue
         if not alone:
             raise UsageError(

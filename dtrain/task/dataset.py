@@ -22,7 +22,7 @@ from dtrain.data.padding import padded
 from dtrain.data.sources import Splits
 from dtrain.data.streams import Stream, examples_in
 from dtrain.errors import UsageError
-from dtrain.task import data_identity, input_pipeline, reading
+from dtrain.task import data_identity, input_pipeline, reading, streaming, unreadable
 from dtrain.task.orders import InNumPy, Order, order_of
 from dtrain.task.readers import Pool
 
@@ -66,27 +66,40 @@ def load(config: Config) -> Data:
 
 def _loaded(config: Config) -> Data:
     node, options = divided(config.dataset)
-    splits = adapted(targets.instantiate(node, "dataset"))
-    splits = padded(_evaluable(splits, node), options.pad)
-    found = data_identity.records(splits, options.identity)
+
+    def made() -> Splits:
+        return adapted(targets.instantiate(node, "dataset"))
+
+    splits = padded(_with_some(made(), node), options.pad)
     pool = Pool(splits, options.workers, node, options.pad)
     splits, notices = pool.splits, list[str | None](pool.notices)
     if options.on_error is OnError.skip:
         (train, one), (held, other) = map(_sound, (splits.train, splits.validation))
         splits = dataclasses.replace(splits, train=train, validation=held)
         notices += [one, other]
+    found = data_identity.records(splits, options.identity)
+    notices += streaming.counted(splits, config)
+    streaming.settled(splits, made)
     classes = config.trainer.class_weight
     if classes is not None:
         splits = dataclasses.replace(splits, train=weighted(splits, classes, reading.first))
-    notices += _counted(splits, config)
     augment = _augment(options, splits)
     _check_batch(splits, config)
     order = _order(splits, options, config.seed)
     return Data(splits, options, augment, order, found, pool, tuple(filter(None, notices)))
 
 
-def _evaluable(splits: Splits, node: Mapping[str, Any]) -> Splits:
-    """Return splits without a validation of no examples, where that is what was split off."""
+def _with_some(splits: Splits, node: Mapping[str, Any]) -> Splits:
+    """Return splits without a validation of no examples, where that is what was split off.
+
+    Raises:
+        UsageError: there is nothing to train on, or to evaluate on where that was asked for.
+    """
+    if not isinstance(splits.train, Stream) and not len(splits.train):
+        raise UsageError(
+            "dataset", node["_target_"], "has no example to train on", "one or more",
+            "a dataset that has some",
+        )  # fmt: skip
     held = splits.validation
     if held is None or isinstance(held, Stream) or len(held):
         return splits
@@ -120,7 +133,7 @@ def _sound(source: Any) -> tuple[Any, str | None]:
             "dataset.on_error", "skip", "examples of a stream or a mixture cannot be left out "
             "before they are read", "a dataset with random access", "dataset.on_error=fail",
         )  # fmt: skip
-    bad = list(reading.unreadable(source))
+    bad = list(unreadable.examples_of(source))
     if not bad:
         return source, None
     if len(bad) == len(source):
@@ -143,25 +156,6 @@ def _balanced(source: Any, seed: int) -> Order:
     return InNumPy(Balanced(known, seed))
 
 
-def _counted(splits: Splits, config: Config) -> tuple[str, ...]:
-    """Count what a validation is to evaluate all of, where a stream does not say."""
-    held, trainer = splits.validation, config.trainer
-    notices = []
-    if isinstance(splits.train, Stream):
-        if splits.train.length() is None and trainer.steps_per_epoch is None:
-            raise UsageError(
-                "trainer.steps_per_epoch", "null", "how many examples the stream has is not known",
-                "the steps of an epoch", "trainer.steps_per_epoch=100",
-            )  # fmt: skip
-        notices.append(
-            "the data is a stream: it is read in its own order, by every host, and a resumed run "
-            "reads it from its beginning up to its position"
-        )
-    if isinstance(held, Stream) and trainer.validation_steps is None:
-        held.count()
-    return tuple(notices)
-
-
 def _order(splits: Splits, options: Options, seed: int) -> Order | None:
     if isinstance(splits.train, Stream):
         if options.balance:
@@ -174,14 +168,19 @@ def _order(splits: Splits, options: Options, seed: int) -> Order | None:
         return None
     if options.balance:
         return _balanced(splits.train, seed)
-    blocks = getattr(splits.train, "blocks", None)
-    known = blocks() is not None if blocks is not None else isinstance(splits.train, Mixture)
-    if options.shuffle is Shuffle.blocks and not known:
+    if options.shuffle is Shuffle.blocks and not _has_blocks(splits.train):
         raise UsageError(
             "dataset.shuffle", "blocks", "each example of this dataset is read by itself",
             "auto, examples, none", "dataset.shuffle=examples",
         )  # fmt: skip
     return order_of(splits.train, options.shuffle, options.window, seed)
+
+
+def _has_blocks(source: Any) -> bool:
+    if isinstance(source, Mixture):
+        return any(map(_has_blocks, source.members))
+    blocks = getattr(source, "blocks", None)
+    return blocks is not None and blocks() is not None
 
 
 def _augment(options: Options, splits: Splits) -> input_pipeline.Augment | None:

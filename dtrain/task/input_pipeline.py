@@ -21,7 +21,7 @@ from dtrain.data.nest import parts_of
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream, examples_in
 from dtrain.task.orders import Order, Shuffled
-from dtrain.task.reading import take, threads
+from dtrain.task.reading import by_batch, take, threads
 
 Augment = Callable[..., Any]
 
@@ -105,7 +105,7 @@ def _training_rows(
     batch = inputs.global_batch // replicas
     positions = _positions(inputs, step, replica, batch)
     whole = None
-    if replicas > 1 and getattr(source, "by_batch", False):
+    if replicas > 1 and by_batch(source):
         everything = step * inputs.global_batch + tf.range(inputs.global_batch, dtype=tf.int64)
         whole = inputs.positions(everything)
     return positions, take(source, inputs.positions(positions), whole)
@@ -170,10 +170,17 @@ def evaluation_part(
         repeat the last example and must not be looked at.
     """
     batch, examples = inputs.evaluation_batch // replicas, inputs.evaluation_examples
-    first = step * inputs.evaluation_batch + replica * batch
+    begin = step * inputs.evaluation_batch
+    first = begin + replica * batch
     count = tf.clip_by_value(examples - first, 0, batch)
-    rows = tf.minimum(first + tf.range(batch, dtype=tf.int64), examples - 1)
-    return take(source, rows), count
+
+    def rows(start: tf.Tensor, number: int) -> tf.Tensor:
+        return tf.minimum(start + tf.range(number, dtype=tf.int64), examples - 1)
+
+    whole = None
+    if replicas > 1 and by_batch(source):
+        whole = rows(begin, inputs.evaluation_batch)
+    return take(source, rows(first, batch), whole), count
 
 
 def training(
@@ -224,7 +231,9 @@ def _streamed(
             return whole
 
         def mine(leaf: tf.Tensor) -> tf.Tensor:
-            return tf.reshape(leaf, [replicas, batch, *leaf.shape[1:]])[first : first + local]
+            own = leaf[first * batch : (first + local) * batch]
+            parts = tf.reshape(own, tf.concat([[local, batch], tf.shape(leaf)[1:]], 0))
+            return tf.ensure_shape(parts, [local, batch, *leaf.shape[1:]])
 
         return parts_of(nest.mapped(mine, whole))
 

@@ -23,7 +23,7 @@ from dtrain.run import strategy_plan
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json
 from dtrain.run.journal import Journal
-from dtrain.task import reading, restore
+from dtrain.task import restore, unreadable
 from dtrain.task.actions.base import Action
 from dtrain.task.process import hardware, parent_death, sockets
 from dtrain.task.process.signals import Stop
@@ -74,7 +74,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
         begun = functools.partial(say, "training")
         process = Process(rundir, cluster, task, journal, stop, begun, ending)
         session = assemble(config, strategy, process, past, action.check)
-        with reading.failing(session.inputs):
+        with unreadable.failing(session.inputs):
             action.run(session)
     except DtrainError as error:
         print(secrets.mask(f"{type(error).__name__}: {error}"), file=sys.stderr, flush=True)

@@ -111,6 +111,9 @@ class InNumPy:
 class Mixed:
     """Members in turn, as often as their shares say, each in an order of its own.
 
+    Of each cycle of positions every member has its share. Which positions these are is shuffled;
+    on them the member goes on in its own order, so that it too is seen pass by pass.
+
     Args:
         mixture: the members.
         orders: of each.
@@ -130,23 +133,38 @@ class Mixed:
     def __call__(self, positions: tf.Tensor) -> tf.Tensor:
         """Map positions to examples of the mixture."""
         cycle = int(self._ends[-1])
-        slots = _slots(positions, cycle, self._seed)
-        owners = tf.searchsorted(tf.constant(self._ends), slots, side="right", out_type=tf.int64)
+        slots, at = _cycles(positions, cycle, self._seed)
+        owners = tf.searchsorted(
+            tf.constant(self._ends), tf.reshape(slots, [-1]), side="right", out_type=tf.int64
+        )
+        owners = tf.reshape(owners, tf.shape(slots))
         found = tf.zeros_like(positions)
         for member, order in enumerate(self._orders):
             share = self._shares[member]
-            inside = slots - (int(self._ends[member]) - share)
-            own = positions // cycle * share + tf.clip_by_value(inside, 0, share - 1)
-            chosen = order(own) + int(self._starts[member])
-            found = tf.where(owners == member, chosen, found)
+            mine, turn = owners == member, tf.zeros_like(positions)
+            if share > 1:
+                before = tf.cumsum(tf.cast(mine, tf.int64), axis=1, exclusive=True)
+                turn = tf.minimum(tf.gather_nd(before, at), share - 1)  # behind its last one
+            chosen = order(positions // cycle * share + turn) + int(self._starts[member])
+            found = tf.where(tf.gather_nd(mine, at), chosen, found)
         return found
 
 
 def _slots(positions: tf.Tensor, length: int, seed: int) -> tf.Tensor:
-    """Shuffle the positions of each cycle of ``length``: to int64 ``[b]`` of 0 to ``length - 1``.
+    """Shuffle the positions of each cycle: to int64 ``[b]`` of 0 to ``length - 1``."""
+    slots, at = _cycles(positions, length, seed)
+    return tf.gather_nd(slots, at)
+
+
+def _cycles(positions: tf.Tensor, length: int, seed: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Shuffle the slots of all cycles from that of the first position to that of the last.
 
     Each slot of a cycle has a number of its own, and they are sorted by it. (RandomIndexShuffle
     takes a hundred times as long for a cycle of a few positions: it goes through 2^16.)
+
+    Returns:
+        The slot at each place of each cycle, int64 ``[cycles, length]`` of 0 to ``length - 1``, and
+        the cycles and places of the positions, ``[b, 2]``.
     """
     cycles, offsets = positions // length, positions % length
     first = tf.reduce_min(cycles)
@@ -154,7 +172,7 @@ def _slots(positions: tf.Tensor, length: int, seed: int) -> tf.Tensor:
     slots = tf.range(first * length, (first + count) * length, dtype=tf.int64)
     keys = tf.reshape(_mixed(slots, seed), [count, length])
     order = tf.argsort(keys, axis=1, stable=True)
-    return tf.cast(tf.gather_nd(order, tf.stack([cycles - first, offsets], 1)), tf.int64)
+    return tf.cast(order, tf.int64), tf.stack([cycles - first, offsets], 1)
 
 
 def _mixed(numbers: tf.Tensor, seed: int) -> tf.Tensor:

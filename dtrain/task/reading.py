@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from dtrain.data import nest, padding
+from dtrain.data import failures, nest, padding, plain
 from dtrain.data.mixture import Concatenated, place
 from dtrain.data.nest import parts_of
 from dtrain.data.ragged import Ragged
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
-from dtrain.errors import DataError, DtrainError, UsageError
+from dtrain.errors import DataError, UsageError
 
 #: Held while a source in Python is read: what is trained on and what is evaluated on are read side
 #: by side, and may come from one open file.
 _reading = threading.Lock()
-#: Examples that are read at once where all are tried.
-CHUNK = 256
-#: What reading has raised, the first. TensorFlow turns it into an error of its own, with a
-#: traceback in the place of a sentence.
-_failed: list[Exception] = []
 
 
 def is_alone(source: Source) -> bool:
@@ -54,8 +49,12 @@ def _readers(source: Source) -> int:
 
 def failure() -> Exception | None:
     """Return what reading has raised since the last such call, where that ended the reading."""
-    found = _failed[0] if _failed else None
-    _failed.clear()
+    return failures.first()
+
+
+def by_batch(source: Any) -> Collection[str]:
+    """Return the places of the leaves of which each batch has a length of its own."""
+    found: Collection[str] = getattr(source, "by_batch", ())
     return found
 
 
@@ -75,64 +74,98 @@ def take(source: Source, indices: tf.Tensor, batch: tf.Tensor | None = None) -> 
 
     Raises:
         UsageError: the source gives what is no array.
-        DataError: an example cannot be read; in a graph it is :func:`failure`.
+        DataError: an example cannot be read; in a graph :func:`failing` raises it.
     """
     if isinstance(source, Concatenated):
         return _joined(source, indices)
     if getattr(source, "in_graph", False):
         found = parts_of(source.take(indices))
+    elif tf.executing_eagerly():
+        found = _at_once(source, np.asarray(indices), batch)
     else:
-        found = _read(source, indices, indices if batch is None else batch)
+        found = _in_graph(source, indices, indices if batch is None else batch)
     finish = getattr(source, "finish", None)
     return found if finish is None else parts_of(finish(found))
 
 
-def _read(source: Source, indices: tf.Tensor, batch: tf.Tensor) -> tuple[Any, ...]:
-    spec = _spec(source)
-    arrays = nest.leaves(spec)
+def _read(source: Source, rows: np.ndarray, batch: np.ndarray | None) -> tuple[Any, ...]:
+    """Return what a source in Python gives: nests of arrays and None."""
     inside = getattr(source, "take_inside", None)  # of one that is padded by batches
-
-    def read(rows: np.ndarray, whole: np.ndarray) -> list[np.ndarray]:
-        try:
-            with _reading if is_alone(source) else contextlib.nullcontext():
-                found = source.take(rows) if inside is None else inside(rows, whole)
-            values = nest.leaves(parts_of(found))
-            return [
-                _array(value, like.dtype)
-                for value, like in zip(values, arrays, strict=True)
-                if like is not None
-            ]
-        except Exception as error:
-            _failed.append(error)
-            raise
-
-    present = [like for like in arrays if like is not None]
-    if tf.executing_eagerly():
-        try:
-            made = [tf.convert_to_tensor(v) for v in read(np.asarray(indices), np.asarray(batch))]
-        except Exception:
-            _failed.clear()
-            raise
-    else:
-        made = tf.numpy_function(read, [indices, batch], [tf.as_dtype(a.dtype) for a in present])
-        names = [padding.place(name) for name, like in nest.named(spec) if like is not None]
-        for value, like, name in zip(made, present, names, strict=True):
-            sizes = list(like.shape[1:])
-            if name in getattr(source, "open", ()):  # each batch is padded to a length of its own
-                sizes[0] = None
-            value.set_shape([indices.shape[0], *sizes])
-    left = iter(made)
-    return parts_of(nest.packed(spec, [None if a is None else next(left) for a in arrays]))
-
-
-def _spec(source: Source) -> Any:
-    """Return the first example, a batch of one, as arrays."""
     with _reading if is_alone(source) else contextlib.nullcontext():
-        found = parts_of(source.take(np.zeros(1, np.int64)))
+        found = parts_of(
+            source.take(rows) if inside is None or batch is None else inside(rows, batch)
+        )
     for name, value in nest.named(found):
         if isinstance(value, Ragged):
-            raise _ragged(label(name), padding.place(name))
-    return nest.mapped(lambda value: _array(value, None), found)
+            raise UsageError(
+                "dataset.pad", "null", f"{label(name)} has rows of different lengths",
+                "a length for each such input or target: {NAME: {length: 128}}",
+                f"dataset.pad={{{padding.place(name)}:{{length:128}}}}",
+            )  # fmt: skip
+    return tuple(nest.mapped(_array, part) for part in found)
+
+
+def _at_once(source: Source, rows: np.ndarray, batch: Any) -> tuple[Any, ...]:
+    found = _read(source, rows, None if batch is None else np.asarray(batch))
+    return parts_of(
+        nest.mapped(lambda value: None if value is None else tf.convert_to_tensor(value), found)
+    )
+
+
+def _in_graph(source: Source, indices: tf.Tensor, batch: tf.Tensor) -> tuple[Any, ...]:
+    spec = _read(source, np.zeros(1, np.int64), None)
+    likes = dict(nest.named(spec))
+    # Of some the length is that of the longest row of a batch.
+    free = by_batch(source)
+    shapes = {
+        name: [None, *like.shape[2:]] if padding.place(name) in free else [*like.shape[1:]]
+        for name, like in likes.items()
+        if like is not None
+    }
+
+    def read(rows: np.ndarray, whole: np.ndarray) -> list[np.ndarray]:
+        with failures.kept():
+            found = dict(nest.named(_read(source, rows, whole)))
+            _check_structure(found, likes, shapes, source, int(rows[0]))
+            return [
+                plain.as_type(found[name], likes[name].dtype, "dataset", label(name))
+                for name in shapes
+            ]
+
+    types = [tf.as_dtype(likes[name].dtype) for name in shapes]
+    made = dict(zip(shapes, tf.numpy_function(read, [indices, batch], types), strict=True))
+    for name, value in made.items():
+        value.set_shape([indices.shape[0], *shapes[name]])
+    names = [name for name, _ in nest.named(spec)]
+    return parts_of(nest.packed(spec, [made.get(name) for name in names]))
+
+
+def _check_structure(
+    found: dict[str, Any],
+    likes: dict[str, Any],
+    shapes: dict[str, list[Any]],
+    source: Source,
+    row: int,
+) -> None:
+    """Refuse what is not like the first example, of which the model was built.
+
+    Raises:
+        DataError: it has other parts or other shapes.
+    """
+    text = "the first example has {}, and one of these has {}"
+    present = {name for name, value in found.items() if value is not None}
+    if present != shapes.keys():
+        parts = (", ".join(padding.place(name) for name in each) for each in (shapes, present))
+        raise DataError(f"the batch of {place(source, row)}", text.format(*parts))
+    for name, shape in shapes.items():
+        other = list(found[name].shape[1:])
+        if len(other) != len(shape) or any(
+            size not in (None, own) for size, own in zip(shape, other, strict=True)
+        ):
+            raise DataError(
+                f"the batch of {place(source, row)}",
+                text.format(f"{label(name)} of shape {shape}", f"one of {other}"),
+            )
 
 
 def _ragged(what: str, name: str) -> UsageError:
@@ -150,15 +183,13 @@ def label(name: str) -> str:
     return f"{role} {inside}".strip()
 
 
-def _array(value: Any, dtype: Any) -> Any:
+def _array(value: Any) -> Any:
     if value is None:  # no target beside a weight
         return None
-    if isinstance(value, Ragged):
-        raise _ragged("an input or target", "x")
-    found = np.asarray(value, dtype if dtype is None or dtype.kind not in "SU" else None)
+    found = np.asarray(value)
     if found.dtype.kind in "US":  # of one length in NumPy, of any in TensorFlow
         found = found.astype(object)
-    return found
+    return plain.checked(found, "dataset", "an example")
 
 
 def _joined(source: Concatenated, indices: tf.Tensor) -> tuple[Any, ...]:
@@ -173,18 +204,65 @@ def _joined(source: Concatenated, indices: tf.Tensor) -> tuple[Any, ...]:
     for number, member in enumerate(source.members):
         chosen = tf.equal(owners, number)
         mine = tf.boolean_mask(tf.cast(indices, tf.int64), chosen) - int(source.starts[number])
-        # A member that has none in a batch is asked for its first example, which is left out.
-        asked = tf.cond(tf.size(mine) > 0, lambda m=mine: m, lambda: tf.zeros([1], tf.int64))
-        found = take(member, asked)
-        count = tf.size(mine)
-        parts.append(nest.mapped(lambda leaf, n=count: leaf[:n], found))
+        found = _some(member, mine)
+        if parts and (problem := _unlike(parts[0], found)) is not None:
+            raise UsageError(
+                "dataset.members", f"member {number + 1}", f"{problem}, which the first has",
+                "members whose examples have one structure, shape and type",
+                "datasets with the same inputs and targets",
+            )  # fmt: skip
+        parts.append(found)
         at.append(tf.boolean_mask(places, chosen))
 
-    def stitched(*leaves: tf.Tensor) -> tf.Tensor:
+    def stitched(*leaves: tf.Tensor | None) -> tf.Tensor | None:
+        if leaves[0] is None:
+            return None
         whole = tf.dynamic_stitch(at, list(leaves))
         return tf.ensure_shape(whole, [indices.shape[0], *leaves[0].shape[1:]])
 
     return parts_of(nest.mapped(stitched, parts[0], *parts[1:]))
+
+
+def _some(source: Source, indices: tf.Tensor) -> tuple[Any, ...]:
+    """Return as :func:`take`; of no indices nothing is read."""
+    structure: list[Any] = []
+
+    def some() -> list[tf.Tensor]:
+        found = take(source, indices)
+        structure[:] = [found]
+        return [leaf for leaf in nest.leaves(found) if leaf is not None]
+
+    def none() -> list[tf.Tensor]:
+        leaves = [leaf for leaf in nest.leaves(structure[0]) if leaf is not None]
+        return [tf.zeros([0, *leaf.shape[1:]], leaf.dtype) for leaf in leaves]
+
+    if tf.executing_eagerly():
+        # The structure is that of an example.
+        found = take(source, indices if tf.size(indices) else tf.zeros([1], tf.int64))
+        rows = tf.size(indices)
+        return parts_of(nest.mapped(lambda leaf: None if leaf is None else leaf[:rows], found))
+    # ORDER: tf.cond traces the first branch first; the second has its structure.
+    left = iter(tf.cond(tf.size(indices) > 0, some, none))
+    leaves = [None if leaf is None else next(left) for leaf in nest.leaves(structure[0])]
+    return parts_of(nest.packed(structure[0], leaves))
+
+
+def _unlike(one: tuple[Any, ...], other: tuple[Any, ...]) -> str | None:
+    """Return how the examples of another source differ; None where they do not."""
+    ones, others = (
+        {
+            padding.place(name): "nothing"
+            if leaf is None
+            else f"{leaf.dtype.name} {leaf.shape[1:].as_list()}"
+            for name, leaf in nest.named(each)
+        }
+        for each in (one, other)
+    )
+    for name, kind in ones.items():
+        if others.get(name) != kind:
+            return f"has {others.get(name, 'nothing')} as {name}, and not {kind}"
+    added = next((name for name in others if name not in ones), None)
+    return None if added is None else f"has {added}, and not only {', '.join(ones)}"
 
 
 def first(source: Source | Stream, count: int, begin: int = 0) -> tuple[Any, ...]:
@@ -198,19 +276,51 @@ def first(source: Source | Stream, count: int, begin: int = 0) -> tuple[Any, ...
     Raises:
         DataError: one cannot be read.
     """
-    with tf.device("CPU:0"):
-        if isinstance(source, Stream):
+    if isinstance(source, Stream):
+        with tf.device("CPU:0"):
             found = source.first(begin + count)
             return nest.mapped(lambda leaf: leaf[begin:], found)
-        return take(source, tf.range(begin, begin + count, dtype=tf.int64))
+    return chosen(source, np.arange(begin, begin + count))
+
+
+def chosen(source: Source, rows: np.ndarray) -> tuple[Any, ...]:
+    """Return some examples, at once and on the CPU.
+
+    Args:
+        source: has them.
+        rows: int64 ``[b]``, which.
+
+    Raises:
+        DataError: one cannot be read, or made an example of in the graph.
+    """
+    try:
+        return _tried(source, rows)
+    except (tf.errors.OpError, UnicodeDecodeError):  # of the graph, which names no example
+        for row in rows.tolist():
+            problem = problem_of(source, row, 1)
+            if problem is not None:
+                raise problem from None
+        raise
+
+
+def _tried(source: Source, rows: np.ndarray) -> tuple[Any, ...]:
+    with tf.device("CPU:0"):
+        return take(source, tf.constant(rows, tf.int64))
 
 
 def specs(source: Source | Stream, rows: int | None) -> tuple[Any, ...]:
     """Return what a batch of so many examples is: nests of ``tf.TensorSpec``."""
     found = first(source, 1)
-    return parts_of(
-        nest.mapped(lambda leaf: tf.TensorSpec([rows, *leaf.shape[1:]], leaf.dtype), found)
-    )
+    free = by_batch(source)
+
+    def spec(name: str, leaf: tf.Tensor) -> tf.TensorSpec:
+        shape = list(leaf.shape[1:])
+        if padding.place(name) in free:
+            shape[0] = None
+        return tf.TensorSpec([rows, *shape], leaf.dtype)
+
+    made = [spec(name, leaf) for name, leaf in nest.named(found)]
+    return parts_of(nest.packed(found, made))
 
 
 def available(source: Source | Stream, most: int) -> int:
@@ -220,68 +330,14 @@ def available(source: Source | Stream, most: int) -> int:
     return int(nest.leaves(source.first(most))[0].shape[0])
 
 
-@contextlib.contextmanager
-def failing(inputs: Any) -> Iterator[None]:
-    """Let what reading has raised be raised, in the place of what TensorFlow makes of it.
-
-    What fails in the graph, where records are parsed and images decoded, fails as a batch: the
-    examples of the batches that were being prepared are then tried one by one, to name the one.
-
-    Args:
-        inputs: of the run (:class:`dtrain.task.input_pipeline.Inputs`).
-    """
-    try:
-        yield
-    except tf.errors.OpError as error:
-        found = failure() or _undecodable(inputs, str(error))
-        if found is None and isinstance(error, tf.errors.DataLossError):  # of a stream's files
-            found = DataError("dataset", str(error.message).split("\n")[0])
-        if found is None:
-            raise
-        if isinstance(found, DtrainError):
-            raise found from None
-        where = "dataset: reading the examples"
-        raise DataError(where, f"{type(found).__name__}: {found}") from error
-
-
-def _undecodable(inputs: Any, message: str) -> DataError | None:
-    """Return what is wrong with an example that cannot be finished in the graph, if one is."""
-    if "transformation with iterator" not in message:  # as tf.data says of its functions
-        return None
-    for source in (inputs.train, inputs.validation):
-        if source is not None and not isinstance(source, Stream) and hasattr(source, "finish"):
-            for _, problem in unreadable(source):
-                return problem
-    return None
-
-
-def unreadable(source: Source) -> Iterator[tuple[int, DataError]]:
-    """Yield the examples of a source that cannot be read, with what is wrong with each.
-
-    All of it is read: some examples at once, and of those that fail each half.
-    """
-    left = [(begin, min(CHUNK, len(source) - begin)) for begin in range(0, len(source), CHUNK)]
-    left.reverse()
-    while left:
-        begin, count = left.pop()
-        problem = _problem(source, begin, count)
-        if problem is None:
-            continue
-        if count == 1:
-            yield begin, problem
-            continue
-        half = count // 2
-        left += [(begin + half, count - half), (begin, half)]
-
-
-def _problem(source: Source, begin: int, count: int) -> DataError | None:
+def problem_of(source: Source, begin: int, count: int) -> DataError | None:
     """Return why some examples cannot be read; None where they can."""
     try:
-        first(source, count, begin)
+        _tried(source, np.arange(begin, begin + count))
+    except UsageError:  # of all examples
+        raise
     except DataError as error:
         return error
-    except (tf.errors.OpError, ValueError) as error:
-        reason = str(getattr(error, "message", error)).split("\n")[0]
-        reason = reason.partition("} ")[2] or reason
-        return DataError(place(source, begin), reason.strip())
+    except Exception as error:  # of TensorFlow, or whatever a source of the user's raises
+        return DataError(place(source, begin), failures.reason(error))
     return None

@@ -11,7 +11,7 @@ import tensorflow as tf
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
 from dtrain.errors import UsageError
-from dtrain.task import input_pipeline
+from dtrain.task import input_pipeline, reading
 from dtrain.task.input_pipeline import Inputs
 from dtrain.task.metric_sums import Sums
 from dtrain.task.rehearsal.rehearse import rehearse
@@ -122,9 +122,10 @@ class Stretch:
         examples: how many.
     """
 
+    #: Whatever the source is: it is read, and finished, as it is where it is whole.
+    in_graph = True
+
     def __init__(self, source: Source, first: int, examples: int):
-        self.in_graph = getattr(source, "in_graph", False)
-        self.thread_safe = getattr(source, "thread_safe", False)
         self._source, self._first, self._examples = source, first, examples
 
     def __len__(self) -> int:
@@ -132,4 +133,4 @@ class Stretch:
 
     def take(self, indices: Any) -> tuple[Any, ...]:
         """Return the examples at ``indices``, counted from the first."""
-        return self._source.take(indices + self._first)
+        return reading.take(self._source, indices + self._first)

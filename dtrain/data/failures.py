@@ -1,0 +1,61 @@
+"""What reading examples has raised, kept where TensorFlow makes an error of its own of it.
+
+An exception inside of tf.data becomes one of TensorFlow's, with a traceback in the place of a
+sentence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+from dtrain.errors import DataError
+
+_found: list[Exception] = []
+
+
+@contextlib.contextmanager
+def kept() -> Iterator[None]:
+    """Keep what is raised inside, and let it pass."""
+    try:
+        yield
+    except Exception as error:
+        _found.append(error)
+        raise
+
+
+def first() -> Exception | None:
+    """Return the first that was kept since the last such call; None if there was none."""
+    found = _found[0] if _found else None
+    _found.clear()
+    return found
+
+
+@contextlib.contextmanager
+def shown() -> Iterator[None]:
+    """Raise what was kept, in the place of what TensorFlow makes of it."""
+    first()
+    try:
+        yield
+    except Exception as error:
+        found = first()
+        if found is None and not _of_tensorflow(error):
+            raise
+        raise found or DataError("dataset: the stream", reason(error)) from None
+
+
+def reason(error: Exception) -> str:
+    """Return what an exception says: of TensorFlow's, without where in the graph that was."""
+    if not _of_tensorflow(error):
+        return f"{type(error).__name__}: {error}"
+    lines = str(getattr(error, "message", error)).strip().split("\n")
+    # AutoGraph puts its own traceback before it.
+    said = lines[-1] if lines[0].startswith("in user code:") else lines[0]
+    said = re.sub(r"^\s*\w+Error: ", "", said).rpartition("}} ")[2]
+    return re.sub(r" \[Op:\w+\].*| name: .*$", "", said).strip()
+
+
+def _of_tensorflow(error: Exception) -> bool:
+    """Whether an operation has failed."""
+    return type(error).__module__.startswith("tensorflow.")

@@ -1,0 +1,68 @@
+"""Streams before training: how many examples they have, and whether they can be read again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dtrain.config.schema import Config
+from dtrain.data.sources import Splits
+from dtrain.data.streams import Stream
+from dtrain.errors import UsageError
+
+NOTICE = (
+    "the data is a stream of {}: it is read in its own order, by every host, and a resumed run "
+    "reads it from its beginning up to its position"
+)
+
+
+def counted(splits: Splits, config: Config) -> tuple[str, ...]:
+    """Count what a validation is to evaluate, where a stream does not say.
+
+    Returns:
+        What is to be reported.
+
+    Raises:
+        UsageError: how many steps an epoch has is not known, or the validation has no end.
+    """
+    train, held, trainer = splits.train, splits.validation, config.trainer
+    if isinstance(held, Stream):
+        most = None
+        if trainer.validation_steps is not None:
+            batch = trainer.validation_batch_size or trainer.batch_size
+            most = trainer.validation_steps * batch
+        held.count(most)
+    if not isinstance(train, Stream):
+        return ()
+    if train.length() is None and trainer.steps_per_epoch is None:
+        raise UsageError(
+            "trainer.steps_per_epoch", "null", "how many examples the stream has is not known",
+            "the steps of an epoch", "trainer.steps_per_epoch=100",
+        )  # fmt: skip
+    return (NOTICE.format("batches" if train.is_batched() else "single examples"),)
+
+
+def settled(splits: Splits, make: Callable[[], Splits]) -> None:
+    """Find out whether streams give the same examples whenever they are made.
+
+    A ``tf.data.Dataset`` that shuffles has another order each time that it is read; what counts is
+    that it begins with the same one in another process. So it is made anew where two readings
+    differ, and where it is like that it is read from one that was not read before.
+
+    Args:
+        splits: as they were made.
+        make: makes them once more.
+    """
+    streams = {
+        name: part
+        for name in ("train", "validation")
+        if isinstance(part := getattr(splits, name), Stream)
+    }
+    for stream in streams.values():
+        stream.steady = stream.repeats()
+    left = {name: part for name, part in streams.items() if part.single and not part.steady}
+    if not left:
+        return
+    other, unread = make(), make()
+    for name, stream in left.items():
+        stream.steady = stream.begins_as(getattr(other, name))
+        stream.read_from(getattr(unread, name))

@@ -1,0 +1,87 @@
+"""Examples that cannot be read: named where they end a run, or found before it."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from dtrain import secrets
+from dtrain.data.failures import reason
+from dtrain.data.mixture import Concatenated
+from dtrain.data.sources import Source
+from dtrain.data.streams import Stream
+from dtrain.errors import DataError, DtrainError
+from dtrain.task.reading import failure, problem_of
+
+#: Examples that are read at once where all are tried.
+CHUNK = 256
+
+
+@contextlib.contextmanager
+def failing(inputs: Any) -> Iterator[None]:
+    """Let what reading has raised be raised, in the place of what TensorFlow makes of it.
+
+    What fails in the graph, where records are parsed and images decoded, fails as a batch: the
+    examples are then tried, to name the one.
+
+    Args:
+        inputs: of the run (:class:`dtrain.task.input_pipeline.Inputs`).
+    """
+    failure()
+    try:
+        yield
+    except tf.errors.OpError as error:
+        found = failure() or _undecodable(inputs, error)
+        if found is None:
+            raise
+        if isinstance(found, DtrainError):
+            raise found from None
+        # Of the user's own code: where it was is in the log.
+        print(secrets.mask("".join(traceback.format_exception(found))), file=sys.stderr, flush=True)
+        where = "dataset: reading the examples"
+        raise DataError(where, f"{type(found).__name__}: {found}") from found
+
+
+def _undecodable(inputs: Any, error: Exception) -> DataError | None:
+    """Return what is wrong with an example that cannot be finished in the graph, if one is."""
+    message = str(getattr(error, "message", error))
+    if "transformation with iterator" not in message:  # as tf.data says of its functions
+        return None
+    splits = [split for split in (inputs.train, inputs.validation) if split is not None]
+    for source in splits:
+        if not isinstance(source, Stream) and _finishes(source):
+            for _, problem in examples_of(source):
+                return problem
+    streamed = any(isinstance(source, Stream) for source in splits)
+    return DataError("dataset: the stream", reason(error)) if streamed else None
+
+
+def _finishes(source: Source) -> bool:
+    """Whether something of the reading is in the graph."""
+    if isinstance(source, Concatenated):
+        return any(map(_finishes, source.members))
+    return hasattr(source, "finish") or getattr(source, "in_graph", False)
+
+
+def examples_of(source: Source) -> Iterator[tuple[int, DataError]]:
+    """Yield the examples of a source that cannot be read, with what is wrong with each.
+
+    All of it is read: some examples at once, and of those that fail each half.
+    """
+    left = [(begin, min(CHUNK, len(source) - begin)) for begin in range(0, len(source), CHUNK)]
+    left.reverse()
+    while left:
+        begin, count = left.pop()
+        problem = problem_of(source, begin, count)
+        if problem is None:
+            continue
+        if count == 1:
+            yield begin, problem
+            continue
+        half = count // 2
+        left += [(begin + half, count - half), (begin, half)]

@@ -1,0 +1,132 @@
+"""Parts of sources, and several sources as one: which examples they have, and where."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dtrain.data.files import DataFile
+from dtrain.data.mixture import Concatenated, Mixture, Subset, by_member, labels, place
+
+
+class Numbers:
+    """Examples that are their own numbers, read in blocks of four."""
+
+    def __init__(self, n: int, first: int = 0):
+        self.n, self.first = n, first
+        self.files = [DataFile(f"file{first}")]
+
+    def __len__(self) -> int:
+        return self.n
+
+    def take(self, indices: np.ndarray) -> tuple[Any, ...]:
+        return indices + self.first, indices * 10
+
+    def blocks(self) -> np.ndarray:
+        return np.full(self.n // 4, 4)
+
+    def labels(self) -> np.ndarray:
+        return np.arange(self.n) * 10
+
+    def where(self, index: int) -> str:
+        return f"file{self.first}, row {index}"
+
+    def finish(self, parts: Any) -> Any:
+        return parts
+
+
+class Plain:
+    def __len__(self) -> int:
+        return 3
+
+    def take(self, indices: np.ndarray) -> tuple[Any, ...]:
+        return (indices,)
+
+
+ROWS = np.array([1, 2, 3, 9, 11])
+
+
+def test_a_part_of_a_source() -> None:
+    part = Subset(Numbers(12), ROWS)
+    assert len(part) == 5
+    x, y = part.take(np.array([4, 0, 0]))
+    assert (x.tolist(), y.tolist()) == ([11, 1, 1], [110, 10, 10])
+    assert part.labels().tolist() == [10, 20, 30, 90, 110]
+    assert part.blocks().tolist() == [3, 2], "of the block in the middle there is none"
+    assert part.where(3) == "file0, row 9"
+    assert [file.name for file in part.files] == ["file0"]
+    assert part.finish(3) == 3
+    there = pickle.loads(pickle.dumps(Subset(Plain(), ROWS[:1])))
+    assert there.take(np.array([0]))[0].tolist() == [1]
+    assert len(copy.copy(part)) == 5
+
+
+def test_what_a_source_has_not_its_part_has_not() -> None:
+    part = Subset(Plain(), np.array([2, 0]))
+    assert part.blocks() is None
+    assert part.labels() is None
+    assert part.where(0) == "example 2"
+    for name in ("finish", "files", "take_inside", "by_batch", "tensors"):
+        assert not hasattr(part, name)
+    assert (part.in_graph, part.thread_safe) == (False, False)
+
+
+def test_a_part_of_rows_that_are_padded_by_batch() -> None:
+    class Inside(Plain):
+        by_batch = frozenset({"x"})
+
+        def take_inside(self, indices: np.ndarray, batch: np.ndarray) -> Any:
+            return indices.tolist(), batch.tolist()
+
+    part = Subset(Inside(), np.array([2, 0]))
+    assert part.by_batch == {"x"}
+    assert part.take_inside(np.array([1]), np.array([1, 0])) == ([0], [0, 2])
+
+
+@pytest.mark.task
+def test_a_part_of_a_source_in_the_graph() -> None:
+    import tensorflow as tf
+
+    from dtrain.data.sources import Arrays
+
+    part = Subset(Arrays(np.arange(12), np.arange(12) * 10), ROWS)
+    take = tf.function(part.take)
+    x, y = take(tf.constant([4, 0], tf.int64))
+    assert (x.numpy().tolist(), y.numpy().tolist()) == ([11, 1], [110, 10])
+
+
+def test_one_source_after_the_other() -> None:
+    whole = Concatenated([Numbers(3), Numbers(5, 100), Plain()])
+    assert len(whole) == 11
+    assert whole.starts.tolist() == [0, 3, 8]
+    assert [whole.where(i) for i in (0, 2, 3, 7, 8, 10)] == [
+        "file0, row 0", "file0, row 2", "file100, row 0", "file100, row 4", "example 0",
+        "example 2",
+    ]  # fmt: skip
+    assert [file.name for file in whole.files] == ["file0", "file100"]
+
+
+def test_weights_become_shares() -> None:
+    assert Mixture([Plain(), Plain()], [0.7, 0.3]).shares == [7, 3]
+
+
+def test_members_of_members_are_changed() -> None:
+    inner = Mixture([Plain(), Numbers(4)], [1, 2])
+    whole = Concatenated([inner, Numbers(5)])
+    found = by_member(whole, lambda member: Subset(member, np.array([0])))
+    assert type(found) is Concatenated
+    assert isinstance(found.members[0], Mixture)
+    assert found.members[0].shares == [1, 2]
+    assert isinstance(found.members[0].members[1], Subset)
+    assert isinstance(whole.members[1], Numbers), "the one before is as it was"
+    assert by_member(3, lambda member: member + 1) == 4
+
+
+def test_places_and_labels_of_anything() -> None:
+    assert place(Numbers(3), 2) == "file0, row 2"
+    assert place(Plain(), 1234) == "example 1,234"
+    assert labels(Plain()) is None

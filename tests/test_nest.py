@@ -1,0 +1,87 @@
+"""Structures of arrays: as tf.nest and keras.tree have them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dtrain.data import nest
+from dtrain.data.ragged import Ragged
+
+X = np.arange(6, dtype=np.float32).reshape(3, 2)
+NESTS: list[Any] = [
+    X, (X,), [X, X], {"b": X, "a": X + 1}, ({"z": (X, {"y": X, "x": X})}, X), {}, (), {"a": ()},
+]  # fmt: skip
+
+
+@pytest.mark.task
+def test_leaves_are_in_the_order_of_tensorflow_and_keras() -> None:
+    import keras
+    import tensorflow as tf
+
+    for value in NESTS:
+        for flat in (tf.nest.flatten(value), keras.tree.flatten(value)):
+            found = nest.leaves(value)
+            assert len(found) == len(flat)
+            assert all(a is b for a, b in zip(found, flat, strict=True))
+        expected = tf.nest.map_structure(lambda leaf: leaf * 2, value)
+        found = nest.mapped(lambda leaf: leaf * 2, value)
+        for one, other in zip(nest.leaves(found), tf.nest.flatten(expected), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_names_are_places() -> None:
+    value = ({"tokens": X, "boxes": [X, X]}, X)
+    assert [name for name, _ in nest.named(value)] == ["0.boxes.0", "0.boxes.1", "0.tokens", "1"]
+    assert list(nest.named(3)) == [("", 3)]
+
+
+def test_several_nests_side_by_side() -> None:
+    made = nest.mapped(lambda a, b: a + b, {"a": (1, 2), "b": 3}, {"b": 30, "a": [10, 20]})
+    assert made == {"a": (11, 22), "b": 33}
+    with pytest.raises(ValueError, match="zip"):
+        nest.mapped(lambda a, b: a, (1, 2), (1,))
+
+
+def test_packing_is_the_inverse_of_leaves() -> None:
+    value = {"b": (1, {"d": 2, "c": 3}), "a": 4}
+    found = nest.packed(value, [leaf * 10 for leaf in nest.leaves(value)])
+    assert found == {"b": (10, {"d": 20, "c": 30}), "a": 40}
+    assert list(found) == ["b", "a"], "the order of the keys stays"
+
+
+def test_lists_of_numbers_and_texts_are_arrays() -> None:
+    assert nest.structured([1, 2]).tolist() == [1, 2]
+    assert nest.structured([["a", "b"]]).shape == (1, 2)
+    assert nest.structured(([1.5], [2.5])).shape == (2, 1), "however deep"
+    two = nest.structured([X, [1, 2, 3]])
+    assert isinstance(two, tuple)
+    assert two[0] is X
+    assert two[1].tolist() == [1, 2, 3]
+    assert nest.structured({"a": [1], "b": {"c": X}})["a"].tolist() == [1]
+    assert nest.structured(None) is None
+    assert nest.structured([]).shape == (0,)
+
+
+def test_lists_of_different_lengths_are_ragged() -> None:
+    found = nest.structured([[1, 2], [3], []])
+    assert isinstance(found, Ragged)
+    assert found.padded(2).tolist() == [[1, 2], [3, 0], [0, 0]]
+
+
+def test_ragged_rows_are_leaves() -> None:
+    """Of a tuple of two NumPy would make one array of two objects."""
+    rows = Ragged.of([[1, 2], [3]])
+    found = nest.structured((rows, rows))
+    assert isinstance(found, tuple)
+    assert found[0] is rows
+    assert nest.mapped(lambda leaf: leaf.padded(1).tolist(), {"a": rows}) == {"a": [[1], [3]]}
+
+
+def test_outlines() -> None:
+    value = ({"image": np.zeros((1, 28, 28), np.uint8), "name": np.array(["a"])}, np.zeros(1))
+    assert nest.outline(value) == "({image: uint8 [28, 28], name: text}, float64)"
+    assert nest.outline((np.array([b"x"], object), None)) == "(text, NoneType)"
+    assert nest.outline(Ragged.of([[1], [2, 3]])) == "int64 [None]"

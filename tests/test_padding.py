@@ -1,0 +1,184 @@
+"""``dataset.pad``: rows of different lengths become arrays of one shape, on any replicas."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dtrain.data.examples import Rows
+from dtrain.data.mixture import Concatenated, Mixture, Subset
+from dtrain.data.padding import Padded, padded, place
+from dtrain.data.ragged import Ragged
+from dtrain.data.sources import Splits
+from dtrain.data.streams import Stream
+from dtrain.errors import DataError, UsageError
+
+LENGTHS = [3, 1, 9, 2, 5, 2, 7, 1, 4, 2, 3, 6]
+ROWS = [[10 * i + j for j in range(n)] for i, n in enumerate(LENGTHS)]
+
+
+class Texts:
+    """Two ragged inputs, one of texts, and a ragged target; in Python."""
+
+    def __len__(self) -> int:
+        return len(ROWS)
+
+    def take(self, indices: np.ndarray) -> tuple[Any, ...]:
+        rows = [ROWS[i] for i in indices]
+        texts = [[str(value) for value in row] for row in rows]
+        return {"tokens": Ragged.of(rows), "words": Ragged.of(texts)}, Ragged.of(rows), indices
+
+    def where(self, index: int) -> str:
+        return f"row {index}"
+
+
+def pads(length: int, value: Any = 0) -> list[list[Any]]:
+    return [(row + [value] * length)[:length] for row in ROWS]
+
+
+def test_lengths_and_values() -> None:
+    source = Padded(
+        Texts(),
+        {"tokens": {"length": 4, "value": -1}, "words": {"length": 2}, "y": {"length": 9}},
+    )
+    x, y, weight = source.take(np.arange(12))
+    assert x["tokens"].tolist() == pads(4, -1)
+    assert x["words"].tolist() == [[str(v) if v != "" else v for v in row] for row in pads(2, "")]
+    assert y.tolist() == pads(9)
+    assert weight.tolist() == list(range(12))
+    assert not source.by_batch
+    assert source.where(3) == "row 3"
+    again = pickle.loads(pickle.dumps(source))
+    assert again.take(np.array([1]))[1].shape == (1, 9)
+
+
+def test_a_batch_has_the_smallest_bucket_that_all_fit_into() -> None:
+    given = {"length": 9}
+    source = Padded(
+        Texts(), {"tokens": {"buckets": [8, 2, 4]}, "words": given, "y": {"buckets": [16, 3]}}
+    )
+    assert source.by_batch == {"tokens", "y"}
+    for batch in ([1, 3], [0, 1], [2, 1], [7], list(range(12))):
+        x, y, _ = source.take(np.array(batch))
+        longest = max(LENGTHS[i] for i in batch)
+        assert x["tokens"].shape[1] == next((b for b in (2, 4, 8) if b >= longest), 8)
+        assert y.shape[1] == (3 if longest <= 3 else 16)
+        parts = [source.take_inside(np.array([row]), np.array(batch))[0]["tokens"] for row in batch]
+        np.testing.assert_array_equal(np.concatenate(parts), x["tokens"])
+
+
+def test_rows_that_happen_to_have_one_length() -> None:
+    """Of map-style datasets nothing says that lengths differ: a batch may be one array."""
+    source = Padded(Rows([(row, i) for i, row in enumerate(ROWS)]), {"x": {"length": 4}})
+    for batch in ([0], [3, 5], [2, 3], list(range(12))):
+        x, y = source.take(np.array(batch))
+        assert x.tolist() == [pads(4)[i] for i in batch]
+        assert y.tolist() == batch
+    buckets = Padded(Rows([(row, 0) for row in ROWS]), {"x": {"buckets": [2, 4]}})
+    assert buckets.take(np.array([3, 5]))[0].shape == (2, 2)
+    assert buckets.take(np.array([3, 8]))[0].shape == (2, 4)
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(
+        UsageError, match=r"dataset\.pad=token: has no rows.*tokens, words, y.*type"
+    ):
+        Padded(Texts(), {"token": {"length": 3}})
+    with pytest.raises(UsageError, match=r"dataset\.pad=weight: has no rows of different lengths"):
+        Padded(Texts(), {"weight": {"length": 3}})
+    numbers = Rows([(1.0, 2)] * 3)
+    with pytest.raises(UsageError, match="accepted: nothing of this dataset"):
+        Padded(numbers, {"x": {"length": 3}})
+    for name, value in (("tokens", "a"), ("tokens", 0.5), ("words", 0), ("tokens", 2**70)):
+        with pytest.raises(UsageError, match=f"{name}: .value: .*cannot fill rows of"):
+            Padded(Texts(), {name: {"length": 3, "value": value}})
+    small = Rows([(np.zeros(2, np.uint8), 0)])
+    with pytest.raises(UsageError, match="a number that uint8 has"):
+        Padded(small, {"x": {"length": 3, "value": -1}})
+
+
+def test_the_first_example_that_can_be_read_shows_the_structure() -> None:
+    class Damaged(Texts):
+        good = 2
+
+        def take(self, indices: np.ndarray) -> tuple[Any, ...]:
+            if min(indices) < self.good:
+                raise DataError(self.where(int(min(indices))), "is damaged")
+            return super().take(indices)
+
+    source = Padded(Damaged(), {"y": {"length": 3}})
+    assert source.take(np.array([2]))[1].tolist() == [pads(3)[2]]
+    Damaged.good = 99
+    with pytest.raises(DataError, match="is damaged"):
+        Padded(Damaged(), {"y": {"length": 3}})
+
+
+def test_splits_and_their_members() -> None:
+    lengths = {"tokens": {"length": 3}, "words": {"length": 3}, "y": {"length": 3}}
+    splits = Splits(Mixture([Texts(), Texts()], [2, 1]), Concatenated([Texts()]), 5)
+    assert padded(splits, None) is splits
+    found = padded(splits, lengths)
+    assert found.classes == 5
+    assert found.train.shares == [2, 1]
+    for part in (found.train, found.validation):
+        assert all(isinstance(member, Padded) for member in part.members)
+    assert padded(Splits(Texts()), lengths).validation is None
+    with pytest.raises(UsageError, match="a stream has batches of its own"):
+        padded(Splits(Stream(lambda: None)), lengths)
+    with pytest.raises(UsageError, match="the members of a mixture are read by themselves"):
+        padded(splits, {"y": {"buckets": [1, 2]}})
+
+
+def test_names_of_places() -> None:
+    assert [place(name) for name in ("0", "1", "2", "0.a", "1.b.0")] == [
+        "x", "y", "weight", "a", "b.0"
+    ]  # fmt: skip
+
+
+@pytest.mark.task
+@pytest.mark.parametrize("part", [False, True])
+def test_shapes_are_the_same_on_any_replicas(part: bool) -> None:
+    """Each replica pads its part to the longest row of the whole batch."""
+    import tensorflow as tf
+
+    from dtrain.task import input_pipeline, reading
+
+    rows = Rows([(row, i) for i, row in enumerate(ROWS)])
+    source: Any = Padded(rows, {"x": {"buckets": [2, 4, 8, 16]}})
+    if part:  # as of dataset.on_error=skip
+        source = Subset(source, np.arange(1, 12))
+    spec = tf.TensorSpec([None, None], tf.int64)
+    assert reading.specs(source, None)[0] == spec
+    inputs = input_pipeline.Inputs(source, source, 4, 3)
+    found: dict[int, list[Any]] = {}
+    for replicas in (1, 2, 4):
+        dataset = input_pipeline.training(
+            inputs, replicas=replicas, first_replica=0, local_replicas=replicas
+        )
+        assert dataset.element_spec[0].shape.as_list() == [4 // replicas, None]
+        iterator = dataset.as_numpy_iterator()
+        found[replicas] = []
+        for _ in range(9):
+            parts = [next(iterator) for _ in range(replicas)]
+            assert len({x.shape for x, _ in parts}) == 1
+            x, y = (np.concatenate(each) for each in zip(*parts, strict=True))
+            longest = max(LENGTHS[i] for i in y)
+            assert x.shape[1] == next(b for b in (2, 4, 8, 16) if b >= longest)
+            found[replicas].append((x.tolist(), y.tolist()))
+    assert found[2] == found[1]
+    assert found[4] == found[1]
+    assert len({len(x[0]) for x, _ in found[1]}) > 1, "batches have lengths of their own"
+    widths = set()
+    for step in range(3):
+        shapes = [
+            input_pipeline.evaluation_part(
+                inputs, source, tf.constant(step, tf.int64), replica, 2
+            )[0][0].shape.as_list()
+            for replica in range(2)
+        ]  # fmt: skip
+        assert shapes[0] == shapes[1]
+        widths.add(shapes[0][1])
+    assert len(widths) > 1
