@@ -22,6 +22,7 @@ from dtrain import datasets
 from dtrain.data import cache
 from dtrain.data.files import files
 from dtrain.errors import DataError, UsageError
+from tests.test_cache import release
 
 DATA = np.random.default_rng(0).integers(0, 255, 300_000, np.uint8).tobytes()
 
@@ -105,15 +106,10 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(cache.BYTES, raising=False)
 
 
-def release() -> None:
-    """Hold no entry of the cache any more, as a process that has ended."""
-    for descriptor in cache._held.values():
-        os.close(descriptor)
-    cache._held.clear()
-
-
 def copies() -> list[Path]:
-    return [path for path in Path("cache").glob("*") if not path.name.endswith(".lock")]
+    """Return what is in the cache, beside what keeps its order."""
+    found = Path("cache").glob("*")
+    return [path for path in found if path.suffix not in (".lock", ".lease")]
 
 
 def refusal(*paths: str) -> str:
@@ -332,6 +328,26 @@ def test_a_cache_that_is_too_small(server: Server, monkeypatch: pytest.MonkeyPat
     assert str(caught.value).startswith(expected) and f"{cache.BYTES}=300000" in str(caught.value)
     monkeypatch.setenv(cache.BYTES, "599999")
     assert "[" in refusal(server.at("*.bin")) and file.local().exists()
+
+
+def test_of_a_table_the_footers_are_read_where_they_are(server: Server) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for name, rows in (("a", range(30_000)), ("b", range(30_000, 70_000))):
+        table = pa.table({"x": [float(row) for row in rows], "y": [row % 3 for row in rows]})
+        pq.write_table(table, f"{name}.parquet", row_group_size=10_000, compression="none")
+        server.files[f"/{name}.parquet"] = Path(f"{name}.parquet").read_bytes()
+    splits = datasets.parquet(server.at("*.parquet"), target="y", validation_split=0)
+    assert len(splits.train) == 70_000 and not copies()
+    rows = np.array([5, 69_999, 31_234, 5])
+    for _ in range(2):
+        x, y = splits.train.take(rows)
+        assert np.array_equal(x, rows) and np.array_equal(y, rows % 3)
+        server.asked.clear()
+    assert {path.suffix for path in copies()} >= {".parquet"}
+    splits.train.take(rows[::-1])
+    assert not server.asked
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs", "http"])

@@ -113,7 +113,8 @@ class RowGroups:
     def _decoding(self, group: int, names: Sequence[str]) -> Iterator[dict[str, pa.Array]]:
         left = self.rows(group)
         step = max(1, left * _DECODED // max(_DECODED, self.size(group, names)))
-        with self.file.open() as opened:
+        # Of a file at an address the copy: every pass reads it again.
+        with self.file.local().open("rb") as opened:
             whole = pq.ParquetFile(
                 opened, metadata=self._footer(), buffer_size=_READ, page_checksum_verification=True
             )
