@@ -53,7 +53,7 @@ class Stream:
 
     def changed(self, change: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> Stream:
         """Return the same examples, of which ``change`` makes others, a batch of tensors each."""
-        made = Stream(self._make, self.examples, self._batched, self.single)
+        made = Stream(self._make, self.examples, self._batched, self.files, self.single)
         made.steady, before = self.steady, self._change
         made._change = change if before is None else lambda parts: change(before(parts))
         # What was read is not read again: see first.
