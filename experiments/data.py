@@ -13,6 +13,7 @@ memory and mapped files together, as a share of the bytes of the examples.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import io
 import json
 import os
@@ -359,8 +360,35 @@ def run(reader: str, kind: str, folder: Path, seconds: float) -> dict[str, float
     return found
 
 
-def compare(kind: str, folder: Path, rounds: int, seconds: float, size: int) -> list[str]:
-    """Measure all readers of a kind in turn; return the rows of a table."""
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """What was measured of one reader.
+
+    Attributes:
+        kind, reader: of what; ``dtrain:NAME`` or ``other:NAME``.
+        rates: examples a second, by round.
+        ratios: over the best of the other readers, by round.
+        memory: as a share of the bytes of the examples.
+    """
+
+    kind: str
+    reader: str
+    rates: list[float]
+    ratios: list[float]
+    memory: float
+
+    def row(self) -> str:
+        """Return the row of a table."""
+        side, _, name = self.reader.partition(":")
+        return (
+            f"| {self.kind} | {'dtrain' if side == 'dtrain' else ''} | {name} | "
+            f"{statistics.median(self.rates):,.0f} | {statistics.median(self.ratios):.2f} "
+            f"({min(self.ratios):.2f} to {max(self.ratios):.2f}) | {self.memory:.2f} |"
+        )
+
+
+def compare(kind: str, folder: Path, rounds: int, seconds: float, size: int) -> list[Found]:
+    """Measure all readers of a kind in turn."""
     readers = [f"dtrain:{n}" for n in OWN[kind]] + [f"other:{n}" for n in OTHERS[kind]]
     rates: dict[str, list[float]] = {reader: [] for reader in readers}
     memory = dict.fromkeys(readers, 0.0)
@@ -372,16 +400,48 @@ def compare(kind: str, folder: Path, rounds: int, seconds: float, size: int) -> 
             print(f"{kind} {turn + 1}/{rounds} {reader}: {found['rate']:,.0f} examples/s, "
                   f"{found['memory'] / 2**20:,.0f} MB", flush=True)  # fmt: skip
     best = [max(rates[r][i] for r in readers if r.startswith("other")) for i in range(rounds)]
-    rows = []
-    for reader in readers:
-        ratios = [rate / top for rate, top in zip(rates[reader], best, strict=True)]
-        side, _, name = reader.partition(":")
-        rows.append(
-            f"| {kind} | {'dtrain' if side == 'dtrain' else ''} | {name} | "
-            f"{statistics.median(rates[reader]):,.0f} | {statistics.median(ratios):.2f} "
-            f"({min(ratios):.2f} to {max(ratios):.2f}) | {memory[reader] / size:.2f} |"
+    return [
+        Found(
+            kind,
+            reader,
+            rates[reader],
+            [rate / top for rate, top in zip(rates[reader], best, strict=True)],
+            memory[reader] / size,
         )
-    return rows
+        for reader in readers
+    ]
+
+
+def plot(found: list[Found], path: Path) -> None:
+    """Draw the ratios of all readers, those of each kind below each other."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    kinds = list(dict.fromkeys(each.kind for each in found))
+    figure, axes = plt.subplots(len(kinds), 1, figsize=(8, 2.6 * len(kinds)), squeeze=False)
+    for axis, kind in zip(axes[:, 0], kinds, strict=True):
+        some = [each for each in found if each.kind == kind][::-1]
+        middle = [statistics.median(each.ratios) for each in some]
+        spread = [
+            [m - min(each.ratios) for m, each in zip(middle, some, strict=True)],
+            [max(each.ratios) - m for m, each in zip(middle, some, strict=True)],
+        ]
+        own = [each.reader.startswith("dtrain") for each in some]
+        colors = ["#3366aa" if mine else "#bbbbbb" for mine in own]
+        labels = [
+            f"{'dtrain ' if mine else ''}{each.reader.partition(':')[2]}"
+            for each, mine in zip(some, own, strict=True)
+        ]
+        axis.barh(labels, middle, xerr=spread, color=colors, capsize=3)
+        axis.axvline(1, color="black", linewidth=0.8)
+        axis.set_title("rows of 4 KB" if kind == "rows" else "JPEGs of 64 x 64", fontsize=10)
+        for place, each in enumerate(some):
+            axis.text(0.01, place, f"memory {each.memory:.2f}", va="center", fontsize=7)
+    axes[-1, 0].set_xlabel("examples a second, over the best other reader (least to greatest)")
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
 
 
 def main() -> None:
@@ -393,6 +453,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=8.0, help="of one measurement")
     parser.add_argument("--only", choices=OWN)
+    parser.add_argument("--plot", type=Path, help="draw the ratios there (PNG)")
     parser.add_argument("--folder", type=Path, help="keep the data there, and take what is there")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     parser.add_argument("--kind", help=argparse.SUPPRESS)
@@ -402,7 +463,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = (given.folder or Path(temporary)).absolute()
         folder.mkdir(parents=True, exist_ok=True)
-        rows = []
+        rows: list[Found] = []
         for kind, count in (("rows", given.rows), ("jpeg", given.images)):
             if given.only not in (None, kind):
                 continue
@@ -416,7 +477,9 @@ def main() -> None:
             rows += compare(kind, folder, given.rounds, given.seconds, size)
     print("\n| examples | | reader | examples/s | over the best other | memory |")
     print("|---|---|---|---|---|---|")
-    print("\n".join(rows))
+    print("\n".join(each.row() for each in rows))
+    if given.plot:
+        plot(rows, given.plot)
 
 
 if __name__ == "__main__":

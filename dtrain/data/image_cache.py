@@ -220,6 +220,11 @@ class DecodedImages:
         """Return the classes, int64 ``[n]``."""
         return self._decoded.images.y[self._rows]
 
+    @property
+    def files(self) -> list[DataFile]:
+        """The images, in order."""
+        return [DataFile(self._decoded.images.paths[int(row)]) for row in self._rows]
+
     def words(self) -> list[str]:
         """Return the names of the classes, in their order."""
         return self._decoded.images.words()

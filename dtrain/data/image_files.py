@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dtrain.data.files import DataFile
 from dtrain.data.images import decoded
 from dtrain.data.sources import Captured
 from dtrain.errors import DataError
@@ -49,6 +50,11 @@ class ImageFiles(Captured):
     def labels(self) -> np.ndarray:
         """Return the classes, int64 ``[n]``."""
         return self.y
+
+    @property
+    def files(self) -> list[DataFile]:
+        """The images, in order."""
+        return [DataFile(path) for path in self.paths]
 
     def words(self) -> list[str]:
         """Return the names of the classes, in their order."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from dtrain.data.order import blocks_of, shares
+from dtrain.data.sources import known_length
 
 
 class Subset:
@@ -70,11 +72,24 @@ class Concatenated:
 
     def __init__(self, members: Sequence[Any]):
         self.members = list(members)
-        self.lengths = [len(member) for member in self.members]
-        self.starts = np.cumsum([0, *self.lengths[:-1]]).astype(np.int64)
+
+    @functools.cached_property
+    def lengths(self) -> list[int]:
+        """How many examples each member has."""
+        return [len(member) for member in self.members]
+
+    @functools.cached_property
+    def starts(self) -> np.ndarray:
+        """Where the examples of each member begin, int64."""
+        return np.cumsum([0, *self.lengths[:-1]]).astype(np.int64)
 
     def __len__(self) -> int:
         return sum(self.lengths)
+
+    def known_length(self) -> int | None:
+        """Return how many examples there are; None where that would take reading some."""
+        found = [known_length(member) for member in self.members]
+        return None if None in found else sum(length or 0 for length in found)
 
     def take(self, indices: np.ndarray) -> tuple[Any, ...]:
         """Refuse: the input pipeline reads the members, each in its own way."""
@@ -109,12 +124,18 @@ class Mixture(Concatenated):
 
     Args:
         members: with examples of one structure.
-        weights: of the members; only their ratios count, to one part in 10,000.
+        weights: of the members; only their ratios count, to one part in 10,000. None: as many as
+            each has examples.
     """
 
-    def __init__(self, members: Sequence[Any], weights: Sequence[float]):
+    def __init__(self, members: Sequence[Any], weights: Sequence[float] | None):
         super().__init__(members)
-        self.shares = shares([float(weight) for weight in weights])
+        self._weights = weights
+
+    @functools.cached_property
+    def shares(self) -> list[int]:
+        """How many positions of each cycle a member has."""
+        return shares([float(w) for w in (self._weights or self.lengths)])
 
 
 def place(source: Any, index: int) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from dtrain.data.adapters import Columns, adapted
 from dtrain.data.mixture import Concatenated, Mixture
-from dtrain.data.sources import Splits
+from dtrain.data.sources import Splits, known_length
 from dtrain.data.streams import Stream
 from dtrain.errors import UsageError
 
@@ -38,12 +38,12 @@ def mixture(members: Mapping[str, Any], weights: Mapping[str, float] | None = No
                 f"dataset.members.{name}", "a stream", "cannot be mixed: it has its own order",
                 "datasets with random access", "tf.data's sample_from_datasets, as one stream",
             )  # fmt: skip
-        if not len(splits.train):
+        if known_length(splits.train) == 0:
             raise UsageError(
                 f"dataset.members.{name}", "0 examples", "there is nothing to train on",
                 "one example or more", "a member that has some",
             )  # fmt: skip
-    given = {name: len(s.train) for name, s in made.items()} if weights is None else dict(weights)
+    given = dict.fromkeys(made, 1.0) if weights is None else dict(weights)
     sound = all(math.isfinite(weight) and weight > 0 for weight in given.values())
     if given.keys() != made.keys() or not sound:
         raise UsageError(
@@ -52,14 +52,17 @@ def mixture(members: Mapping[str, Any], weights: Mapping[str, float] | None = No
         )  # fmt: skip
     names = list(made)
     validations = [made[name].validation for name in names]
-    held = [each for each in validations if each is not None and len(each)]
+    held = [each for each in validations if each is not None and known_length(each) != 0]
 
     def count() -> int | None:
         found = [made[name].count_classes() for name in names]
         return None if None in found else max(c for c in found if c is not None)
 
     return Splits(
-        Mixture([made[name].train for name in names], [given[name] for name in names]),
+        Mixture(
+            [made[name].train for name in names],
+            None if weights is None else [given[name] for name in names],
+        ),
         Concatenated(held) if held else None,
         count,
     )

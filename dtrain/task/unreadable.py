@@ -35,7 +35,7 @@ def failing(inputs: Any) -> Iterator[None]:
     failure()
     try:
         yield
-    except tf.errors.OpError as error:
+    except (tf.errors.OpError, UnicodeDecodeError) as error:  # a message may have any bytes
         found = failure() or _undecodable(inputs, error)
         if found is None:
             raise
@@ -50,7 +50,8 @@ def failing(inputs: Any) -> Iterator[None]:
 def _undecodable(inputs: Any, error: Exception) -> DataError | None:
     """Return what is wrong with an example that cannot be finished in the graph, if one is."""
     message = str(getattr(error, "message", error))
-    if "transformation with iterator" not in message:  # as tf.data says of its functions
+    known = isinstance(error, UnicodeDecodeError) or "transformation with iterator" in message
+    if not known:  # as tf.data says of its functions
         return None
     splits = [split for split in (inputs.train, inputs.validation) if split is not None]
     for source in splits:
