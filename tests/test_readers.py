@@ -184,6 +184,21 @@ def test_members_of_a_mixture(load: Any) -> None:
     assert splits.train.members[0] is one.train
 
 
+def test_a_validation_that_the_task_leaves_out(load: Any) -> None:
+    splits, node = load("leaving", kind="numbers")
+    with reading((Splits(splits.train), node), 1) as pool:
+        same(pool.splits.train.take(np.arange(3)), taken(splits.train, np.arange(3)))
+    assert pool.splits.validation is None
+
+
+def test_an_example_that_cannot_be_read(load: Any) -> None:
+    """It may be left out, or never be asked for."""
+    with reading(load("plain", kind="torn"), 1) as pool:
+        assert pool.splits.train.take(np.arange(40, 45))[0].tolist() == [40, 41, 42, 43, 44]
+        with pytest.raises(DataError, match=r"^example 45: is torn$"):
+            pool.splits.train.take(np.arange(40, 46))
+
+
 def test_errors_of_a_source(load: Any, capfd: pytest.CaptureFixture[str]) -> None:
     with reading(load("plain", kind="failing"), 1) as pool:
         take = pool.splits.train.take
@@ -313,7 +328,7 @@ def in_the_task(folder: Path, kind: str, workers: int, pad: Any) -> Any:
 
 
 @pytest.mark.task
-@pytest.mark.parametrize("name", ["numbers", "texts", "nested", "padded"])
+@pytest.mark.parametrize("name", ["numbers", "texts", "nested", "padded", "buckets"])
 def test_the_batches_of_a_run(name: str, tmp_path: Path) -> None:
     from dtrain.task import input_pipeline
     from dtrain.task.orders import Shuffled
@@ -351,7 +366,7 @@ def test_the_input_pipeline_keeps_all_readers_busy(tmp_path: Path) -> None:
             input_pipeline.training(inputs, replicas=1, first_replica=0, local_replicas=1)
         )
         with ThreadPoolExecutor(1) as threads:
-            for met in range(1, 6):
+            for met in range(1, 4):  # more would be more batches than are read ahead of one
                 batch = threads.submit(next, batches)
                 assert next(pairs) == met
                 assert batch.result()[1].shape == [4]
