@@ -48,8 +48,8 @@ def test_which_order_a_source_has() -> None:
         (plain, Shuffle.auto, orders.Shuffled, True),
         (plain, Shuffle.examples, orders.Shuffled, True),
         (plain, Shuffle.none, orders.Sequential, True),
-        (blocks, Shuffle.auto, orders.InBlocks, False),
-        (blocks, Shuffle.blocks, orders.InBlocks, False),
+        (blocks, Shuffle.auto, orders.InNumPy, False),
+        (blocks, Shuffle.blocks, orders.InNumPy, False),
         (blocks, Shuffle.examples, orders.Shuffled, True),
         (blocks, Shuffle.none, orders.Sequential, True),
         (Mixture([plain, plain], [1, 1]), Shuffle.auto, orders.Mixed, True),
@@ -73,7 +73,7 @@ def test_blocks_are_read_in_a_graph() -> None:
     import tensorflow as tf
 
     from dtrain.data.order import Blocks
-    from dtrain.task.orders import InBlocks as Order
+    from dtrain.task.orders import InNumPy as Order
 
     blocks = Blocks(np.array([4, 3, 5]), 2, 7)
     order = Order(blocks)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dtrain.data.mixture import Concatenated, Mixture, Subset
-from dtrain.data.sources import Arrays, ImageFiles
+from dtrain.data.sources import Arrays
 from dtrain.data.wrapped import Wrapped
 from dtrain.errors import DataError, UsageError
 
@@ -157,7 +157,6 @@ def test_an_image_that_cannot_be_decoded_is_named(tmp_path: Path) -> None:
     sources: list[Any] = [
         Encoded(paths), Wrapped(Encoded(paths)), Subset(Encoded(paths), np.arange(12)),
         Mixture([Arrays(np.zeros((5, 4, 4, 3), np.float32), np.arange(5)), Encoded(paths)], [1, 2]),
-        ImageFiles(paths, np.arange(12), (4, 4), 3),
     ]  # fmt: skip
     for source in sources:
         with pytest.raises(DataError, match=r"7\.png: .*[Ii]mage") as caught:

@@ -17,6 +17,7 @@ import numpy as np
 from dtrain.data import nest
 from dtrain.data.files import DataFile
 from dtrain.data.options import Identity
+from dtrain.data.ragged import Ragged
 from dtrain.errors import DataError
 
 #: Of a sample: places in each file, bytes at each, and examples.
@@ -75,6 +76,9 @@ def of_arrays(parts: Iterable[Any]) -> Any:
     found = hashlib.blake2b(digest_size=16)
     for part in parts:
         for name, leaf in nest.named(part):
+            if isinstance(leaf, Ragged):
+                found.update(leaf.lengths.tobytes())
+                leaf = leaf.values
             array = np.asarray(leaf)
             found.update(f"{name}\0{array.dtype.str}\0{array.shape}\0".encode())
             if array.dtype == object:

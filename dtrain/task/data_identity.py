@@ -41,11 +41,8 @@ def records(splits: Splits, amount: Identity) -> dict[str, dict[str, Any]]:
 def _record(
     source: Source | Stream, amount: Identity, digests: dict[tuple[str, ...], Any]
 ) -> dict[str, Any]:
-    first = reading.first(source, 1)
     # The first axis is that of the batch, of one example.
-    structure = nest.outline(
-        tuple(nest.mapped(lambda leaf: None if leaf is None else leaf.numpy(), first))
-    )
+    structure = nest.outline(_arrays(source, 0, 1))
     examples = examples_in(source)
     digest = _digest(source, amount, digests)
     digest.update(f"{examples}\0{structure}".encode())
@@ -69,7 +66,7 @@ def _digest(source: Any, amount: Identity, digests: dict[tuple[str, ...], Any]) 
 
 def _of_examples(source: Source | Stream, amount: Identity) -> Any:
     if isinstance(source, Stream):
-        return identity.of_arrays([_arrays(source.first(identity.EXAMPLES))])
+        return identity.of_arrays([_arrays(source, 0, identity.EXAMPLES)])
     held = getattr(source, "tensors", None)
     if held is not None:
         arrays = [np.asarray(tensor) for tensor in held()]
@@ -78,17 +75,15 @@ def _of_examples(source: Source | Stream, amount: Identity) -> Any:
     if amount is Identity.all:
         chunks = range(0, len(source), _CHUNK)
         return identity.of_arrays(
-            _arrays(reading.first(source, min(_CHUNK, len(source) - begin), begin))
-            for begin in chunks
+            _arrays(source, begin, min(_CHUNK, len(source) - begin)) for begin in chunks
         )
-    rows = identity.sampled(len(source))
-    return identity.of_arrays([_arrays(reading.chosen(source, rows))])
+    return identity.of_arrays([reading.arrays(source, identity.sampled(len(source)))])
 
 
-def _arrays(parts: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(
-        nest.mapped(lambda leaf: np.asarray(leaf), part) for part in parts if part is not None
-    )
+def _arrays(source: Source | Stream, begin: int, count: int) -> tuple[Any, ...]:
+    if isinstance(source, Stream):
+        return tuple(nest.mapped(np.asarray, reading.first(source, count, begin)))
+    return reading.arrays(source, np.arange(begin, begin + count))
 
 
 def digests(found: dict[str, dict[str, Any]]) -> dict[str, Any]:

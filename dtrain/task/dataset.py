@@ -84,7 +84,6 @@ def _loaded(config: Config) -> Data:
     if classes is not None:
         splits = dataclasses.replace(splits, train=weighted(splits, classes, reading.first))
     augment = _augment(options, splits)
-    _check_batch(splits, config)
     order = _order(splits, options, config.seed)
     return Data(splits, options, augment, order, found, pool, tuple(filter(None, notices)))
 
@@ -97,7 +96,7 @@ def _with_some(splits: Splits, node: Mapping[str, Any]) -> Splits:
     """
     if not isinstance(splits.train, Stream) and not len(splits.train):
         raise UsageError(
-            "dataset", node["_target_"], "has no example to train on", "one or more",
+            "dataset", "0 examples", "there is nothing to train on", "one example or more",
             "a dataset that has some",
         )  # fmt: skip
     held = splits.validation
@@ -113,8 +112,12 @@ def _with_some(splits: Splits, node: Mapping[str, Any]) -> Splits:
     return dataclasses.replace(splits, validation=None)
 
 
-def _check_batch(splits: Splits, config: Config) -> None:
-    """Refuse fewer examples than a batch has, where the command could not know of it."""
+def check_batch(splits: Splits, config: Config) -> None:
+    """Refuse fewer examples than a batch has, where the command could not know of it.
+
+    Raises:
+        UsageError: there are fewer.
+    """
     examples, batch = examples_in(splits.train), config.trainer.batch_size
     if examples is not None and examples < batch:
         raise UsageError(

@@ -88,13 +88,18 @@ def take(source: Source, indices: tf.Tensor, batch: tf.Tensor | None = None) -> 
     return found if finish is None else parts_of(finish(found))
 
 
-def _read(source: Source, rows: np.ndarray, batch: np.ndarray | None) -> tuple[Any, ...]:
-    """Return what a source in Python gives: nests of arrays and None."""
+def _taken(source: Source, rows: np.ndarray, batch: np.ndarray | None) -> tuple[Any, ...]:
+    """Return what a source in Python gives, rows of different lengths too."""
     inside = getattr(source, "take_inside", None)  # of one that is padded by batches
     with _reading if is_alone(source) else contextlib.nullcontext():
-        found = parts_of(
+        return parts_of(
             source.take(rows) if inside is None or batch is None else inside(rows, batch)
         )
+
+
+def _read(source: Source, rows: np.ndarray, batch: np.ndarray | None) -> tuple[Any, ...]:
+    """Return what a source in Python gives: nests of arrays and None."""
+    found = _taken(source, rows, batch)
     for name, value in nest.named(found):
         if isinstance(value, Ragged):
             raise UsageError(
@@ -301,6 +306,19 @@ def chosen(source: Source, rows: np.ndarray) -> tuple[Any, ...]:
             if problem is not None:
                 raise problem from None
         raise
+
+
+def arrays(source: Source, rows: np.ndarray) -> tuple[Any, ...]:
+    """Return some examples as arrays, at once; rows of different lengths as :class:`Ragged`.
+
+    Raises:
+        DataError: one cannot be read, or made an example of in the graph.
+    """
+    in_graph = isinstance(source, Concatenated) or getattr(source, "in_graph", False)
+    if not in_graph and not hasattr(source, "finish"):
+        return _taken(source, rows, None)
+    found = chosen(source, rows)
+    return parts_of(nest.mapped(lambda leaf: None if leaf is None else leaf.numpy(), found))
 
 
 def _tried(source: Source, rows: np.ndarray) -> tuple[Any, ...]:

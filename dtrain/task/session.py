@@ -122,6 +122,7 @@ def _assemble(
     data: dataset.Data,
 ) -> Session:
     splits = data.splits
+    dataset.check_batch(splits, config)
     tell_apart(data, config, strategy, process, past)
     process.ending.enter_context(data.pool)  # its readers start while the model is built
     schedule = make_schedule(config, *dataset.lengths(splits))

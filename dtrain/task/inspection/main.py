@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -23,8 +24,9 @@ from dtrain.task.inspection.report import report
 from dtrain.task.process import parent_death
 
 #: Where code is that the user did not write.
-_NOT_USERS = tuple(
-    os.path.join(os.path.dirname(str(package.__file__)), "") for package in (dtrain, tf, keras)
+_NOT_USERS = (
+    *(os.path.join(os.path.dirname(str(package.__file__)), "") for package in (dtrain, tf, keras)),
+    str(contextlib.__file__),
 )
 #: What TensorFlow puts in front of a message, of an error of an operation and of a function that it
 #: traces; and a line of the traceback in one.
