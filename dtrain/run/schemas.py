@@ -206,6 +206,7 @@ class Position(TypedDict):
 
     interval: _Sums
     interval_seconds: Seconds
+    interval_waited: NotRequired[Seconds]
     epoch: _Sums
     examples: Count
     steps: _Steps

@@ -213,16 +213,25 @@ STRATEGIES = {
 undisturbed: dict[str, tuple[Any, float]] = {}
 
 
+#: Of a point, what another run of the same has otherwise.
+TIMES = ("examples_per_second", "input_seconds")
+
+
 def state(run: Run) -> Any:
     """Return SHA-256 over every array at the end, all else that was saved, and the curves."""
     found = checkpoint.load(run.rundir.checkpoints / str(STEPS))
-    of_this_run = ("interval_seconds", "mlflow_run_id", "steps")  # which worker did what
+    of_this_run = (
+        "interval_seconds",
+        "interval_waited",
+        "mlflow_run_id",
+        "steps",
+    )  # which worker did what
     meta = {key: value for key, value in found.meta.items() if key not in of_this_run}
     assert {"optimizer/adam/iteration", "callbacks"} <= {*found.arrays, *meta}
     assert any("seed_generator" in name for name in found.arrays)
     assert any(name.endswith("_average") for name in found.arrays)
     points = [
-        (e["step"], {k: v for k, v in e["metrics"].items() if k != "examples_per_second"})
+        (e["step"], {k: v for k, v in e["metrics"].items() if k not in TIMES})
         for e in run.events("metrics")
     ]
     return checkpoint.digest(found.arrays), meta, points

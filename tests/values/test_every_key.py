@@ -12,7 +12,7 @@ import pytest
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain.config import forms, groups, schema, strategies, values
+from dtrain.config import data_forms, forms, groups, schema, strategies, values
 from dtrain.config.ranges import Each, Form, Range, rule
 from dtrain.errors import UsageError
 from tests.test_schema import GIVEN, node
@@ -43,6 +43,11 @@ for _group, _kinds in groups.SCHEMAS.items():
         _word = OPTIONS.get(f"{_group}={_name}", f"{_group}={_name}")
         PLACES[_kind] = (_group.replace("/", "."), (_word, *GIVEN.get(_word, ())))
 
+#: What one of these has, and no other.
+GOOD: dict[str, list[Any]] = {
+    forms.METRICS.accepted: [[], [[]]], forms.LOSS_WEIGHTS.accepted: [[3], {"a": 1}],
+    data_forms.SHARES.accepted: [{"a": 1}],
+}  # fmt: skip
 FIELDS = [
     pytest.param(kind, field, id=f"{kind.__name__}.{field.name}")
     for kind in PLACES
@@ -54,7 +59,7 @@ NODES: list[Any] = [[], {}, [1], {"a": 1}]
 
 
 #: Forms of nodes of which any text is one.
-NAMES = (forms.ARRAYS, forms.COLUMNS, forms.PATHS)
+NAMES = (data_forms.ARRAYS, data_forms.COLUMNS, data_forms.PATHS)
 
 
 @functools.cache
@@ -90,6 +95,7 @@ def wrong(kind: type, field: dataclasses.Field[Any]) -> list[Any]:
         assert isinstance(found, Form), f"{kind.__name__}.{field.name} has no form"
         bad += [3, math.nan, "", [], [3], {"a": 1}, [[]], True, "x" * 10**6]
         bad += [] if found in NAMES else ["a b"]
+        bad = [each for each in bad if each not in GOOD.get(found.accepted, [])]
     elif first == "bool":
         bad += ["maybe", "", 0.5, math.nan, *NODES]
     elif isinstance(field.default, schema.enum.Enum):

@@ -22,6 +22,7 @@ from dtrain.errors import NonFiniteLoss
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.task import train_state
 from dtrain.task.actions.notices import Notices
+from dtrain.task.actions.throughput import Throughput
 from dtrain.task.actions.validation import CALL_SECONDS, evaluate
 from dtrain.task.callbacks import Callbacks
 from dtrain.task.metric_sums import Sums
@@ -75,24 +76,13 @@ class Loop:
         self.logs: dict[str, float] = {}  # of the last whole epoch
         self._interval, self._epoch = Sums(), Sums()
         self._calls, self._step_seconds = 0, 0.0  # seconds of a step of the last call
-        self._train_seconds, self._train_examples = 0.0, 0
+        self.throughput = Throughput()
         self._interval_seconds = self._interval_waited = 0.0
-        self._waited = 0.0  # seconds of the training for its input, the first call left out
         self._pending = False  # the epoch that has ended is to be evaluated
         self._notices = Notices(records, schedule.objective)
         self._loss: float | None = None  # of the last call
         # What the tasks have agreed on for the next call; end: a callback ended the training.
         self._stop = self._end = self._save_now = False
-
-    @property
-    def examples_per_second(self) -> float:
-        """Throughput of training itself, all replicas together, the first call left out."""
-        return self._train_examples / self._train_seconds if self._train_seconds else 0.0
-
-    @property
-    def input_share(self) -> float:
-        """Part of the time of training in which steps waited for their input, 0 to 1."""
-        return min(1.0, self._waited / self._train_seconds) if self._train_seconds else 0.0
 
     def run(self, checkpoint: Checkpoint | None = None) -> None:
         """Train to the end.
@@ -206,9 +196,7 @@ class Loop:
             self._begun()
         self._step_seconds = seconds / sums.steps
         if self._calls > 1:
-            self._train_seconds += seconds
-            self._train_examples += sums.examples
-            self._waited += waited
+            self.throughput.add(seconds, sums.examples, waited)
         self.examples += sums.examples
         self._loss = self._steps.results(sums).get("loss")
         every, begun, finite = self._schedule.log_every, self.step, sums.steps
@@ -240,7 +228,7 @@ class Loop:
             "steps_per_epoch": schedule.steps_per_epoch,
             "loss": self._loss,
             "metrics": self.logs,
-            "examples_per_second": self.examples_per_second,
+            "examples_per_second": self.throughput.examples_per_second,
             "evaluated": evaluated,
         }
         self._records.progress(report, always=self.step in (1, schedule.total_steps))
@@ -334,6 +322,7 @@ class Loop:
         meta = {
             **sums,
             "interval_seconds": self._interval_seconds,
+            "interval_waited": self._interval_waited,
             "examples": self.examples,
             "steps": self._steps.summary(),
             "logs": self.logs,
@@ -354,6 +343,7 @@ class Loop:
         self.logs, self.examples = meta["logs"], meta["examples"]
         self._interval = train_state.unpack_sums("interval", arrays, meta["interval"])
         self._interval_seconds = meta["interval_seconds"]
+        self._interval_waited = meta.get("interval_waited", 0.0)  # of a run of before
         self._steps.restore(meta["steps"])
         self._epoch = train_state.unpack_sums("epoch", arrays, meta["epoch"])
         self._callbacks.restore(arrays, meta["callbacks"])
