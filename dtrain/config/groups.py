@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 import dtrain
 from dtrain.config import strategies
-from dtrain.config.presets import datasets, models, optimizers
+from dtrain.config.presets import datasets, models, optimizers, tables
 from dtrain.config.schema import (
     Action,
     Checkpointing,
@@ -55,16 +55,16 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "npz": datasets.Npz,
         "npy": datasets.Npy,
         "csv": datasets.Csv,
-        "parquet": datasets.Parquet,
-        "arrow": datasets.Arrow,
-        "huggingface": datasets.HuggingFace,
+        "parquet": tables.Parquet,
+        "arrow": tables.Arrow,
+        "huggingface": tables.HuggingFace,
         "image_folder": datasets.ImageFolder,
         "text": datasets.Text,
         "mixture": datasets.Mixture,
-        "tfrecord": datasets.TFRecord,
-        "array_record": datasets.ArrayRecord,
-        "tfds": datasets.Tfds,
-        "webdataset": datasets.WebDataset,
+        "tfrecord": tables.TFRecord,
+        "array_record": tables.ArrayRecord,
+        "tfds": tables.Tfds,
+        "webdataset": tables.WebDataset,
     },
     "optimizer": {"adam": optimizers.Adam, "adamw": optimizers.AdamW, "sgd": optimizers.Sgd},
     "optimizer/schedule": {"cosine": optimizers.Cosine, "warmup": optimizers.Warmup},

@@ -12,7 +12,7 @@ import pytest
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain.config import forms, groups, schema, strategies, values
+from dtrain.config import data_forms, forms, groups, schema, strategies, values
 from dtrain.config.ranges import Each, Form, Range, rule
 from dtrain.errors import UsageError
 from tests.test_schema import GIVEN, node
@@ -54,7 +54,14 @@ NODES: list[Any] = [[], {}, [1], {"a": 1}]
 
 
 #: Forms of nodes of which any text is one.
-NAMES = (forms.ARRAYS, forms.COLUMNS, forms.PATHS)
+NAMES = (data_forms.ARRAYS, data_forms.COLUMNS, data_forms.PATHS)
+#: What is wrong elsewhere, and one of these forms.
+RIGHT: list[tuple[Form, list[Any]]] = [
+    (forms.LOSS, [{"a": None}]),
+    (forms.METRICS, [[], [[]], {"a": []}, {"a": None}]),
+    (forms.LOSS_WEIGHTS, [[3], {"a": 1}, {"a": None}]),
+    (data_forms.WEIGHTS, [{"a": 1}]),
+]
 
 
 @functools.cache
@@ -88,8 +95,10 @@ def wrong(kind: type, field: dataclasses.Field[Any]) -> list[Any]:
             bad += [[found.rule.low - 1], [found.rule.high + 1], ["x"], [1.5], [True]]
     elif first == "Any":
         assert isinstance(found, Form), f"{kind.__name__}.{field.name} has no form"
-        bad += [3, math.nan, "", [], [3], {"a": 1}, [[]], True, "x" * 10**6]
-        bad += [] if found in NAMES else ["a b"]
+        right = next((values for form, values in RIGHT if form == found), [])
+        several: list[Any] = [3, math.nan, "", [], [3], {"a": 1}, [[]], {"a": None}, {"a": []}]
+        bad += [each for each in several if each not in right]
+        bad += [True, "x" * 10**6, *([] if found in NAMES else ["a b"])]
     elif first == "bool":
         bad += ["maybe", "", 0.5, math.nan, *NODES]
     elif isinstance(field.default, schema.enum.Enum):

@@ -1,0 +1,149 @@
+"""Types of the keys of datasets that are tables: formats with columns."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from omegaconf import MISSING
+
+from dtrain.config.data_forms import COLUMNS, DECODE, FEATURES, IMAGES, INDEX, PATHS
+from dtrain.config.forms import PATH, target, text
+from dtrain.config.presets.datasets import Split
+from dtrain.config.ranges import WIDE, formed, within
+
+
+@dataclasses.dataclass
+class Columns(Split):
+    """Columns of rows.
+
+    Attributes:
+        inputs: column, list of columns of numbers, or columns by name; null: all but the target.
+        target: column, list of columns of numbers, or columns by the names of outputs.
+        weight: column of the weights of the examples; null: all weigh 1.
+        classes: number of classes; null: those of the target's column, which is read for it.
+        images: columns of encoded images, each with height, width and channels.
+    """
+
+    inputs: Any | None = formed(None, COLUMNS)
+    target: Any = formed(MISSING, COLUMNS)
+    weight: Any | None = formed(None, COLUMNS)
+    classes: int | None = within(None, 1, WIDE)
+    images: Any | None = formed(None, IMAGES)
+
+
+@dataclasses.dataclass
+class Table(Columns):
+    """Columns of rows in files.
+
+    Attributes:
+        path: a file, a pattern such as shards/*.parquet, or a list of them; ordered by name.
+        validation_path: files to evaluate on; null: a part of the rows is split off.
+    """
+
+    path: Any = formed(MISSING, PATHS)
+    validation_path: Any | None = formed(None, PATHS)
+
+
+@dataclasses.dataclass
+class Parquet(Table):
+    """Columns of Parquet files.
+
+    Attributes:
+        _target_: function that loads the data.
+    """
+
+    _target_: str = target("dtrain.datasets.parquet")
+
+
+@dataclasses.dataclass
+class Arrow(Table):
+    """Columns of Arrow files or streams.
+
+    Attributes:
+        _target_: function that loads the data.
+    """
+
+    _target_: str = target("dtrain.datasets.arrow")
+
+
+@dataclasses.dataclass
+class HuggingFace(Columns):
+    """A folder that save_to_disk of Hugging Face's datasets has written.
+
+    Attributes:
+        _target_: function that loads the data.
+        path: the folder of a Dataset or a DatasetDict.
+        split: split to train on.
+        validation: split to evaluate on; null: a part of the rows is split off.
+    """
+
+    _target_: str = target("dtrain.datasets.huggingface")
+    path: str = formed(MISSING, PATH)
+    split: str = formed("train", text())
+    validation: str | None = formed(None, text())
+
+
+@dataclasses.dataclass
+class TFRecord(Table):
+    """TFRecord files of tf.train.Example.
+
+    Attributes:
+        _target_: function that loads the data.
+        features: types of features by name, such as {image: {dtype: string}}; with null first in
+            its shape one has a length that differs.
+        index: where it is kept where each record begins: cache, or beside the file.
+    """
+
+    _target_: str = target("dtrain.datasets.tfrecord")
+    features: Any = formed(MISSING, FEATURES)
+    index: str = formed("cache", INDEX)
+
+
+@dataclasses.dataclass
+class ArrayRecord(Table):
+    """Records of ArrayRecord files.
+
+    Attributes:
+        _target_: function that loads the data.
+        target: column, list of columns of numbers, or columns by the names of outputs; null: none.
+        decode: what a record is: example (tf.train.Example), npy (of numpy.save or savez) or bytes.
+        features: types of the features of an example by name, such as {image: {dtype: string}}.
+    """
+
+    _target_: str = target("dtrain.datasets.array_record")
+    target: Any | None = formed(MISSING, COLUMNS)
+    decode: str = formed("example", DECODE)
+    features: Any | None = formed(None, FEATURES)
+
+
+@dataclasses.dataclass
+class Tfds(Columns):
+    """What TensorFlow Datasets has prepared on this machine.
+
+    Attributes:
+        _target_: function that loads the data.
+        builder: name of the dataset, NAME, or NAME/CONFIG:1.0.0 where there are several.
+        split: split to train on, or a part of one such as train[:80%].
+        validation: split to evaluate on; null: a part of the examples is split off.
+        data_dir: folder of datasets; null: $TFDS_DATA_DIR, or ~/tensorflow_datasets.
+        target: feature, list of numbers, or features by output; null: as the dataset says.
+    """
+
+    _target_: str = target("dtrain.datasets.tfds")
+    builder: str = formed(MISSING, text())
+    split: str = formed("train", text())
+    validation: str | None = formed(None, text())
+    data_dir: str | None = formed(None, PATH)
+    target: Any | None = formed(None, COLUMNS)
+
+
+@dataclasses.dataclass
+class WebDataset(Table):
+    """Tar files whose members belong together by their names; a column is an extension.
+
+    Attributes:
+        _target_: function that loads the data.
+    """
+
+    _target_: str = target("dtrain.datasets.webdataset")
