@@ -73,6 +73,11 @@ class Source:
         found += [name for name in ("tensorflow", "omegaconf") if name in sys.modules]
         return np.array([found] * len(rows)), rows
 
+    def torn(self, rows):
+        if 45 in rows:
+            raise DataError("example 45", "is torn")
+        return rows, rows
+
     def together(self, rows):
         if len(rows) > 1:
             with socket.socket(socket.AF_UNIX) as meeting:
@@ -146,4 +151,4 @@ def held(how, examples=EXAMPLES):
 def leaving(kind):
     if "pytest" not in sys.modules:
         atexit.register(lambda: pathlib.Path("left", str(os.getpid())).touch())
-    return Splits(Source(kind, other=lambda: 0))
+    return Splits(Source(kind, other=lambda: 0), Source(kind, 7))

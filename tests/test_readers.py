@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import os
 import signal
 import socket
@@ -184,6 +183,21 @@ def test_members_of_a_mixture(load: Any) -> None:
     assert splits.train.members[0] is one.train
 
 
+def test_a_validation_that_the_task_leaves_out(load: Any) -> None:
+    splits, node = load("leaving", kind="numbers")
+    with reading((Splits(splits.train), node), 1) as pool:
+        same(pool.splits.train.take(np.arange(3)), taken(splits.train, np.arange(3)))
+    assert pool.splits.validation is None
+
+
+def test_an_example_that_cannot_be_read(load: Any) -> None:
+    """It may be left out, or never be asked for."""
+    with reading(load("plain", kind="torn"), 1) as pool:
+        assert pool.splits.train.take(np.arange(40, 45))[0].tolist() == [40, 41, 42, 43, 44]
+        with pytest.raises(DataError, match=r"^example 45: is torn$"):
+            pool.splits.train.take(np.arange(40, 46))
+
+
 def test_errors_of_a_source(load: Any, capfd: pytest.CaptureFixture[str]) -> None:
     with reading(load("plain", kind="failing"), 1) as pool:
         take = pool.splits.train.take
@@ -272,31 +286,41 @@ def test_too_many(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [each.returncode for each in started] == [0, 0]
 
 
-def meeting(path: Path) -> Iterator[int]:
-    """Let those who come go on two by two; yield how many pairs have met."""
-    with socket.socket(socket.AF_UNIX) as server:
+@contextlib.contextmanager
+def meeting(path: Path, pairs: int) -> Iterator[list[int]]:
+    """Let those who come go on two by two, so many pairs, and then one by one.
+
+    Yields the number of pairs that have met.
+    """
+    met = [0]
+
+    def meet() -> None:
+        with contextlib.suppress(OSError):  # it is shut down
+            while True:
+                waiting = [server.accept()[0] for _ in range(2 if met[0] < pairs else 1)]
+                met[0] += len(waiting) == 2
+                for each in waiting:
+                    each.sendall(b"!")
+                    each.close()
+
+    with socket.socket(socket.AF_UNIX) as server, ThreadPoolExecutor(1) as thread:
         server.bind(str(path))
         server.listen()
-        yield 0
-        for pairs in itertools.count(1):
-            waiting = [server.accept()[0] for _ in range(2)]
-            for each in waiting:
-                each.sendall(b"!")
-                each.close()
-            yield pairs
+        thread.submit(meet)
+        yield met
+        server.shutdown(socket.SHUT_RDWR)
 
 
 def test_two_are_read_at_once(load: Any, tmp_path: Path) -> None:
-    pairs = meeting(tmp_path / "meeting")
-    next(pairs)
-    with reading(load("plain", kind="together"), 2) as pool, ThreadPoolExecutor(2) as threads:
-        for begin in range(0, 12, 2):
-            reads = [
-                threads.submit(pool.splits.train.take, np.arange(4) + begin + i) for i in range(2)
-            ]
-            assert next(pairs) == begin // 2 + 1
-            assert [read.result()[1][0] for read in reads] == [begin, begin + 1]
-    pairs.close()
+    with (
+        meeting(tmp_path / "meeting", 6) as met,
+        reading(load("plain", kind="together"), 2) as pool,
+        ThreadPoolExecutor(2) as threads,
+    ):
+        asked = [np.arange(4) + begin for begin in range(12)]
+        found = list(threads.map(pool.splits.train.take, asked))
+    assert [y.tolist() for _, y in found] == [rows.tolist() for rows in asked]
+    assert met == [6]
 
 
 def in_the_task(folder: Path, kind: str, workers: int, pad: Any) -> Any:
@@ -313,7 +337,7 @@ def in_the_task(folder: Path, kind: str, workers: int, pad: Any) -> Any:
 
 
 @pytest.mark.task
-@pytest.mark.parametrize("name", ["numbers", "texts", "nested", "padded"])
+@pytest.mark.parametrize("name", ["numbers", "texts", "nested", "padded", "buckets"])
 def test_the_batches_of_a_run(name: str, tmp_path: Path) -> None:
     from dtrain.task import input_pipeline
     from dtrain.task.orders import Shuffled
@@ -338,21 +362,18 @@ def test_the_batches_of_a_run(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.task
-def test_the_input_pipeline_keeps_all_readers_busy(tmp_path: Path) -> None:
-    """Whatever number of threads TensorFlow has."""
+def test_the_input_pipeline_keeps_readers_busy(tmp_path: Path) -> None:
+    """It asks for the next batch before it has one."""
     from dtrain.task import input_pipeline
 
-    with in_the_task(tmp_path, "together", 2, None) as pool:
+    with (
+        meeting(tmp_path / "meeting", 1) as met,
+        in_the_task(tmp_path, "together", 2, None) as pool,
+    ):
         pool.ready()
-        pairs = meeting(tmp_path / "meeting")
-        next(pairs)
         inputs = input_pipeline.Inputs(pool.splits.train, None, 4, 0)
         batches = iter(
             input_pipeline.training(inputs, replicas=1, first_replica=0, local_replicas=1)
         )
-        with ThreadPoolExecutor(1) as threads:
-            for met in range(1, 6):
-                batch = threads.submit(next, batches)
-                assert next(pairs) == met
-                assert batch.result()[1].shape == [4]
-        pairs.close()
+        assert [len(next(batches)[1]) for _ in range(5)] == [4] * 5
+    assert met == [1]

@@ -26,6 +26,7 @@ class Source(Protocol):
 
     ``take`` is called by one thread of a process at a time, and so are those of all sources that
     are not ``in_graph``: two may read from one open file. The order of the calls means nothing.
+    With ``dataset.workers`` it is called in other processes, on copies of it.
 
     A source may have, besides:
 

@@ -88,12 +88,17 @@ class _Reader:
         self._sources = slots.read(np.frombuffer(memory, np.uint8), lengths)
         return tried(self._sources)
 
-    def _make(self, node: Mapping[str, Any], pad: Mapping[str, Any] | None) -> list[Trial]:
+    def _make(
+        self, node: Mapping[str, Any], pad: Mapping[str, Any] | None, evaluates: bool
+    ) -> list[Trial]:
         from dtrain.config import targets
         from dtrain.data.adapters import adapted
         from dtrain.data.padding import padded
 
-        self._sources = in_python(padded(adapted(targets.instantiate(node, "dataset")), pad))
+        splits = adapted(targets.instantiate(node, "dataset"))
+        if not evaluates:  # on one without examples, say
+            splits = Splits(splits.train)
+        self._sources = in_python(padded(splits, pad))
         return tried(self._sources)
 
     def _take(

@@ -89,7 +89,7 @@ class Pool:
             )  # fmt: skip
         self._sources = in_python(splits) if workers else []
         self._training = len(in_python(Splits(splits.train))) if workers else 0
-        self._making = (dict(node), pad)
+        self._making = (dict(node), pad, splits.validation is not None)
         self.workers = workers if self._sources else 0
         self.splits = self._wrapped(splits) if self.workers else splits
         self.notices: tuple[str, ...] = ()

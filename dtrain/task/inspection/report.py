@@ -179,8 +179,11 @@ def _speed(config: Config, data: Data, send: Send) -> None:
     send("doing", "measuring how fast it can be read")
     inputs = facts.inputs(config, data)
     shuffled = data.order is not None and not isinstance(data.order, Sequential)
-    found = [f"{speed.measured(inputs)} {'shuffled' if shuffled else 'in order'}"]
-    if shuffled:
-        in_order = dataclasses.replace(inputs, order=Sequential(len(data.splits.train)))
-        found.append(f"{speed.measured(in_order)} in order")
-    send("lines", (f"reading, in batches of {inputs.global_batch:,}", found))
+    with data.pool as pool:
+        pool.ready()
+        found = [f"{speed.measured(inputs)} {'shuffled' if shuffled else 'in order'}"]
+        if shuffled:
+            in_order = dataclasses.replace(inputs, order=Sequential(len(data.splits.train)))
+            found.append(f"{speed.measured(in_order)} in order")
+    readers = f", by {pool.workers} processes" if pool.workers else ""
+    send("lines", (f"reading, in batches of {inputs.global_batch:,}{readers}", found))
