@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import itertools
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,13 +46,19 @@ def files(path: str | Sequence[str], key: str = "dataset.path") -> list[DataFile
         made += remote.matching(far, key)
         remote.check_room(made, key)
     found = sorted(made, key=lambda file: file.name)
-    for one, other in itertools.pairwise(found):
-        if one.name == other.name:
+    places = sorted(map(_place, found))
+    for one, other in itertools.pairwise(places):
+        if one == other:
             raise UsageError(
-                key, path, f"names {one.name} twice: its examples would be seen twice",
+                key, path, f"names {one} twice: its examples would be seen twice",
                 "each file once", f"{key}=FILE",
             )  # fmt: skip
     return found
+
+
+def _place(file: DataFile) -> str:
+    """Return the path of a file however it is written; an address as it is."""
+    return file.name if is_address(file.name) else os.path.abspath(file.name)
 
 
 def _matching(path: str, key: str) -> list[DataFile]:

@@ -28,6 +28,8 @@ WHOLE = 1 << 28
 MOST = 1024
 #: Files that a record names; of the others it has the number.
 NAMED = 100
+#: Characters of a structure that a record has; the digest is of all.
+TEXT = 10_000
 
 
 def of_files(files: Iterable[DataFile], amount: Identity) -> Any:
@@ -114,7 +116,9 @@ def record(
         digest: hexadecimal.
         files: that it is of.
     """
-    found: dict[str, Any] = {"examples": examples, "structure": structure, "digest": digest}
+    found: dict[str, Any] = {
+        "examples": examples, "structure": structure[:TEXT], "digest": digest
+    }  # fmt: skip
     if files:
         found["files"] = [{"name": file.name, "stamp": file.stamp()} for file in files[:NAMED]]
         found["files_in_all"] = len(files)

@@ -14,7 +14,7 @@ from dtrain.data.files import DataFile, files
 from dtrain.data.images import Images
 from dtrain.data.rows import Rows
 from dtrain.data.sources import Arrays, Splits
-from dtrain.data.tables import Names, Table, TableSource
+from dtrain.data.tables import Names, Table, TableSource, described
 from dtrain.errors import UsageError
 
 _Array = TypeVar("_Array", np.ndarray, Rows)
@@ -117,7 +117,21 @@ def of_tables(
     if validation_path is not None:
         found = table(files(validation_path, "dataset.validation_path"))
         held = source(found, whole.inputs.names, target, weight, words=whole.words)
+        _check_alike(whole, held, validation_path)
     return of_sources(whole, held, "path", path, validation_split, split_seed, classes, images)
+
+
+def _check_alike(whole: TableSource, held: TableSource, path: object) -> None:
+    """Refuse files to evaluate on whose columns hold something else than those to train on."""
+    for role in (whole.inputs, whole.target, whole.weight):
+        for name in role.columns() if role is not None else ():
+            one, other = whole.table.columns[name], held.table.columns[name]
+            if (one.is_number, one.shape) != (other.is_number, other.shape):
+                raise UsageError(
+                    "dataset.validation_path", path, f"the column {name} holds {described(other)}, "
+                    f"and {described(one)} in what is trained on",
+                    "files with the same columns", "dataset.validation_path=ANOTHER",
+                )  # fmt: skip
 
 
 def of_sources(
@@ -155,10 +169,6 @@ def of_sources(
         else:
             train = whole.subset(drawn.train())
             held = whole.subset(drawn.held()) if len(drawn.held()) else None
-        # The classes of text are those of both parts, as those of whole numbers are.
-        for part in (train, held):
-            if part is not None:
-                part._words = whole.words
 
     def count() -> int | None:
         if classes is not None:

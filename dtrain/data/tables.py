@@ -1,15 +1,9 @@
-"""Tables: columns of rows in files, and which of them are inputs, targets and weights.
-
-A format is a :class:`Table`: it knows its columns, and reads some of them at some rows. What
-becomes of them for a model is here, once for all formats.
-"""
+"""Examples of a table: what becomes of its columns for a model, once for all formats."""
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,194 +12,14 @@ from dtrain.data import nest
 from dtrain.data.files import DataFile
 from dtrain.data.order import blocks_of
 from dtrain.data.ragged import Ragged
-from dtrain.errors import DataError, UsageError, nearest
+from dtrain.data.roles import Names, Role, check_weights, described, role_of
+from dtrain.data.table import Column, Pieces, Table
+from dtrain.errors import DataError, UsageError
 
-#: Names of columns for one role: one, a list of numbers that are put side by side, or by name.
-Names = str | Sequence[str] | Mapping[str, Any] | None
 #: Rows that are examples: their numbers, or a function that draws them when they are needed.
 Rows = np.ndarray | Callable[[], np.ndarray]
 #: Rows of a column that are read at once where all of it is looked at.
 ROWS = 1 << 16
-
-
-@dataclasses.dataclass(frozen=True)
-class Column:
-    """What one column has in a row.
-
-    Attributes:
-        dtype: of NumPy; ``object`` for text and bytes.
-        shape: of the value of a row; None in the place of a length that differs by row.
-    """
-
-    dtype: np.dtype[Any]
-    shape: tuple[int | None, ...] = ()
-
-    @property
-    def is_number(self) -> bool:
-        """Whether it holds numbers or booleans."""
-        return self.dtype.kind in "biuf"
-
-    @property
-    def is_ragged(self) -> bool:
-        """Whether its rows have different lengths."""
-        return None in self.shape
-
-
-class Table(ABC):
-    """Columns of rows, of one file or of several, one after the other.
-
-    Only one thread calls at a time. A constructor reads headers, and no rows: the controller makes
-    a table to know its columns, and its length where that is known (:meth:`known_length`). A table
-    can be pickled; files are opened anew where it arrives.
-
-    Attributes:
-        files: in order.
-        columns: by name, in the order of the file.
-        refused: columns that cannot be examples, by name, each with a clause that says why.
-    """
-
-    files: list[DataFile]
-    columns: dict[str, Column]
-    refused: Mapping[str, str] = {}
-
-    @abstractmethod
-    def __len__(self) -> int:
-        """Return how many rows there are."""
-
-    def known_length(self) -> int | None:
-        """Return the length, or None where all rows would have to be passed to count them."""
-        return len(self)
-
-    @abstractmethod
-    def read(self, rows: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
-        """Read columns at some rows.
-
-        Args:
-            rows: int64 ``[b]``, in any order, with repetitions; ``b`` is at least 1.
-            names: of the columns.
-
-        Returns:
-            By name: an array ``[b, ...]``; of text and bytes one of objects (``str``, ``bytes``);
-            of a ragged column a :class:`Ragged`.
-
-        Raises:
-            DataError: naming file, row and column.
-        """
-
-    @abstractmethod
-    def where(self, row: int) -> str:
-        """Return the place of a row for messages: ``FILE, row 17`` (of the file, from 0)."""
-
-    def blocks(self) -> np.ndarray | None:
-        """Return how many rows, one after the other, are read at once: int64 ``[k]``.
-
-        None where each row is read by itself at no greater cost.
-        """
-        return None
-
-
-@dataclasses.dataclass(frozen=True)
-class Role:
-    """Columns that are inputs, targets or weights.
-
-    Attributes:
-        names: as configured, without None.
-        key: that names them.
-    """
-
-    names: Any
-    key: str
-
-    def columns(self) -> list[str]:
-        """Return the names of all columns, each once."""
-        flat = [leaf for leaf in _flat(self.names)]
-        return list(dict.fromkeys(flat))
-
-    def arrange(self, values: Mapping[str, Any]) -> Any:
-        """Return the structure of arrays: a list of names becomes one array of their numbers."""
-        return _arranged(self.names, values)
-
-
-def _flat(names: Any) -> Iterator[str]:
-    if isinstance(names, Mapping):
-        for part in names.values():
-            yield from _flat(part)
-    elif isinstance(names, str):
-        yield names
-    else:
-        yield from names
-
-
-def _arranged(names: Any, values: Mapping[str, Any]) -> Any:
-    if isinstance(names, Mapping):
-        return {str(key): _arranged(part, values) for key, part in names.items()}
-    if isinstance(names, str):
-        return values[names]
-    return np.stack([values[name].astype(np.float32) for name in names], axis=1)
-
-
-def _role(names: Names, key: str, table: Table) -> Role:
-    """Check the names of one role.
-
-    Raises:
-        UsageError: the table has no such column, or several that are to be one array are no
-            numbers.
-    """
-    whole = names
-
-    def check(part: Any) -> None:
-        if isinstance(part, Mapping):
-            if not part:
-                raise _form(key, whole)
-            for each in part.values():
-                check(each)
-        elif isinstance(part, str):
-            _known(part, key, table)
-        elif isinstance(part, Sequence) and part and all(isinstance(n, str) for n in part):
-            for name in part:
-                _known(name, key, table)
-                column = table.columns[name]
-                if not column.is_number or column.shape:
-                    raise UsageError(
-                        key, whole, f"the columns of a list become one array, and {name} holds "
-                        f"{described(column)}",
-                        "columns with one number a row in a list; others by a name: {NAME: COLUMN}",
-                        f"{key}={{{name}:{name}}}",
-                    )  # fmt: skip
-        else:
-            raise _form(key, whole)
-
-    check(names)
-    return Role(names, key)
-
-
-def _form(key: str, value: Any) -> UsageError:
-    return UsageError(
-        key, value, "names no columns", "a column, a list of columns, or columns by name",
-        f"{key}=COLUMN",
-    )  # fmt: skip
-
-
-def _known(name: str, key: str, table: Table) -> None:
-    if name in table.refused:
-        raise UsageError(
-            key, name, table.refused[name],
-            "columns of numbers, booleans, text, bytes, or lists of numbers, alike in all files",
-            f"{key}={next(iter(table.columns), 'COLUMN')}",
-        )  # fmt: skip
-    if name not in table.columns:
-        near = nearest(name, table.columns) or next(iter(table.columns), "COLUMN")
-        raise UsageError(
-            key, name, f"{table.files[0].name} has no such column",
-            ", ".join(table.columns), f"{key}={near}",
-        )  # fmt: skip
-
-
-def described(column: Column) -> str:
-    """Return what a column holds, in words: ``float32 [28, 28]``, ``text``."""
-    kind = str(column.dtype) if column.is_number else "text or bytes"
-    shape = ", ".join("?" if size is None else str(size) for size in column.shape)
-    return f"{kind} [{shape}]" if column.shape else kind
 
 
 class TableSource:
@@ -222,7 +36,8 @@ class TableSource:
         weight: columns, or None for none.
         rows: int64 ``[n]``, those that are examples, or a function that draws them when they are
             first needed; None for all.
-        words: the classes of targets that are text, in their order; None where there are none.
+        words: the classes of targets that are text, in their order, or a function of the column
+            that returns them; None: those of the rows.
         prefix: of the keys, for messages.
 
     Raises:
@@ -236,14 +51,15 @@ class TableSource:
         target: Names,
         weight: Names = None,
         rows: Rows | None = None,
-        words: np.ndarray | Callable[[], np.ndarray] | None = None,
+        words: np.ndarray | Callable[[str], np.ndarray] | None = None,
         prefix: str = "dataset",
     ):
         self.table = table
         self._drawn = rows
         self._words = words
-        self.target = None if target is None else _role(target, f"{prefix}.target", table)
-        self.weight = None if weight is None else _role(weight, f"{prefix}.weight", table)
+        self._found: dict[str, np.ndarray] = {}  # classes, by the column
+        self.target = None if target is None else role_of(target, f"{prefix}.target", table)
+        self.weight = None if weight is None else role_of(weight, f"{prefix}.weight", table)
         if inputs is None:
             taken = [n for role in (self.target, self.weight) if role for n in role.columns()]
             every = (*table.columns, *table.refused)
@@ -255,7 +71,9 @@ class TableSource:
                     f"{prefix}.inputs", "null", f"{table.files[0].name} has no other columns than "
                     "the targets", "columns that are inputs", f"{prefix}.inputs=COLUMN",
                 )  # fmt: skip
-        self.inputs = _role(inputs, f"{prefix}.inputs", table)
+        self.inputs = role_of(inputs, f"{prefix}.inputs", table)
+        if self.weight is not None:
+            check_weights(self.weight, table)
         self._names = list(
             dict.fromkeys(itertools.chain.from_iterable(role.columns() for role in self._roles()))
         )
@@ -267,6 +85,8 @@ class TableSource:
         """Return the source of some of the rows, in their order."""
         made = object.__new__(type(self))
         made.__dict__.update(self.__dict__)
+        # The classes of text are those of all rows, as those of whole numbers are.
+        made._words = self.words
         if self._drawn is None or callable(rows):
             assert self._drawn is None, "a part of a part is drawn at once"
             made._drawn = rows
@@ -335,8 +155,8 @@ class TableSource:
 
     def _classes(self, found: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
         """Return the numbers of classes that are words."""
-        words = self.words()
-        texts = _texts(found)
+        words = self.words(name)
+        texts = self._texts(found, name, rows)
         at = np.searchsorted(words, texts)
         known = (at < len(words)) & (words[np.minimum(at, len(words) - 1)] == texts)
         if not known.all():
@@ -347,25 +167,42 @@ class TableSource:
             )  # fmt: skip
         return at.astype(np.int64)
 
-    def words(self) -> np.ndarray:
-        """Return the classes of targets that are text, sorted; reads all of their column once."""
-        if callable(self._words):
-            self._words = self._words()
-        if self._words is None:
-            names = [] if self.target is None else self.target.columns()
-            texts = [n for n in names if not self.table.columns[n].is_number]
-            seen: set[str] = set()
-            for name in texts:
-                for part in self._column(name):
-                    seen.update(_texts(part).tolist())
-            self._words = np.array(sorted(seen))
-        return np.asarray(self._words)
+    def _texts(self, found: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
+        """Return bytes as text."""
+        try:
+            return np.array([v.decode() if isinstance(v, bytes) else str(v) for v in found])
+        except UnicodeDecodeError:
+            for row, value in zip(rows, found, strict=True):
+                if isinstance(value, bytes) and not _is_text(value):
+                    place = f"{self.table.where(int(row))}, column {name!r}"
+                    raise DataError(place, f"{value[:20]!r} is no text in UTF-8") from None
+            raise
 
-    def _column(self, name: str) -> Iterator[Any]:
-        """Read all rows of a column, in pieces."""
+    def words(self, name: str | None = None) -> np.ndarray:
+        """Return the classes of a target that is text, sorted; reads all of its column once.
+
+        Args:
+            name: of the column; None: the first that is text. Of none there is no class.
+        """
+        if name is None:
+            columns = [] if self.target is None else self.target.columns()
+            name = next((n for n in columns if not self.table.columns[n].is_number), None)
+        if name is None:
+            return np.array([], np.str_)
+        if self._words is not None:
+            return self._words(name) if callable(self._words) else self._words
+        if name not in self._found:
+            seen: set[str] = set()
+            for rows, part in self._column(name):
+                seen.update(self._texts(part, name, rows).tolist())
+            self._found[name] = np.array(sorted(seen))
+        return self._found[name]
+
+    def _column(self, name: str) -> Iterator[tuple[np.ndarray, Any]]:
+        """Read all rows of a column, in pieces: their numbers, and their values."""
         for begin in range(0, len(self), ROWS):
             rows = self._at(np.arange(begin, min(begin + ROWS, len(self))))
-            yield self.table.read(rows, [name])[name]
+            yield rows, self.table.read(rows, [name])[name]
 
     def labels(self) -> np.ndarray | None:
         """Return the targets without the inputs, ``[n, ...]``; None where they are not one array.
@@ -378,10 +215,7 @@ class TableSource:
         name = self.target.names
         if self.table.columns[name].is_ragged:
             return None
-        found = []
-        for begin in range(0, len(self), ROWS):
-            rows = self._at(np.arange(begin, min(begin + ROWS, len(self))))
-            found.append(self._target(self.table.read(rows, [name])[name], name, rows))
+        found = [self._target(values, name, rows) for rows, values in self._column(name)]
         return np.concatenate(found) if found else None
 
     def classes(self) -> int | None:
@@ -438,34 +272,12 @@ def as_target(value: np.ndarray) -> np.ndarray:
     return value.astype(np.float32, copy=False)
 
 
-def _texts(found: np.ndarray) -> np.ndarray:
-    return np.array([v.decode() if isinstance(v, bytes) else str(v) for v in found])
+def _is_text(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
-class Pieces:
-    """Which of several files, one after the other, a row is in.
-
-    Args:
-        lengths: rows of each file.
-    """
-
-    def __init__(self, lengths: Sequence[int] | np.ndarray):
-        self.ends = np.cumsum(np.asarray(lengths, np.int64))
-        self.starts = self.ends - np.asarray(lengths, np.int64)
-
-    def __len__(self) -> int:
-        return int(self.ends[-1]) if len(self.ends) else 0
-
-    def split(self, rows: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """Yield (file, positions in ``rows``, rows of that file), for each file that has some."""
-        owners = np.searchsorted(self.ends, rows, side="right")
-        order = np.argsort(owners, kind="stable")
-        changes = np.flatnonzero(np.diff(owners[order])) + 1
-        for at in np.split(order, changes):
-            owner = int(owners[at[0]])
-            yield owner, at, rows[at] - self.starts[owner]
-
-    def place(self, row: int) -> tuple[int, int]:
-        """Return the file of a row, and its number there."""
-        owner = int(np.searchsorted(self.ends, row, side="right"))
-        return owner, int(row - self.starts[owner])
+__all__ = ["Column", "Names", "Pieces", "Role", "Table", "TableSource", "described"]

@@ -19,6 +19,8 @@ from dtrain.task.protocol import Replicas
 
 #: Examples that are read at once where all are looked at.
 _CHUNK = 1024
+#: In the place of a number of examples: that of a stream, and where there is no such split.
+_UNKNOWN, _NONE = -1.0, -2.0
 
 
 def records(splits: Splits, amount: Identity) -> dict[str, dict[str, Any]]:
@@ -159,7 +161,7 @@ def check_hosts(
         at = 0 if split == "training" else half
         what = "has other content or another structure"
         if numbers[at] != whole[0][at]:
-            what = f"has {int(numbers[at]):,} examples, and that of the chief {int(whole[0][at]):,}"
+            what = f"has {_counted(numbers[at])}, and that of the chief {_counted(whole[0][at])}"
         raise UsageError(
             "dataset", reading_tasks[index].name, f"the {split} data of this task {what}",
             "the same data on every host; a stream that is shuffled, by a seed",
@@ -167,13 +169,19 @@ def check_hosts(
         )  # fmt: skip
 
 
+def _counted(number: float) -> str:
+    if number < 0:
+        return "examples of an unknown number" if number == _UNKNOWN else "no examples"
+    return f"{int(number):,} examples"
+
+
 def _numbers(found: dict[str, Any] | None) -> list[float]:
     """Return the number of examples, and a digest as numbers that float64 has exactly."""
     if found is None:
-        return [-1.0, 0.0, 0.0, 0.0, 0.0]
+        return [_NONE, 0.0, 0.0, 0.0, 0.0]
     examples, digest = found["examples"], found["digest"]
     parts = [int(digest[i : i + 8], 16) for i in range(0, 32, 8)]
-    return [float(-1 if examples is None else examples), *map(float, parts)]
+    return [_UNKNOWN if examples is None else float(examples), *map(float, parts)]
 
 
 def check_stream(splits: Splits, alone: bool) -> str | None:

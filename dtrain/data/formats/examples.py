@@ -214,7 +214,7 @@ class RecordSource(TableSource):
             return value
         # There is no search in sorted text, and a table would be a resource, which stays in one
         # process: it is searched by 62 bits of a hash.
-        words = tf.constant(self.words())
+        words = tf.constant(self.words(name))
         keys = tf.strings.to_hash_bucket_fast(words, 1 << 62)
         order = tf.argsort(keys)
         asked = tf.strings.to_hash_bucket_fast(value, 1 << 62)

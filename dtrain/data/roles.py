@@ -1,0 +1,135 @@
+"""Which columns of a table are inputs, targets and weights."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dtrain.data.table import Column, Table
+from dtrain.errors import UsageError, nearest
+
+#: Names of columns for one role: one, a list of numbers that are put side by side, or by name.
+Names = str | Sequence[str] | Mapping[str, Any] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Role:
+    """Columns that are inputs, targets or weights.
+
+    Attributes:
+        names: as configured, without None.
+        key: that names them.
+    """
+
+    names: Any
+    key: str
+
+    def columns(self) -> list[str]:
+        """Return the names of all columns, each once."""
+        flat = [leaf for leaf in _flat(self.names)]
+        return list(dict.fromkeys(flat))
+
+    def arrange(self, values: Mapping[str, Any]) -> Any:
+        """Return the structure of arrays: a list of names becomes one array of their numbers."""
+        return _arranged(self.names, values)
+
+
+def _flat(names: Any) -> Iterator[str]:
+    if isinstance(names, Mapping):
+        for part in names.values():
+            yield from _flat(part)
+    elif isinstance(names, str):
+        yield names
+    else:
+        yield from names
+
+
+def _arranged(names: Any, values: Mapping[str, Any]) -> Any:
+    if isinstance(names, Mapping):
+        return {str(key): _arranged(part, values) for key, part in names.items()}
+    if isinstance(names, str):
+        return values[names]
+    return np.stack([values[name].astype(np.float32) for name in names], axis=1)
+
+
+def role_of(names: Names, key: str, table: Table) -> Role:
+    """Check the names of one role.
+
+    Raises:
+        UsageError: the table has no such column, or several that are to be one array are no
+            numbers.
+    """
+    whole = names
+
+    def check(part: Any) -> None:
+        if isinstance(part, Mapping):
+            if not part:
+                raise _form(key, whole)
+            for each in part.values():
+                check(each)
+        elif isinstance(part, str):
+            _known(part, key, table)
+        elif isinstance(part, Sequence) and part and all(isinstance(n, str) for n in part):
+            for name in part:
+                _known(name, key, table)
+                column = table.columns[name]
+                if not column.is_number or column.shape:
+                    raise UsageError(
+                        key, whole, f"the columns of a list become one array, and {name} holds "
+                        f"{described(column)}",
+                        "columns with one number a row in a list; others by a name: {NAME: COLUMN}",
+                        f"{key}={{{name}:{name}}}",
+                    )  # fmt: skip
+        else:
+            raise _form(key, whole)
+
+    check(names)
+    return Role(names, key)
+
+
+def _form(key: str, value: Any) -> UsageError:
+    return UsageError(
+        key, value, "names no columns", "a column, a list of columns, or columns by name",
+        f"{key}=COLUMN",
+    )  # fmt: skip
+
+
+def _known(name: str, key: str, table: Table) -> None:
+    if name in table.refused:
+        raise UsageError(
+            key, name, table.refused[name],
+            "columns of numbers, booleans, text, bytes, or lists of numbers, alike in all files",
+            f"{key}={next(iter(table.columns), 'COLUMN')}",
+        )  # fmt: skip
+    if name not in table.columns:
+        near = nearest(name, table.columns) or next(iter(table.columns), "COLUMN")
+        raise UsageError(
+            key, name, f"{table.files[0].name} has no such column",
+            ", ".join(table.columns), f"{key}={near}",
+        )  # fmt: skip
+
+
+def check_weights(role: Role, table: Table) -> None:
+    """Refuse columns of weights that are no numbers.
+
+    Raises:
+        UsageError: naming one.
+    """
+    for name in role.columns():
+        column = table.columns[name]
+        if not column.is_number or column.is_ragged:
+            numbers = [n for n, c in table.columns.items() if c.is_number and not c.is_ragged]
+            raise UsageError(
+                role.key, name, f"holds {described(column)}, and weights are numbers",
+                ", ".join(numbers) or "null", f"{role.key}=null",
+            )  # fmt: skip
+
+
+def described(column: Column) -> str:
+    """Return what a column holds, in words: ``float32 [28, 28]``, ``text``."""
+    kind = str(column.dtype) if column.is_number else "text or bytes"
+    shape = ", ".join("?" if size is None else str(size) for size in column.shape)
+    return f"{kind} [{shape}]" if column.shape else kind

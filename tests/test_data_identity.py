@@ -1,0 +1,374 @@
+"""What the data of a run was: seen where it changes, and where it is not the same on all hosts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dtrain.data import identity
+from dtrain.data.files import DataFile, files
+from dtrain.data.identity import BYTES, PLACES
+from dtrain.data.mixture import Concatenated, Mixture, Subset
+from dtrain.data.options import Identity
+from dtrain.data.ragged import Ragged
+from dtrain.data.sources import Arrays, Splits
+from dtrain.errors import DataError, UsageError
+from dtrain.run.cluster import Cluster, Task
+
+LARGE = 4 * PLACES * BYTES
+
+
+def digest(path: Any, amount: Identity = Identity.sample) -> str:
+    return str(identity.of_files(files(path), amount).hexdigest())
+
+
+def flip(path: str, at: int) -> None:
+    data = bytearray(Path(path).read_bytes())
+    data[at] ^= 1
+    Path(path).write_bytes(data)
+
+
+@pytest.mark.parametrize("size", [1, BYTES - 1, BYTES, PLACES * BYTES])
+def test_a_byte_of_a_small_file_is_seen(size: int) -> None:
+    Path("a").write_bytes(os.urandom(size))
+    before = digest("a"), digest("a", Identity.all)
+    assert before[0] == before[1]
+    for at in {0, size // 2, size // 3, size - 1}:
+        flip("a", at)
+        assert digest("a") != before[0]
+        flip("a", at)
+    assert (digest("a"), digest("a", Identity.all)) == before
+
+
+def test_a_byte_of_a_large_file_is_seen_by_all_of_it() -> None:
+    Path("a").write_bytes(os.urandom(LARGE))
+    sample, whole = digest("a"), digest("a", Identity.all)
+    looked_at = np.zeros(LARGE, bool)
+    for begin, count in identity._places(LARGE, Identity.sample):
+        looked_at[begin : begin + count] = True
+    assert looked_at[0] and looked_at[-1]
+    assert looked_at.sum() == PLACES * BYTES
+    for at, seen in ((0, True), (LARGE - 1, True), (int(np.argmin(looked_at)), False)):
+        flip("a", at)
+        assert (digest("a") != sample) == seen
+        assert digest("a", Identity.all) != whole
+        flip("a", at)
+    with Path("a").open("ab") as file:
+        file.write(b"x")
+    assert digest("a") != sample, "its length is seen"
+
+
+def test_what_does_not_matter_and_what_does() -> None:
+    Path("one").mkdir()
+    for name in ("a", "b"):
+        Path("one", name).write_bytes(name.encode() * 100)
+    before = digest("one/*")
+    shutil.copytree("one", "two")
+    assert digest("two/*") == before, "another folder, another time"
+    os.utime("two/a", (1, 1))
+    assert digest(["two/b", "two/a"]) == before, "files are in the order of their names"
+    swapped = [DataFile("one/b"), DataFile("one/a")]
+    assert identity.of_files(swapped, Identity.sample).hexdigest() != before, "another order"
+    Path("two/a").rename("two/c")
+    assert digest("two/*") != before, "another name"
+    Path("two/c").rename("two/a")
+    Path("two/b").write_bytes(b"a" * 100)
+    Path("two/a").write_bytes(b"b" * 100)
+    assert digest("two/*") != before, "contents that have changed places"
+    Path("two/a").unlink()
+    with pytest.raises(DataError, match="two/a: cannot be read"):
+        identity.of_files([DataFile("two/a")], Identity.sample)
+
+
+def test_of_very_many_files_some_are_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(identity, "MOST", 3)
+    for i in range(9):
+        Path(f"{i}").write_bytes(bytes([i]) * 10)
+    before, whole = digest("?"), digest("?", Identity.all)
+    seen = []
+    for i in range(9):
+        flip(f"{i}", 5)
+        seen.append(digest("?") != before)
+        assert digest("?", Identity.all) != whole
+        flip(f"{i}", 5)
+    assert [i for i, each in enumerate(seen) if each] == [0, 4, 8]
+
+
+def of(*parts: Any) -> str:
+    return str(identity.of_arrays(parts).hexdigest())
+
+
+def test_arrays() -> None:
+    x = np.arange(12).reshape(3, 4)
+    same = [x, x.copy(), np.asfortranarray(x)]
+    assert len({of(each) for each in same}) == 1
+    others = [
+        x, x.astype(np.int32), x.reshape(4, 3), x + (x == 5), {"a": x}, {"b": x}, (x, x),
+        np.array(["a", "bc"], object), np.array(["ab", "c"], object), np.array([b"a", b"c"]),
+        Ragged.of([[1, 2], [3]]), Ragged.of([[1], [2, 3]]),
+    ]  # fmt: skip
+    assert len({of(each) for each in others}) == len(others)
+    assert of(np.array(["é"], object)) == of(np.array(["é".encode()], object))
+    assert of(x, x) != of(x)
+
+
+def test_examples_of_a_sample() -> None:
+    assert identity.sampled(3).tolist() == [0, 1, 2]
+    found = identity.sampled(10_001)
+    assert (len(found), found[0], found[-1]) == (256, 0, 10_000)
+    assert identity.sampled(1).tolist() == [0]
+
+
+def test_a_record_can_be_written() -> None:
+    Path("a").write_bytes(b"x")
+    found = identity.record(3, "s" * 10**6, "d", [DataFile("a")] * 500)
+    assert len(found["files"]) == identity.NAMED
+    assert found["files_in_all"] == 500
+    assert len(json.dumps(found)) < 30_000
+    assert "files" not in identity.record(None, "s", "d", [])
+
+
+def test_differences_in_words() -> None:
+    one = {"examples": 5, "structure": "float32", "digest": "a"}
+    assert identity.differences(one, {**one, "structure": "other"}) is None, "the digest decides"
+    cases = [
+        ({"examples": 1200, "digest": "b"}, "has 5 examples, where it is 1,200 examples"),
+        ({"examples": None, "digest": "b"}, "has 5 examples, where it is an unknown number of exa"),
+        ({"structure": "int64", "digest": "b"}, "has examples of float32, where it is examples of"),
+        ({"digest": "b"}, "has other content"),
+    ]
+    for changed, text in cases:
+        found = identity.differences(one, {**one, **changed})
+        assert found is not None
+        assert found.startswith(text)
+
+
+class Python:
+    def __init__(self, x: Any):
+        self.x = np.asarray(x)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def take(self, indices: np.ndarray) -> Any:
+        return self.x[indices], indices
+
+
+class Filed(Python):
+    """Of a file, whatever its examples are."""
+
+    def __init__(self, name: str, n: int = 4):
+        super().__init__(np.zeros(n))
+        self.files = [DataFile(name)]
+
+
+def record(source: Any, amount: Identity = Identity.sample) -> dict[str, Any]:
+    from dtrain.task import data_identity
+
+    return data_identity.records(Splits(source), amount)["train"]
+
+
+@pytest.mark.task
+def test_records_of_sources() -> None:
+    import tensorflow as tf
+
+    from dtrain.data.streams import Stream
+
+    x = np.arange(3000, dtype=np.float32).reshape(1000, 3)
+    found = record(Arrays({"a": x, "b": np.array(["t"] * 1000)}, np.arange(1000)))
+    assert found["examples"] == 1000
+    assert found["structure"] == "({a: float32 [3], b: text}, int64)"
+    assert len(found["digest"]) == 32
+    changed = x.copy()
+    left_out = np.setdiff1d(np.arange(1000), identity.sampled(1000))
+    changed[left_out[100], 1] += 1
+    assert record(Arrays(x))["digest"] != record(Arrays(changed))["digest"], "all of small arrays"
+    assert record(Python(x)) == record(Python(x))
+    assert record(Python(x))["digest"] == record(Python(changed))["digest"], "256 of 1000"
+    for amount in (Identity.sample, Identity.all):
+        last = x.copy()
+        last[999] += 1
+        assert record(Python(x), amount)["digest"] != record(Python(last), amount)["digest"]
+    assert (
+        record(Python(x), Identity.all)["digest"] != record(Python(changed), Identity.all)["digest"]
+    )
+    shuffled = record(Python(x[::-1]))
+    assert shuffled["digest"] != record(Python(x))["digest"]
+    assert record(Subset(Python(x), np.arange(999)))["digest"] != record(Python(x))["digest"]
+
+    def stream(values: Any) -> Any:
+        return Stream(lambda: tf.data.Dataset.from_tensor_slices((values, values[:, 0])))
+
+    one = record(stream(x))
+    assert one["structure"] == "(float32 [3], float32)"
+    assert one["digest"] == record(stream(x.copy()))["digest"]
+    assert one["digest"] != record(stream(x[::-1]))["digest"]
+    assert one["digest"] != record(stream(x[:999]))["digest"], "and its length, where it is known"
+
+
+@pytest.mark.task
+def test_rows_of_different_lengths_have_a_record() -> None:
+    """Training refuses them in a sentence, where nothing says to what they are padded."""
+
+    class Rows(Python):
+        def take(self, indices: np.ndarray) -> Any:
+            return Ragged.of([np.full(n, n) for n in self.x[indices]]), indices
+
+    found = record(Rows([1, 3, 2]))
+    assert found["structure"] == "(int64 [None], int64)"
+    assert found["digest"] != record(Rows([1, 2, 3]))["digest"]
+
+
+@pytest.mark.task
+def test_records_of_files_and_mixtures() -> None:
+    for name in ("a", "b"):
+        Path(name).write_bytes(os.urandom(100))
+    sizes: list[str] = []
+
+    class Counted(DataFile):
+        def open(self) -> Any:
+            sizes.append(self.name)
+            return super().open()
+
+    one, two = Filed("a"), Filed("a", 2)
+    one.files, two.files = [Counted("a")], [Counted("a")]
+    from dtrain.task import data_identity
+
+    found = data_identity.records(Splits(one, two), Identity.all)
+    assert sizes == ["a"], "of both splits, and read once"
+    assert found["train"]["digest"] != found["validation"]["digest"]
+    assert found["train"]["files"][0]["name"] == "a"
+
+    def mixed(x: Any, weights: Any = (1, 1)) -> str:
+        return str(record(Mixture([Filed("a"), Python(x)], weights))["digest"])
+
+    zeros = np.zeros(4)
+    assert mixed(zeros) == mixed(zeros)
+    assert mixed(zeros) != mixed(np.array([0.0, 0, 0, 1])), "the member that is of no file, too"
+    before = mixed(zeros)
+    flip("a", 7)
+    assert mixed(zeros) != before
+    flipped = record(Concatenated([Python(zeros), Filed("a")]))["digest"]
+    assert flipped != record(Concatenated([Filed("a"), Python(zeros)]))["digest"], "another order"
+
+
+class Checkpoint:
+    def __init__(self, meta: dict[str, Any]):
+        self.meta = meta
+
+
+@pytest.mark.task
+def test_data_of_before() -> None:
+    from dtrain.task import data_identity
+
+    records = {
+        split: {"examples": 9, "structure": "s", "digest": "a", "files": []}
+        for split in ("train", "validation")
+    }
+    kept = data_identity.digests(records)
+    assert kept["train"] == {"examples": 9, "structure": "s", "digest": "a"}
+
+    def check(past: Any, **options: bool) -> str | None:
+        options = {"accepted": False, "forked": False, **options}
+        return data_identity.check_past(records, past, **options)
+
+    quiet: list[Any] = [
+        None, Checkpoint({}), Checkpoint({"data": 3}), Checkpoint({"data": {"train": 3}}),
+        Checkpoint({"data": kept}), Checkpoint({"data": {"train": kept["train"]}}),
+        Checkpoint({"data": {"test": kept["train"]}}),
+    ]  # fmt: skip
+    assert [check(past) for past in quiet] == [None] * len(quiet)
+    other = Checkpoint({"data": {**kept, "validation": {**kept["train"], "digest": "b"}}})
+    with pytest.raises(UsageError, match="dataset=validation: the data has other content when the"):
+        check(other)
+    fewer = Checkpoint({"data": {"train": {**kept["train"], "digest": "b", "examples": 8}}})
+    with pytest.raises(UsageError, match="has 9 examples, where it was 8 examples when the check"):
+        check(fewer)
+    for options in ({"accepted": True}, {"forked": True}):
+        assert check(fewer, **options) == "the train data has 9 examples, where it was 8 examples"
+
+
+class Adding:
+    """A strategy that adds up what all tasks have given."""
+
+    def __init__(self, others: list[list[float]]):
+        self.others, self.given = others, []
+
+    def all_reduce_numbers(self, numbers: list[float]) -> list[float]:
+        self.given = numbers
+        return np.sum([numbers, *self.others], axis=0).tolist()
+
+
+def hosts(*records: dict[str, Any]) -> list[str | None]:
+    """Let each task compare its records with those of the others; return what each refuses."""
+    from dtrain.task import data_identity
+
+    tasks = (Task("chief", 0, 1), *(Task("worker", i, 1) for i in range(len(records) - 1)))
+    cluster = Cluster((*tasks, Task("ps", 0, 0, serves=True)), "cpu", len(records), {})
+    given = []
+    for task, each in zip(tasks, records, strict=True):
+        alone = Adding([])
+        with contextlib.suppress(UsageError):
+            data_identity.check_hosts(each, alone, cluster, task)  # type: ignore[arg-type]
+        given.append(alone.given)
+    found: list[str | None] = []
+    for index, (task, each) in enumerate(zip(tasks, records, strict=True)):
+        others = [numbers for i, numbers in enumerate(given) if i != index]
+        try:
+            data_identity.check_hosts(each, Adding(others), cluster, task)  # type: ignore[arg-type]
+            found.append(None)
+        except UsageError as error:
+            found.append(str(error))
+    return found
+
+
+def split(digit: str, examples: int | None = 9) -> dict[str, Any]:
+    return {"examples": examples, "structure": "s", "digest": digit * 32}
+
+
+@pytest.mark.task
+@pytest.mark.parametrize("tasks", [2, 3])
+def test_hosts_with_other_data(tasks: int) -> None:
+    """Every task ends, and names the same one."""
+    base = {"train": split("f"), "validation": split("0")}
+    assert hosts(*[base] * tasks) == [None] * tasks
+    assert hosts(*[{"train": split("a", None)}] * tasks) == [None] * tasks
+    cases = [
+        ({"train": split("e")}, "the training data of this task has other content or another str"),
+        ({"train": split("a", 1200)}, "training data of this task has 1,200 examples, and that of "
+         "the chief 9 examples"),
+        ({"train": split("f", None)}, "has examples of an unknown number, and that of the chief 9"),
+        ({"validation": split("1")}, "the validation data of this task has other content"),
+        ({"validation": None}, "the validation data of this task has no examples, and that of the "
+         "chief 9 examples"),
+    ]  # fmt: skip
+    for changed, text in cases:
+        other = {name: each for name, each in {**base, **changed}.items() if each is not None}
+        found = hosts(*[base] * (tasks - 1), other)
+        assert len(set(found)) == 1
+        assert found[0] is not None
+        assert f"dataset=worker-{tasks - 2}: " in found[0]
+        assert text in found[0]
+        first = hosts(other, *[base] * (tasks - 1))[0]
+        assert first is not None
+        assert "dataset=worker-0: " in first
+
+
+@pytest.mark.task
+def test_one_task_compares_with_none() -> None:
+    from dtrain.task import data_identity
+
+    task = Task("chief", 0, 1)
+    cluster = Cluster(
+        (task, Task("worker", 0, 0, serves=True), Task("ps", 0, 0, serves=True)), "cpu", 1, {}
+    )
+    strategy = Adding([])
+    data_identity.check_hosts({"train": split("a")}, strategy, cluster, task)  # type: ignore[arg-type]
+    assert strategy.given == []
