@@ -47,11 +47,6 @@ def _readers(source: Source) -> int:
     return int(getattr(source, "readers", 0))
 
 
-def failure() -> Exception | None:
-    """Return what reading has raised since the last such call, where that ended the reading."""
-    return failures.first()
-
-
 def by_batch(source: Any) -> Collection[str]:
     """Return the places of the leaves of which each batch has a length of its own."""
     found: Collection[str] = getattr(source, "by_batch", ())
@@ -171,14 +166,6 @@ def _check_structure(
                 f"the batch of {place(source, row)}",
                 text.format(f"{label(name)} of shape {shape}", f"one of {other}"),
             )
-
-
-def _ragged(what: str, name: str) -> UsageError:
-    return UsageError(
-        "dataset.pad", "null", f"{what} has rows of different lengths",
-        "a length for each such input or target: {NAME: {length: 128}}",
-        f"dataset.pad={{{name}:{{length:128}}}}",
-    )  # fmt: skip
 
 
 def label(name: str) -> str:
