@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dtrain.config.data_forms import COLUMNS, FEATURES, IMAGES, MEMBERS, PAD, PATHS, SHARES
+from dtrain.config.data_forms import COLUMNS, FEATURES, IMAGES, MEMBERS, PAD, PATHS, WEIGHTS
 from dtrain.config.forms import LOSS, LOSS_WEIGHTS, METRICS
 from dtrain.config.ranges import Form
 
@@ -24,7 +24,7 @@ GOOD: list[tuple[Form, list[Any]]] = [
         {"x": {"length": 3, "value": ""}}, {"x": {"length": 3, "value": True}},
     ]),
     (MEMBERS, [{"a": {"_target_": "dtrain.datasets.digits"}}]),
-    (SHARES, [{"a": 1}, {"a": 0.25, "b": 1e-9}]),
+    (WEIGHTS, [{"a": 1}, {"a": 0.25, "b": 1e-9}]),
     (LOSS, [
         "mse", NODE, ["mse", None, NODE], {"a": "mse", "b": NODE, "c": None},
         {"_target_": "mine.loss", "weight": {"deep": 1}},
@@ -64,13 +64,13 @@ BAD: list[tuple[Form, list[tuple[Any, str]]]] = [
         ({"a": {"length": 1, "value": "a\0"}}, "cannot be printed"),
     ]),
     (MEMBERS, [
-        ({}, "is no mapping"), ([NODE], "is no mapping"), ({"a": 3}, "a: 3 is not a node"),
-        ({"a": {"path": "x"}}, "has no _target_"), ({"a": None}, "a is no dataset"),
+        ({}, "is empty"), ([NODE], "is no mapping"), ({"a": 3}, "a: 3 is not a node"),
+        ({"a": {"path": "x"}}, "has no _target_"), ({"a": None}, "is no mapping"),
     ]),
-    (SHARES, [
-        ([1, 2], "is no mapping"), ({}, "is no mapping"), ({"a": 0}, "must be above 0"),
+    (WEIGHTS, [
+        ([1, 2], "is no mapping"), ({}, "is empty"), ({"a": 0}, "must be above 0"),
         ({"a": -1}, "must be above 0"), ({"a": math.inf}, "is infinite"),
-        ({"a": None}, "has no weight"), ({"a": "x"}, "is not a number"),
+        ({"a": None}, "is no mapping"), ({"a": "x"}, "is not a number"),
     ]),
     (LOSS, [
         ({}, "is empty"), ([], "is empty"), ({"a": 3}, "a: 3 is not a node"), ("a b", "not a name"),
@@ -84,7 +84,8 @@ BAD: list[tuple[Form, list[tuple[Any, str]]]] = [
     ]),
     (LOSS_WEIGHTS, [
         (3, "is no list of weights"), ([], "is no list"), ({}, "is empty"),
-        (["a"], "a is not a number"), ([math.nan], "nan is not a number"), ({"a": math.inf}, "a: inf is infinite"),
+        (["a"], "a is not a number"), ([math.nan], "nan is not a number"),
+        ({"a": math.inf}, "a: inf is infinite"),
         ([True], "is not a number"),
     ]),
     (FEATURES, [({}, "is no mapping"), ({"a": {"dtype": "int32"}}, "is none of string, int64")]),

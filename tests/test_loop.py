@@ -26,10 +26,13 @@ class Clock:
 
 
 class Waited:
-    """Of each call a quarter of a second."""
+    """Seconds that a test says the last call has waited for its input."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
 
     def pop(self) -> float:
-        return 0.25
+        return self.seconds
 
 
 class Scripted:
@@ -258,7 +261,7 @@ def test_points_are_means_over_their_interval(tmp_path: Path, spans: bool, secon
     assert trained.points("loss") == {6: 3.5, 12: 9.5, 18: 15.5, 20: 19.5}
     assert trained.points("learning_rate") == pytest.approx(dict.fromkeys((6, 12, 18, 20), 0.01))
     assert set(trained.points("examples_per_second").values()) == {BATCH / seconds}
-    assert trained.loop.throughput.examples_per_second == BATCH / seconds
+    assert trained.loop.timing.examples_per_second == BATCH / seconds
     assert trained.points("val_loss") == {10: 100.0, 20: 100.0}
     assert steps.evaluated == [(1, 0), (1, 0), (0, 3)] * 2
     assert trained.loop.logs == {"loss": 15.5, "val_loss": 100.0}
@@ -1209,7 +1212,7 @@ def test_only_the_examples_that_were_used_are_counted(tmp_path: Path) -> None:
     used = BATCH - 3
     assert run.loop.step == 14
     assert run.loop.examples == 14 * used
-    assert run.loop.throughput.examples_per_second == used / 0.5
+    assert run.loop.timing.examples_per_second == used / 0.5
     assert run.points("dropped") == {10: 10.0}
     assert run.points("loss") == {10: 5.5}
     assert run.points("examples_per_second") == {10: used / 0.5}

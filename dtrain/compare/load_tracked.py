@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from dtrain import secrets
 from dtrain.compare.load_folders import Run, last, public, tell
-from dtrain.config.stores import STORE
+from dtrain.config.forms import STORE
 from dtrain.errors import DtrainError, UsageError
 from dtrain.run import schemas
 from dtrain.tracking.delivery import reason

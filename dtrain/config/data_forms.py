@@ -1,30 +1,34 @@
-"""Forms of the keys of datasets: files, columns, lengths, members."""
+"""Forms of the keys of datasets: files, columns, features, lengths, members."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-from dtrain.config.forms import CHARACTERS, ELEMENTS, by_name, choice, node, words
-from dtrain.config.ranges import LARGE, MANY, Form, Range, short
+from dtrain.config.forms import CHARACTERS, ELEMENTS, by_name, choice, node_problem, words
+from dtrain.config.ranges import LARGE, MANY, Each, Form, Range, short
 
 _FILES = 1_000_000  # files or columns that one key may name
-_FEATURE, _DTYPES = {"dtype", "shape"}, ("string", "int64", "float32")
+_KEYS, _DTYPES = {"dtype", "shape"}, ("string", "int64", "float32")
+
+
+def _separator(value: Any) -> str | None:
+    if not isinstance(value, str) or len(value) != 1:
+        return "is not one character"
+    if value in "\n\r\0\"'." or value.isalnum():
+        return "cannot stand between columns"
+    return None
 
 
 def _members(value: Any) -> str | None:
-    if not isinstance(value, dict) or not value:
+    if not isinstance(value, dict) or None in value.values():
         return "is no mapping from names to datasets"
-    empty = next((name for name, member in value.items() if member is None), None)
-    return f"{short(empty)} is no dataset" if empty is not None else by_name(value, node)
+    return by_name(value, node_problem)
 
 
-def _shares(value: Any) -> str | None:
-    if not isinstance(value, dict) or not value:
-        return "is no mapping from members to weights"
-    empty = next((name for name, weight in value.items() if weight is None), None)
-    if empty is not None:
-        return f"{short(empty)} has no weight"
+def _weights(value: Any) -> str | None:
+    if not isinstance(value, dict) or None in value.values():
+        return "is no mapping from names to weights"
     return by_name(value, Range(0, LARGE, above=True).problem)
 
 
@@ -66,7 +70,7 @@ def _features(value: Any) -> str | None:
         problem = words(name, 1000)
         if problem is not None:
             return f"{short(name)} {problem}"
-        if not isinstance(given, dict) or "dtype" not in given or not given.keys() <= _FEATURE:
+        if not isinstance(given, dict) or "dtype" not in given or not given.keys() <= _KEYS:
             return f"{short(name)}: {short(given)} is not a dtype, and perhaps a shape"
         if given["dtype"] not in _DTYPES:
             return f"{short(name)}: {short(given['dtype'])} is none of {', '.join(_DTYPES)}"
@@ -127,9 +131,11 @@ PATHS = Form("a path, a pattern such as shards/*.parquet, or a list of them", _p
 COLUMNS = Form("a column, a list of columns, or columns by name", _columns, "COLUMN")
 ARRAYS = Form("the name of an array, a list of such, or names by input or output", _columns, "NAME")
 IMAGES = Form("sizes of images by column", _images, "{image: [64, 64, 3]}")
+SEPARATOR = Form("one character", _separator, "';'")
+TOKENS = choice("bytes", "characters")
 MEMBERS = Form("nodes with _target_, by name", _members,
                "{a: {_target_: dtrain.datasets.digits}}")  # fmt: skip
-SHARES = Form("null, or weights above 0 by the name of the member", _shares, "{a: 2, b: 1}")
+WEIGHTS = Form("null, or numbers above 0 by name", _weights, "{NAME: 1.0}")
 PAD = Form("null, or lengths by input", _pad, "{tokens: {length: 128}}")
 FEATURES = Form(
     "types of features by name; null in a shape is a length that differs", _features,
@@ -137,3 +143,5 @@ FEATURES = Form(
 )  # fmt: skip
 INDEX = choice("cache", "beside")
 DECODE = choice("example", "npy", "bytes")
+CACHE = choice("none", "memory", "disk")
+IMAGE_SIZE = Each(Range(1, 16_384), 2, 2, "[64,64]")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import math
 import re
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 from omegaconf import MISSING
 
@@ -16,6 +18,7 @@ _NAME_BYTES = 200  # of a folder's name, which gets the time before it; file sys
 _METRICS = 1000
 _CLASSES = 100_000  # that trainer.class_weight may name
 ELEMENTS = 2**40  # elements of one example
+_STORES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks", "uc")
 
 
 def words(value: Any, most: int) -> str | None:
@@ -57,14 +60,6 @@ def _metric(value: Any) -> str | None:
     return problem
 
 
-def _separator(value: Any) -> str | None:
-    if not isinstance(value, str) or len(value) != 1:
-        return "is not one character"
-    if value in "\n\r\0\"'." or value.isalnum():
-        return "cannot stand between columns"
-    return None
-
-
 def _regular(value: Any) -> str | None:
     problem = words(value, 1000)
     if problem is not None:
@@ -76,7 +71,51 @@ def _regular(value: Any) -> str | None:
     return None
 
 
-def node(value: Any) -> str | None:
+def _store(value: Any) -> str | None:
+    """Say why MLflow would not take ``value`` as the address of a tracking store."""
+    problem = words(value, CHARACTERS)
+    if problem is not None:
+        return problem
+    scheme, colon, rest = value.partition(":")
+    scheme = scheme.partition("+")[0]
+    if not colon and value not in ("databricks", "uc"):
+        return "has no scheme: MLflow keeps no runs in plain files any more"
+    if scheme == "file":
+        return "MLflow keeps no runs in plain files any more"
+    if scheme not in _STORES and scheme not in _plugins():
+        return f"MLflow has no store of the scheme {scheme!r}"
+    try:
+        parts = urlsplit(value)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        return f"is no address ({error})"
+    if scheme in ("postgresql", "mysql", "mssql"):
+        return _driver(value)
+    if scheme in ("http", "https") and not host:
+        return "names no host"
+    if scheme == "sqlite" and not re.match(r"///[^?]*[^/?]", rest):
+        return "names no file"
+    return None
+
+
+def _driver(address: str) -> str | None:
+    """Say why SQLAlchemy, with which MLflow reads databases, cannot read this one."""
+    from sqlalchemy.engine import make_url
+
+    try:
+        make_url(address).get_dialect().import_dbapi()
+    except ImportError as error:
+        return f"the driver of this database is not installed ({error})"
+    except Exception as error:  # of its own, for each way to be no address
+        return f"is no address of a database ({' '.join(str(error).split())})"
+    return None
+
+
+def _plugins() -> set[str]:
+    return {found.name for found in importlib.metadata.entry_points(group="mlflow.tracking_store")}
+
+
+def node_problem(value: Any) -> str | None:
     """Say why ``value`` is no node that names a function or class."""
     if not isinstance(value, dict):
         return "is not a node with _target_"
@@ -90,7 +129,7 @@ def _named(value: Any) -> str | None:
     if isinstance(value, str):
         fits = re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,99}", value)
         return None if fits else "is not a name that Keras can have"
-    return node(value)
+    return node_problem(value)
 
 
 def _loss(value: Any) -> str | None:
@@ -105,7 +144,7 @@ def _loss(value: Any) -> str | None:
 
 
 def by_name(value: dict[Any, Any], why: Callable[[Any], str | None]) -> str | None:
-    """Say why ``value`` is no mapping from names, of outputs say; null is of one without it."""
+    """Say why ``value`` is no mapping from names; null is of an output that has none."""
     if not value:
         return "is empty"
     for name, each in value.items():
@@ -189,7 +228,7 @@ def _trace(steps: list[Any]) -> str | None:
 
 
 def choice(*values: str) -> Form:
-    """Return the form of one of some texts."""
+    """Return the form of one of several texts."""
     return Form(
         " or ".join(values), lambda v: None if v in values else "is none of them", values[0]
     )
@@ -204,15 +243,15 @@ FILE_NAME = Form("the name of a folder, up to 200 characters, without /", _file_
 PATH = Form("a path", lambda value: words(value, CHARACTERS))
 DOTTED = Form("the dotted name of a function or class", _dotted)
 METRIC = Form("the name of a metric", _metric, "val_loss")
-SEPARATOR = Form("one character", _separator, "';'")
-TOKENS = choice("bytes", "characters")
-NODE = Form("a node with _target_", node)
+STORE = Form(
+    f"null, or an address of {', '.join(_STORES)}", _store, "http://HOST:PORT"
+)  # fmt: skip
+NODE = Form("a node with _target_", node_problem)
 LOSS = Form("a name of keras.losses, or a node with _target_ (or a list or mapping of them, one "
             "for each output)", _loss, "{_target_: keras.losses.Huber}")  # fmt: skip
 METRICS = Form("a name of keras.metrics or a node with _target_, a list of them, or such by output",
                _metrics, "[accuracy]")  # fmt: skip
 LOSS_WEIGHTS = Form("null, or numbers: a list of them, or by output", _weights, "{NAME: 1.0}")
-CACHE = choice("none", "memory", "disk")
 CLASS_WEIGHT = Form(
     "null, or weights by the number of the class", _class_weight, "{0: 1.0, 1: 3.0}"
 )
@@ -221,7 +260,6 @@ PATTERNS = Each(Form("a regular expression", _regular), 0, 1000, "[]")
 PLACEMENT = Form("auto, or a list of rules", _rules, "auto")
 TRACE = Each(Range(0, MANY), 2, 2, "[20,25]", _trace)
 SHAPE = Each(Range(1, 2**31 - 1), 1, 8, "[28,28,1]", _size)
-IMAGE_SIZE = Each(Range(1, 16_384), 2, 2, "[64,64]")
 
 
 def widths(least: int, most: int, example: str) -> Each:

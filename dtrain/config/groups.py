@@ -54,7 +54,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "synthetic": datasets.Synthetic,
         "npz": datasets.Npz,
         "npy": datasets.Npy,
-        "csv": tables.Csv,
+        "csv": datasets.Csv,
         "parquet": tables.Parquet,
         "arrow": tables.Arrow,
         "huggingface": tables.HuggingFace,

@@ -23,13 +23,13 @@ from dtrain.config.forms import (
     NODE,
     PATH,
     PATTERNS,
+    STORE,
     TRACE,
     target,
     text,
 )
 from dtrain.config.ranges import MANY, SEED, YEAR, formed, within
 from dtrain.config.section import Open, Section
-from dtrain.config.stores import STORE
 
 
 class Precision(enum.Enum):

@@ -206,7 +206,6 @@ class Position(TypedDict):
 
     interval: _Sums
     interval_seconds: Seconds
-    interval_waited: NotRequired[Seconds]
     epoch: _Sums
     examples: Count
     steps: _Steps

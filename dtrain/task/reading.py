@@ -48,11 +48,6 @@ def _readers(source: Source) -> int:
     return int(getattr(source, "readers", 0))
 
 
-def failure() -> Exception | None:
-    """Return what reading has raised since the last such call, where that ended the reading."""
-    return failures.first()
-
-
 def by_batch(source: Any) -> Collection[str]:
     """Return the places of the leaves of which each batch has a length of its own."""
     found: Collection[str] = getattr(source, "by_batch", ())

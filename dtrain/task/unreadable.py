@@ -11,12 +11,12 @@ from typing import Any
 import tensorflow as tf
 
 from dtrain import secrets
-from dtrain.data.failures import reason
+from dtrain.data import failures
 from dtrain.data.mixture import Concatenated
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
 from dtrain.errors import DataError, DtrainError
-from dtrain.task.reading import failure, problem_of
+from dtrain.task.reading import problem_of
 
 #: Examples that are read at once where all are tried.
 CHUNK = 256
@@ -32,11 +32,11 @@ def failing(inputs: Any) -> Iterator[None]:
     Args:
         inputs: of the run (:class:`dtrain.task.input_pipeline.Inputs`).
     """
-    failure()
+    failures.first()
     try:
         yield
     except (tf.errors.OpError, UnicodeDecodeError) as error:  # a message may have any bytes
-        found = failure() or _undecodable(inputs, error)
+        found = failures.first() or _undecodable(inputs, error)
         if found is None:
             raise
         if isinstance(found, DtrainError):
@@ -59,7 +59,7 @@ def _undecodable(inputs: Any, error: Exception) -> DataError | None:
             for _, problem in examples_of(source):
                 return problem
     streamed = any(isinstance(source, Stream) for source in splits)
-    return DataError("dataset: the stream", reason(error)) if streamed else None
+    return DataError("dataset: the stream", failures.reason(error)) if streamed else None
 
 
 def _finishes(source: Source) -> bool:

@@ -220,12 +220,7 @@ TIMES = ("examples_per_second", "input_seconds")
 def state(run: Run) -> Any:
     """Return SHA-256 over every array at the end, all else that was saved, and the curves."""
     found = checkpoint.load(run.rundir.checkpoints / str(STEPS))
-    of_this_run = (
-        "interval_seconds",
-        "interval_waited",
-        "mlflow_run_id",
-        "steps",
-    )  # which worker did what
+    of_this_run = ("interval_seconds", "mlflow_run_id", "steps")  # which worker did what
     meta = {key: value for key, value in found.meta.items() if key not in of_this_run}
     assert {"optimizer/adam/iteration", "callbacks"} <= {*found.arrays, *meta}
     assert any("seed_generator" in name for name in found.arrays)

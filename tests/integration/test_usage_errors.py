@@ -130,7 +130,8 @@ LATE = {
     "argument": (["+model.widht=3"], ["model.widht=3", "does not take", "dropout"]),
     "objective": (["objective=val_acuracy"], ["val_acuracy", "type: objective=val_accuracy"]),
     "loss": (["trainer.loss=crossentropy"], ["trainer.loss=crossentropy", "no loss that Keras"]),
-    "loss node": (["trainer.loss={name:mse}"], ["trainer.loss=", "has no _target_", "Huber"]),
+    "loss node": (["trainer.loss={a:{b:mse}}"], ["trainer.loss=", "has no _target_", "Huber"]),
+    "loss by output": (["trainer.loss={name:mse}"], ["trainer.loss=", "'name'", "do not fit"]),
     "no optimizer": (
         ["~optimizer"],
         ["optimizer=", "a group cannot be left out", "type: optimizer=adam"],

@@ -122,7 +122,7 @@ TIMES = ("examples_per_second", "input_seconds")
 def state(run: Run) -> tuple[Any, Any, Any]:
     """Return the bits of every array at the end, all else that was saved, and the curves."""
     found = checkpoint.load(run.rundir.checkpoints / str(STEPS))
-    of_this_run = ("interval_seconds", "interval_waited", "mlflow_run_id", "steps")
+    of_this_run = ("interval_seconds", "mlflow_run_id", "steps")
     meta = {key: value for key, value in found.meta.items() if key not in of_this_run}
     points = [
         (e["step"], {k: v for k, v in e["metrics"].items() if k not in TIMES})

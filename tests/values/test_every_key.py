@@ -43,11 +43,6 @@ for _group, _kinds in groups.SCHEMAS.items():
         _word = OPTIONS.get(f"{_group}={_name}", f"{_group}={_name}")
         PLACES[_kind] = (_group.replace("/", "."), (_word, *GIVEN.get(_word, ())))
 
-#: What one of these has, and no other.
-GOOD: dict[str, list[Any]] = {
-    forms.METRICS.accepted: [[], [[]]], forms.LOSS_WEIGHTS.accepted: [[3], {"a": 1}],
-    data_forms.SHARES.accepted: [{"a": 1}],
-}  # fmt: skip
 FIELDS = [
     pytest.param(kind, field, id=f"{kind.__name__}.{field.name}")
     for kind in PLACES
@@ -60,6 +55,13 @@ NODES: list[Any] = [[], {}, [1], {"a": 1}]
 
 #: Forms of nodes of which any text is one.
 NAMES = (data_forms.ARRAYS, data_forms.COLUMNS, data_forms.PATHS)
+#: What is wrong elsewhere, and one of these forms.
+RIGHT: list[tuple[Form, list[Any]]] = [
+    (forms.LOSS, [{"a": None}]),
+    (forms.METRICS, [[], [[]], {"a": []}, {"a": None}]),
+    (forms.LOSS_WEIGHTS, [[3], {"a": 1}, {"a": None}]),
+    (data_forms.WEIGHTS, [{"a": 1}]),
+]
 
 
 @functools.cache
@@ -93,9 +95,10 @@ def wrong(kind: type, field: dataclasses.Field[Any]) -> list[Any]:
             bad += [[found.rule.low - 1], [found.rule.high + 1], ["x"], [1.5], [True]]
     elif first == "Any":
         assert isinstance(found, Form), f"{kind.__name__}.{field.name} has no form"
-        bad += [3, math.nan, "", [], [3], {"a": 1}, [[]], True, "x" * 10**6]
-        bad += [] if found in NAMES else ["a b"]
-        bad = [each for each in bad if each not in GOOD.get(found.accepted, [])]
+        right = next((values for form, values in RIGHT if form == found), [])
+        several: list[Any] = [3, math.nan, "", [], [3], {"a": 1}, [[]], {"a": None}, {"a": []}]
+        bad += [each for each in several if each not in right]
+        bad += [True, "x" * 10**6, *([] if found in NAMES else ["a b"])]
     elif first == "bool":
         bad += ["maybe", "", 0.5, math.nan, *NODES]
     elif isinstance(field.default, schema.enum.Enum):

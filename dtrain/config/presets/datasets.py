@@ -9,22 +9,16 @@ from omegaconf import MISSING
 
 from dtrain.config.data_forms import (
     ARRAYS,
-    COLUMNS,
-    IMAGES,
+    CACHE,
+    IMAGE_SIZE,
     MEMBERS,
     PAD,
     PATHS,
-    SHARES,
-)
-from dtrain.config.forms import (
-    CACHE,
-    IMAGE_SIZE,
-    NODE,
-    PATH,
-    SHAPE,
+    SEPARATOR,
     TOKENS,
-    target,
+    WEIGHTS,
 )
+from dtrain.config.forms import NODE, PATH, SHAPE, target, text
 from dtrain.config.ranges import LARGE, MANY, SEED, WIDE, formed, within
 from dtrain.data.options import Identity, OnError, Shuffle
 
@@ -67,38 +61,6 @@ class Split(Dataset):
 
     validation_split: float = within(0.2, 0, 1, below=True)
     split_seed: int = within(0, 0, SEED)
-
-
-@dataclasses.dataclass
-class Columns(Split):
-    """Columns of rows.
-
-    Attributes:
-        inputs: column, list of columns of numbers, or columns by name; null: all but the target.
-        target: column, list of columns of numbers, or columns by the names of outputs.
-        weight: column of the weights of the examples; null: all weigh 1.
-        classes: number of classes; null: those of the target's column, which is read for it.
-        images: columns of encoded images, each with height, width and channels.
-    """
-
-    inputs: Any | None = formed(None, COLUMNS)
-    target: Any = formed(MISSING, COLUMNS)
-    weight: Any | None = formed(None, COLUMNS)
-    classes: int | None = within(None, 1, WIDE)
-    images: Any | None = formed(None, IMAGES)
-
-
-@dataclasses.dataclass
-class Table(Columns):
-    """Columns of rows in files.
-
-    Attributes:
-        path: a file, a pattern such as shards/*.parquet, or a list of them; ordered by name.
-        validation_path: files to evaluate on; null: a part of the rows is split off.
-    """
-
-    path: Any = formed(MISSING, PATHS)
-    validation_path: Any | None = formed(None, PATHS)
 
 
 @dataclasses.dataclass
@@ -188,6 +150,23 @@ class Npy(Split):
 
 
 @dataclasses.dataclass
+class Csv(Split):
+    """A table of numbers.
+
+    Attributes:
+        _target_: function that loads the data.
+        path: a CSV file, a pattern such as part-*.csv, or a list of them, with the same header.
+        label: column of the target; null: the last one.
+        separator: character between two columns.
+    """
+
+    _target_: str = target("dtrain.datasets.csv")
+    path: Any = formed(MISSING, PATHS)
+    label: str | None = formed(None, text())
+    separator: str = formed(",", SEPARATOR)
+
+
+@dataclasses.dataclass
 class ImageFolder(Split):
     """Images in one sub-folder a class.
 
@@ -218,7 +197,7 @@ class Mixture(Dataset):
 
     _target_: str = target("dtrain.datasets.mixture")
     members: Any = formed(MISSING, MEMBERS)
-    weights: Any | None = formed(None, SHARES)
+    weights: Any | None = formed(None, WEIGHTS)
 
 
 @dataclasses.dataclass
@@ -227,7 +206,7 @@ class Text(Dataset):
 
     Attributes:
         _target_: function that loads the data.
-        path: the text file; null: 200,000 characters of made-up English.
+        path: a text file, a pattern, or a list of them; null: 200,000 made-up characters.
         tokens: what a token is: bytes or characters.
         length: tokens of an example.
         stride: tokens from one example to the next; null: length.
@@ -235,7 +214,7 @@ class Text(Dataset):
     """
 
     _target_: str = target("dtrain.datasets.text")
-    path: str | None = formed(None, PATH)
+    path: Any | None = formed(None, PATHS)
     tokens: str = formed("bytes", TOKENS)
     length: int = within(64, 1, MANY)
     stride: int | None = within(None, 1, MANY)

@@ -1,4 +1,4 @@
-"""Schemas of the datasets in conf/dataset/ that are columns of rows, as datasets.py."""
+"""Types of the keys of datasets that are tables: formats with columns."""
 
 from __future__ import annotations
 
@@ -7,27 +7,42 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from dtrain.config.data_forms import COLUMNS, DECODE, FEATURES, INDEX, PATHS
-from dtrain.config.forms import PATH, SEPARATOR, target, text
-from dtrain.config.presets.datasets import Columns, Split, Table
-from dtrain.config.ranges import formed
+from dtrain.config.data_forms import COLUMNS, DECODE, FEATURES, IMAGES, INDEX, PATHS
+from dtrain.config.forms import PATH, target, text
+from dtrain.config.presets.datasets import Split
+from dtrain.config.ranges import WIDE, formed, within
 
 
 @dataclasses.dataclass
-class Csv(Split):
-    """A table of numbers.
+class Columns(Split):
+    """Columns of rows.
 
     Attributes:
-        _target_: function that loads the data.
-        path: a CSV file, a pattern such as part-*.csv, or a list of them, with the same header.
-        label: column of the target; null: the last one.
-        separator: character between two columns.
+        inputs: column, list of columns of numbers, or columns by name; null: all but the target.
+        target: column, list of columns of numbers, or columns by the names of outputs.
+        weight: column of the weights of the examples; null: all weigh 1.
+        classes: number of classes; null: those of the target's column, which is read for it.
+        images: columns of encoded images, each with height, width and channels.
     """
 
-    _target_: str = target("dtrain.datasets.csv")
+    inputs: Any | None = formed(None, COLUMNS)
+    target: Any = formed(MISSING, COLUMNS)
+    weight: Any | None = formed(None, COLUMNS)
+    classes: int | None = within(None, 1, WIDE)
+    images: Any | None = formed(None, IMAGES)
+
+
+@dataclasses.dataclass
+class Table(Columns):
+    """Columns of rows in files.
+
+    Attributes:
+        path: a file, a pattern such as shards/*.parquet, or a list of them; ordered by name.
+        validation_path: files to evaluate on; null: a part of the rows is split off.
+    """
+
     path: Any = formed(MISSING, PATHS)
-    label: str | None = formed(None, text())
-    separator: str = formed(",", SEPARATOR)
+    validation_path: Any | None = formed(None, PATHS)
 
 
 @dataclasses.dataclass

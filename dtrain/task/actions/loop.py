@@ -22,7 +22,7 @@ from dtrain.errors import NonFiniteLoss
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.task import train_state
 from dtrain.task.actions.notices import Notices
-from dtrain.task.actions.throughput import Throughput
+from dtrain.task.actions.timing import Timing
 from dtrain.task.actions.validation import CALL_SECONDS, evaluate
 from dtrain.task.callbacks import Callbacks
 from dtrain.task.metric_sums import Sums
@@ -74,10 +74,8 @@ class Loop:
         self.examples = 0  # that were trained on
         self.evaluated = 0  # examples of the last evaluation
         self.logs: dict[str, float] = {}  # of the last whole epoch
+        self.timing = Timing()
         self._interval, self._epoch = Sums(), Sums()
-        self._calls, self._step_seconds = 0, 0.0  # seconds of a step of the last call
-        self.throughput = Throughput()
-        self._interval_seconds = self._interval_waited = 0.0
         self._pending = False  # the epoch that has ended is to be evaluated
         self._notices = Notices(records, schedule.objective)
         self._loss: float | None = None  # of the last call
@@ -136,7 +134,8 @@ class Loop:
     def _consult(self) -> int:
         """Let one number of steps, and anybody's wish to stop or to save, hold for all tasks."""
         # The first call traces, the second is the first to tell the time of a step: both take one.
-        count = 1 if self._calls < 2 else int(CALL_SECONDS / max(self._step_seconds, 1e-6))
+        known = self.timing.calls > 1
+        count = int(CALL_SECONDS / max(self.timing.step_seconds, 1e-6)) if known else 1
         count = min(count, self._steps.max_steps)
         is_chief = self._records.is_chief
         steps, stop, end, save = self._strategy.all_reduce_numbers([
@@ -188,15 +187,11 @@ class Loop:
             return
         seconds = time.perf_counter() - begin
         waited = self._steps.waiting.pop()
-        self._interval_waited += waited
-        self._calls += 1
-        if self._calls == 1:
+        self.timing.add(sums.steps, sums.examples, seconds, waited)
+        if self.timing.calls == 1:
             if self._strategy.replicas > 1:
                 self._strategy.check_copies(self._model)
             self._begun()
-        self._step_seconds = seconds / sums.steps
-        if self._calls > 1:
-            self.throughput.add(seconds, sums.examples, waited)
         self.examples += sums.examples
         self._loss = self._steps.results(sums).get("loss")
         every, begun, finite = self._schedule.log_every, self.step, sums.steps
@@ -211,7 +206,7 @@ class Loop:
                     f"optimizer.global_clipnorm=1.0 may help"
                 )
             self.step += part.steps
-            self._interval_seconds += seconds * part.steps / sums.steps
+            self.timing.add_part(part.steps / sums.steps, seconds, waited)
             self._interval.add(part)
             self._epoch.add(part)
             if self.step % every == 0 or self.step == self._schedule.total_steps:
@@ -228,7 +223,7 @@ class Loop:
             "steps_per_epoch": schedule.steps_per_epoch,
             "loss": self._loss,
             "metrics": self.logs,
-            "examples_per_second": self.throughput.examples_per_second,
+            "examples_per_second": self.timing.examples_per_second,
             "evaluated": evaluated,
         }
         self._records.progress(report, always=self.step in (1, schedule.total_steps))
@@ -239,12 +234,10 @@ class Loop:
         epoch = (self.step - 1) // self._schedule.steps_per_epoch
         metrics = self._steps.results(self._interval)
         metrics.update(self._learning_rate())
-        metrics["examples_per_second"] = self._interval.examples / self._interval_seconds
-        metrics["input_seconds"] = self._interval_waited / max(1, self._interval.steps)
+        metrics.update(self.timing.end_interval(self._interval.steps, self._interval.examples))
         metrics.update(self._steps.interval())
         self._records.point(self.step, epoch + 1, metrics)
         self._interval = Sums()
-        self._interval_seconds = self._interval_waited = 0.0
 
     def _end_epoch(self, epoch: int, due: bool) -> None:
         """Record the end of an epoch, evaluate, call the callbacks, and save where it is ``due``.
@@ -321,8 +314,7 @@ class Loop:
         arrays, sums = train_state.pack_sums(interval=self._interval, epoch=self._epoch)
         meta = {
             **sums,
-            "interval_seconds": self._interval_seconds,
-            "interval_waited": self._interval_waited,
+            "interval_seconds": self.timing.interval_seconds,
             "examples": self.examples,
             "steps": self._steps.summary(),
             "logs": self.logs,
@@ -342,8 +334,7 @@ class Loop:
         self.step = self._saving.step = checkpoint.step
         self.logs, self.examples = meta["logs"], meta["examples"]
         self._interval = train_state.unpack_sums("interval", arrays, meta["interval"])
-        self._interval_seconds = meta["interval_seconds"]
-        self._interval_waited = meta.get("interval_waited", 0.0)  # of a run of before
+        self.timing.interval_seconds = meta["interval_seconds"]
         self._steps.restore(meta["steps"])
         self._epoch = train_state.unpack_sums("epoch", arrays, meta["epoch"])
         self._callbacks.restore(arrays, meta["callbacks"])

@@ -86,7 +86,7 @@ class Train(Action):
         status = "FAILED"
         try:
             loop.run(past if restore.has_position(past) else None)
-            process.notice(_slow_input(loop.throughput.input_share))
+            process.notice(_slow_input(loop.timing.input_share))
             final_model.save(model, process.rundir, records)
             strategy.barrier()  # ORDER: none leaves before the chief is done: it would be missed
             status = "FINISHED"
@@ -164,7 +164,7 @@ def outcome(loop: Loop, steps: Steps) -> dict[str, Any]:
         "step": loop.step,
         "examples": loop.examples,
         "evaluated_examples": loop.evaluated,
-        "examples_per_second": round(loop.throughput.examples_per_second, 1),
+        "examples_per_second": round(loop.timing.examples_per_second, 1),
         "metrics": loop.logs,
         **steps.summary(),
     }

@@ -8,9 +8,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from dtrain.data import nest
+from dtrain.data import failures, nest
 from dtrain.data.streams import examples_in
-from dtrain.task import input_pipeline, reading
+from dtrain.task import input_pipeline
 from dtrain.task.input_pipeline import Inputs
 
 #: Seconds of a measurement, and of one of data that is through before.
@@ -64,7 +64,7 @@ def measured(inputs: Inputs) -> Speed:
                 if through or seconds >= SECONDS:
                     return Speed(examples, size, seconds)
     except tf.errors.OpError:
-        found = reading.failure()
+        found = failures.first()
         if found is None:
             raise
         raise found from None  # what TensorFlow makes of it says no more
