@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -121,10 +120,14 @@ class Padded(Wrapped):
 
 def _readable(source: Any) -> tuple[Any, ...]:
     """Return the first example that can be read: those before it may be left out."""
-    for row in range(min(len(source), TRIED) - 1):
-        with contextlib.suppress(DataError):
+    problem: DataError | None = None
+    for row in range(min(len(source), TRIED)):
+        try:
             return tuple(source.take(np.array([row])))
-    return tuple(source.take(np.array([min(len(source), TRIED) - 1])))
+        except DataError as error:
+            problem = problem or error
+    assert problem is not None, "a source without examples is refused before"
+    raise problem
 
 
 def _has_rows(leaf: Any) -> bool:
