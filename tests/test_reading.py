@@ -367,6 +367,14 @@ def test_shapes_and_numbers_before_training() -> None:
         tf.TensorSpec([7], tf.int64),
     )  # fmt: skip
     assert reading.specs(source, None)[1].shape.as_list() == [None]
+    two = Arrays((np.zeros((5, 3)), np.zeros((5, 2))), None, np.ones(5))
+    assert reading.specs(two, 1) == (
+        (tf.TensorSpec([1, 3], tf.float64), tf.TensorSpec([1, 2], tf.float64)), None,
+        tf.TensorSpec([1], tf.float64),
+    )  # fmt: skip
+    rows = tf.data.Dataset.range(1, 5).map(lambda n: (tf.range(n), n))
+    open_rows = Stream(lambda: rows.padded_batch(2))
+    assert reading.specs(open_rows, 4)[0] == tf.TensorSpec([4, None], tf.int64)
     assert reading.available(source, 3) == 3
     assert reading.available(source, 30) == 5
     stream = Stream(lambda: tf.data.Dataset.range(9))

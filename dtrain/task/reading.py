@@ -258,18 +258,22 @@ def _tried(source: Source, rows: np.ndarray) -> tuple[Any, ...]:
 
 
 def specs(source: Source | Stream, rows: int | None) -> tuple[Any, ...]:
-    """Return what a batch of so many examples is: nests of ``tf.TensorSpec``."""
-    found = first(source, 1)
+    """Return what a batch of so many examples is: nests of ``tf.TensorSpec``.
+
+    None stands in the place of a length that differs by batch.
+    """
+    found = source.batches(1).element_spec if isinstance(source, Stream) else first(source, 1)
     free = by_batch(source)
 
-    def spec(name: str, leaf: tf.Tensor) -> tf.TensorSpec:
+    def spec(name: str, leaf: Any) -> tf.TensorSpec | None:
+        if leaf is None:  # no target beside a weight
+            return None
         shape = list(leaf.shape[1:])
         if padding.place(name) in free:
             shape[0] = None
         return tf.TensorSpec([rows, *shape], leaf.dtype)
 
-    made = [spec(name, leaf) for name, leaf in nest.named(found)]
-    return parts_of(nest.packed(found, made))
+    return tuple(nest.packed(found, [spec(name, leaf) for name, leaf in nest.named(found)]))
 
 
 def available(source: Source | Stream, most: int) -> int:
