@@ -334,3 +334,18 @@ def test_random_tables_are_those_of_pandas() -> None:
         write(lines)
         ours = datasets.csv("a.csv", split_seed=turn)
         assert rows(ours) == rows(in_memory("a.csv", split_seed=turn))
+
+
+def test_the_command_converts_nothing(tmp_path: Path) -> None:
+    """How many rows there are is then known to the task alone, unless it was converted before."""
+    from dtrain.controller.plan import sizes
+    from tests.test_plan import composed
+
+    write(["a,b,c", *(f"{i},{i / 2},{i % 3}" for i in range(20))])
+    config = composed("dataset=csv", "dataset.path=a.csv", "trainer.batch_size=4")
+    assert sizes(config) is None and not (tmp_path / "cache").exists()
+    datasets.csv("a.csv")
+    found = sizes(config)
+    assert found is not None and (len(found.train), len(found.validation)) == (16, 4)
+    with pytest.raises(UsageError, match=r"dataset\.label=d: a\.csv has no such column"):
+        sizes(composed("dataset=csv", "dataset.path=a.csv", "dataset.label=d"))

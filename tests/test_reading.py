@@ -359,7 +359,7 @@ def test_shapes_and_numbers_before_training() -> None:
     import tensorflow as tf
 
     from dtrain.data.streams import Stream
-    from dtrain.task import reading
+    from dtrain.task import alike, reading
 
     source = Arrays({"a": np.zeros((5, 3), np.float32), "b": np.array(list("abcde"))}, np.arange(5))
     assert reading.specs(source, 7) == (
@@ -374,5 +374,5 @@ def test_shapes_and_numbers_before_training() -> None:
     assert reading.available(stream, 4) == 4
     assert reading.first(stream, 3, 2)[0].numpy().tolist() == [2, 3, 4]
     assert reading.first(source, 2, 3)[1].numpy().tolist() == [3, 4]
-    assert reading.label("0.a.b") == "the input a.b"
-    assert reading.label("1") == "the target"
+    assert alike.label("0.a.b") == "the input a.b"
+    assert alike.label("1") == "the target"

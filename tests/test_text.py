@@ -152,7 +152,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
         "dataset.path=FILE",
     ),
     "a folder": (
-        None, "text", {"path": "."}, "dataset.path=.", ["no such file"], "dataset.path=FILE",
+        None, "text", {"path": "."}, "dataset.path=.", ["is a folder"], "'dataset.path=./*'",
     ),
     "empty": (
         write(""), "text", {"path": "a.txt"}, "dataset.path=a.txt",
@@ -217,3 +217,26 @@ REFUSED: dict[str, tuple[Any, ...]] = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_refusals(case: str) -> None:
     check_refusal(REFUSED[case])
+
+
+@pytest.mark.task
+def test_several_files_are_one_text() -> None:
+    write(LETTERS[:10])()
+    test_datasets.text(LETTERS[10:], "b.txt")()
+    one = datasets.text("[ab].txt", length=25, validation_split=0)
+    assert read(one.train) == [(LETTERS[:-1], LETTERS[1:])]
+
+
+@pytest.mark.task
+def test_the_characters_of_a_large_text_are_counted_when_it_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write(LETTERS)()
+    options = {"length": 5, "tokens": "characters", "validation_split": 0.25}
+    known = datasets.text("a.txt", **options)
+    monkeypatch.setattr(module, "SMALL", 0)
+    found = datasets.text("a.txt", **options)
+    assert found.train.known_length() is None
+    assert found.count_classes() == known.count_classes() == 26
+    assert read(found.train, first=0) == read(known.train, first=0)
+    assert read(found.validation, first=0) == read(known.validation, first=0)

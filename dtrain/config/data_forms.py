@@ -36,7 +36,8 @@ def _pad(value: Any) -> str | None:
     if not isinstance(value, dict) or not value:
         return "is no mapping from inputs to lengths"
     for name, given in value.items():
-        problem = words(name, 1000)
+        # Of several inputs without names the places are numbers.
+        problem = None if type(name) is int else words(name, 1000)
         if problem is not None:
             return f"{short(name)} {problem}"
         if not isinstance(given, dict) or not given.keys() <= {"length", "buckets", "value"}:
@@ -49,9 +50,16 @@ def _pad(value: Any) -> str | None:
         problem = next((p for n in sizes if (p := Range(1, MANY).problem(n))), None)
         if problem is not None or not all(isinstance(n, int) for n in sizes):
             return f"{short(name)}: {short(sizes)} {problem or 'is not a whole number'}"
-        if not isinstance(given.get("value", 0), int | float | str):
-            return f"{short(name)}: {short(given['value'])} cannot fill a row"
+        problem = _filling(given.get("value", 0))
+        if problem is not None:
+            return f"{short(name)}: {short(given['value'])} {problem}"
     return None
+
+
+def _filling(value: Any) -> str | None:
+    if isinstance(value, str):
+        return words(value, 1000) if value else None
+    return None if isinstance(value, bool) else Range(-LARGE, LARGE).problem(value)
 
 
 def _features(value: Any) -> str | None:

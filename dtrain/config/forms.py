@@ -155,14 +155,19 @@ def by_name(value: dict[Any, Any], why: Callable[[Any], str | None]) -> str | No
 
 
 def _metrics(value: Any) -> str | None:
-    if isinstance(value, dict):
-        return by_name(value, _metrics)
+    if isinstance(value, dict) and "_target_" not in value:
+        return by_name(value, _metrics_of)
+    return _metrics_of(value)
+
+
+def _metrics_of(value: Any) -> str | None:
+    """Say why ``value`` cannot be the metrics of one output: one, or a list of them."""
     if not isinstance(value, list):
         return _named(value)
     if len(value) > _METRICS:
         return f"names {len(value):,} metrics"
     for each in value:
-        problem = _metrics(each) if isinstance(each, list) else _named(each)
+        problem = _metrics_of(each) if isinstance(each, list) else _named(each)
         if problem is not None:
             return f"{short(each)} {problem}"
     return None

@@ -14,6 +14,7 @@ from dtrain.data.checked import before_training
 from dtrain.data.options import OnError, divided
 from dtrain.data.sources import Splits, known_length
 from dtrain.data.splits import evaluated
+from dtrain.datasets import tables
 from dtrain.errors import UsageError
 from dtrain.run import strategy_plan
 from dtrain.run.cluster import Cluster, Task
@@ -59,6 +60,8 @@ def sizes(config: Config) -> Splits | None:
     if node["_target_"] == "dtrain.datasets.synthetic":
         limits.check_synthetic(node)
     with before_training(node):
+        if not _is_counted(node):
+            return None  # the task converts it, once
         splits: Splits = targets.instantiate(node, "dataset")
         if options.on_error is OnError.skip:
             return None  # what is left is known when all has been read
@@ -67,6 +70,13 @@ def sizes(config: Config) -> Splits | None:
         return None
     train, validation = (range(length or 0) for length in lengths)
     return Splits(train, None if splits.validation is None else validation)
+
+
+def _is_counted(node: Any) -> bool:
+    """Whether no table of text is to be converted before its rows are known."""
+    if node["_target_"] == "dtrain.datasets.csv":
+        return tables.is_counted(**{k: v for k, v in node.items() if k != "_target_"})
+    return all(_is_counted(member) for member in (node.get("members") or {}).values())
 
 
 def _is_own(node: Any) -> bool:

@@ -79,7 +79,7 @@ class Padded(Wrapped):
         if own is not None:
             own(lengths)
             return
-        self._lengths = {name: dict(given) for name, given in lengths.items()}
+        self._lengths = {str(name): dict(given) for name, given in lengths.items()}
         found = {
             place(name): leaf
             for name, leaf in nest.named(tuple(_readable(source)))

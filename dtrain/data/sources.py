@@ -191,22 +191,45 @@ class Windows(Captured):
     """Stretches of one long sequence, each with what follows its every token.
 
     Args:
-        tokens: whole numbers, ``[n]`` of any integer type, with ``n > length``.
+        tokens: whole numbers, ``[n]`` of any integer type, with ``n > length``; or a function that
+            reads them. It is called when they are first needed, which in the controller they never
+            are.
         length: tokens of an example.
         stride: from the first token of an example to that of the next. With ``length`` every
             token is a target once, but for the first and those that fill no example at the end.
+        count: how many tokens there are; None: as many as are read.
     """
 
-    def __init__(self, tokens: np.ndarray, length: int, stride: int):
-        self.tokens = tokens
+    def __init__(
+        self,
+        tokens: np.ndarray | Callable[[], np.ndarray],
+        length: int,
+        stride: int,
+        count: int | None = None,
+    ):
+        self._read = tokens
+        self._count = count if callable(tokens) else len(tokens)
         self.length = length
         self.stride = stride
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """The sequence."""
+        if callable(self._read):
+            self._read = self._read()
+            self._count = len(self._read)
+        return self._read
+
+    def known_length(self) -> int | None:
+        """Return how many examples there are; None where that takes reading the text."""
+        return None if self._count is None else len(self)
 
     def _values(self) -> Iterable[Any]:
         return (self.tokens,)
 
     def __len__(self) -> int:
-        return (len(self.tokens) - 1 - self.length) // self.stride + 1
+        count = len(self.tokens) if self._count is None else self._count
+        return (count - 1 - self.length) // self.stride + 1
 
     def take(self, indices: Any) -> tuple[Any, Any]:
         """Cut out: int64 ``[b]`` to ``(int32 [b, length], int32 [b, length])``."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import random
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from dtrain.data.files import DataFile, files
 from dtrain.data.sources import Splits, Windows
-from dtrain.data.splits import check_fraction, existing_file
+from dtrain.data.splits import check_fraction
 from dtrain.errors import UsageError, nearest
 
+#: Bytes of a text whose characters the controller counts, at most.
+SMALL = 64 << 20
 #: Words of :func:`sample`.
 WHO = "baker bear bird captain cat cow doctor dog duck farmer friend frog goat hunter king"
 HOW = "brave clever cold gentle green happy little lost proud quiet strange tired"
@@ -20,7 +25,7 @@ THEN = "dream laugh listen run shout sing sleep speak stop travel wait work"
 
 
 def text(
-    path: str | None = None,
+    path: str | Sequence[str] | None = None,
     tokens: str = "bytes",
     length: int = 64,
     stride: int | None = None,
@@ -31,7 +36,8 @@ def text(
     The first part of the text is trained on and the last is held out; no window reaches into both.
 
     Args:
-        path: a text file; None for :func:`sample`.
+        path: a text file, a pattern, or a list of them, which are one text in the order of their
+            names; None for :func:`sample`.
         tokens: ``bytes`` (256 classes, of any file) or ``characters`` (of UTF-8; their classes are
             in the order of their code points. All of the file is looked at for that: what is held
             out has no character that is not a class).
@@ -50,24 +56,65 @@ def text(
                 f"dataset.{name}", value, "is too small", "1 or more", f"dataset.{name}=64"
             )
     check_fraction(validation_split)
-    data = sample().encode() if path is None else existing_file(path).read_bytes()
+    given = [] if path is None else files(path)
+    read = functools.cache(lambda: _bytes(given))
+    size = sum(file.size() for file in given) if given else len(read())
+    classes: int | Callable[[], int]
     if tokens == "bytes":
-        sequence, classes = np.frombuffer(data, np.uint8), 256
+        classes, count = 256, size
+        whole = functools.cache(lambda: np.frombuffer(read(), np.uint8))
     elif tokens == "characters":
-        sequence, classes = _characters(data, path)
+        both = functools.cache(lambda: _characters(read(), path))
+        whole = functools.cache(lambda: both()[0])
+        if size > SMALL:  # the task reads it
+            return _large(whole, lambda: both()[1], length, stride, validation_split, path)
+        classes, count = both()[1], len(whole())
     else:
         raise UsageError(
             "dataset.tokens", tokens, "is no kind of token", "bytes or characters",
             f"dataset.tokens={nearest(tokens, ('bytes', 'characters')) or 'bytes'}",
         )  # fmt: skip
-    held = round(len(sequence) * validation_split)
-    train, validation = sequence[: len(sequence) - held], sequence[len(sequence) - held :]
-    _check_room(len(train), "to train on", tokens, length, path)
+    held = round(count * validation_split)
+    _check_room(count - held, "to train on", tokens, length, path)
     if held:
         _check_room(held, "to evaluate on", tokens, length, path)
     return Splits(
-        Windows(train, length, stride),
-        Windows(validation, length, stride) if held else None,
+        Windows(lambda: whole()[: count - held], length, stride, count - held),
+        Windows(lambda: whole()[count - held :], length, stride, held) if held else None,
+        classes,
+    )
+
+
+def _bytes(given: Sequence[DataFile]) -> bytes:
+    """Read files one after the other; none of them is the sample."""
+    if not given:
+        return sample().encode()
+    parts = []
+    for file in given:
+        with file.open() as opened:
+            parts.append(opened.read())
+    return b"".join(parts)
+
+
+def _large(
+    whole: Callable[[], np.ndarray],
+    classes: Callable[[], int],
+    length: int,
+    stride: int,
+    validation_split: float,
+    path: object,
+) -> Splits:
+    """Return windows of a text whose characters are counted when they are read."""
+
+    def part(first: bool) -> np.ndarray:
+        sequence = whole()
+        held = round(len(sequence) * validation_split)
+        _check_room(len(sequence) - held, "to train on", "characters", length, path)
+        return sequence[: len(sequence) - held] if first else sequence[len(sequence) - held :]
+
+    return Splits(
+        Windows(lambda: part(True), length, stride),
+        Windows(lambda: part(False), length, stride) if validation_split else None,
         classes,
     )
 
@@ -101,7 +148,7 @@ def sample(characters: int = 200_000, seed: int = 0) -> str:
     return "".join(pairs)
 
 
-def _characters(data: bytes, path: str | None) -> tuple[np.ndarray, int]:
+def _characters(data: bytes, path: object) -> tuple[np.ndarray, int]:
     """Return the number of each character, int32 ``[n]``, and how many different ones there are."""
     try:
         points = np.frombuffer(data.decode().encode("utf-32-le"), np.uint32)
@@ -116,7 +163,7 @@ def _characters(data: bytes, path: str | None) -> tuple[np.ndarray, int]:
     return (np.cumsum(present, dtype=np.int32) - 1)[points], int(present.sum())
 
 
-def _check_room(n: int, purpose: str, tokens: str, length: int, path: str | None) -> None:
+def _check_room(n: int, purpose: str, tokens: str, length: int, path: object) -> None:
     """Refuse a part of the text without an example and the token after it."""
     if n < 2:
         raise UsageError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -167,6 +167,28 @@ def csv(
     rows, others = split_indices(len(table), validation_split, split_seed)
     whole = TableSource(table, INPUTS, LABEL, words=table.words)
     return Splits(whole.subset(rows), whole.subset(others) if len(others) else None, _count(table))
+
+
+def is_counted(
+    path: str | Sequence[str], label: str | None = None, separator: str = ",", **_: Any
+) -> bool:
+    """Return whether the rows of a CSV can be counted without converting it.
+
+    Args:
+        path, label, separator: as of :func:`csv`.
+
+    Raises:
+        UsageError: there is no such file or column.
+    """
+    found = files(path)
+    if len(separator) > 1 or (len(found) == 1 and _is_small(found[0])):
+        return True
+    from dtrain.data.formats.csv_convert import is_converted
+    from dtrain.data.formats.csv_files import check, header
+
+    names = header(found[0], separator)
+    at = names.index(check(names, label, separator, found[0].name))
+    return all(is_converted(file, separator, at) for file in found)
 
 
 def _count(table: Csv) -> int | None:

@@ -51,9 +51,10 @@ def value(config: Config, key: str) -> Any:
     Secrets are hidden: another password makes no other run.
     """
     found = load.select(config, key)
-    if key == "dataset":
+    if key == "dataset" and isinstance(found, dict):
         found = options.deciding(found)
-    if key == "trainer.metrics" and (isinstance(found, str) or "_target_" in found):
+    single = isinstance(found, str) or (isinstance(found, dict) and "_target_" in found)
+    if key == "trainer.metrics" and single:
         found = [found]  # as it is meant
     return secrets.hide(found, key)
 

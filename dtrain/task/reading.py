@@ -17,6 +17,7 @@ from dtrain.data.ragged import Ragged
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
 from dtrain.errors import DataError, UsageError
+from dtrain.task import alike
 
 #: Held while a source in Python is read: what is trained on and what is evaluated on are read side
 #: by side, and may come from one open file.
@@ -97,11 +98,7 @@ def _read(source: Source, rows: np.ndarray, batch: np.ndarray | None) -> tuple[A
     found = _taken(source, rows, batch)
     for name, value in nest.named(found):
         if isinstance(value, Ragged):
-            raise UsageError(
-                "dataset.pad", "null", f"{label(name)} has rows of different lengths",
-                "a length for each such input or target: {NAME: {length: 128}}",
-                f"dataset.pad={{{padding.place(name)}:{{length:128}}}}",
-            )  # fmt: skip
+            raise alike.ragged(name)
     return tuple(nest.mapped(_array, part) for part in found)
 
 
@@ -126,9 +123,9 @@ def _in_graph(source: Source, indices: tf.Tensor, batch: tf.Tensor) -> tuple[Any
     def read(rows: np.ndarray, whole: np.ndarray) -> list[np.ndarray]:
         with failures.kept():
             found = dict(nest.named(_read(source, rows, whole)))
-            _check_structure(found, likes, shapes, source, int(rows[0]))
+            alike.check(found, likes, shapes, source, int(rows[0]))
             return [
-                plain.as_type(found[name], likes[name].dtype, "dataset", label(name))
+                plain.as_type(found[name], likes[name].dtype, "dataset", alike.label(name))
                 for name in shapes
             ]
 
@@ -138,41 +135,6 @@ def _in_graph(source: Source, indices: tf.Tensor, batch: tf.Tensor) -> tuple[Any
         value.set_shape([indices.shape[0], *shapes[name]])
     names = [name for name, _ in nest.named(spec)]
     return parts_of(nest.packed(spec, [made.get(name) for name in names]))
-
-
-def _check_structure(
-    found: dict[str, Any],
-    likes: dict[str, Any],
-    shapes: dict[str, list[Any]],
-    source: Source,
-    row: int,
-) -> None:
-    """Refuse what is not like the first example, of which the model was built.
-
-    Raises:
-        DataError: it has other parts or other shapes.
-    """
-    text = "the first example has {}, and one of these has {}"
-    present = {name for name, value in found.items() if value is not None}
-    if present != shapes.keys():
-        parts = (", ".join(padding.place(name) for name in each) for each in (shapes, present))
-        raise DataError(f"the batch of {place(source, row)}", text.format(*parts))
-    for name, shape in shapes.items():
-        other = list(found[name].shape[1:])
-        if len(other) != len(shape) or any(
-            size not in (None, own) for size, own in zip(shape, other, strict=True)
-        ):
-            raise DataError(
-                f"the batch of {place(source, row)}",
-                text.format(f"{label(name)} of shape {shape}", f"one of {other}"),
-            )
-
-
-def label(name: str) -> str:
-    """Return the place of a leaf among the parts of an example, in words."""
-    part, _, inside = name.partition(".")
-    role = ("the input", "the target", "the weight")[int(part)]
-    return f"{role} {inside}".strip()
 
 
 def _array(value: Any) -> Any:
@@ -197,7 +159,7 @@ def _joined(source: Concatenated, indices: tf.Tensor) -> tuple[Any, ...]:
         chosen = tf.equal(owners, number)
         mine = tf.boolean_mask(tf.cast(indices, tf.int64), chosen) - int(source.starts[number])
         found = _some(member, mine)
-        if parts and (problem := _unlike(parts[0], found)) is not None:
+        if parts and (problem := alike.difference(parts[0], found)) is not None:
             raise UsageError(
                 "dataset.members", f"member {number + 1}", f"{problem}, which the first has",
                 "members whose examples have one structure, shape and type",
@@ -237,24 +199,6 @@ def _some(source: Source, indices: tf.Tensor) -> tuple[Any, ...]:
     left = iter(tf.cond(tf.size(indices) > 0, some, none))
     leaves = [None if leaf is None else next(left) for leaf in nest.leaves(structure[0])]
     return parts_of(nest.packed(structure[0], leaves))
-
-
-def _unlike(one: tuple[Any, ...], other: tuple[Any, ...]) -> str | None:
-    """Return how the examples of another source differ; None where they do not."""
-    ones, others = (
-        {
-            padding.place(name): "nothing"
-            if leaf is None
-            else f"{leaf.dtype.name} {leaf.shape[1:].as_list()}"
-            for name, leaf in nest.named(each)
-        }
-        for each in (one, other)
-    )
-    for name, kind in ones.items():
-        if others.get(name) != kind:
-            return f"has {others.get(name, 'nothing')} as {name}, and not {kind}"
-    added = next((name for name in others if name not in ones), None)
-    return None if added is None else f"has {added}, and not only {', '.join(ones)}"
 
 
 def first(source: Source | Stream, count: int, begin: int = 0) -> tuple[Any, ...]:

@@ -213,6 +213,10 @@ STRATEGIES = {
 undisturbed: dict[str, tuple[Any, float]] = {}
 
 
+#: Of a point, what another run of the same has otherwise.
+TIMES = ("examples_per_second", "input_seconds")
+
+
 def state(run: Run) -> Any:
     """Return SHA-256 over every array at the end, all else that was saved, and the curves."""
     found = checkpoint.load(run.rundir.checkpoints / str(STEPS))
@@ -222,7 +226,7 @@ def state(run: Run) -> Any:
     assert any("seed_generator" in name for name in found.arrays)
     assert any(name.endswith("_average") for name in found.arrays)
     points = [
-        (e["step"], {k: v for k, v in e["metrics"].items() if k != "examples_per_second"})
+        (e["step"], {k: v for k, v in e["metrics"].items() if k not in TIMES})
         for e in run.events("metrics")
     ]
     return checkpoint.digest(found.arrays), meta, points

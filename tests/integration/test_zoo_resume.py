@@ -115,13 +115,17 @@ def overrides(model: str, strategy: str) -> tuple[str, ...]:
     )
 
 
+#: Of a point, what another run of the same has otherwise.
+TIMES = ("examples_per_second", "input_seconds")
+
+
 def state(run: Run) -> tuple[Any, Any, Any]:
     """Return the bits of every array at the end, all else that was saved, and the curves."""
     found = checkpoint.load(run.rundir.checkpoints / str(STEPS))
     of_this_run = ("interval_seconds", "mlflow_run_id", "steps")
     meta = {key: value for key, value in found.meta.items() if key not in of_this_run}
     points = [
-        (e["step"], {k: v for k, v in e["metrics"].items() if k != "examples_per_second"})
+        (e["step"], {k: v for k, v in e["metrics"].items() if k not in TIMES})
         for e in run.events("metrics")
     ]
     return {k: (v.dtype.str, v.tobytes()) for k, v in found.arrays.items()}, meta, points

@@ -206,7 +206,7 @@ class Text(Dataset):
 
     Attributes:
         _target_: function that loads the data.
-        path: the text file; null: 200,000 characters of made-up English.
+        path: a text file, a pattern, or a list of them; null: 200,000 made-up characters.
         tokens: what a token is: bytes or characters.
         length: tokens of an example.
         stride: tokens from one example to the next; null: length.
@@ -214,7 +214,7 @@ class Text(Dataset):
     """
 
     _target_: str = target("dtrain.datasets.text")
-    path: str | None = formed(None, PATH)
+    path: Any | None = formed(None, PATHS)
     tokens: str = formed("bytes", TOKENS)
     length: int = within(64, 1, MANY)
     stride: int | None = within(None, 1, MANY)

@@ -101,7 +101,6 @@ def entry(file: DataFile, separator: str, label: int, names: list[str]) -> Path:
     Raises:
         UsageError: the file is no table, or a cell cannot be what it is to be.
     """
-    key = ["csv 1", os.path.abspath(file.name), file.stamp(), separator, label]
 
     def make(path: Path) -> None:
         if file.size() >= _LONG:
@@ -109,7 +108,16 @@ def entry(file: DataFile, separator: str, label: int, names: list[str]) -> Path:
             print(printable(text), file=sys.stderr, flush=True)
         _convert(file, separator, label, names, path)
 
-    return cache.entry(json.dumps(key), ".arrow", make)
+    return cache.entry(_key(file, separator, label), ".arrow", make)
+
+
+def is_converted(file: DataFile, separator: str, label: int) -> bool:
+    """Return whether the Arrow file of a text file is there already."""
+    return cache.present(_key(file, separator, label), ".arrow") is not None
+
+
+def _key(file: DataFile, separator: str, label: int) -> str:
+    return json.dumps(["csv 1", os.path.abspath(file.name), file.stamp(), separator, label])
 
 
 def _convert(file: DataFile, separator: str, label: int, names: list[str], path: Path) -> None:

@@ -1,0 +1,90 @@
+"""Keys of every dataset: divided from those of its function, and which of them make another run."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dtrain.config import load
+from dtrain.data import options
+from dtrain.data.options import Identity, OnError, Options, Shuffle
+from dtrain.run import identity
+from dtrain.run.folder import read_json
+from tests.test_schema import composed
+
+BEFORE = Path(__file__).parent / "data" / "run_before"
+NODE = {"_target_": "dtrain.datasets.digits", "validation_split": 0.2, "split_seed": 0}
+DEFAULTS: dict[str, Any] = {
+    "augment": None, "shuffle": "auto", "window": 8, "balance": False, "pad": None, "workers": 0,
+    "on_error": "fail", "identity": "sample", "accept_changes": False,
+}  # fmt: skip
+
+
+def test_a_node_is_divided() -> None:
+    own, found = options.divided({**NODE, **DEFAULTS})
+    assert own == NODE
+    assert found == Options()
+    own, found = options.divided({
+        **NODE, "shuffle": "blocks", "window": 3, "on_error": "skip", "identity": "all",
+        "balance": True, "pad": {"x": {"length": 3}}, "workers": 2, "accept_changes": True,
+        "augment": {"_target_": "dtrain.augment.shift_flip"},
+    })  # fmt: skip
+    assert own == NODE
+    assert found == Options(
+        {"_target_": "dtrain.augment.shift_flip"}, Shuffle.blocks, 3, True, {"x": {"length": 3}},
+        2, OnError.skip, Identity.all, True,
+    )  # fmt: skip
+    assert options.divided({"_target_": "x", "shuffle": None})[1].shuffle is Shuffle.auto
+    assert DEFAULTS.keys() == {field.name for field in dataclasses.fields(Options)}
+
+
+def test_what_decides_which_examples_a_step_sees() -> None:
+    base = options.deciding({**NODE, "augment": None})
+    assert base == {**NODE, "augment": None}
+    assert options.deciding({**NODE, **DEFAULTS, "weight": None, "cache": None}) == base
+    for name, value in (
+        ("shuffle", "none"), ("window", 4), ("balance", True), ("pad", {"x": {"length": 3}}),
+        ("on_error", "skip"), ("augment", {"_target_": "a"}), ("weight", "w"), ("noise", 1.0),
+    ):  # fmt: skip
+        assert options.deciding({**NODE, **DEFAULTS, name: value}) != base, name
+    for name, value in (("workers", 3), ("identity", "all"), ("accept_changes", True),
+                        ("cache", "decoded"), ("index", "beside")):  # fmt: skip
+        assert options.deciding({**NODE, **DEFAULTS, name: value}) == base, name
+
+
+@pytest.mark.parametrize("kind", ["one_device", "mirrored"])
+def test_a_run_of_before_is_the_same(kind: str) -> None:
+    """Its configuration has none of the options; that of now has all of them."""
+    folder = BEFORE / kind
+    saved = read_json(folder / "checkpoints" / "5" / "manifest.json")["meta"]["config"]  # type: ignore[index]
+    config = load.read(folder / "config.yaml")
+    assert not identity.changed(saved, identity.fingerprints(config))
+    dataset = {**config.dataset, **DEFAULTS}
+    now = dataclasses.replace(config, dataset=dataset)
+    assert not identity.changed(saved, identity.fingerprints(now))
+    other = dataclasses.replace(config, dataset={**dataset, "shuffle": "none"})
+    assert identity.changed(saved, identity.fingerprints(other)) == {"dataset"}
+
+
+@pytest.mark.parametrize(
+    ("override", "makes_another_run"),
+    [
+        ("dataset.shuffle=none", True), ("dataset.window=4", True), ("dataset.balance=true", True),
+        ("dataset.pad={x:{length:3}}", True), ("dataset.on_error=skip", True),
+        ("dataset.workers=2", False), ("dataset.identity=all", False),
+        ("dataset.accept_changes=true", False), ("trainer.loss_weights={a:2}", True),
+    ],
+)  # fmt: skip
+def test_options_on_the_command_line(override: str, makes_another_run: bool) -> None:
+    base, other = (identity.fingerprints(composed(*o)) for o in ((), (override,)))
+    assert (base != other) == makes_another_run
+
+
+def test_a_single_metric_is_a_list_of_one() -> None:
+    one, other = (
+        identity.fingerprints(composed(f"trainer.metrics={value}")) for value in ("mae", "[mae]")
+    )
+    assert one == other
