@@ -334,12 +334,12 @@ def test_a_slow_worker_holds_the_others_back() -> None:
 
         def __init__(self, workers: int, bound: int | None, choose: Any):
             self._workers, self._bound, self._choose = workers, bound, choose
-            self._feed, self._step, self._in_flight = self, 0, {}
+            self._step, self._in_flight = 0, {}
             self._interval = collections.Counter()
             self._worker_steps = collections.Counter()
             self.updates, self.running, self.seen, self.most = 0, {}, [], 0
 
-        def arguments(self, step: int) -> Any:
+        def fed(self) -> Any:
             return [()]
 
         def _begin(self, key: Any, function: Any, arguments: Any) -> None:

@@ -27,6 +27,7 @@ from dtrain.data.ragged import Ragged
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.streams import Stream
 from dtrain.errors import DataError, UsageError
+from dtrain.task import readers
 from dtrain.task.process.child import Child
 from dtrain.task.reader import taken
 from dtrain.task.readers import Pool
@@ -280,6 +281,7 @@ def test_too_many(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
             started.append(self)  # type: ignore[arg-type] # only counted, and asked for its code
 
     monkeypatch.setattr(subprocess, "Popen", Few)
+    monkeypatch.setattr(readers, "_PATIENCE", 60)  # none has to be ended on a slow machine
     problem = "^dataset.workers=3: process 3 cannot be started .Resource temporarily unavailable"
     with pytest.raises(UsageError, match=problem), reading(load("plain", kind="numbers"), 3):
         pytest.fail("it was not refused")
