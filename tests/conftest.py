@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "task(devices=1): run in a forked process with TensorFlow")
     # Hypothesis would make a folder of its own in the checkout.
     os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(config.rootpath / ".pytest_cache/hypothesis")
+    # Under `nohup`, or behind an `&` of a script, they are ignored, and so would each command that a
+    # test starts: a handler, unlike that, is not inherited.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
     # The suite runs as a process that has not imported TensorFlow, as the controller does; the
     # server begins to import it while tests are collected.
     if hasattr(config, "workerinput") or not config.getoption("numprocesses"):

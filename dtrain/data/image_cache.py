@@ -135,8 +135,7 @@ class Decoded:
 
             def begin(dtype: np.dtype[Any]) -> None:
                 self._check_room(dtype)
-                file.seek(0)
-                file.truncate()
+                file.seek(0)  # what is written anew is of a wider type, and covers all
                 shape = (len(self.images), *self._shape)
                 header = {"descr": dtype.str, "fortran_order": False, "shape": shape}
                 np.lib.format.write_array_header_1_0(file, header)

@@ -146,6 +146,7 @@ def _assemble(
         config.trainer.validation_steps, data.order,
     )  # fmt: skip
     steps = strategy.steps(model, inputs, config.hardware.jit_compile, replay)
+    steps.waiting.measured = not config.trainer.deterministic  # ORDER: before a step is traced
     for message in replay.notices if replay is not None else ():
         process.notice(message)
     return Session(config, strategy, process, past, model, schedule, inputs, data, steps)

@@ -74,7 +74,7 @@ def made(size: int) -> int:
     else:
         with tempfile.TemporaryFile() as file:
             descriptor = os.dup(file.fileno())
-    os.ftruncate(descriptor, size)
+    os.pwrite(descriptor, b"\0", size - 1)
     return descriptor
 
 

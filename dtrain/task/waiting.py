@@ -14,13 +14,20 @@ WIDTH = 2
 
 
 class Waiting:
-    """Adds up the seconds that steps have waited for their input, in the mean over the tasks."""
+    """Adds up the seconds that steps have waited for their input, in the mean over the tasks.
+
+    Attributes:
+        measured: whether it does. Op determinism (``trainer.deterministic``) admits no timestamp.
+    """
 
     def __init__(self) -> None:
+        self.measured = True
         self._seconds = 0.0
 
     def fetched(self, fetch: Callable[[], Any]) -> tuple[Any, tf.Tensor]:
         """Return what ``fetch`` returns, and how long that took: float64 ``[2]``; in a graph."""
+        if not self.measured:
+            return fetch(), tf.zeros([WIDTH], tf.float64)
         begin = tf.timestamp()
         with tf.control_dependencies([begin]):
             data = fetch()
@@ -39,7 +46,7 @@ class Waiting:
         """Add what the host has waited itself."""
         self._seconds += seconds
 
-    def pop(self) -> float:
-        """Return the seconds since the last such call."""
+    def pop(self) -> float | None:
+        """Return the seconds since the last such call; None where they are not measured."""
         found, self._seconds = self._seconds, 0.0
-        return found
+        return found if self.measured else None

@@ -10,36 +10,41 @@ class Timing:
         calls: calls so far.
         step_seconds: seconds of a step of the last call.
         interval_seconds: seconds of the steps since the last point.
-        interval_waited: of these, those in which steps waited for their input.
+        interval_waited: of these, those in which steps waited for their input; None where that is
+            not measured.
     """
 
     def __init__(self) -> None:
         self.calls = 0
         self.step_seconds = 0.0
-        self.interval_seconds = self.interval_waited = 0.0
+        self.interval_seconds = 0.0
+        self.interval_waited: float | None = 0.0
         # The first call is left out: it compiles.
         self._seconds, self._examples, self._waited = 0.0, 0, 0.0
 
-    def add(self, steps: int, examples: int, seconds: float, waited: float) -> None:
+    def add(self, steps: int, examples: int, seconds: float, waited: float | None) -> None:
         """Add a call.
 
         Args:
             steps: that it took.
             examples: of these steps.
             seconds: of the whole call.
-            waited: of these, in the mean over the tasks, those for input.
+            waited: of these, in the mean over the tasks, those for input; None: not measured.
         """
         self.calls += 1
         self.step_seconds = seconds / steps
         if self.calls > 1:
             self._seconds += seconds
             self._examples += examples
-            self._waited += waited
+            self._waited += waited or 0.0
 
-    def add_part(self, share: float, seconds: float, waited: float) -> None:
+    def add_part(self, share: float, seconds: float, waited: float | None) -> None:
         """Add a part of a call to the interval: the call may span several."""
         self.interval_seconds += share * seconds
-        self.interval_waited += share * waited
+        if waited is None or self.interval_waited is None:
+            self.interval_waited = None
+        else:
+            self.interval_waited += share * waited
 
     def end_interval(self, steps: int, examples: int) -> dict[str, float]:
         """Return the metrics of an interval, and begin the next.
@@ -48,10 +53,9 @@ class Timing:
             steps: that it has in this process: how long those before a resume waited is not known.
             examples: that it has in all.
         """
-        found = {
-            "examples_per_second": examples / self.interval_seconds,
-            "input_seconds": self.interval_waited / max(1, steps),
-        }
+        found = {"examples_per_second": examples / self.interval_seconds}
+        if self.interval_waited is not None:
+            found["input_seconds"] = self.interval_waited / max(1, steps)
         self.interval_seconds = self.interval_waited = 0.0
         return found
 

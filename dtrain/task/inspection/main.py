@@ -55,7 +55,7 @@ def child(
     """
     parent_death.end_with_the_parent()
     os.environ.update(environment)
-    sys.stdout = sys.stderr = os.fdopen(os.dup(output.fileno()), "w", buffering=1)
+    sys.stdout = sys.stderr = os.fdopen(os.dup(output.fileno()), "a", buffering=1)
     try:
         config = load.parse(values, Path("config.yaml"))
         with before_training(config.dataset):
