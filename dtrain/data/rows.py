@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data.files import DataFile
+from dtrain.data.files import DataFile, have_waited
 from dtrain.data.tables import Pieces
 from dtrain.errors import DataError
 
@@ -137,6 +138,7 @@ class _Opened:
         self._shape, self._dtype = array.shape[1:], array.dtype
         self._rows = len(array)
         self._size = array.nbytes // max(1, self._rows)
+        self._waits = False
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -160,14 +162,22 @@ class _Opened:
         ends = [*(begins[1:] * size).tolist(), len(rows) * size]
         parts = [space[b:e] for b, e in zip((begins * size).tolist(), ends, strict=True)]
         try:
-            if len(parts) > 1:  # the disk then reads them side by side
-                for place, part in zip(places, parts, strict=True):
-                    os.posix_fadvise(self._descriptor, place, len(part), os.POSIX_FADV_WILLNEED)
-            for place, part in zip(places, parts, strict=True):
-                self._fill(part, place)
+            self._fill_all(parts, places)
         except OSError as error:
             raise DataError(self._name, f"cannot be read ({error.strerror})") from None
         return made
+
+    def _fill_all(self, parts: list[memoryview], places: list[int]) -> None:
+        descriptor = self._descriptor
+        if self._waits and len(parts) > 1:  # the disk then reads them side by side
+            for place, part in zip(places, parts, strict=True):
+                os.posix_fadvise(descriptor, place, len(part), os.POSIX_FADV_WILLNEED)
+        begun = time.perf_counter()
+        for place, part in zip(places, parts, strict=True):
+            if os.preadv(descriptor, (part,), place) != len(part):
+                self._fill(part, place)
+        size = sum(map(len, parts))
+        self._waits = have_waited(time.perf_counter() - begun, len(parts), size)
 
     def _fill(self, part: memoryview, place: int) -> None:
         while len(part):

@@ -9,7 +9,7 @@ import numpy as np
 
 from dtrain.data import nest
 from dtrain.data.files import DataFile
-from dtrain.data.rows import Rows
+from dtrain.data.rows import Rows, is_large
 from dtrain.data.splits import refused_targets
 from dtrain.errors import DataError
 
@@ -99,7 +99,8 @@ class StoredArrays:
 
 def as_input(values: np.ndarray, scale: np.float32) -> np.ndarray:
     """Return inputs as a model gets them: float32, multiplied by ``scale``."""
-    return values.astype(np.float32) * scale
+    made = values.astype(np.float32, copy=False)
+    return made if scale == 1 else made * scale
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,6 +125,10 @@ class Targets:
         self._key = key
         self._dtype: np.dtype[Any] | None = None
         self._highest = -1
+        self._held: np.ndarray | None = None  # all of them, where that is little
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_held": None}
 
     @property
     def is_classes(self) -> bool:
@@ -169,7 +174,10 @@ class Targets:
             DataError: naming file and row.
             UsageError: of one number a row, one can be no target.
         """
-        dtype, found = self._kind(), self.array.take(rows)
+        dtype = self._kind()
+        if self._held is None and not is_large(self.array.nbytes):
+            self._held = self.array.whole()  # a read for each would take as long as the inputs
+        found = self.array.take(rows) if self._held is None else self._held[rows]
         if found.dtype.kind == "f":
             finite = np.isfinite(found).reshape(len(found), -1).all(axis=1)
             if not finite.all():

@@ -13,8 +13,8 @@ _LEAST, _MOST = 32 << 20, 256 << 20
 
 
 def share(files: Iterable[DataFile]) -> int:
-    """Return how many bytes may be kept of files: a tenth of theirs, within bounds."""
-    return min(max(sum(file.size() for file in files) // 10, _LEAST), _MOST)
+    """Return how many bytes may be kept of files: a sixteenth of theirs, within bounds."""
+    return min(max(sum(file.size() for file in files) // 16, _LEAST), _MOST)
 
 
 class Kept:

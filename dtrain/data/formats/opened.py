@@ -9,13 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data.files import DataFile
+from dtrain.data.files import DataFile, have_waited
 from dtrain.errors import DataError
 
 #: Files that are open at once: a process may often have 1,024.
 _OPEN = 128
-#: Seconds that reading a stretch takes at most, and bytes a second, of what is in memory.
-_CALL, _COPIED = 5e-6, 1e9
 
 
 class Opened:
@@ -68,9 +66,8 @@ class Opened:
                 os.posix_fadvise(*place, os.POSIX_FADV_WILLNEED)
         begun = time.perf_counter()
         found = list(map(os.pread, descriptors, sizes, begins))
-        taken = time.perf_counter() - begun
         # Three times as fast from a disk; of what is in memory, 6 us without it and 9 with it.
-        self._waits = taken > _CALL * len(sizes) + sum(sizes) / _COPIED
+        self._waits = have_waited(time.perf_counter() - begun, len(sizes), sum(sizes))
         lengths = list(map(len, found))
         if lengths != sizes:
             at = next(i for i, length in enumerate(lengths) if length != sizes[i])
