@@ -13,6 +13,7 @@ DtrainError
 
 from __future__ import annotations
 
+import copy
 import difflib
 import errno
 import re
@@ -70,6 +71,13 @@ class UsageError(DtrainError):
             text = text.replace(str(value), shortened(secrets.mask(str(value))))
         super().__init__(printable(secrets.mask(text)))
         self.key = key
+
+    def of_key(self, key: str) -> UsageError:
+        """Return the same error of another key that takes the same values."""
+        made = copy.copy(self)
+        made.args = (str(self).replace(f"{self.key}=", f"{key}="),)
+        made.key = key
+        return made
 
 
 class DamagedFile(UsageError):

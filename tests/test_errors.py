@@ -15,6 +15,14 @@ def test_usage_error_says_what_was_given_and_what_to_type() -> None:
     assert error.key == "a.b"
 
 
+def test_the_same_error_of_another_key() -> None:
+    error = errors.UsageError("a.path", "b", "is no file", "a file", "a.path=FILE")
+    other = error.of_key("a.other_path")
+    assert str(other) == "a.other_path=b: is no file; accepted: a file; hint: a.other_path=FILE"
+    assert (other.key, error.key, type(other)) == ("a.other_path", "a.path", errors.UsageError)
+    assert str(pickle.loads(pickle.dumps(other))) == str(other)
+
+
 @pytest.mark.parametrize(
     ("kind", "parent", "code"),
     [

@@ -224,6 +224,15 @@ def test_no_rows_and_one(kind: str) -> None:
 # Damage
 
 
+def test_a_file_to_evaluate_on_is_named_with_its_key(kind: str) -> None:
+    save(kind, 0, x=[7.0], y=[2])
+    Path("held.x").write_bytes(b"a,b\n1,2\n" * 20)
+    with pytest.raises(UsageError) as caught:
+        load(kind, "0.x", validation_path="held.x")
+    assert str(caught.value).startswith("dataset.validation_path=held.x: ")
+    assert "dataset.path" not in str(caught.value)
+
+
 NOT = {
     "text": b"a,b\n1,2\n" * 20,
     "nothing": b"",

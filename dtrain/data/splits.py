@@ -115,7 +115,11 @@ def of_tables(
     """
     whole, held = source(table(files(path)), inputs, target, weight), None
     if validation_path is not None:
-        found = table(files(validation_path, "dataset.validation_path"))
+        key = "dataset.validation_path"
+        try:
+            found = table(files(validation_path, key))
+        except UsageError as error:
+            raise error.of_key(key) if error.key == "dataset.path" else error from None
         held = source(found, whole.inputs.names, target, weight, words=whole.words)
         _check_alike(whole, held, validation_path)
     return of_sources(whole, held, "path", path, validation_split, split_seed, classes, images)
