@@ -15,6 +15,7 @@ from dtrain.data import nest
 from dtrain.data.adapters import adapted
 from dtrain.data.checked import before_training
 from dtrain.data.class_weights import weighted
+from dtrain.data.image_cache import DecodedImages
 from dtrain.data.mixture import Mixture, Subset, labels
 from dtrain.data.options import OnError, Options, Shuffle, divided
 from dtrain.data.order import Balanced
@@ -71,6 +72,11 @@ def _loaded(config: Config) -> Data:
         return adapted(targets.instantiate(node, "dataset"))
 
     splits = padded(_with_some(made(), node), options.pad)
+    if options.on_error is OnError.skip and isinstance(splits.train, DecodedImages):
+        raise UsageError(
+            "dataset.on_error", "skip", "images that are all decoded first cannot be left out one "
+            "by one", "dataset.cache=none, or fail", "dataset.cache=none",
+        )  # fmt: skip
     pool = Pool(splits, options.workers, node, options.pad)
     splits, notices = pool.splits, list[str | None](pool.notices)
     if options.on_error is OnError.skip:

@@ -217,3 +217,8 @@ def test_what_cannot_be_read_is_left_out(dtrain) -> None:
     assert run.code == 0, run.output + run.log
     assert "1 of 24 examples cannot be read" in run.output and "07.jpg" in run.output
     assert run.result["train_examples"] == 23
+    run = dtrain(
+        *BASE, "dataset=image_folder", "dataset.path=pictures", "dataset.size=[8,8]",
+        "dataset.validation_split=0", "dataset.on_error=skip", "dataset.cache=memory",
+    )  # fmt: skip
+    assert run.code == 2 and "dataset.on_error=skip: images that are all decoded" in run.output
