@@ -128,11 +128,13 @@ def _cluster(cluster: Any, task: Any, devices: list[str], servers: bool) -> Any:
     return wrong(KINDS, "MultiWorker", 1, MultiWorker(devices, cluster, task, "auto"))
 
 
+@pytest.mark.faults
 def test_on_hosts() -> None:
     tasks = [Task("chief", 0, 1), Task("worker", 0, 1)]
     assert not any(together(_cluster, tasks, 2, servers=False))
 
 
+@pytest.mark.faults
 def test_by_parameter_servers() -> None:
     [found] = together(_cluster, servers(2, 1), 2, servers=True)
     assert not found

@@ -113,10 +113,7 @@ def order(run: Run) -> dict[int, list[int]]:
     }
 
 
-LONG = "one_device to layer_placement to one_device to mirrored"
-
-
-@pytest.mark.parametrize("chain", sampled(CHAINS, *(CHAINS.keys() - {LONG})))
+@pytest.mark.parametrize("chain", sampled(CHAINS, "hybrid to mirrored to hybrid to model_parallel"))
 def test_another_number_of_replicas_in_mid_epoch(
     chain: str, dtrain, user_code, tmp_path: Path
 ) -> None:

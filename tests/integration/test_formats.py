@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import io
+import itertools
 import json
 import math
 import subprocess
@@ -145,6 +146,7 @@ MIRRORED_4 = ("strategy=mirrored", "hardware.devices=4")
 MIRRORED_3 = ("strategy=mirrored", "hardware.devices=3")
 HOSTS_2 = ("strategy=multiworker", "hardware.hosts=2")
 PLACES = {"1 replica": ONE, "4 replicas": MIRRORED_4, "2 hosts": HOSTS_2}
+KILLED = {f"{name}, killed": overrides for name, overrides in PLACES.items()}
 
 
 def made() -> tuple[np.ndarray, np.ndarray]:
@@ -362,6 +364,16 @@ def trained(dtrain: Commands, *overrides: str) -> Run:
     return run
 
 
+#: Trainings that others are compared with: the same overrides train the same rows.
+_known: dict[tuple[str, ...], Run] = {}
+
+
+def known(dtrain: Commands, *overrides: str) -> Run:
+    if overrides not in _known:
+        _known[overrides] = trained(dtrain, *overrides)
+    return _known[overrides]
+
+
 def killed(dtrain: Commands, steps: int, *overrides: str) -> Run:
     """Train until the task is killed, and resume."""
     Path("die").write_text(str(steps))
@@ -392,26 +404,34 @@ def close(run: Run, other: Run, tolerance: float) -> None:
             assert math.isclose(value, two[step], rel_tol=tolerance), (name, step, one, two)
 
 
-@pytest.mark.parametrize("place", sampled(PLACES, "1 replica"))
+@pytest.mark.parametrize("place", sampled(["1 replica", *KILLED], "1 replica"))
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_format_trains_as_npz(name: str, place: str, dtrain, rows) -> None:
     x, y = rows
     one_order = "dataset.shuffle=examples"
-    reference, overrides = npz(x, y), (*FORMATS[name](x, y), *PLACES[place])
+    where = {**PLACES, **KILLED}[place]
+    reference, overrides = npz(x, y), (*FORMATS[name](x, y), *where)
     if "objective=loss" in overrides:  # nothing is evaluated
         reference = [*reference[:2], "dataset.validation_split=0", "objective=loss"]
-    expected = trained(dtrain, *reference, *PLACES[place], one_order)
-    run = killed(dtrain, 10, *overrides, one_order)
+    expected = known(dtrain, *reference, *where, one_order)
+    if place in KILLED:
+        run = killed(dtrain, 10, *overrides, one_order)
+    else:
+        run = trained(dtrain, *overrides, one_order)
     assert steps_of(run) == steps_of(expected)
     close(run, expected, 1e-6)
     assert run.result["examples"] == 3 * 96
 
 
-@pytest.mark.parametrize("place", sampled(PLACES, "1 replica", "4 replicas"))
-@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize(
+    ("name", "place"),
+    sampled(
+        itertools.product(STREAMS, PLACES), ("generator", "4 replicas"), ("tf.data", "1 replica")
+    ),
+)
 def test_a_stream_trains_as_the_rows_in_order(name: str, place: str, dtrain, rows) -> None:
     x, y = rows
-    expected = trained(dtrain, *npz(x, y), *PLACES[place], "dataset.shuffle=none")
+    expected = known(dtrain, *npz(x, y), *PLACES[place], "dataset.shuffle=none")
     run = killed(dtrain, 10, *STREAMS[name](x, y), *PLACES[place])
     found = steps_of(run)
     assert found == steps_of(expected)
@@ -444,7 +464,7 @@ def test_images_in_folders_train_as_npz(place: str, dtrain, rows) -> None:
 ORDERS = ("blocks", "mixture", "balanced")
 
 
-@pytest.mark.parametrize("name", sampled([*ORDERS, *FORMATS, *STREAMS], "blocks", "mixture"))
+@pytest.mark.parametrize("name", sampled([*ORDERS, *FORMATS, *STREAMS], "blocks"))
 def test_each_example_is_seen_as_often_as_it_should(name: str, dtrain, rows) -> None:
     """Over 4 passes, on 1, 3 and 4 replicas, through a kill and a change of the replicas."""
     x, y = rows
