@@ -147,6 +147,7 @@ def test_what_was_not_used_for_longest_goes(place: Path, monkeypatch: pytest.Mon
     for age, key in enumerate("bdca"):
         os.utime(made[key], ns=(0, 10**9 * (1 + age)))
     cache.entry("b", ".x", never)  # a moment ago; and from now on it is in use
+    assert made["b"].stat().st_mtime_ns == 10**9, "who has it open knows it by that"
     monkeypatch.setenv(cache.BYTES, "30")
     cache.entry("e", ".x", writes(b"." * 10))
     assert {key for key, path in made.items() if path.exists()} == {"a", "b"}

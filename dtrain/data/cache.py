@@ -16,6 +16,7 @@ import re
 import secrets
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -161,7 +162,8 @@ def _hold(path: Path) -> bool:
             return False
         found = os.fstat(descriptor)
         with contextlib.suppress(OSError):
-            os.utime(descriptor)
+            # That of its last change stays: who has it open knows the file by it.
+            os.utime(descriptor, ns=(time.time_ns(), found.st_mtime_ns))
         os.close(descriptor)
         _held[path] = found.st_dev, found.st_ino
         return True
@@ -265,7 +267,7 @@ def _make_room(place: Path) -> None:
                 with contextlib.suppress(FileNotFoundError):
                     if _ENTRY.fullmatch(each.name) and each.is_file(follow_symlinks=False):
                         seen = each.stat(follow_symlinks=False)
-                        found.append((seen.st_mtime_ns, seen.st_size, Path(each.path)))
+                        found.append((max(seen.st_atime_ns, seen.st_mtime_ns), seen.st_size, Path(each.path)))
                     elif left := _LEFTOVER.fullmatch(each.name):
                         _remove(place / left[1], Path(each.path))
         total = sum(size for _, size, _ in found)
