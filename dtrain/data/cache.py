@@ -267,7 +267,8 @@ def _make_room(place: Path) -> None:
                 with contextlib.suppress(FileNotFoundError):
                     if _ENTRY.fullmatch(each.name) and each.is_file(follow_symlinks=False):
                         seen = each.stat(follow_symlinks=False)
-                        found.append((max(seen.st_atime_ns, seen.st_mtime_ns), seen.st_size, Path(each.path)))
+                        last = max(seen.st_atime_ns, seen.st_mtime_ns)
+                        found.append((last, seen.st_size, Path(each.path)))
                     elif left := _LEFTOVER.fullmatch(each.name):
                         _remove(place / left[1], Path(each.path))
         total = sum(size for _, size, _ in found)
