@@ -143,6 +143,12 @@ def _job(node: DictConfig) -> Outcome:
     overrides: Any = OmegaConf.to_container(settings.overrides.task, resolve=False)
     config = settle(node)
     check_address(config)
+    if config.action.get("run") == "":  # of an action on a run, which its command names
+        chosen = settings.runtime.choices.get("action")
+        raise UsageError(
+            "action", chosen, "works on what a run has left", "train",
+            f"python -m dtrain {chosen} outputs/DATE/TIME_NAME",
+        )  # fmt: skip
     command = command_of(config, node)
     folders.check_name(config.name)
     path, chosen = guard.run_folder()
