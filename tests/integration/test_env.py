@@ -88,7 +88,7 @@ def test_an_evaluation_in_shells_of_their_own(shells, dtrain, tmp_path: Path) ->
     [line] = (tmp_path / "run" / "evaluations.jsonl").read_text().splitlines()
     event = json.loads(line)
     assert event["replicas"] == 2 and event["strategy"] == "multiworker"
-    val = run.result["metrics"]["val_loss"]
+    val = (read_json(tmp_path / "run" / "result.json") or {})["metrics"]["val_loss"]
     assert math.isclose(event["metrics"]["loss"], val, rel_tol=1e-6)
     [folder] = (tmp_path / "run" / "evaluations").iterdir()
     assert {path.name for path in (folder / "logs").iterdir()} == {"worker-0.log", "worker-1.log"}
