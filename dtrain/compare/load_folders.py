@@ -14,7 +14,7 @@ from typing import Any
 from dtrain import secrets
 from dtrain.errors import DamagedFile, UsageError, printable
 from dtrain.files import reading
-from dtrain.run import schemas
+from dtrain.run import evaluations, schemas
 from dtrain.run.folder import RunDir
 from dtrain.run.journal import Follower
 from dtrain.tracking.mlflow.tracker import flatten
@@ -113,6 +113,9 @@ def read(folder: Path, name: str) -> Run:
         if len(run.config) > KEYS:
             raise DamagedFile(rundir.config, f"has more than {KEYS:,} keys")
         passed = _read_curves(rundir.journal, run)
+        for event in evaluations.as_points(evaluations.read(rundir)):
+            for metric, value in event["metrics"].items():
+                run.curves.setdefault(metric, {})[event["step"]] = value
         cluster = schemas.read(rundir.cluster, schemas.Replicas) or {}
         result: Any = schemas.read(rundir.result, schemas.Result) or {}
     except (OSError, DamagedFile) as error:
@@ -173,7 +176,8 @@ def _below(
     if sweep is not None:
         yield from ((folder / job["folder"], job) for job in sweep["jobs"])
     elif (folder / "config.yaml").is_file() and (folder / "cluster.json").is_file():
-        yield folder, None
+        if not _is_derived(folder):
+            yield folder, None
     elif depth < reading.FOLDERS:
         with os.scandir(folder) as entries:
             inside = [
@@ -183,6 +187,15 @@ def _below(
             ]
         for each in sorted(inside, key=_natural):
             yield from _below(each, damaged, depth + 1)
+
+
+def _is_derived(folder: Path) -> bool:
+    """Say whether a folder is that of an evaluation, or the like, of a run."""
+    try:
+        command = reading.read_json(RunDir(folder).command)
+    except (OSError, DamagedFile):  # what reads the run says so
+        return False
+    return command is not None and "derived" in command
 
 
 def _open(entry: os.DirEntry[str]) -> bool:

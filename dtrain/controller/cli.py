@@ -16,10 +16,11 @@ from omegaconf.errors import OmegaConfBaseException
 from dtrain import errors, secrets
 from dtrain.config import consent, environment, groups, guard, load, preset_files
 from dtrain.config.explain import explain
+from dtrain.config.schema import Config
 from dtrain.config.settle import settle
 from dtrain.controller import folders, resume, sweep
-from dtrain.controller.job import run
 from dtrain.controller.outcome import Outcome
+from dtrain.controller.start import start
 from dtrain.controller.sweep.state import arguments
 from dtrain.controller.validate import check_address
 from dtrain.errors import DtrainError, UsageError, printable
@@ -38,10 +39,25 @@ class Command:
         try:
             self.exit_code = self.job(config)
         except DtrainError as error:  # Hydra would print more than the one sentence
-            _print(error)
+            _print(error, self)
             self.exit_code = error.exit_code
         except OmegaConfBaseException as error:  # likewise, with all overrides
             self.error = error
+
+    def arguments(self, given: list[str]) -> list[str]:
+        """Return all overrides of a command line: those of a run that it names are among them.
+
+        Args:
+            given: as it was typed.
+
+        Raises:
+            UsageError: it names a folder that is none of a run.
+        """
+        return resume.arguments(arguments(given))
+
+    def worded(self, text: str) -> str:
+        """Return a message with the keys as they are typed in this command."""
+        return text
 
     def job(self, node: DictConfig) -> int:
         """Run one job, and return the exit code."""
@@ -81,19 +97,19 @@ def composed(given: list[str], command: Command) -> int:
     sys.argv[1:] = given
     try:
         consent.begin(given, _config_dir(given))
-        sys.argv[1:] = resume.arguments(arguments(given))
+        sys.argv[1:] = command.arguments(given)
         preset_files.check(sys.argv[1:])
         guard.run(sys.argv[1:], command)
         if command.error is not None:
             raise command.error
     except UsageError as error:
-        _print(error)
+        _print(error, command)
         return error.exit_code
     except (HydraException, OmegaConfBaseException) as error:
         explained = consent.own_error(error) or explain(error, sys.argv[1:])
         for note in getattr(error, "__notes__", ()):
             explained.add_note(note)
-        _print(explained)
+        _print(explained, command)
         return errors.USAGE
     except RecursionError:
         print("error: a value of the command is nested too deep", file=sys.stderr)
@@ -131,12 +147,13 @@ def _job(node: DictConfig) -> Outcome:
     overrides: Any = OmegaConf.to_container(settings.overrides.task, resolve=False)
     config = settle(node)
     check_address(config)
-    sources = {source.provider: source.path for source in settings.runtime.config_sources}
-    command = resume.command(
-        environment.as_written(overrides, node),
-        sources.get("command-line"),
-        load.address(config),
-    )
+    if config.action.get("run", "") is None:  # of an action on a run, which its command names
+        chosen = settings.runtime.choices.get("action")
+        raise UsageError(
+            "action", chosen, "works on what a run has left", "train",
+            f"python -m dtrain {chosen} outputs/DATE/TIME_NAME",
+        )  # fmt: skip
+    command = command_of(config, node)
     folders.check_name(config.name)
     path, chosen = guard.run_folder()
     folder = Path(path).absolute()
@@ -160,10 +177,20 @@ def _job(node: DictConfig) -> Outcome:
             )  # fmt: skip
     elif config.fork is not None:
         resume.pin(config)
-    return run(config, folder, command, chosen)
+    return start(config, folder, command, chosen)
 
 
-def _print(error: Exception) -> None:
-    print(f"error: {errors.readable(secrets.mask(str(error)))}", file=sys.stderr)
-    for note in getattr(error, "__notes__", ()):
-        print(errors.readable(secrets.mask(note)), file=sys.stderr)
+def command_of(config: Config, node: DictConfig) -> dict[str, Any]:
+    """Return the contents of ``command.json`` of the command whose configuration Hydra has now."""
+    settings = HydraConfig.get()
+    # As they were typed: a reference to the environment is no value yet.
+    overrides: Any = OmegaConf.to_container(settings.overrides.task, resolve=False)
+    sources = {source.provider: source.path for source in settings.runtime.config_sources}
+    return resume.command(
+        environment.as_written(overrides, node), sources.get("command-line"), load.address(config)
+    )
+
+
+def _print(error: Exception, command: Command) -> None:
+    for text in (f"error: {error}", *getattr(error, "__notes__", ())):
+        print(errors.readable(secrets.mask(command.worded(text))), file=sys.stderr)
