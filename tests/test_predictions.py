@@ -266,3 +266,90 @@ def test_a_lease_that_names_nobody_is_free(tmp_path: Path, text: str) -> None:
     with Leases(tmp_path) as mine:
         (tmp_path / "leases/0").write_text(text)
         assert mine.take(0)
+
+
+# Kills
+
+
+class Killed(BaseException):
+    """The process is gone: nothing that it would do then has any effect."""
+
+
+OPERATIONS = ("open", "link", "replace", "unlink", "fsync", "mkdir", "rmdir", "pwrite")
+
+
+class Kernel:
+    """Lets the process die before one operation on files."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, at: int):
+        self.left = at
+        for name in OPERATIONS:
+            patch.setattr(os, name, self._counted(getattr(os, name)))
+
+    def _counted(self, real: Any) -> Any:
+        def call(*given: Any, **named: Any) -> Any:
+            self.left -= 1
+            if self.left < 0:
+                raise Killed
+            return real(*given, **named)
+
+        return call
+
+
+def work(folder: Path, format: str) -> None:
+    """Do what a worker does, without a model."""
+    store = Store(folder, manifest(format=format))
+    if not store.finished:
+        with Leases(folder, 1000) as mine:
+            for piece in sorted(set(range(store.division.pieces)) - store.done()):
+                if mine.take(piece) and store.record(piece) is None:
+                    store.commit(piece, values(store, piece))
+        store.finish()
+    else:
+        store.tidy()
+
+
+def close(folder: Path) -> None:
+    """Close what a process that is gone has open: its locks are free."""
+    for name in os.listdir("/proc/self/fd"):
+        link = Path("/proc/self/fd") / name
+        if os.path.lexists(link) and os.readlink(link).startswith(str(folder)):
+            os.close(int(name))
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    found = {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+    # What a worker was writing when it was killed after all was done has a name of its own.
+    return {name: data for name, data in found.items() if not name.endswith(".tmp")}
+
+
+@pytest.mark.parametrize("format", ["parquet", "npy"])
+def test_killed_at_any_operation_it_ends_with_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
+) -> None:
+    (tmp_path / "whole").mkdir()
+    work(tmp_path / "whole", format)
+    expected = tree(tmp_path / "whole")
+    assert len(expected) == (5 if format == "parquet" else 9)
+    kills = 0
+    for at in range(1000):
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        # Killed once at this operation, and the next one at another.
+        for again in (at, at * 7 % 31):
+            with monkeypatch.context() as patch:
+                kernel = Kernel(patch, again)
+                try:
+                    work(folder, format)
+                except Killed:
+                    kills += 1
+            close(folder)
+        if kernel.left >= 0 and at > 31 and kills < 2 * at:
+            break
+        work(folder, format)
+        assert tree(folder) == expected, at
+    assert kills > 60
