@@ -14,7 +14,7 @@ from typing import Any
 from dtrain import secrets
 from dtrain.errors import DamagedFile, UsageError, printable
 from dtrain.files import reading
-from dtrain.run import schemas
+from dtrain.run import evaluations, schemas
 from dtrain.run.folder import RunDir
 from dtrain.run.journal import Follower
 from dtrain.tracking.mlflow.tracker import flatten
@@ -113,6 +113,9 @@ def read(folder: Path, name: str) -> Run:
         if len(run.config) > KEYS:
             raise DamagedFile(rundir.config, f"has more than {KEYS:,} keys")
         passed = _read_curves(rundir.journal, run)
+        for event in evaluations.as_points(evaluations.read(rundir)):
+            for metric, value in event["metrics"].items():
+                run.curves.setdefault(metric, {})[event["step"]] = value
         cluster = schemas.read(rundir.cluster, schemas.Replicas) or {}
         result: Any = schemas.read(rundir.result, schemas.Result) or {}
     except (OSError, DamagedFile) as error:

@@ -227,6 +227,18 @@ def _trace(steps: list[Any]) -> str | None:
     return None if steps[0] < steps[1] else "is not a first and a later last step"
 
 
+def _checkpoint(value: Any) -> str | None:
+    return None if re.fullmatch(r"best|latest|all|[0-9]{1,18}", str(value)) else "is none"
+
+
+def _prefix(value: Any) -> str | None:
+    if not re.fullmatch(r"\w[\w.-]{0,99}", str(value)):
+        return "is not a word of letters, digits, _, - and ."
+    if value in ("train", "validation", "val"):
+        return "is the name of what training itself records"
+    return None
+
+
 def choice(*values: str) -> Form:
     """Return the form of one of several texts."""
     return Form(
@@ -240,6 +252,8 @@ def text(most: int = 1000) -> Form:
 
 
 FILE_NAME = Form("the name of a folder, up to 200 characters, without /", _file_name, "run")
+CHECKPOINT = Form("best, latest, all, or a step", _checkpoint, "latest")
+PREFIX = Form("a word that names the points", _prefix, "test")
 PATH = Form("a path", lambda value: words(value, CHARACTERS))
 DOTTED = Form("the dotted name of a function or class", _dotted)
 METRIC = Form("the name of a metric", _metric, "val_loss")

@@ -18,6 +18,7 @@ from dtrain.config.schema import (
     Checkpointing,
     Config,
     Env,
+    Evaluate,
     Hardware,
     Launcher,
     MLflow,
@@ -76,7 +77,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "layer_placement": strategies.LayerPlacement,
         "tpu": strategies.Tpu,
     },
-    "action": {"action": Action},
+    "action": {"action": Action, "evaluate": Evaluate},
     "launcher": {"launcher": Launcher, "env": Env},
     "tracking": {"tracking": Tracking, "mlflow": MLflow},
 }

@@ -87,7 +87,10 @@ ENVIRONMENT = Kind(
     "cluster environment", "dtrain.controller.launchers.cluster_env.tf_config.TFConfig",
     r"dtrain\.controller\.launchers\.cluster_env\.tf_config\.TFConfig",
 )  # fmt: skip
-ACTION = Kind("action", "dtrain.task.actions.*", r"dtrain\.task\.actions\.train\.Train")
+ACTION = Kind(
+    "action", "dtrain.task.actions.*",
+    r"dtrain\.task\.actions\.(train\.Train|evaluate\.Evaluate)",
+)  # fmt: skip
 TRACKER = Kind(
     "tracker", "dtrain.tracking.mlflow.tracker.MLflow, dtrain.tracking.none.NoTracker",
     r"dtrain\.tracking\.(mlflow\.tracker\.MLflow|none\.NoTracker)",

@@ -14,6 +14,7 @@ from omegaconf import MISSING
 
 from dtrain.config.forms import (
     CALLBACKS,
+    CHECKPOINT,
     CLASS_WEIGHT,
     FILE_NAME,
     LOSS,
@@ -23,6 +24,7 @@ from dtrain.config.forms import (
     NODE,
     PATH,
     PATTERNS,
+    PREFIX,
     STORE,
     TRACE,
     target,
@@ -240,6 +242,30 @@ class Action:
     _target_: str = target()
 
 
+#: Which weights of a checkpoint are used: those that were trained, or their moving averages.
+Weights = enum.Enum("Weights", ["raw", "ema"])
+
+
+@dataclasses.dataclass
+class Evaluate(Action):
+    """Evaluates checkpoints of a run.
+
+    Attributes:
+        run: the run folder; the command sets it.
+        checkpoint: best, latest, all or a step; null: the best, or the latest where none is known.
+        weights: raw: as they were trained; ema: the moving averages that the optimizer keeps.
+        prefix: of the names of the points; null: test, of averages test_ema.
+        by: label, a column of the data or an input: metrics of each of its values.
+    """
+
+    _target_: str = target("dtrain.task.actions.evaluate.Evaluate")
+    run: str = ""
+    checkpoint: str | None = formed(None, CHECKPOINT)
+    weights: Weights = Weights.raw
+    prefix: str | None = formed(None, PREFIX)
+    by: str | None = formed(None, text())
+
+
 @dataclasses.dataclass
 class Config(Section):
     """The whole configuration. Groups for which users bring YAML files of their own are open.
@@ -249,7 +275,7 @@ class Config(Section):
         dataset: the data: a function that returns dtrain.datasets.Splits.
         strategy: how the training is distributed over devices and hosts.
         optimizer: a Keras optimizer, and its learning-rate schedule.
-        action: what a run does: train.
+        action: what is done: train; evaluate, by python -m dtrain evaluate.
         launcher: what starts the tasks of a run.
         hardware: devices, their memory, and the arithmetic on them.
         trainer: how long is trained, on what batches, with which loss and metrics.

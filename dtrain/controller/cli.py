@@ -16,10 +16,11 @@ from omegaconf.errors import OmegaConfBaseException
 from dtrain import errors, secrets
 from dtrain.config import consent, environment, groups, guard, load, preset_files
 from dtrain.config.explain import explain
+from dtrain.config.schema import Config
 from dtrain.config.settle import settle
 from dtrain.controller import folders, resume, sweep
-from dtrain.controller.job import run
 from dtrain.controller.outcome import Outcome
+from dtrain.controller.start import start
 from dtrain.controller.sweep.state import arguments
 from dtrain.controller.validate import check_address
 from dtrain.errors import DtrainError, UsageError, printable
@@ -42,6 +43,17 @@ class Command:
             self.exit_code = error.exit_code
         except OmegaConfBaseException as error:  # likewise, with all overrides
             self.error = error
+
+    def arguments(self, given: list[str]) -> list[str]:
+        """Return all overrides of a command line: those of a run that it names are among them.
+
+        Args:
+            given: as it was typed.
+
+        Raises:
+            UsageError: it names a folder that is none of a run.
+        """
+        return resume.arguments(arguments(given))
 
     def job(self, node: DictConfig) -> int:
         """Run one job, and return the exit code."""
@@ -81,7 +93,7 @@ def composed(given: list[str], command: Command) -> int:
     sys.argv[1:] = given
     try:
         consent.begin(given, _config_dir(given))
-        sys.argv[1:] = resume.arguments(arguments(given))
+        sys.argv[1:] = command.arguments(given)
         preset_files.check(sys.argv[1:])
         guard.run(sys.argv[1:], command)
         if command.error is not None:
@@ -131,12 +143,7 @@ def _job(node: DictConfig) -> Outcome:
     overrides: Any = OmegaConf.to_container(settings.overrides.task, resolve=False)
     config = settle(node)
     check_address(config)
-    sources = {source.provider: source.path for source in settings.runtime.config_sources}
-    command = resume.command(
-        environment.as_written(overrides, node),
-        sources.get("command-line"),
-        load.address(config),
-    )
+    command = command_of(config, node)
     folders.check_name(config.name)
     path, chosen = guard.run_folder()
     folder = Path(path).absolute()
@@ -160,7 +167,18 @@ def _job(node: DictConfig) -> Outcome:
             )  # fmt: skip
     elif config.fork is not None:
         resume.pin(config)
-    return run(config, folder, command, chosen)
+    return start(config, folder, command, chosen)
+
+
+def command_of(config: Config, node: DictConfig) -> dict[str, Any]:
+    """Return the contents of ``command.json`` of the command whose configuration Hydra has now."""
+    settings = HydraConfig.get()
+    # As they were typed: a reference to the environment is no value yet.
+    overrides: Any = OmegaConf.to_container(settings.overrides.task, resolve=False)
+    sources = {source.provider: source.path for source in settings.runtime.config_sources}
+    return resume.command(
+        environment.as_written(overrides, node), sources.get("command-line"), load.address(config)
+    )
 
 
 def _print(error: Exception) -> None:

@@ -13,9 +13,9 @@ from typing import Any
 from dtrain import errors
 from dtrain.config import section
 from dtrain.config.schema import Config
-from dtrain.controller import own_task, result
+from dtrain.controller import result
 from dtrain.controller.folders import claim, create, lock
-from dtrain.controller.launchers import Env, Launcher
+from dtrain.controller.launchers import Launcher
 from dtrain.controller.launchers.model_report import describe
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.plan import Plan
@@ -23,7 +23,6 @@ from dtrain.controller.run_files import RunFiles, is_start
 from dtrain.controller.supervisor import Failure, Requests, Signals, Supervisor
 from dtrain.controller.terminal import report
 from dtrain.controller.terminal.progress import Display, Log, View
-from dtrain.controller.validate import check
 from dtrain.errors import TrainingError, UsageError
 from dtrain.files import writing
 from dtrain.run import checkpoint, schemas
@@ -38,34 +37,8 @@ from dtrain.tracking.delivery import RunDelivery
 PORT_TRIES = 3
 
 
-def run(config: Config, folder: Path, command: dict[str, Any], chosen: bool = False) -> Outcome:
-    """Do one job from its configuration to its result.
-
-    Args:
-        config: composed by Hydra, settled, and taken over from the run where it resumes one.
-        folder: where a new run folder goes.
-        command: contents of ``command.json``.
-        chosen: the user has named ``folder``.
-
-    Raises:
-        UsageError: the configuration is wrong; nothing is left behind.
-    """
-    checked = check(config, prepare=not config.dry_run)
-    planned, launcher = checked.planned, checked.launcher
-    cluster = planned.cluster
-    if config.dry_run:
-        layouts: list[str] = []
-        if planned.strategy.divides is not None:  # what they make is known once there is a model
-            layouts = describe(section.plain(config), cluster)
-        report.print_plan(config, planned, folder, layouts)
-        return Outcome(errors.OK)
-    if isinstance(launcher, Env) and launcher.own(cluster) != cluster.chief:
-        return Outcome(own_task.run(config, cluster, launcher, folder if chosen else None))
-    return Job(config, planned, launcher, folder, command, chosen=chosen).run()
-
-
 class Job:
-    """A job whose configuration is in order.
+    """A job whose configuration is in order: it trains. A subclass does something else.
 
     Args:
         config: resolved.
@@ -77,6 +50,21 @@ class Job:
         view: where it is shown; a display of its own if None.
         chosen: the user has named ``folder``.
     """
+
+    #: Whether it trains.
+    trains = True
+    #: What its tasks do when they are asked to stop.
+    saving = "saving a checkpoint"
+    #: Why a job that was stopped has nothing to continue from.
+    unsaved = "stopped before a checkpoint was saved"
+
+    @staticmethod
+    def show(config: Config, planned: Plan, folder: Path) -> None:
+        """Print what would be started (``dry_run=true``)."""
+        layouts: list[str] = []
+        if planned.strategy.divides is not None:  # what they make is known once there is a model
+            layouts = describe(section.plain(config), planned.cluster)
+        report.print_plan(config, planned, folder, layouts)
 
     def __init__(
         self,
@@ -201,7 +189,9 @@ class Job:
             self._cluster = placed
             self._launched = time.time()  # TensorFlow is imported: a fork has been answered
             signals.started = True
-            supervisor = Supervisor(self._launcher, self._cluster, self._rundir, self._view)
+            supervisor = Supervisor(
+                self._launcher, self._cluster, self._rundir, self._view, self.saving
+            )
             failure = supervisor.watch(signals, self._look)
             self._launcher.kill()
             self._replaced += supervisor.replaced
@@ -292,11 +282,11 @@ class Job:
             return Outcome(code, error=message)
         status = {errors.OK: "FINISHED", errors.FAILED: "FAILED"}.get(code, "KILLED")
         if (interrupted or self._asked) and code == errors.FAILED:
-            status, problem, log = "KILLED", "stopped before a checkpoint was saved", None
+            status, problem, log = "KILLED", self.unsaved, None
         kept = self._resumed and not self._trained and code != errors.OK
         if kept:
             self._leave(functools.partial(self._files.put_back, logs=False))
-        found = result.result(
+        found = self._result(
             self._config, self._cluster, self._rundir, self._events,
             status=status, exit_code=code, error=problem, restarts=self._restarts,
             replaced=self._replaced, began=self._began, start_seconds=self._start_seconds,
@@ -307,10 +297,26 @@ class Job:
             self._change(functools.partial(self._files.write_result, found))
         delivery = None if kept else self._delivery
         shipped = delivery is None or delivery.finish(status, time.time())
-        report.print_end(self._view, self._tracker, self._rundir, found, shipped)
+        self._print_end(found, shipped)
         return Outcome(
             code, found["objective"], interrupted, status, found["seconds"], problem, log, pruned
         )
+
+    #: Makes the contents of ``result.json``.
+    _result = staticmethod(result.result)
+
+    def _print_end(self, found: dict[str, Any], shipped: bool) -> None:
+        """Print how the job ended.
+
+        Args:
+            found: the contents of ``result.json``.
+            shipped: whether the tracker has everything.
+        """
+        report.print_end(self._view, self._tracker, self._rundir, found, shipped)
+
+    def _may_continue(self) -> bool:
+        """Say whether the same command, once more, would not begin from nothing."""
+        return bool(checkpoint.steps(self._rundir.checkpoints))
 
     def _leave(self, put_back: Callable[[], None]) -> None:
         """Nothing was trained: leave tracking and disk as they were before."""
@@ -326,6 +332,6 @@ class Job:
             return chief  # it is the last to be done, and has saved everything
         if self._refused() and not self._trained:
             return errors.USAGE
-        if interrupted and checkpoint.steps(self._rundir.checkpoints):
+        if interrupted and self._may_continue():
             return errors.INTERRUPTED
         return errors.FAILED

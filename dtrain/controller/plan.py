@@ -86,7 +86,7 @@ def _is_own(node: Any) -> bool:
     return all(_is_own(member) for member in (node.get("members") or {}).values())
 
 
-def plan(config: Config, splits: Splits | None, machine: Machine) -> Plan:
+def plan(config: Config, splits: Splits | None, machine: Machine, trains: bool = True) -> Plan:
     """Work out processes, devices and replicas, and check strategy, hardware and batch together.
 
     A pure function of its arguments.
@@ -95,6 +95,7 @@ def plan(config: Config, splits: Splits | None, machine: Machine) -> Plan:
         config: settled.
         splits: of :func:`sizes`.
         machine: what the tasks run on.
+        trains: whether the job does; without, replicas need not share its batch.
 
     Raises:
         UsageError: they do not go together.
@@ -122,7 +123,8 @@ def plan(config: Config, splits: Splits | None, machine: Machine) -> Plan:
     strategy.check(config, cluster)
     limits.check_cluster(config, cluster, machine, strategy.size())
     _check_jit(config, strategy)
-    _check_batch(config.trainer.batch_size, replicas, splits)
+    if trains:
+        _check_batch(config.trainer.batch_size, replicas, splits)
     per_epoch = config.trainer.steps_per_epoch
     if splits is not None:
         per_epoch = per_epoch or len(splits.train) // config.trainer.batch_size

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,25 @@ def arguments(given: list[str]) -> list[str]:
     if not named:
         return given
     [(key, folder)] = named.items()
-    rundir = RunDir(folder) if key == "resume" else _origin(folder)[0]
+    rundir = RunDir(folder) if key == "resume" else origin(folder)[0]
+    return of_run(key, folder, rundir, given, words)
+
+
+def of_run(
+    key: str, folder: str, rundir: RunDir, given: list[str], replaced: Collection[str]
+) -> list[str]:
+    """Put the overrides of a run before those ``given``.
+
+    Args:
+        key: that names the run.
+        folder: its value.
+        rundir: the run's folder.
+        given: a command line, without the program's name.
+        replaced: keys, and groups, that the run's overrides of are left out.
+
+    Raises:
+        UsageError: it is no run folder.
+    """
     past = None
     if rundir.path.is_dir():
         past = read_command(open_existing(rundir.path, key))
@@ -73,12 +92,13 @@ def arguments(given: list[str]) -> list[str]:
             key, folder, f"is not a run folder (it has no {rundir.command.name})",
             "a folder that a run printed as its run folder", f"{key}=outputs/DATE/TIME_NAME",
         )  # fmt: skip
+    refuse_derived(key, folder, past)
     overrides, config_dir = consent.accept(key, folder, past, given)
     kept = [
         override
         for override in overrides
         if not any(
-            key_of(override) == name or key_of(override).startswith(f"{name}.") for name in words
+            key_of(override) == name or key_of(override).startswith(f"{name}.") for name in replaced
         )
     ]
     flags = []
@@ -89,7 +109,25 @@ def arguments(given: list[str]) -> list[str]:
     return [*flags, *given[:first], *kept, *given[first:]]
 
 
-def _origin(fork: str) -> tuple[RunDir, Path | None]:
+def refuse_derived(key: str, folder: object, command: dict[str, Any] | None) -> None:
+    """Refuse the folder of an evaluation or the like where that of a run is asked for.
+
+    Args:
+        key: that names it.
+        folder: its value.
+        command: the contents of its ``command.json``.
+
+    Raises:
+        UsageError: it is none of a run.
+    """
+    if command is not None and "derived" in command:
+        raise UsageError(
+            key, folder, "is not a run: it is what another command made of one",
+            "the folder of the run", "the command that made it, once more, to go on",
+        )  # fmt: skip
+
+
+def origin(fork: str) -> tuple[RunDir, Path | None]:
     """Return the run folder that ``fork`` names, and the checkpoint if it names one."""
     path = Path(fork).absolute()
     if path.name.isdigit() and path.parent.name == "checkpoints":
@@ -112,7 +150,7 @@ def find(config: Config, words: dict[str, Any], folder: Path | None = None) -> s
         rundir = RunDir(path.parent)
         try:
             past = read_command(rundir)
-            if past is None or _sorted(past) != ours:
+            if past is None or "derived" in past or _sorted(past) != ours:
                 continue
             open_existing(rundir.path, "resume")
             if identity.config_hash(_load(rundir)) != hashed:
@@ -243,7 +281,7 @@ def pin(config: Config) -> None:
         UsageError: there is none.
     """
     assert config.fork is not None
-    rundir, chosen = _origin(config.fork)
+    rundir, chosen = origin(config.fork)
     problems: list[str] = []
     found: checkpoint.Checkpoint | None = None
     if chosen is None:

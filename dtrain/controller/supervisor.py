@@ -95,9 +95,18 @@ class Supervisor:
         cluster: what was started.
         rundir: where the chief reports its progress.
         view: shows the user what happens.
+        saving: what the tasks do when they are asked to stop.
     """
 
-    def __init__(self, launcher: Launcher, cluster: Cluster, rundir: RunDir, view: View):
+    def __init__(
+        self,
+        launcher: Launcher,
+        cluster: Cluster,
+        rundir: RunDir,
+        view: View,
+        saving: str = "saving a checkpoint",
+    ):
+        self._saving = saving
         self._launcher = launcher
         self._processes = launcher if isinstance(launcher, LocalProcesses) else None
         self._cluster = cluster
@@ -155,7 +164,7 @@ class Supervisor:
 
     def _saves(self, more: str = "") -> str:
         if self._has_begun():
-            return f"saving a checkpoint {more}".strip()
+            return f"{self._saving} {more}".strip()
         return "no step was taken, nothing is to be saved"
 
     def _has_begun(self) -> bool:

@@ -64,7 +64,10 @@ def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
 
 
 def check(
-    config: Config, look: Callable[[Config], Splits | None] = sizes, prepare: bool = True
+    config: Config,
+    look: Callable[[Config], Splits | None] = sizes,
+    prepare: bool = True,
+    trains: bool = True,
 ) -> Checked:
     """Check the values of a job, its devices, its data and its launcher together.
 
@@ -72,13 +75,14 @@ def check(
         config: settled.
         look: finds out how much data there is.
         prepare: have the launcher begin what takes long, while the data is looked at.
+        trains: whether the job does.
 
     Raises:
         UsageError: they do not go together.
     """
     launcher: Launcher = targets.instantiate(config.launcher, "launcher")
     here = machine(launcher.shares_machine)
-    early = plan(config, None, here)
+    early = plan(config, None, here, trains)
     facts = {key: text for key, text in flatten(load.written(config)).items() if _shared(key)}
     facts["strategy.on_hosts"] = str(early.strategy.on_hosts)
     cluster = launcher.check(early.cluster, facts)
@@ -86,9 +90,9 @@ def check(
         launcher.prepare(cluster)
         forkserver.end_guessed()  # of a launcher that forks nothing
     splits = look(config)
-    planned = dataclasses.replace(plan(config, splits, here), cluster=cluster)
+    planned = dataclasses.replace(plan(config, splits, here, trains), cluster=cluster)
     return Checked(config, launcher, planned, splits)
 
 
 def _shared(key: str) -> bool:
-    return key.partition(".")[0] not in _OF_A_HOST
+    return key.partition(".")[0] not in _OF_A_HOST and key != "action.run"

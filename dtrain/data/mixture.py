@@ -58,6 +58,11 @@ class Subset:
         found = labels(self.source)
         return None if found is None else found[self.rows]
 
+    def column(self, name: str) -> np.ndarray | None:
+        """Return a column of these, where the source has it."""
+        found = column(self.source, name)
+        return None if found is None else found[self.rows]
+
     def where(self, index: int) -> str:
         """Return the place of an example for messages."""
         return place(self.source, int(self.rows[index]))
@@ -148,3 +153,9 @@ def labels(source: Any) -> np.ndarray | None:
     """Return the targets of a source without its inputs; None where it does not know them."""
     known = getattr(source, "labels", None)
     return None if known is None else known()
+
+
+def column(source: Any, name: str) -> np.ndarray | None:
+    """Return a column of a source of a table, be it an input or not; None where it has none."""
+    known = getattr(source, "column", None)
+    return None if known is None else known(name)

@@ -40,6 +40,8 @@ class Source(Protocol):
     - ``blocks()``: how many examples, one after the other, are read at once, int64 ``[k]``; for
       ``dataset.shuffle=blocks``.
     - ``labels()``: the targets without the inputs, ``[n, ...]``, where that is cheaper than all.
+    - ``column(name)``: a column of its examples without the others, ``[n, ...]``, be it an input or
+      not; None where there is none of that name.
     - ``words()``: the names of the classes that the targets are numbers of, in their order.
     - ``files``: the :class:`dtrain.data.files.DataFile` that it is of, for its identity.
     - ``known_length()``: how many examples there are, or None, where ``len`` would have to read.

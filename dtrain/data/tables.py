@@ -204,6 +204,22 @@ class TableSource:
             rows = self._at(np.arange(begin, min(begin + ROWS, len(self))))
             yield rows, self.table.read(rows, [name])[name]
 
+    def column(self, name: str) -> np.ndarray | None:
+        """Return a column of the table, of all rows that are examples; None where it has none.
+
+        It need be neither input nor target.
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        if name not in self.table.columns or self.table.columns[name].is_ragged:
+            return None
+        found = [
+            values if values.dtype != object else self._texts(values, name, rows)
+            for rows, values in self._column(name)
+        ]
+        return np.concatenate(found) if found else None
+
     def labels(self) -> np.ndarray | None:
         """Return the targets without the inputs, ``[n, ...]``; None where they are not one array.
 

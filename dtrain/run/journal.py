@@ -11,6 +11,7 @@ Every line has ``event`` and ``time`` (seconds since the epoch). Events:
 ``metrics``     ``step``, ``epoch``, ``metrics``: means over the steps since the last point
 ``checkpoint``  ``step``, ``path``
 ``notice``      ``message``: something the user should know
+``evaluation``  ``step``, ``metrics``, ``prefix``: of a checkpoint (:mod:`dtrain.run.evaluations`)
 ``restart``     ``step``, ``message``: tasks died, and were started again from a checkpoint
 ``error``       ``kind`` (``usage`` or ``training``), ``message``
 ``end``         ``status``, ``step``, ``examples``, ``examples_per_second``
@@ -38,10 +39,15 @@ LINE_BYTES = 1 << 20
 #: is read.
 DAMAGED, LONG_BYTES = 100_000, 2 << 30
 #: Of events that are read here and elsewhere: the fields that they cannot do without.
-_REQUIRED = {"metrics": {"step", "metrics"}, "restart": {"step"}, "checkpoint": {"step"}}
+_REQUIRED = {
+    "metrics": {"step", "metrics"},
+    "evaluation": {"step", "metrics", "prefix"},
+    "restart": {"step"},
+    "checkpoint": {"step"},
+}
 _COUNTS = ("step", "epoch", "examples", "evaluated_examples", "parameters", "train_examples")
 _NUMBERS = ("examples_per_second", "best_objective")
-_TEXTS = ("message", "status", "kind", "path")
+_TEXTS = ("message", "status", "kind", "path", "prefix")
 _NO_NUMBERS = ("nan", "inf", "-inf")
 
 

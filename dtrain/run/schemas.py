@@ -70,6 +70,10 @@ class Progress(TypedDict):
     loss: Number | None
     examples_per_second: Number | None
     metrics: dict[str, Number | None]
+    #: What ``epoch`` and ``step`` count.
+    units: NotRequired[
+        Annotated[list[str], lambda units: None if len(units) == 2 else "is no pair"]
+    ]
 
 
 class Shipped(TypedDict, total=False):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -27,6 +28,8 @@ def model(
     strategy: Strategy,
     total_steps: int,
     steps_per_epoch: int,
+    trains: bool = True,
+    more: Callable[[Any], list[keras.metrics.Metric]] = lambda predicted: [],
 ) -> keras.Model:
     """Build and compile the model inside the strategy's scopes.
 
@@ -39,6 +42,8 @@ def model(
         strategy: decides how variables are created.
         total_steps: of the run, for learning-rate schedules.
         steps_per_epoch: likewise.
+        trains: whether it is to be trained; without, its optimizers get no slots.
+        more: makes metrics beside those of the configuration, of what the model has predicted.
 
     Returns:
         The model with all variables made: weights, optimizer slots, metrics.
@@ -90,15 +95,16 @@ def model(
                 optimizer=chosen,
                 loss=_loss(trainer.loss),
                 loss_weights=trainer.loss_weights,
-                metrics=_metrics(trainer.metrics, "trainer.metrics"),
+                metrics=_with(_metrics(trainer.metrics, "trainer.metrics"), more(predicted)),
                 jit_compile=False,  # ours to do: steps.py compiles the whole step
             )
         if predicted is not None:
             _build_metrics(built, x, y, predicted, weight)
     _check_optimizer(built, strategy)
     strategy.place(built)  # ORDER: before its slots, which lie where their variable does
-    with strategy.optimizer_scope():
-        optimizers.build(built, strategy, example)
+    if trains:
+        with strategy.optimizer_scope():
+            optimizers.build(built, strategy, example)
     return built
 
 
@@ -218,6 +224,11 @@ def _metrics(value: Any, key: str) -> Any:
     if isinstance(value, list):
         return [_metrics(each, f"{key}[{index}]") for index, each in enumerate(value)]
     return _named(value, key)
+
+
+def _with(metrics: Any, more: list[keras.metrics.Metric]) -> Any:
+    """Return metrics and some more, which are left out where there are several outputs."""
+    return [*metrics, *more] if isinstance(metrics, list) else metrics
 
 
 def _loss(value: Any) -> Any:

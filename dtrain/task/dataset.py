@@ -22,7 +22,8 @@ from dtrain.data.padding import padded
 from dtrain.data.sources import Splits
 from dtrain.data.streams import Stream, examples_in
 from dtrain.errors import UsageError
-from dtrain.task import data_identity, input_pipeline, reading, streaming, unreadable
+from dtrain.task import data_identity, reading, streaming, unreadable
+from dtrain.task.inputs import Augment
 from dtrain.task.orders import InNumPy, Order, order_of
 from dtrain.task.readers import Pool
 
@@ -43,7 +44,7 @@ class Data:
 
     splits: Splits
     options: Options
-    augment: input_pipeline.Augment | None
+    augment: Augment | None
     order: Order | None
     identity: dict[str, dict[str, Any]]
     pool: Pool
@@ -186,13 +187,11 @@ def _has_blocks(source: Any) -> bool:
     return blocks is not None and blocks() is not None
 
 
-def _augment(options: Options, splits: Splits) -> input_pipeline.Augment | None:
+def _augment(options: Options, splits: Splits) -> Augment | None:
     node = options.augment
     if node is None:
         return None
-    augment: input_pipeline.Augment = targets.instantiate(
-        {**node, "_partial_": True}, "dataset.augment"
-    )
+    augment: Augment = targets.instantiate({**node, "_partial_": True}, "dataset.augment")
     if node["_target_"].partition(".")[0] in callables.KNOWN:  # tried once, before the run begins
         x, *_ = reading.first(splits.train, 1)
         with callables.blame("dataset.augment", node, node["_target_"]), tf.device("CPU:0"):

@@ -9,7 +9,6 @@ exactly once. A stream has its own order, and the same positions.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable
 from typing import Any
@@ -19,70 +18,9 @@ import tensorflow as tf
 from dtrain.data import nest
 from dtrain.data.nest import parts_of
 from dtrain.data.sources import Source
-from dtrain.data.streams import Stream, examples_in
-from dtrain.task.orders import Order, Shuffled
+from dtrain.data.streams import Stream
+from dtrain.task.inputs import Augment, Inputs
 from dtrain.task.reading import by_batch, take, threads
-
-Augment = Callable[..., Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class Inputs:
-    """Everything that decides which examples a step sees.
-
-    Attributes:
-        train: what to train on.
-        validation: what to evaluate on, or None.
-        global_batch: examples a step, over all replicas; a multiple of their number.
-        seed: of the experiment.
-        start_step: the global step to begin with.
-        augment: see :mod:`dtrain.augment`.
-        validation_batch: examples of a batch of a validation; None: ``global_batch``.
-        validation_steps: how many such batches are evaluated; None: all.
-        order: of the positions of training; None: every pass shuffles all examples.
-    """
-
-    train: Source | Stream
-    validation: Source | Stream | None
-    global_batch: int
-    seed: int
-    start_step: int = 0
-    augment: Augment | None = None
-    validation_batch: int | None = None
-    validation_steps: int | None = None
-    order: Order | None = None
-
-    @property
-    def evaluation_batch(self) -> int:
-        """Examples of a batch of a validation."""
-        if self.validation_batch is None or self.validation is None:
-            return self.global_batch
-        held = examples_in(self.validation)
-        # More would only be padding.
-        return self.validation_batch if held is None else min(self.validation_batch, held)
-
-    @property
-    def evaluation_examples(self) -> int:
-        """How many examples a validation evaluates, the first of them."""
-        examples = examples_in(self.validation)
-        if self.validation_steps is None:
-            assert examples is not None, "a stream is counted before"
-            return examples
-        most = self.validation_steps * self.evaluation_batch
-        return most if examples is None else min(examples, most)
-
-    @property
-    def evaluation_steps(self) -> int:
-        """How many batches these are, the last of them perhaps smaller."""
-        return -(-self.evaluation_examples // self.evaluation_batch)
-
-    @property
-    def positions(self) -> Order:
-        """The order of the positions of training."""
-        if self.order is not None:
-            return self.order
-        assert not isinstance(self.train, Stream)
-        return Shuffled(len(self.train), self.seed)
 
 
 def training_part(
@@ -161,21 +99,38 @@ def changed(augment: Augment, x: Any, keys: tf.Tensor) -> Any:
 
 
 def evaluation_part(
-    inputs: Inputs, source: Source, step: tf.Tensor, replica: tf.Tensor | int, replicas: int
+    inputs: Inputs,
+    source: Source,
+    step: tf.Tensor,
+    replica: tf.Tensor | int,
+    replicas: int,
+    batches: int = 1,
 ) -> tuple[tuple[Any, ...], tf.Tensor]:
     """Return what one of ``replicas`` evaluates in step ``step`` of a pass, in the source's order.
+
+    Args:
+        inputs: say which examples.
+        source: ``inputs.validation``, or the same bound elsewhere.
+        step: which batch, int64 scalar.
+        replica: which part of it.
+        replicas: how many parts a batch has.
+        batches: as of :meth:`Inputs.evaluation_batches`.
 
     Returns:
         ``(data, count)``: the first ``count`` of the ``b`` rows of ``data`` are real, the others
         repeat the last example and must not be looked at.
     """
     batch, examples = inputs.evaluation_batch // replicas, inputs.evaluation_examples
-    begin = step * inputs.evaluation_batch
+    begin, held = step * inputs.evaluation_batch, examples - step * inputs.evaluation_batch
+    if inputs.stretches is not None:
+        table = tf.constant(inputs.evaluation_batches(batches))
+        begin, held = table[step][0], table[step][1]
     first = begin + replica * batch
-    count = tf.clip_by_value(examples - first, 0, batch)
+    count = tf.clip_by_value(held - replica * batch, 0, batch)
 
     def rows(start: tf.Tensor, number: int) -> tf.Tensor:
-        return tf.minimum(start + tf.range(number, dtype=tf.int64), examples - 1)
+        last = tf.maximum(begin + held - 1, 0)
+        return tf.minimum(start + tf.range(number, dtype=tf.int64), last)
 
     whole = None
     if replicas > 1 and by_batch(source):
@@ -199,6 +154,7 @@ def training(
         replica in turn.
     """
     source = inputs.train
+    assert source is not None
     if isinstance(source, Stream):
         return _endless(_streamed(inputs, source, replicas, first_replica, local_replicas))
 
@@ -255,7 +211,7 @@ def evaluation(
     """
     source = inputs.validation
     assert source is not None
-    turns = -(-inputs.evaluation_steps // replicas)
+    turns = len(inputs.evaluation_batches(replicas)) // replicas
     if isinstance(source, Stream):
         held = _held_stream(inputs, source, turns * replicas)
         mine = held.filter(
@@ -268,7 +224,7 @@ def evaluation(
 
     def load(element: tf.Tensor) -> tuple[tuple[Any, ...], tf.Tensor]:
         turn, replica = element // local_replicas % turns, first_replica + element % local_replicas
-        return evaluation_part(inputs, source, turn * replicas + replica, 0, 1)
+        return evaluation_part(inputs, source, turn * replicas + replica, 0, 1, replicas)
 
     at_once = threads(source)
     return _endless(_mapped(tf.data.Dataset.range(tf.int64.max), load, at_once), at_once)

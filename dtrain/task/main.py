@@ -73,7 +73,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
         action: Action = targets.instantiate(config.action, "action")
         begun = functools.partial(say, "training")
         process = Process(rundir, cluster, task, journal, stop, begun, ending)
-        session = assemble(config, strategy, process, past, action.check)
+        session = assemble(config, strategy, process, past, action)
         with unreadable.failing(session.inputs):
             action.run(session)
     except DtrainError as error:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import sys
 from collections.abc import Callable
+from typing import Any, Protocol
 
 import keras
 
@@ -16,8 +18,8 @@ from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir
 from dtrain.run.journal import Journal
-from dtrain.task import build, data_identity, dataset, input_pipeline, restore, stateful
-from dtrain.task.input_pipeline import Inputs
+from dtrain.task import build, data_identity, dataset, restore, stateful
+from dtrain.task.inputs import Inputs
 from dtrain.task.process.signals import Stop
 from dtrain.task.rehearsal import across, metrics
 from dtrain.task.step_logs import evaluates
@@ -62,6 +64,27 @@ class Process:
             self.journal.write("notice", message=message)
 
 
+class Purpose(Protocol):
+    """What a session is for, as far as that decides what it is made of: an action."""
+
+    #: Whether it trains. Without, all that only training needs is left out.
+    trains: bool
+
+    def check(self, config: Config, model: keras.Model, schedule: Schedule) -> None:
+        """Refuse what cannot be done, before anything is restored."""
+
+    def metrics(self, config: Config, predicted: Any) -> list[keras.metrics.Metric]:
+        """Return metrics to compile the model with, beside those of the configuration.
+
+        Args:
+            config: of the run.
+            predicted: what the model returns for an example.
+        """
+
+    def arranged(self, inputs: Inputs, data: dataset.Data) -> Inputs:
+        """Return the input as it is to be read."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Session:
     """One task of a run, ready for its action.
@@ -93,8 +116,8 @@ def assemble(
     config: Config,
     strategy: Strategy,
     process: Process,
-    past: Checkpoint | None = None,
-    check: Callable[[Config, keras.Model, Schedule], None] = lambda *_: None,
+    past: Checkpoint | None,
+    purpose: Purpose,
 ) -> Session:
     """Build everything in order; every task of a cluster that trains does the same here.
 
@@ -103,14 +126,14 @@ def assemble(
         strategy: as it was made.
         process: of the task.
         past: the checkpoint to restore, of this run or another one.
-        check: the action's, which refuses what it cannot do before anything is restored.
+        purpose: the action.
 
     Raises:
         UsageError: model, data, strategy and checkpoint do not go together.
     """
     data = dataset.load(config)
     with before_training(config.dataset):
-        return _assemble(config, strategy, process, past, check, data)
+        return _assemble(config, strategy, process, past, purpose, data)
 
 
 def _assemble(
@@ -118,15 +141,19 @@ def _assemble(
     strategy: Strategy,
     process: Process,
     past: Checkpoint | None,
-    check: Callable[[Config, keras.Model, Schedule], None],
+    purpose: Purpose,
     data: dataset.Data,
 ) -> Session:
-    splits = data.splits
-    dataset.check_batch(splits, config)
+    splits, trains = data.splits, purpose.trains
+    if trains:
+        dataset.check_batch(splits, config)
     tell_apart(data, config, strategy, process, past)
     process.ending.enter_context(data.pool)  # its readers start while the model is built
     schedule = make_schedule(config, *dataset.lengths(splits))
-    model = build.model(config, splits, strategy, schedule.total_steps, schedule.steps_per_epoch)
+    model = build.model(
+        config, splits, strategy, schedule.total_steps, schedule.steps_per_epoch,
+        trains, functools.partial(purpose.metrics, config),
+    )  # fmt: skip
     if splits.validation is not None and not evaluates(model):
         data = data.without_validation()
         splits = data.splits
@@ -134,17 +161,19 @@ def _assemble(
         process.notice(f"{NO_VALIDATION} ({type(model).__name__})")
     strategy.gradient_reduction = config.trainer.gradient_reduction.name
     replay = metrics.replayed(model, splits, strategy, stateful.fixed_rows(model, config))
-    process.notice(across.notice(model, strategy, splits.train, config.trainer.batch_size))
-    check(config, model, schedule)
+    if trains:
+        process.notice(across.notice(model, strategy, splits.train, config.trainer.batch_size))
+    purpose.check(config, model, schedule)
     if past is not None:
         restore.restore(past, model, strategy, process.rundir, schedule)
         restore.release(past)
     data.pool.ready()
-    inputs = input_pipeline.Inputs(
-        splits.train, splits.validation, config.trainer.batch_size, config.seed,
+    inputs = Inputs(
+        splits.train if trains else None, splits.validation, config.trainer.batch_size, config.seed,
         past.step if past else 0, data.augment, config.trainer.validation_batch_size,
         config.trainer.validation_steps, data.order,
     )  # fmt: skip
+    inputs = purpose.arranged(inputs, data)
     steps = strategy.steps(model, inputs, config.hardware.jit_compile, replay)
     steps.waiting.measured = not config.trainer.deterministic  # ORDER: before a step is traced
     for message in replay.notices if replay is not None else ():

@@ -6,6 +6,7 @@ draws them into one chart, as Keras does.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.files import writing
+from dtrain.run import evaluations
+from dtrain.run.folder import RunDir
 from dtrain.run.journal import Follower
 from dtrain.task.tensors import fresh
 
@@ -55,6 +58,7 @@ class Summaries:
         for event in Follower(past).events():
             if event["event"] == "metrics":
                 self.scalars(event["step"], event["metrics"])
+        write_evaluations(folder, evaluations.read(RunDir(past.parent)))
 
     def _begin(self, job: dict[str, Any]) -> Any:
         # Here and in `close`: most runs are no jobs of a sweep, and would wait for it.
@@ -117,6 +121,25 @@ class Summaries:
             self._session.close()
         for writer in self._writers.values():
             writer.close()
+
+
+def write_evaluations(folder: Path, found: Iterable[dict[str, Any]]) -> None:
+    """Write evaluations of a run's checkpoints beside its own points, each prefix as a split.
+
+    Args:
+        folder: the logdir of the run.
+        found: events of :mod:`dtrain.run.evaluations`.
+    """
+    writers: dict[str, Any] = {}
+    for event in found:
+        prefix = event["prefix"]
+        if prefix not in writers:
+            writers[prefix] = tf.summary.create_file_writer(str(folder / prefix))
+        with writers[prefix].as_default(step=fresh(np.int64(event["step"]))):
+            for name, value in event["metrics"].items():
+                tf.summary.scalar(name, fresh(value))
+    for writer in writers.values():
+        writer.close()
 
 
 def _number(text: str) -> bool | int | float | str:

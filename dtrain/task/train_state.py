@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.errors import CheckpointError
+from dtrain.run import checkpoint
 from dtrain.task import keras_internals, optimizers
 from dtrain.task.metric_sums import Sums
 from dtrain.task.replica.gradients import updating
@@ -109,6 +111,51 @@ def restore(
                 raise CheckpointError(f"{problem}: it is of another model")
         if left:
             _begin_where_another_was(left, model, arrays)
+
+
+def restore_weights(
+    model: keras.Model, strategy: Strategy, arrays: Mapping[str, np.ndarray], averaged: bool = False
+) -> None:
+    """Set the variables of the model alone from ``arrays``; no optimizer need have any.
+
+    Args:
+        model: built under ``strategy``.
+        strategy: which it is.
+        arrays: of :func:`snapshot`, perhaps under another strategy.
+        averaged: the trainable weights get the moving averages that an optimizer of the run kept.
+
+    Raises:
+        CheckpointError: a variable has no array, or one of another shape.
+    """
+    others = _averages(model, arrays) if averaged else {}
+    with strategy.engine.scope():
+        for name, variable in variables(model).items():
+            if name.startswith("model/"):
+                source = others.get(id(variable), name)
+                problem = _problem(source, variable, arrays)
+                if problem is not None:
+                    raise CheckpointError(f"{problem}: it is of another model")
+                variable.assign(arrays[source])
+
+
+def _averages(model: keras.Model, arrays: Mapping[str, np.ndarray]) -> dict[int, str]:
+    """Return the names of the averages of the trainable weights, by the weights' identities.
+
+    An optimizer names one after the path of its weight, and two of one path in their order.
+    """
+    kept = {
+        name.rpartition("/")[2]: name
+        for name in arrays
+        if name.startswith("optimizer/") and checkpoint.is_average(name)
+    }
+    found: dict[int, str] = {}
+    count: collections.Counter[str] = collections.Counter()
+    for weight in model.trainable_variables:
+        name = f"{weight.path.replace('/', '_')}_average"
+        count[name] += 1
+        name = name if count[name] == 1 else f"{name}#{count[name]}"
+        found[id(weight)] = kept.get(name, name)
+    return found
 
 
 def _problem(name: str, variable: keras.Variable, arrays: Mapping[str, np.ndarray]) -> str | None:

@@ -76,6 +76,20 @@ class Tracker(ABC):
     def close(self, status: str, ended: float) -> None:
         """Record how the run ended: ``FINISHED``, ``FAILED`` or ``KILLED``, and when."""
 
+    def add(  # the status and the end of most are set by the last call
+        self, run: TrackedRun, events: list[dict[str, Any]], ended: tuple[float, str, float]
+    ) -> None:
+        """Write events of a run that has ended, and leave how it ended as it is.
+
+        Args:
+            run: that is recorded already.
+            events: as of :meth:`write`.
+            ended: when it began, how it ended, and when.
+        """
+        self.open(run, ended[0])
+        self.write(events)
+        self.close(*ended[1:])
+
     def prepare(self) -> None:  # noqa: B027 - an optional hook
         """Do what takes long and needs no run: importing a client, say."""
 

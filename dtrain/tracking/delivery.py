@@ -12,7 +12,7 @@ from typing import Any
 
 from dtrain import secrets
 from dtrain.config.schema import Config
-from dtrain.run import schemas
+from dtrain.run import evaluations, schemas
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, read_json
 from dtrain.run.journal import Follower
@@ -165,6 +165,7 @@ class RunDelivery:
         self._ahead = Follower(
             run.rundir.journal
         )  # looks whether training has begun, and keeps nothing
+        self._evaluated = Follower(run.rundir.evaluated)  # by other commands
         self._pending: list[dict[str, Any]] = []
         self._began = False
         self._past = past
@@ -195,6 +196,7 @@ class RunDelivery:
             return False
         room = max(0, EVENTS - len(self._pending))
         self._pending += itertools.islice(self._follower.events(), room)
+        self._pending += evaluations.as_points(self._evaluated.events())
         return bool(self._pending)
 
     def finish(self, status: str | None, ended: float) -> bool:
@@ -220,15 +222,37 @@ def ship_folder(tracker: Tracker, config: Config, rundir: RunDir) -> str | None:
     Raises:
         DamagedFile: another file of it cannot be used.
     """
-    result: Any = schemas.read(rundir.result, schemas.Result) or {}
-    cluster = Cluster.from_json(read_json(rundir.cluster) or {}, rundir.cluster)
-    first = next(Follower(rundir.journal).events(), {"time": time.time()})
-    started = result.get("started") or first["time"]
-    tracker.open(TrackedRun(config, rundir, cluster), started)
+    run, (started, status, ended) = _recorded(config, rundir)
+    tracker.open(run, started)
     follower = Follower(rundir.journal)
     events = follower.events()
     while some := list(itertools.islice(events, EVENTS)):  # of a long run not all are in memory
         tracker.write(some)
-    # No result: the controller was killed and could not say how the run ended.
-    tracker.close(result.get("status", "KILLED"), started + (result.get("seconds") or 0.0))
+    tracker.write(list(evaluations.as_points(evaluations.read(rundir))))
+    tracker.close(status, ended)
     return follower.notice()
+
+
+def ship_added(tracker: Tracker, config: Config, rundir: RunDir) -> None:
+    """Make a tracker hold what was evaluated of a run that has ended.
+
+    Args:
+        tracker, config, rundir: as of :func:`ship_folder`.
+    """
+    tracked = schemas.read(rundir.tracking, schemas.Shipped) or {}
+    if "shipped" not in tracked:
+        ship_folder(tracker, config, rundir)
+        return
+    run, ended = _recorded(config, rundir)
+    tracker.add(run, list(evaluations.as_points(evaluations.read(rundir))), ended)
+
+
+def _recorded(config: Config, rundir: RunDir) -> tuple[TrackedRun, tuple[float, str, float]]:
+    """Return what is recorded of a run that has ended: when it began, how it ended, and when."""
+    result: Any = schemas.read(rundir.result, schemas.Result) or {}
+    cluster = Cluster.from_json(read_json(rundir.cluster) or {}, rundir.cluster)
+    first = next(Follower(rundir.journal).events(), {"time": time.time()})
+    started = result.get("started") or first["time"]
+    # No result: the controller was killed and could not say how the run ended.
+    ended = started + (result.get("seconds") or 0.0)
+    return TrackedRun(config, rundir, cluster), (started, result.get("status", "KILLED"), ended)

@@ -19,6 +19,8 @@ from dtrain.files.tail import Tail
 _CHATTER = re.compile(
     r"[IWEF]\d{4} \d\d:\d\d:|WARNING: All log messages before absl|\d{4}-\d\d-\d\d .*: [IWEF] "
 )
+#: What ``epoch`` and ``step`` of a report count where it does not say so.
+UNITS = ("epoch", "step")
 #: Seconds between two lines where the output is no terminal.
 LINE_SECONDS = 10.0
 #: Bytes of a log's line that are shown as one.
@@ -60,14 +62,18 @@ class Display:
         self._shown: dict[str, Any] = {}
         if self._console.is_terminal:
             self._live = Progress(
-                TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
+                TextColumn("{task.fields[units][0]} {task.fields[epoch]}/{task.fields[epochs]}"),
                 BarColumn(bar_width=24),
-                TextColumn("step {task.completed}/{task.total}  {task.fields[note]}"),
+                TextColumn(
+                    "{task.fields[units][1]} {task.completed}/{task.total}  {task.fields[note]}"
+                ),
                 TimeRemainingColumn(),
                 console=self._console,
                 transient=True,
             )
-            self._task = self._live.add_task("", start=True, epoch=0, epochs=0, note="starting")
+            self._task = self._live.add_task(
+                "", start=True, epoch=0, epochs=0, note="starting", units=UNITS
+            )
             self._live.start()
 
     def message(self, text: str) -> None:
@@ -96,10 +102,11 @@ class Display:
             if name.startswith("val_")
         ]
         note = "  ".join([note, *validation])
+        units = report.get("units", UNITS)
         if self._live is not None:
             self._live.update(
                 self._task, completed=report["step"], total=report["total_steps"],
-                epoch=report["epoch"], epochs=report["epochs"], note=note,
+                epoch=report["epoch"], epochs=report["epochs"], note=note, units=units,
             )  # fmt: skip
             return
         now = time.monotonic()
@@ -108,7 +115,7 @@ class Display:
             return
         self._line_at, self._line_epoch = now, report["epoch"]
         self.message(
-            f"epoch {report['epoch']}/{report['epochs']}  step {report['step']}/"
+            f"{units[0]} {report['epoch']}/{report['epochs']}  {units[1]} {report['step']}/"
             f"{report['total_steps']}  {note}  {self._left(report)} left"
         )
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 import keras
 
 from dtrain.config.schema import Config
+from dtrain.task.dataset import Data
+from dtrain.task.inputs import Inputs
 from dtrain.task.session import Session
 from dtrain.task.step_schedule import Schedule
 
@@ -18,6 +21,10 @@ class Action(ABC):
     one and calls the same methods at the same points.
     """
 
+    #: Whether it trains. One that does not needs no training input, no optimizer's state, and no
+    #: rehearsal of the training step.
+    trains = True
+
     # An optional hook: it has no body and is not abstract.
     def check(self, config: Config, model: keras.Model, schedule: Schedule) -> None:  # noqa: B027
         """Refuse what this action cannot do, before anything is restored.
@@ -25,6 +32,19 @@ class Action(ABC):
         Raises:
             UsageError: naming the key.
         """
+
+    def metrics(self, config: Config, predicted: Any) -> list[keras.metrics.Metric]:
+        """Return metrics to compile the model with, beside those of the configuration.
+
+        Args:
+            config: of the run.
+            predicted: what the model returns for an example.
+        """
+        return []
+
+    def arranged(self, inputs: Inputs, data: Data) -> Inputs:
+        """Return the input as this action reads it."""
+        return inputs
 
     @abstractmethod
     def run(self, session: Session) -> None:

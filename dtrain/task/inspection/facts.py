@@ -9,7 +9,7 @@ from dtrain.config.schema import Config
 from dtrain.data.mixture import Mixture
 from dtrain.data.streams import Stream, examples_in
 from dtrain.task.dataset import Data, lengths
-from dtrain.task.input_pipeline import Inputs
+from dtrain.task.inputs import Inputs
 from dtrain.task.orders import InNumPy, Mixed, Sequential
 from dtrain.task.step_schedule import make_schedule
 

@@ -19,7 +19,7 @@ from dtrain.host.columns import aligned
 from dtrain.run.cluster import Cluster
 from dtrain.task import dataset, input_pipeline, reading
 from dtrain.task.dataset import Data
-from dtrain.task.input_pipeline import Augment
+from dtrain.task.inputs import Augment
 from dtrain.task.inspection import classes, facts, pictures, speed, structure, values
 from dtrain.task.inspection.structure import Leaf
 from dtrain.task.orders import Sequential

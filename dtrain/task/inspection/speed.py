@@ -11,7 +11,7 @@ import tensorflow as tf
 from dtrain.data import failures, nest
 from dtrain.data.streams import examples_in
 from dtrain.task import input_pipeline
-from dtrain.task.input_pipeline import Inputs
+from dtrain.task.inputs import Inputs
 
 #: Seconds of a measurement, and of one of data that is through before.
 SECONDS, LEAST = 2.0, 0.5

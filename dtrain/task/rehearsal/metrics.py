@@ -37,7 +37,7 @@ def replayed(
         fixed: how many examples a batch must have; None where any number will do.
     """
     own = [metric for metric in _leaves(model) if not type(metric).__module__.startswith("keras.")]
-    own = [metric for metric in own if metric.variables]
+    own = [m for m in own if m.variables and not getattr(m, "adds_up", False)]
     if not own:
         return None
     examples = reading.available(splits.train, 2 * max(ROWS, fixed or 0))

@@ -30,7 +30,7 @@ from dtrain.task.replica import gradients, random_draws
 from dtrain.task.step_logs import unwrapped
 
 if TYPE_CHECKING:
-    from dtrain.task.input_pipeline import Inputs
+    from dtrain.task.inputs import Inputs
     from dtrain.task.protocol import Replicas
 
 #: Examples of each of the two parts, at most, and how many steps are tried one after the other:
@@ -84,7 +84,7 @@ def rehearse(model: keras.Model, strategy: Replicas, inputs: Inputs) -> Rehearse
         UsageError: the step keeps what would be wrong on the replicas, or draws what would.
     """
     found = Rehearsed(inputs.seed)
-    if strategy.replicas == 1 or not _may_surprise(model):
+    if inputs.train is None or strategy.replicas == 1 or not _may_surprise(model):
         return found
     examples = reading.available(inputs.train, TRIES * 2 * ROWS)
     rows = min(ROWS, examples // 2)

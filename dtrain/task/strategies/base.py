@@ -16,7 +16,7 @@ from dtrain.errors import UsageError
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.cluster import Cluster, Task
 from dtrain.task import input_pipeline
-from dtrain.task.input_pipeline import Inputs
+from dtrain.task.inputs import Inputs
 from dtrain.task.metric_replay import Replay
 from dtrain.task.rehearsal.rehearse import rehearse
 from dtrain.task.replica import gradients
@@ -253,7 +253,7 @@ class Strategy:
             model,
             self,
             inputs,
-            self.distribute(input_pipeline.training, inputs),
+            None if inputs.train is None else self.distribute(input_pipeline.training, inputs),
             None
             if inputs.validation is None
             else self.distribute(input_pipeline.evaluation, inputs),

@@ -115,6 +115,12 @@ class Rows:
             len(rows) if training else 0, replayed,
         )  # fmt: skip
 
+    def states(self, sums: Sums, metric: keras.metrics.Metric) -> list[np.ndarray]:
+        """Return the states of a metric in sums; none of one that the model does not have."""
+        places = {id(variable): place for place, variable in enumerate(self.variables)}
+        found = [places.get(id(variable)) for variable in metric.variables]
+        return [sums.states[place] for place in found if place is not None and sums.states]
+
     def results(self, sums: Sums) -> dict[str, float]:
         """Turn sums into values by name.
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from dtrain.data import nest
 from dtrain.task import keras_internals
-from dtrain.task.input_pipeline import Inputs
+from dtrain.task.inputs import Inputs
 from dtrain.task.metric_replay import Replay
 from dtrain.task.metric_sums import Sums
 from dtrain.task.rehearsal.rehearse import Rehearsed
@@ -36,7 +36,7 @@ class Steps:
         model: compiled and built in the strategy's scope.
         strategy: runs the steps.
         inputs: says how many examples a batch has.
-        train_iterator: of :meth:`Strategy.iterate`; gives batches.
+        train_iterator: of :meth:`Strategy.iterate`; gives batches, or None.
         evaluation_iterator: likewise; gives (batch, count), or None.
         jit_compile: compile each step by XLA.
         replay: the metrics whose states do not add up, if there are any.
@@ -51,7 +51,7 @@ class Steps:
         model: keras.Model,
         strategy: Replicas,
         inputs: Inputs,
-        train_iterator: Any,
+        train_iterator: Any | None,
         evaluation_iterator: Any | None,
         jit_compile: bool = False,
         replay: Replay | None = None,
@@ -65,8 +65,8 @@ class Steps:
         self._rehearsed = rehearsed or Rehearsed()
         self._global_batch = inputs.global_batch
         self._evaluation_batch = inputs.evaluation_batch
-        self._evaluates = inputs.validation is not None
-        self._train_iterator = train_iterator
+        self._trains, self._evaluates = inputs.train is not None, inputs.validation is not None
+        self._train_iterator: Any = train_iterator
         self._evaluation_iterator: Any = evaluation_iterator
         self._replay = replay
         self._evaluate: Any = None
@@ -98,8 +98,9 @@ class Steps:
             step = tf.function(lambda data: self._traced(data, training), autograph=False)
             step.get_concrete_function(specs)
 
-        rows = self._global_batch // parts
-        replay.learn(True, rows, parts, functools.partial(trace, True))
+        if self._trains:
+            rows = self._global_batch // parts
+            replay.learn(True, rows, parts, functools.partial(trace, True))
         if self._evaluates:
             replay.learn(False, self._evaluation_batch, 1, functools.partial(trace, False))
         replay.check()
@@ -200,6 +201,10 @@ class Steps:
         """Turn sums into values by name."""
         return self._rows.results(sums)
 
+    def states(self, sums: Sums, metric: keras.metrics.Metric) -> list[np.ndarray]:
+        """Return the states of a metric; none of one that the model does not have."""
+        return self._rows.states(sums, metric)
+
     def _sums(self, rows: np.ndarray, examples: int, training: bool) -> Sums:
         """Turn the rows of steps, float64 ``[k, m]``, into sums."""
         batch = self._global_batch // self._update_parts
@@ -207,7 +212,7 @@ class Steps:
             rows, examples, batch if training else self._evaluation_batch, training
         )
 
-    # Keras does not put a model's step through AutoGraph, and neither do these loops.
+    # Keras does not put a step through AutoGraph, and neither do these loops.
     @tf.function(autograph=False)
     def _train(self, steps: tf.Tensor) -> Any:
         rows = self._global_batch / self._strategy.replicas
@@ -217,9 +222,8 @@ class Steps:
 
     def _evaluate_steps(self, steps: tf.Tensor) -> Any:
         # Full steps and the rest by one function: tracing is the most of a short evaluation.
-        return self._repeat(
-            steps, self._drawn_part, self._evaluation_iterator, rows=1, training=False
-        )
+        iterator = self._evaluation_iterator
+        return self._repeat(steps, self._drawn_part, iterator, rows=1, training=False)
 
     def _drawn_part(self, data: Any, turn: tf.Tensor) -> Any:
         """Evaluate a replica's batch of turn ``turn``, with the random draws of that batch."""

@@ -70,6 +70,11 @@ def _git(*arguments: str) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
+def _is_table(path: Path) -> bool:
+    """Say whether a file of an evaluation's folder is a table or a picture of one."""
+    return path.suffix in (".csv", ".png") and path.is_file() and not path.is_symlink()
+
+
 class MLflow(Tracker):
     """One run folder, as one MLflow run.
 
@@ -118,6 +123,25 @@ class MLflow(Tracker):
         """
         if self._run_id:
             return
+        self._find(run, started)
+        if self._resumed:
+            self._call_store("update_run", status="RUNNING")
+
+    def add(
+        self, run: TrackedRun, events: list[dict[str, Any]], ended: tuple[float, str, float]
+    ) -> None:
+        """Write events of a run that has ended: its status and its artifacts stay."""
+        self._find(run, ended[0])
+        self.write(events)
+        self._evaluations(run.rundir)
+        if not self._resumed:  # the store is another one by now
+            self.close(*ended[1:])
+
+    def _call_store(self, method: str, **named: Any) -> None:
+        assert self._store is not None
+        self._store.call(method, self._run_id, **named)
+
+    def _find(self, run: TrackedRun, started: float) -> None:
         self._run = run
         command = schemas.read(run.rundir.command, schemas.Command)
         self._job = command.get("sweep") if command else None
@@ -132,10 +156,7 @@ class MLflow(Tracker):
             origin = {"mlflow.source.name": "dtrain", "run_dir": str(run.rundir.path)}
             return {**origin, **more, **tags(run.config, run.cluster)}
 
-        run_id, self._resumed = store.run(run.rundir.tracking, name, started, described)
-        if self._resumed:
-            store.call("update_run", run_id, status="RUNNING")
-        self._run_id = run_id
+        self._run_id, self._resumed = store.run(run.rundir.tracking, name, started, described)
 
     def doubt(self) -> None:
         """Look again at what MLflow has: a call failed, and may have been done all the same."""
@@ -197,9 +218,24 @@ class MLflow(Tracker):
         for path in (rundir.config, rundir.result, rundir.model, rundir.weights):
             if path.is_file() and not path.is_symlink():
                 call("log_artifact", self._run_id, str(path))
+        self._evaluations(rundir)
         call("set_terminated", self._run_id, status, int(ended * 1000))
         tracked: Any = schemas.read(rundir.tracking, schemas.Shipped) or {}
         write_json(rundir.tracking, {**tracked, "shipped": status})
+
+    def _evaluations(self, rundir: RunDir) -> None:
+        """Add the tables and pictures of evaluations that are not there yet."""
+        assert self._store is not None, "after open"
+        call = self._store.call
+        for folder in sorted((rundir.path / "evaluations").glob("*")):
+            place = f"evaluations/{folder.name}"
+            files = [path for path in sorted(folder.glob("*_*.*")) if _is_table(path)]
+            there = set()
+            if files and self._resumed:
+                there = {Path(f.path).name for f in call("list_artifacts", self._run_id, place)}
+            for path in files:
+                if path.name not in there:
+                    call("log_artifact", self._run_id, str(path), place)
 
     def sweep(self, config: Config, folder: Path, warn: Callable[[str], None]) -> SweepRecord:
         """Return the parent run of the sweep's jobs."""

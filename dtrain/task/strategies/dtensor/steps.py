@@ -15,7 +15,7 @@ import tensorflow as tf
 from dtrain.data import nest
 from dtrain.errors import UsageError
 from dtrain.task import input_pipeline
-from dtrain.task.input_pipeline import Inputs
+from dtrain.task.inputs import Inputs
 from dtrain.task.metric_replay import Replay
 from dtrain.task.metric_sums import Sums
 from dtrain.task.rehearsal.rehearse import Rehearsed
@@ -53,14 +53,20 @@ class MeshSteps(Steps):
             return iter(make(inputs, replicas=1, first_replica=0, local_replicas=1))
 
         held = None if inputs.validation is None else whole(input_pipeline.evaluation)
-        training, rehearsed = whole(input_pipeline.training), Rehearsed(inputs.seed)
+        training = None if inputs.train is None else whole(input_pipeline.training)
+        rehearsed = Rehearsed(inputs.seed)
         super().__init__(
             model, strategy, inputs, training, held, replay=replay, rehearsed=rehearsed
         )
         self._mesh = strategy
         self.learn()
-        if evaluates(model):
-            self._check(next(whole(input_pipeline.training)))
+        if not evaluates(model):
+            return
+        # A batch of training, which may be larger than one of a validation.
+        if training is not None:
+            self._check(next(whole(input_pipeline.training)), self._global_batch)
+        elif held is not None:
+            self._check(next(whole(input_pipeline.evaluation))[0], self._evaluation_batch)
 
     def train(self, steps: int, ahead: int = 0) -> Sums:
         """Run ``steps`` training steps, one a call; DTensor works on while the next is prepared."""
@@ -128,7 +134,7 @@ class MeshSteps(Steps):
         with self._rehearsed.traced(), substituted(self._mesh.mesh):
             self._recorded(step, data, tf.nest.flatten(data)[0].shape[0], training)
 
-    def _check(self, batch: Any) -> None:
+    def _check(self, batch: Any, rows: int) -> None:
         """Refuse a model of which DTensor gets an operation wrong, as it does without a word.
 
         (A slice of an axis before the one that is split gives other elements.) The loss of one
@@ -146,9 +152,9 @@ class MeshSteps(Steps):
                 return (self._model.test_step(unwrapped(batch)) or {}).get("loss")
 
         try:
-            # A batch of training, which may be larger than one of a validation.
-            row = _numbers([self._run(batch, recorded=False)])
-            sums = self._sums(row, self._global_batch, training=False)
+            even = rows % self._mesh.replicas == 0
+            row = _numbers([self._run(batch, divided=even, recorded=False)])
+            sums = self._sums(row, rows, training=False)
         except tf.errors.OpError as error:
             on_the_host()  # raises what is wrong with the model itself
             reason = str(error).split("\n")[0]

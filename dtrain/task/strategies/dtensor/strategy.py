@@ -14,7 +14,7 @@ from dtrain.data.sources import Source
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster
 from dtrain.task import keras_internals
-from dtrain.task.input_pipeline import Inputs
+from dtrain.task.inputs import Inputs
 from dtrain.task.metric_replay import Replay
 from dtrain.task.strategies.dtensor import layouts
 from dtrain.task.strategies.dtensor.forward import MeshForward

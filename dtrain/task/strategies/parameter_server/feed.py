@@ -13,7 +13,7 @@ import tensorflow as tf
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
 from dtrain.task import input_pipeline
-from dtrain.task.input_pipeline import Inputs
+from dtrain.task.inputs import Inputs
 from dtrain.task.tensors import fresh
 
 if TYPE_CHECKING:

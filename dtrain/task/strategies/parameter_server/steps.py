@@ -16,7 +16,7 @@ import tensorflow as tf
 from dtrain.data import nest
 from dtrain.errors import UsageError
 from dtrain.task import reading
-from dtrain.task.input_pipeline import Inputs
+from dtrain.task.inputs import Inputs
 from dtrain.task.metric_replay import Replay
 from dtrain.task.metric_sums import Sums
 from dtrain.task.rehearsal.rehearse import rehearse
@@ -71,7 +71,11 @@ class CoordinatedSteps(Steps):
         self._coordinator = strategy.coordinator
         self._workers = strategy.workers
         self._step = inputs.start_step
-        self._feed = Feed(strategy, inputs.train, inputs, strategy.replicas, training=True)
+        self._train_feed = None
+        if inputs.train is not None:
+            self._train_feed = Feed(
+                strategy, inputs.train, inputs, strategy.replicas, training=True
+            )
         self._evaluation_feed = None
         self._evaluation_steps = inputs.evaluation_steps
         if inputs.validation is not None:
@@ -82,6 +86,12 @@ class CoordinatedSteps(Steps):
         self._waiting = ThreadPoolExecutor(2 * self._workers, "result")
         self._results_queue: queue.SimpleQueue[tuple[tuple[Any, ...], Any]] = queue.SimpleQueue()
         self._worker_steps: collections.Counter[int] = collections.Counter()
+
+    @property
+    def _feed(self) -> Feed:
+        """What brings the examples of training."""
+        assert self._train_feed is not None
+        return self._train_feed
 
     def fed(self) -> list[tuple[Any, ...]]:
         """Return the arguments of the next training step, and take note of how long that took."""

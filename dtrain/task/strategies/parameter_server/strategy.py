@@ -16,7 +16,7 @@ import tensorflow as tf
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster, Task
 from dtrain.task import keras_internals, optimizers
-from dtrain.task.input_pipeline import Inputs
+from dtrain.task.inputs import Inputs
 from dtrain.task.metric_replay import Replay
 from dtrain.task.replica import gradients
 from dtrain.task.strategies.base import Strategy

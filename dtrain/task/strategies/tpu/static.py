@@ -12,7 +12,7 @@ from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
 from dtrain.errors import UsageError
 from dtrain.task import input_pipeline, reading
-from dtrain.task.input_pipeline import Inputs
+from dtrain.task.inputs import Inputs
 from dtrain.task.metric_sums import Sums
 from dtrain.task.rehearsal.rehearse import rehearse
 from dtrain.task.strategies.rows import flat
@@ -39,7 +39,9 @@ class StaticSteps(Steps):
 
     def __init__(self, model: keras.Model, strategy: Strategy, inputs: Inputs):
         held, replicas = inputs.validation, strategy.replicas
-        training = strategy.distribute(input_pipeline.training, inputs)
+        training = None
+        if inputs.train is not None:
+            training = strategy.distribute(input_pipeline.training, inputs)
         rehearsed = rehearse(model, strategy, inputs)
         super().__init__(model, strategy, inputs, training, None, rehearsed=rehearsed)
         self._ends: list[tuple[Any, int]] = []  # (iterator, examples) of the steps of the rest
@@ -49,6 +51,11 @@ class StaticSteps(Steps):
             raise UsageError(
                 "strategy", "tpu", "the validation is a stream, of whose last batch a part goes to "
                 "each core", "a validation with random access, or none", "strategy=mirrored",
+            )  # fmt: skip
+        if inputs.stretches is not None:
+            raise UsageError(
+                "evaluate.by", "strategy=tpu", "slices are evaluated in batches of many sizes, "
+                "and XLA must know every size", "another strategy", "strategy=one_device",
             )  # fmt: skip
 
         def stretch(first: int, examples: int, batch: int) -> Any:

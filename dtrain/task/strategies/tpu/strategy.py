@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from dtrain.errors import UsageError
-from dtrain.task.input_pipeline import Inputs
+from dtrain.task.inputs import Inputs
 from dtrain.task.metric_replay import Replay
 from dtrain.task.strategies.base import Strategy
 from dtrain.task.strategies.tpu.static import StaticSteps

@@ -1,0 +1,116 @@
+"""``python -m dtrain evaluate RUN``: evaluate checkpoints of a run, on any strategy.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 75 interrupted: the same command goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from dtrain import errors
+from dtrain.config.schema import Config
+from dtrain.controller import cli, early_import, shipping
+from dtrain.controller.commands import failures
+from dtrain.controller.derived import Derived, DerivedJob
+from dtrain.controller.terminal import evaluations
+from dtrain.errors import CheckpointError, UsageError
+from dtrain.files import writing
+from dtrain.run import checkpoint
+
+
+class EvaluateJob(DerivedJob):
+    """Evaluates checkpoints of a run."""
+
+    def found(self, events: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the evaluations, and how many examples they are of."""
+        found = [
+            {name: value for name, value in event.items() if name not in ("event", "time")}
+            for event in events
+            if event["event"] == "evaluation"
+        ]
+        done = sum(each["examples"] for each in found if not each.get("already"))
+        return {"evaluated_examples": done, "evaluations": found}
+
+    def _print_end(self, found: dict[str, Any], shipped: bool) -> None:
+        for each in found["evaluations"]:
+            if each.get("confusion") and not each.get("already"):
+                self._draw(self._rundir.path / each["confusion"], f"step {each['step']}")
+        for line in evaluations.lines(found["evaluations"], self._rundir.path.parent):
+            print(line, flush=True)
+        super()._print_end(found, shipped)
+
+    def _draw(self, path: Path, title: str) -> None:
+        from dtrain.controller.terminal import matrix
+
+        try:
+            classes, counts = evaluations.matrix(path)
+            writing.write_bytes(path.with_suffix(".png"), matrix.png(counts, classes, title))
+        except OSError as error:  # the matrix itself is there
+            self._view.message(f"error: {error.filename or path}: {error.strerror}")
+
+
+class Evaluate(Derived):
+    """The command."""
+
+    name = "evaluate"
+    folder = "evaluations"
+    kind = EvaluateJob
+
+    def check(self, config: Config) -> None:
+        """Refuse checkpoints that are not there, and averages that the run has not kept."""
+        mode, action = config.objective_mode.name, config.action
+        paths = checkpoint.choose(self.rundir.checkpoints, action["checkpoint"], mode)
+        if action["weights"] == "ema":
+            for path in paths:
+                try:
+                    kept = checkpoint.has_averages(path)
+                except CheckpointError:  # the task reports it
+                    continue
+                if not kept:
+                    raise UsageError(
+                        "weights", "ema", f"checkpoint {path.name} has no averages of its weights",
+                        "raw, or a run with optimizer.use_ema=true", "weights=raw",
+                    )  # fmt: skip
+
+    def job(self, node: Any) -> int:
+        """Evaluate, and record it with the run."""
+        code = super().job(node)
+        if code != errors.USAGE and self.rundir.evaluated.exists():
+            print(shipping.ship_evaluations(self.rundir), file=sys.stderr)
+        return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m dtrain evaluate", allow_abbrev=False,
+        description="Evaluate checkpoints of a run on its validation data, or on other data, each "
+        "example once on any number of replicas.",
+        epilog="checkpoint=best|latest|all|STEP (the best by default), weights=raw|ema, "
+        "evaluate.by=label|COLUMN for metrics of slices, evaluate.prefix=NAME of the points "
+        "(test), and overrides of strategy, hardware, launcher, dataset, trainer: "
+        "dataset.validation_path=FILE evaluates other data.",
+    )  # fmt: skip
+    parser.add_argument("run", metavar="RUN", help="a run folder, or RUN/checkpoints/STEP")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="GROUP=OPTION | KEY=VALUE", help="changes of the run's own"
+    )
+    parser.add_argument("--config-dir", "-cd", metavar="FOLDER", help="presets of your own")
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    Args:
+        arguments: in place of those of the process.
+    """
+    given = _parser().parse_intermixed_args(arguments)
+    words = [] if given.config_dir is None else ["--config-dir", given.config_dir]
+    with early_import.begun(given.overrides):
+        try:
+            return cli.composed([*words, *given.overrides], Evaluate(given.run))
+        except OSError as error:
+            return failures.report(error, f"{given.run} cannot be read: {error.strerror}")

@@ -1,0 +1,44 @@
+"""From a configuration to a job: checked, planned, and started where it is this command's to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dtrain import errors
+from dtrain.config.schema import Config
+from dtrain.controller import own_task
+from dtrain.controller.job import Job
+from dtrain.controller.launchers import Env
+from dtrain.controller.outcome import Outcome
+from dtrain.controller.validate import check
+
+
+def start(
+    config: Config,
+    folder: Path,
+    command: dict[str, Any],
+    chosen: bool = False,
+    kind: type[Job] = Job,
+) -> Outcome:
+    """Do one job from its configuration to its result.
+
+    Args:
+        config: composed by Hydra, settled, and taken over from the run where it resumes one.
+        folder: where a new run folder goes.
+        command: contents of ``command.json``.
+        chosen: the user has named ``folder``.
+        kind: of job.
+
+    Raises:
+        UsageError: the configuration is wrong; nothing is left behind.
+    """
+    checked = check(config, prepare=not config.dry_run, trains=kind.trains)
+    planned, launcher = checked.planned, checked.launcher
+    cluster = planned.cluster
+    if config.dry_run:
+        kind.show(config, planned, folder)
+        return Outcome(errors.OK)
+    if isinstance(launcher, Env) and launcher.own(cluster) != cluster.chief:
+        return Outcome(own_task.run(config, cluster, launcher, folder if chosen else None))
+    return kind(config, planned, launcher, folder, command, chosen=chosen).run()

@@ -1,0 +1,100 @@
+"""Which checkpoints of a run a command means: the best, the latest, that of a step, or all."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from dtrain.errors import CheckpointError, UsageError
+from dtrain.files import reading
+from dtrain.run.checkpoint import store, writer
+from dtrain.run.checkpoint.arrays import HEADER_BYTES
+from dtrain.run.checkpoint.format import STATE, read_manifest
+
+#: What ``checkpoint=`` takes beside the number of a step.
+WORDS = ("best", "latest", "all")
+
+
+def choose(folder: Path, word: str | int | None, mode: str) -> list[Path]:
+    """Return the folders of the checkpoints that ``word`` means, by step; none of them is loaded.
+
+    A run may be saving and removing checkpoints there at the same time.
+
+    Args:
+        folder: ``checkpoints`` of a run.
+        word: one of :data:`WORDS`, or a step; None: the best where objectives are known, else the
+            latest.
+        mode: which objective is better, ``max`` or ``min``.
+
+    Raises:
+        UsageError: there is no such checkpoint.
+        OSError: the folder cannot be read.
+    """
+    paths, _ = store.candidates(folder)
+    if not paths:
+        raise UsageError(
+            "checkpoint", word or "latest", f"{folder} holds no checkpoint",
+            "a run that saved one", "a run with checkpoint.every_epochs=1",
+        )  # fmt: skip
+    by_step = {_step(path): path for path in sorted(paths, key=_step)}
+    if word == "all":
+        return list(by_step.values())
+    if word in (None, "best"):
+        found = _objectives(list(by_step.values()))
+        best = writer.best(found, mode)
+        if best is not None:
+            return [by_step[best]]
+        if word == "best":
+            raise UsageError(
+                "checkpoint", word, "no checkpoint of the run has an objective",
+                "latest, all, or a step", "checkpoint=latest",
+            )  # fmt: skip
+    if word in (None, "latest"):
+        return [paths[0]]
+    step = int(word) if str(word).isdecimal() else -1
+    if step not in by_step:
+        steps = list(map(str, by_step))
+        shown = steps if len(steps) <= 10 else [*steps[:5], "...", *steps[-4:]]
+        raise UsageError(
+            "checkpoint", word, "the run has no such checkpoint",
+            f"{', '.join(WORDS)}, or a step of {', '.join(shown)}", "checkpoint=latest",
+        )  # fmt: skip
+    return [by_step[step]]
+
+
+def _step(path: Path) -> int:
+    return int(path.name.removeprefix(store.ASIDE))
+
+
+def _objectives(paths: list[Path]) -> dict[int, float]:
+    found: dict[int, float] = {}
+    for path in paths:
+        try:
+            value = writer.objective(read_manifest(path)["meta"])
+        except CheckpointError:  # it is gone by now, or damaged: what is loaded says so
+            continue
+        if value is not None:
+            found[_step(path)] = value
+    return found
+
+
+def is_average(name: str) -> bool:
+    """Say whether an array of an optimizer is the moving average of a weight."""
+    return name.rpartition("/")[2].partition("#")[0].endswith("_average")
+
+
+def has_averages(path: Path) -> bool:
+    """Say whether a checkpoint has moving averages of weights; of its arrays the names are read.
+
+    Raises:
+        CheckpointError: it is damaged, or gone.
+    """
+    file = path / STATE
+    try:
+        with os.fdopen(reading.open_read(file), "rb") as opened:
+            length = int.from_bytes(opened.read(8), "little")
+            names = list(json.loads(opened.read(min(length, HEADER_BYTES))))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{file} cannot be read: {error}") from error
+    return any(name.startswith("optimizer/") and is_average(name) for name in names)
