@@ -22,6 +22,7 @@ from dtrain.config.schema import (
     Hardware,
     Launcher,
     MLflow,
+    Predict,
     Sweep,
     Tracking,
     Trainer,
@@ -77,7 +78,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "layer_placement": strategies.LayerPlacement,
         "tpu": strategies.Tpu,
     },
-    "action": {"action": Action, "evaluate": Evaluate},
+    "action": {"action": Action, "evaluate": Evaluate, "predict": Predict},
     "launcher": {"launcher": Launcher, "env": Env},
     "tracking": {"tracking": Tracking, "mlflow": MLflow},
 }
