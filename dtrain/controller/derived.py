@@ -66,6 +66,8 @@ class Derived(cli.Command):
             )  # fmt: skip
         for override in given:
             key = key_of(override)
+            if key.startswith("action."):  # as messages about its values name it
+                continue
             if not override.startswith("-") and key.partition(".")[0] in _OF_A_RUN:
                 raise UsageError(
                     key, parse(override).value or "", f"is of a training, and {self.name} is none",

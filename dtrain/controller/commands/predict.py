@@ -69,7 +69,8 @@ class PredictJob(DerivedJob):
     def found(self, events: list[dict[str, Any]]) -> dict[str, Any]:
         """Return where the predictions are, and how many."""
         end: dict[str, Any] = next((e for e in reversed(events) if e["event"] == "end"), {})
-        return {name: end.get(name) for name in ("predictions", "rows", "pieces", "done")}
+        names = ("predictions", "rows", "pieces", "done", "own_rows")
+        return {name: end.get(name) for name in names}
 
     def _print_end(self, found: dict[str, Any], shipped: bool) -> None:
         super()._print_end(found, shipped)

@@ -95,7 +95,9 @@ class Display:
         self._shown = report
         if self._began is None:
             self._began = (report["time"], report["step"])
-        note = f"loss {_number(report['loss'])}  {report['examples_per_second']:,.0f} examples/s"
+        note = f"{report['examples_per_second']:,.0f} examples/s"
+        if report["loss"] is not None or "units" not in report:  # else there is none at all
+            note = f"loss {_number(report['loss'])}  {note}"
         validation = [
             f"{name} {_number(value)}"
             for name, value in report["metrics"].items()

@@ -83,6 +83,7 @@ class Predict(Action):
         self._format = format
         self._piece_rows = piece_rows
         self._batch = batch
+        self._workers = workers
 
     def assemble(
         self, config: Config, strategy: Strategy, process: Process, past: Checkpoint | None
@@ -126,7 +127,9 @@ class Predict(Action):
             "piece_rows": self._piece_rows or size_of(rows, batch, width),
             "arithmetic": _arithmetic(config, strategy, process),
         }
-        return Prediction(process, strategy, model, source, forward, manifest, self._to)
+        return Prediction(
+            process, strategy, model, source, forward, manifest, self._to, self._workers
+        )
 
     def run(self, session: Prediction) -> None:
         """Predict; the chief says in the end what there is.
@@ -239,6 +242,7 @@ class Prediction:
         forward: predicts batches of them.
         manifest: says what it computes.
         folder: of the predictions.
+        workers: of this command.
 
     Attributes:
         inputs: what is read, as errors of reading are looked for there.
@@ -253,6 +257,7 @@ class Prediction:
         forward: Forward,
         manifest: Manifest,
         folder: Path,
+        workers: int,
     ):
         self._process = process
         self._strategy = strategy
@@ -261,6 +266,7 @@ class Prediction:
         self._forward = forward
         self._given = manifest
         self._folder = folder
+        self._workers = workers
         self._began = self._reported = time.monotonic()
         self._before = 0  # pieces that were done when this command began
         self.inputs = _Inputs(source)
@@ -318,11 +324,11 @@ class Prediction:
         write_json(
             self._process.rundir.progress,
             {
-                "units": ["piece", "row"],
+                "units": ["workers", "row"],
                 "step": rows[0],
                 "total_steps": division.rows,
-                "epoch": done,
-                "epochs": division.pieces,
+                "epoch": self._workers,
+                "epochs": self._workers,
                 "loss": None,
                 "metrics": {},
                 "examples_per_second": (rows[0] - rows[1]) / max(1e-6, now - self._began),
@@ -336,7 +342,7 @@ class Prediction:
         rows = [min(division.rows, count * division.size) for count in (done, self._before)]
         seconds = max(1e-6, time.monotonic() - self._began)
         self._event(
-            "end", status=status, step=0, examples=rows[0] - rows[1], own_examples=own,
+            "end", status=status, step=0, examples=rows[0] - rows[1], own_rows=own,
             examples_per_second=round((rows[0] - rows[1]) / seconds, 1), metrics={},
             predictions=str(store.folder), rows=division.rows, pieces=division.pieces, done=done,
         )  # fmt: skip

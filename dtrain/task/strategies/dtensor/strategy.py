@@ -145,8 +145,9 @@ class Mesh(HostBuilt):
 
     @property
     def arithmetic(self) -> dict[str, Any]:
-        """Sums over a part of the model are others than those over the whole."""
-        return {"mesh": self.sizes}
+        """Sums over a part of the model are others than those over the whole; rows are alike."""
+        parts = self._sizes[1]
+        return {} if parts == 1 else {"model_parts": parts, "rules": self._rules}
 
     def steps(
         self, model: keras.Model, inputs: Inputs, jit_compile: bool, replay: Replay | None = None
