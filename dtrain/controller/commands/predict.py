@@ -118,6 +118,9 @@ class Predict(Derived):
         to = action["to"]
         place = self._place(config, path.name) if to is None else Path(to).absolute()
         config.action = action.replaced(checkpoint=path.name, to=str(place))
+        if isinstance(action["function"], dict):  # it is called with the outputs, later
+            made = {**action["function"], "_partial_": True}
+            config.action = config.action.replaced(function=made)
 
     def _place(self, config: Config, step: str) -> Path:
         """Return the folder of these predictions: the same command finds it again."""

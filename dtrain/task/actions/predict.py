@@ -6,7 +6,6 @@ import copy
 import functools
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from dtrain import errors
-from dtrain.config import load, targets
+from dtrain.config import load
 from dtrain.config.schema import Config
 from dtrain.data import nest, options
 from dtrain.data.checked import before_training
@@ -50,7 +49,7 @@ class Predict(Action):
         to: the folder of the predictions.
         workers: of this command; the controller starts them.
         split: ``train`` or ``validation``; None: the validation where there is one.
-        function: of the outputs: a word of :data:`NAMED` or a node; None: as they are.
+        function: of the outputs, or a word of :data:`NAMED`; None: as they are.
         include: parts of the data that become columns: ``inputs``, ``labels``.
         format: of the files.
         piece_rows: rows of a piece; None: by the number of rows.
@@ -78,7 +77,7 @@ class Predict(Action):
         self._weights = weights
         self._to = Path(to)
         self._split = split
-        self._function = function
+        self._function = NAMED.get(function, function) if isinstance(function, str) else function
         self._include = list(include)
         self._format = format
         self._piece_rows = piece_rows
@@ -104,7 +103,7 @@ class Predict(Action):
             model = self._model(config, strategy, process, data, source)
             digest, step = self._restore(config, model, strategy)
             data.pool.ready()
-        columns = Columns(model, self._made(), self._include)
+        columns = Columns(model, self._function, self._include)
         batch = self._rows_of_batch(config, model)
         forward = strategy.forward(model, source, batch, columns)
         with before_training(config.dataset):
@@ -116,7 +115,7 @@ class Predict(Action):
             "checkpoint": {"step": step, "digest": digest, "weights": self._weights},  # type: ignore[typeddict-item]
             "data": {"split": name, "structure": found["structure"], "digest": found["digest"]},
             "rows": rows,
-            "function": self._function,
+            "function": load.select(config, "action.function"),
             "include": self._include,
             "columns": [
                 {"name": column, "dtype": spec.dtype.name, "shape": list(spec.shape)}
@@ -221,14 +220,6 @@ class Predict(Action):
             )  # fmt: skip
         trainer = config.trainer
         return fixed or self._batch or trainer.validation_batch_size or trainer.batch_size
-
-    def _made(self) -> Callable[[Any], Any] | None:
-        if self._function is None or self._function in list(NAMED):
-            return NAMED.get(self._function)
-        made: Callable[[Any], Any] = targets.instantiate(
-            {**self._function, "_partial_": True}, "action.function"
-        )
-        return made
 
 
 class Prediction:
