@@ -1,4 +1,4 @@
-"""The function that predicts: the bits of a row do not depend on replicas, threads or neighbours."""
+"""The function that predicts: a row has the same bits on any replica, thread and strategy."""
 
 from __future__ import annotations
 

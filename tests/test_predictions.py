@@ -100,9 +100,7 @@ def test_a_file_has_the_columns_to_the_bit_and_is_the_same_each_time(name: str) 
 def decoded(name: str, files: dict[str, bytes]) -> dict[str, Any]:
     data = next(iter(files.values()))
     if name == "npy":
-        return {
-            each.split(".")[1]: np.load(io.BytesIO(content)) for each, content in files.items()
-        }
+        return {each.split(".")[1]: np.load(io.BytesIO(content)) for each, content in files.items()}
     if name == "parquet":
         import pyarrow.parquet
 
@@ -192,7 +190,7 @@ def test_a_folder_of_other_predictions_is_refused(
 
 def test_a_damaged_manifest_is_named(tmp_path: Path) -> None:
     (tmp_path / "predictions.json").write_text('{"version": 1}')
-    with pytest.raises(DamagedFile, match="predictions.json"):
+    with pytest.raises(DamagedFile, match=r"predictions\.json"):
         Store(tmp_path, manifest())
 
 
@@ -240,9 +238,7 @@ def test_what_a_killed_worker_had_is_free_at_once(tmp_path: Path) -> None:
         process.join()
 
 
-def test_of_another_host_the_count_decides(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_another_host_the_count_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(leases.time, "monotonic", lambda: now[0])
     with Leases(tmp_path, 30) as mine:

@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 import dtrain
 from dtrain.config import strategies
 from dtrain.config.presets import datasets, models, optimizers, tables
+from dtrain.config.presets.actions import Predict
 from dtrain.config.schema import (
     Action,
     Checkpointing,
@@ -22,7 +23,6 @@ from dtrain.config.schema import (
     Hardware,
     Launcher,
     MLflow,
-    Predict,
     Sweep,
     Tracking,
     Trainer,

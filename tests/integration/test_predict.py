@@ -29,7 +29,7 @@ from tests.integration.test_failures import processes
 ROWS = 397
 WORDS = ("predict.piece_rows=40", "predict.batch=16")
 #: A function of the user's that ends its process before an operation on files, once.
-USER = '''
+USER = """
 import os
 import pathlib
 import signal
@@ -55,7 +55,7 @@ def scaled(outputs, factor=1.0):
     for name in ("open", "replace", "link", "unlink", "fsync", "mkdir", "pwrite"):
         setattr(os, name, counted(getattr(os, name)))
     return outputs * factor
-'''
+"""
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +76,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def predict(
-    home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Any:
+def predict(home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Any:
     """Run the command in this process; return its exit code and output."""
     from dtrain.controller.commands.predict import main
 

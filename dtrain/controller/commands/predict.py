@@ -93,7 +93,8 @@ class Predict(Derived):
         Raises:
             UsageError: there is no such checkpoint, or the launcher has no place for workers.
         """
-        if issubclass(targets.locate(config.launcher["_target_"], "launcher._target_"), Env):
+        launcher: Any = targets.locate(config.launcher["_target_"], "launcher._target_")
+        if issubclass(launcher, Env):
             raise UsageError(
                 "launcher", "env", "starts tasks that share each batch, and a worker of predict is "
                 "by itself", "the command on each host, with one folder that all of them share",

@@ -68,7 +68,8 @@ def check_workers(workers: int, cluster: Cluster, machine: Machine) -> None:
     if cluster.device_kind == "gpu" and workers * devices > machine.gpus:
         raise UsageError(
             "workers", workers, f"each has {devices} of the {machine.gpus} GPUs of this machine",
-            f"up to {machine.gpus // max(1, devices)}", f"workers={machine.gpus} strategy=one_device",
+            f"up to {machine.gpus // max(1, devices)}",
+            f"workers={machine.gpus} strategy=one_device",
         )  # fmt: skip
 
 

@@ -45,8 +45,7 @@ class Format(ABC):
         rows = len(next(iter(columns.values())))
         index = np.arange(first, first + rows, dtype=np.int64)
         whole = {INDEX: index, **columns}
-        for name, data in zip(self.names(stem, list(columns)), self._files(whole), strict=True):
-            yield name, data
+        yield from zip(self.names(stem, list(columns)), self._files(whole), strict=True)
 
     @abstractmethod
     def _files(self, columns: Columns) -> Iterator[bytes]:
@@ -148,6 +147,4 @@ def _named(value: Any) -> Any:
     return value if np.isfinite(value) else str(value)
 
 
-FORMATS: dict[str, Format] = {
-    each.suffix: each for each in (Parquet(), Npy(), JsonLines(), Csv())
-}
+FORMATS: dict[str, Format] = {each.suffix: each for each in (Parquet(), Npy(), JsonLines(), Csv())}

@@ -129,9 +129,7 @@ def _other(folder: Path, name: str, found: Any, now: Any) -> UsageError:
     """Return the refusal of a folder whose ``name`` is not that of this command."""
     there, here = found[name], now[name]
     if isinstance(there, dict) and isinstance(here, dict):
-        part = next(
-            key for key in (*there, *here) if there.get(key) != here.get(key)
-        )
+        part = next(key for key in (*there, *here) if there.get(key) != here.get(key))
         name, there, here = f"{name}.{part}", there.get(part), here.get(part)
     return UsageError(
         "to", folder, f"has predictions of another command: their {name} is {_shown(there)}, and "

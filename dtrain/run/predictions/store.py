@@ -135,6 +135,8 @@ class Store:
 
     def count(self) -> int:
         """Return how many pieces are done, about: those that are damaged count as well."""
+        if self.finished:
+            return self.division.pieces
         try:
             return sum(name.endswith(".json") for name in os.listdir(self._done))
         except FileNotFoundError:

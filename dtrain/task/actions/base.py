@@ -11,7 +11,7 @@ from dtrain.config.schema import Config
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.task.dataset import Data
 from dtrain.task.inputs import Inputs
-from dtrain.task.session import Process, Session, assemble
+from dtrain.task.session import Process, assemble
 from dtrain.task.step_schedule import Schedule
 from dtrain.task.strategies import Strategy
 

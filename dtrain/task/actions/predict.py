@@ -3,39 +3,35 @@
 from __future__ import annotations
 
 import copy
-import functools
 import os
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from dtrain import errors
 from dtrain.config import load
 from dtrain.config.schema import Config
-from dtrain.data import nest, options
 from dtrain.data.checked import before_training
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
 from dtrain.errors import CheckpointError, DtrainError, UsageError
 from dtrain.run import checkpoint, identity
 from dtrain.run.checkpoint import Checkpoint
-from dtrain.run.folder import RunDir, write_json
-from dtrain.run.predictions import Leases, Manifest, Store, size_of
-from dtrain.task import build, dataset, reading, stateful, train_state
+from dtrain.run.folder import RunDir
+from dtrain.run.predictions import Manifest, size_of
+from dtrain.task import build, dataset, stateful, train_state
 from dtrain.task.actions.base import Action
+from dtrain.task.prediction import inputs
 from dtrain.task.prediction.columns import Columns
 from dtrain.task.prediction.functions import NAMED
-from dtrain.task.prediction.work import Worker
-from dtrain.task.session import Process, quietly
+from dtrain.task.prediction.prediction import Prediction
+from dtrain.task.session import Process
 from dtrain.task.step_schedule import make_schedule
 from dtrain.task.strategies import Strategy
-from dtrain.task.strategies.forward import Forward
 
-#: Seconds between two reports of the progress, at least.
-PROGRESS_SECONDS = 0.5
+#: Of ``predictions.json``.
 VERSION = 1
 
 
@@ -66,7 +62,7 @@ class Predict(Action):
         to: str,
         workers: int,
         split: str | None,
-        function: Any,
+        function: str | Callable[[Any], Any] | None,
         include: list[str],
         format: str,
         piece_rows: int | None,
@@ -77,7 +73,7 @@ class Predict(Action):
         self._weights = weights
         self._to = Path(to)
         self._split = split
-        self._function = NAMED.get(function, function) if isinstance(function, str) else function
+        self._function = NAMED[function] if isinstance(function, str) else function
         self._include = list(include)
         self._format = format
         self._piece_rows = piece_rows
@@ -127,7 +123,7 @@ class Predict(Action):
             "arithmetic": _arithmetic(config, strategy, process),
         }
         return Prediction(
-            process, strategy, model, source, forward, manifest, self._to, self._workers
+            process, model.count_params(), source, forward, manifest, self._to, self._workers
         )
 
     def run(self, session: Prediction) -> None:
@@ -169,7 +165,7 @@ class Predict(Action):
         """
         built_on = data.splits
         own = load.read(self._rundir.config).dataset
-        if _deciding(own) != _deciding(config.dataset):
+        if inputs.differ(own, config.dataset):
             of_run = copy.copy(config)
             of_run.dataset = own
             try:
@@ -181,7 +177,7 @@ class Predict(Action):
                 )
             else:
                 config = of_run
-                _check_inputs(source, built_on.train)
+                inputs.check(source, built_on.train)
         schedule = make_schedule(config, *dataset.lengths(built_on))
         model = build.model(
             config, built_on, strategy, schedule.total_steps, schedule.steps_per_epoch, trains=False
@@ -194,9 +190,7 @@ class Predict(Action):
             )  # fmt: skip
         return model
 
-    def _restore(
-        self, config: Config, model: keras.Model, strategy: Strategy
-    ) -> tuple[str, int]:
+    def _restore(self, config: Config, model: keras.Model, strategy: Strategy) -> tuple[str, int]:
         """Set the weights; return the digest of the checkpoint, and its step."""
         folder, mode = self._rundir.checkpoints, config.objective_mode.name
         found = checkpoint.load(checkpoint.choose(folder, self._checkpoint, mode)[0])
@@ -216,168 +210,10 @@ class Predict(Action):
         if None not in (fixed, self._batch) and fixed != self._batch:
             raise UsageError(
                 "predict.batch", self._batch, f"the model takes batches of {fixed} rows alone",
-                fixed, f"predict.batch={fixed}",
+                str(fixed), f"predict.batch={fixed}",
             )  # fmt: skip
         trainer = config.trainer
         return fixed or self._batch or trainer.validation_batch_size or trainer.batch_size
-
-
-class Prediction:
-    """What one worker is about to do.
-
-    Args:
-        process: of the task.
-        strategy: runs the model.
-        model: with its weights.
-        source: has the rows.
-        forward: predicts batches of them.
-        manifest: says what it computes.
-        folder: of the predictions.
-        workers: of this command.
-
-    Attributes:
-        inputs: what is read, as errors of reading are looked for there.
-    """
-
-    def __init__(
-        self,
-        process: Process,
-        strategy: Strategy,
-        model: keras.Model,
-        source: Source,
-        forward: Forward,
-        manifest: Manifest,
-        folder: Path,
-        workers: int,
-    ):
-        self._process = process
-        self._strategy = strategy
-        self._model = model
-        self._source = source
-        self._forward = forward
-        self._given = manifest
-        self._folder = folder
-        self._workers = workers
-        self._began = self._reported = time.monotonic()
-        self._before = 0  # pieces that were done when this command began
-        self.inputs = _Inputs(source)
-
-    def run(self) -> None:
-        """Work until all is done, or a stop was asked for.
-
-        Raises:
-            Interrupted: one was.
-        """
-        self._folder.mkdir(parents=True, exist_ok=True)
-        store = Store(self._folder, self._given)
-        self._event(
-            "start", step=0, replicas=self._strategy.replicas, parameters=self._model.count_params()
-        )
-        self._process.begun()
-        status, worker = "FAILED", None
-        self._before = store.division.pieces if store.finished else store.count()
-        self._began = time.monotonic()
-        try:
-            if store.finished:
-                self._process.notice(f"all rows were predicted already: {store.folder}")
-                worker_done = True
-                store.tidy()
-            else:
-                with Leases(self._folder) as leases:
-                    worker = Worker(
-                        store, leases, self._forward, self._source, self._process.stop,
-                        functools.partial(self._report, store),
-                    )  # fmt: skip
-                    worker_done = worker.run()
-                if worker_done and self._process.is_chief:
-                    store.finish()
-            if not worker_done:
-                status = "KILLED"
-                raise errors.Interrupted("stopped; the pieces that are done stay")
-            status = "FINISHED"
-            self._report(store, 0, always=True)
-        finally:
-            quietly(lambda: self._end(status, store, 0 if worker is None else worker.rows))
-
-    def _event(self, kind: str, **fields: Any) -> None:
-        if self._process.journal is not None:
-            self._process.journal.write(kind, **fields)
-
-    def _report(self, store: Store, _: int, always: bool = False) -> None:
-        """Say how far all workers are; the rows of this one alone do not matter."""
-        now = time.monotonic()
-        if not self._process.is_chief or not (always or now - self._reported >= PROGRESS_SECONDS):
-            return
-        self._reported = now
-        division = store.division
-        done = division.pieces if store.finished else store.count()
-        rows = [min(division.rows, count * division.size) for count in (done, self._before)]
-        write_json(
-            self._process.rundir.progress,
-            {
-                "units": ["workers", "row"],
-                "step": rows[0],
-                "total_steps": division.rows,
-                "epoch": self._workers,
-                "epochs": self._workers,
-                "loss": None,
-                "metrics": {},
-                "examples_per_second": (rows[0] - rows[1]) / max(1e-6, now - self._began),
-                "time": time.time(),
-            },
-        )
-
-    def _end(self, status: str, store: Store, own: int) -> None:
-        division = store.division
-        done = division.pieces if store.finished else store.count()
-        rows = [min(division.rows, count * division.size) for count in (done, self._before)]
-        seconds = max(1e-6, time.monotonic() - self._began)
-        self._event(
-            "end", status=status, step=0, examples=rows[0] - rows[1], own_rows=own,
-            examples_per_second=round((rows[0] - rows[1]) / seconds, 1), metrics={},
-            predictions=str(store.folder), rows=division.rows, pieces=division.pieces, done=done,
-        )  # fmt: skip
-
-
-class _Inputs:
-    """Where errors of reading are looked for (:func:`dtrain.task.unreadable.failing`)."""
-
-    def __init__(self, source: Source):
-        self.train, self.validation = source, None
-
-
-def _deciding(node: Any) -> Any:
-    return options.deciding(dict(node))
-
-
-def _check_inputs(source: Source, built_on: Any) -> None:
-    """Refuse rows that are no inputs of the model."""
-    here, there = (reading.specs(each, None)[0] for each in (source, built_on))
-
-    def outlined(x: Any) -> dict[str, tuple[Any, Any]]:
-        return {
-            name: (spec.dtype.name, [length for length in spec.shape[1:]])
-            for name, spec in nest.named(x)
-        }
-
-    ours, theirs = outlined(here), outlined(there)
-    for name in {**theirs, **ours}:
-        if name not in ours or name not in theirs or not _alike(ours[name], theirs[name]):
-            raise UsageError(
-                "dataset", name or "inputs", f"is {_worded(ours.get(name))}, and the model of the "
-                f"run takes {_worded(theirs.get(name))}",
-                "data with the inputs of the run's own", "dataset.inputs=[COLUMN,COLUMN]",
-            )  # fmt: skip
-
-
-def _alike(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
-    if one[0] != other[0] or len(one[1]) != len(other[1]):
-        return False
-    return all(a == b or None in (a, b) for a, b in zip(one[1], other[1], strict=True))
-
-
-def _worded(found: tuple[Any, Any] | None) -> str:
-    return "absent" if found is None else f"{found[0]} {found[1]}"
 
 
 def _bytes(spec: tf.TensorSpec) -> int:

@@ -36,8 +36,10 @@ class Worker:
         forward: computes batches; traced.
         source: has the rows.
         stop: says whether the task was asked to stop.
-        report: called after each piece with the rows that this worker has done, and once in a while
-            when there is nothing to do.
+        report: called after each piece, and once in a while when there is nothing to do.
+
+    Attributes:
+        rows: that this worker has done.
     """
 
     def __init__(
@@ -47,7 +49,7 @@ class Worker:
         forward: Forward,
         source: Source,
         stop: Callable[[], bool],
-        report: Callable[[int], None],
+        report: Callable[[], None],
     ):
         self._store = store
         self._leases = leases
@@ -82,7 +84,7 @@ class Worker:
                         self._take_in(*calls.popleft(), writing)
                     if not turn:
                         self._write_up_to(0)
-                        self._report(self.rows)
+                        self._report()
                     if idle:
                         time.sleep(LOOK)
                 while calls:
@@ -201,4 +203,4 @@ class Worker:
             piece = self._writing.popleft().result()
             self._mine.discard(piece)
             self.rows += self._store.division.count(piece)
-            self._report(self.rows)
+            self._report()
