@@ -20,6 +20,7 @@ from dtrain.controller.job import PORT_TRIES, Job
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.plan import Plan
+from dtrain.controller.start import start as start_job
 from dtrain.errors import DamagedFile, TrainingError, UsageError
 from dtrain.run import checkpoint
 from dtrain.run.cluster import Cluster, Task
@@ -578,7 +579,7 @@ def test_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "model.dropout=0.5",
     )  # fmt: skip
     with pytest.raises(UsageError, match="has seen enough"):
-        module.run(config, tmp_path / "outputs" / "run", {})
+        start_job(config, tmp_path / "outputs" / "run", {})
     facts = Curious.facts
     assert facts["seed"] == "17"
     assert facts["model.dropout"] == "0.5"

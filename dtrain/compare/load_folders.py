@@ -176,7 +176,8 @@ def _below(
     if sweep is not None:
         yield from ((folder / job["folder"], job) for job in sweep["jobs"])
     elif (folder / "config.yaml").is_file() and (folder / "cluster.json").is_file():
-        yield folder, None
+        if not _is_derived(folder):
+            yield folder, None
     elif depth < reading.FOLDERS:
         with os.scandir(folder) as entries:
             inside = [
@@ -186,6 +187,15 @@ def _below(
             ]
         for each in sorted(inside, key=_natural):
             yield from _below(each, damaged, depth + 1)
+
+
+def _is_derived(folder: Path) -> bool:
+    """Say whether a folder is that of an evaluation, or the like, of a run."""
+    try:
+        command = reading.read_json(RunDir(folder).command)
+    except (OSError, DamagedFile):  # what reads the run says so
+        return False
+    return command is not None and "derived" in command
 
 
 def _open(entry: os.DirEntry[str]) -> bool:

@@ -13,6 +13,8 @@ from dtrain.compare.load_folders import METRICS, Run
 from dtrain.errors import printable
 from dtrain.host.columns import aligned
 
+#: Columns of what was evaluated after training.
+EVALUATED = 6
 _LINE = 1000  # characters of what is said of a run
 
 
@@ -65,6 +67,7 @@ def columns(found: Comparison) -> list[Column]:
     if found.objective not in shown:
         head = found.objective or "objective"
         result.append(Column(head, [run.objective for run in runs], "#.4g"))
+    result += [metric(name) for name in _evaluated(found)]
     result += [
         Column("difference", [_largest(found, run) for run in runs], ".1e"),
         Column("seconds", [run.seconds for run in runs], ",.1f"),
@@ -72,6 +75,13 @@ def columns(found: Comparison) -> list[Column]:
     ]
     always = ("run", "status", *found.keys)
     return [c for c in result if c.head in always or any(v is not None for v in c.values)]
+
+
+def _evaluated(found: Comparison) -> list[str]:
+    """Return the names of what was evaluated after training: ``test/accuracy``."""
+    wanted = (found.metric, (found.objective or "").removeprefix("val_"))
+    names = {name for run in found.runs for name in run.metrics}
+    return sorted(n for n in names if "/" in n and n.rpartition("/")[2] in wanted)[:EVALUATED]
 
 
 def _largest(found: Comparison, run: Run) -> float | None:

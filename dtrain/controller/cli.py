@@ -39,7 +39,7 @@ class Command:
         try:
             self.exit_code = self.job(config)
         except DtrainError as error:  # Hydra would print more than the one sentence
-            _print(error)
+            _print(error, self)
             self.exit_code = error.exit_code
         except OmegaConfBaseException as error:  # likewise, with all overrides
             self.error = error
@@ -54,6 +54,10 @@ class Command:
             UsageError: it names a folder that is none of a run.
         """
         return resume.arguments(arguments(given))
+
+    def worded(self, text: str) -> str:
+        """Return a message with the keys as they are typed in this command."""
+        return text
 
     def job(self, node: DictConfig) -> int:
         """Run one job, and return the exit code."""
@@ -99,13 +103,13 @@ def composed(given: list[str], command: Command) -> int:
         if command.error is not None:
             raise command.error
     except UsageError as error:
-        _print(error)
+        _print(error, command)
         return error.exit_code
     except (HydraException, OmegaConfBaseException) as error:
         explained = consent.own_error(error) or explain(error, sys.argv[1:])
         for note in getattr(error, "__notes__", ()):
             explained.add_note(note)
-        _print(explained)
+        _print(explained, command)
         return errors.USAGE
     except RecursionError:
         print("error: a value of the command is nested too deep", file=sys.stderr)
@@ -143,6 +147,12 @@ def _job(node: DictConfig) -> Outcome:
     overrides: Any = OmegaConf.to_container(settings.overrides.task, resolve=False)
     config = settle(node)
     check_address(config)
+    if config.action.get("run") == "":  # of an action on a run, which its command names
+        chosen = settings.runtime.choices.get("action")
+        raise UsageError(
+            "action", chosen, "works on what a run has left", "train",
+            f"python -m dtrain {chosen} outputs/DATE/TIME_NAME",
+        )  # fmt: skip
     command = command_of(config, node)
     folders.check_name(config.name)
     path, chosen = guard.run_folder()
@@ -181,7 +191,6 @@ def command_of(config: Config, node: DictConfig) -> dict[str, Any]:
     )
 
 
-def _print(error: Exception) -> None:
-    print(f"error: {errors.readable(secrets.mask(str(error)))}", file=sys.stderr)
-    for note in getattr(error, "__notes__", ()):
-        print(errors.readable(secrets.mask(note)), file=sys.stderr)
+def _print(error: Exception, command: Command) -> None:
+    for text in (f"error: {error}", *getattr(error, "__notes__", ())):
+        print(errors.readable(secrets.mask(command.worded(text))), file=sys.stderr)

@@ -7,6 +7,7 @@ is tracked but what they add to the run.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,8 +67,6 @@ class Derived(cli.Command):
             )  # fmt: skip
         for override in given:
             key = key_of(override)
-            if key.startswith("action."):  # as messages about its values name it
-                continue
             if not override.startswith("-") and key.partition(".")[0] in _OF_A_RUN:
                 raise UsageError(
                     key, parse(override).value or "", f"is of a training, and {self.name} is none",
@@ -97,6 +96,14 @@ class Derived(cli.Command):
             return f"action.{override}"
         return f"action.{rest}={found.value}" if head == self.name and rest else override
 
+    def worded(self, text: str) -> str:
+        """Return a message with the words of the command in the place of keys of the action."""
+
+        def typed(match: re.Match[str]) -> str:
+            return match[1] if match[1] in self.words else f"{self.name}.{match[1]}"
+
+        return re.sub(r"(?<![\w.])action\.(\w+)", typed, text)
+
     def job(self, node: Any) -> int:
         """Do the work of one configuration, and return the exit code."""
         config = settle(node)
@@ -107,7 +114,13 @@ class Derived(cli.Command):
         config.output_dir = str(self.rundir.path)
         self.check(config)
         path = self.rundir.path / self.folder / time.strftime("%Y-%m-%d_%H-%M-%S")
-        return start(config, path, command, kind=self.kind).exit_code
+        code = start(config, path, command, kind=self.kind).exit_code
+        if code != errors.USAGE and not config.dry_run:
+            self.finish()
+        return code
+
+    def finish(self) -> None:
+        """Do what is left when the job has ended, well or not."""
 
     def check(self, config: Config) -> None:
         """Refuse what cannot be done, before anything is started.

@@ -24,7 +24,7 @@ class Confusion(keras.metrics.Metric):
     adds_up = True
 
     def __init__(self, classes: int):
-        super().__init__(NAME)
+        super().__init__(name=NAME)
         self.classes = classes
         self.matrix = self.add_weight(shape=(classes, classes), initializer="zeros", name="matrix")
 

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dtrain import errors
 from dtrain.config.schema import Config
 from dtrain.controller import cli, early_import, shipping
 from dtrain.controller.commands import failures
@@ -75,12 +74,10 @@ class Evaluate(Derived):
                         "raw, or a run with optimizer.use_ema=true", "weights=raw",
                     )  # fmt: skip
 
-    def job(self, node: Any) -> int:
-        """Evaluate, and record it with the run."""
-        code = super().job(node)
-        if code != errors.USAGE and self.rundir.evaluated.exists():
+    def finish(self) -> None:
+        """Record what was evaluated where the run is recorded."""
+        if self.rundir.evaluated.exists():
             print(shipping.ship_evaluations(self.rundir), file=sys.stderr)
-        return code
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -96,7 +96,7 @@ class Display:
         if self._began is None:
             self._began = (report["time"], report["step"])
         note = f"{report['examples_per_second']:,.0f} examples/s"
-        if report["loss"] is not None or "units" not in report:  # else there is none at all
+        if "units" not in report:
             note = f"loss {_number(report['loss'])}  {note}"
         validation = [
             f"{name} {_number(value)}"
