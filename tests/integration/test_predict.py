@@ -23,6 +23,7 @@ from dtrain import errors
 from dtrain.run import predictions
 from tests import warm
 from tests.conftest import QUICK
+from tests.hostile.test_full_disk import disk
 from tests.integration.test_failures import processes
 
 #: Below two batches a piece, and prime.
@@ -55,6 +56,25 @@ def scaled(outputs, factor=1.0):
     for name in ("open", "replace", "link", "unlink", "fsync", "mkdir", "pwrite"):
         setattr(os, name, counted(getattr(os, name)))
     return outputs * factor
+
+
+def broken():
+    # Rows of which one cannot be read.
+    import numpy as np
+
+    from dtrain.data.sources import Splits
+    from dtrain.errors import DataError
+
+    class Source:
+        def __len__(self):
+            return 397
+
+        def take(self, indices):
+            if 300 in indices:
+                raise DataError("row 300", "is broken")
+            return (np.ones([len(indices), 8], np.float32),)
+
+    return Splits(Source())
 """
 
 
@@ -192,6 +212,49 @@ def test_what_cannot_be_done_is_refused_before_anything_starts(
     code, output = predict("to=refused", *words)
     assert code == errors.USAGE and shown in output, output
     assert not (home / "refused").exists() and sorted(os.listdir(home / "run")) == before
+
+
+def test_other_data_needs_no_labels_and_few_rows(home: Path, predict: Any) -> None:
+    rows = np.random.default_rng(0).normal(size=(5, 8)).astype(np.float32)
+    np.save(home / "new.npy", rows)
+    np.save(home / "wrong.npy", rows[:, :7])
+    words = ("dataset=npy", "dataset.validation_split=0", "strategy=one_device",
+             "predict.format=jsonl", *WORDS)  # fmt: skip
+    code, output = predict("dataset.path=new.npy", "to=few", "predict.include=[inputs]", *words)
+    assert code == errors.OK, output
+    [file] = (home / "few/pieces").iterdir()
+    found = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [each["index"] for each in found] == list(range(5))
+    assert np.array([each["input"] for each in found], np.float32).tobytes() == rows.tobytes()
+    assert all(len(each["prediction"]) == 4 for each in found)
+    code, output = predict("dataset.path=wrong.npy", "to=wrong", *words)
+    assert code == errors.USAGE and "the model of the run takes float32 [8]" in output
+    code, output = predict("dataset.path=new.npy", "predict.include=[labels]", "to=no", *words)
+    assert code == errors.USAGE and "the data has none" in output
+
+
+def test_a_row_that_cannot_be_read_ends_it_in_a_sentence(home: Path, predict: Any) -> None:
+    code, output = predict("to=broken", "dataset=custom", "dataset._target_=mine.broken", *WORDS)
+    assert code == errors.FAILED and "row 300: is broken" in output, output
+    assert "Traceback" not in output
+    assert list((home / "broken/pieces").iterdir())  # what is done stays
+
+
+def test_a_full_disk_is_a_sentence_and_the_command_goes_on(
+    home: Path, predict: Any, tmp_path: Path
+) -> None:
+    words = ("predict.piece_rows=8", "predict.batch=8", "strategy=one_device")
+    assert predict("to=roomy", *words)[0] == errors.OK
+    with disk(tmp_path / "disk", 200) as small:
+        code, output = predict(f"to={small}/there", *words)
+        assert code == errors.FAILED and "No space left on device" in output, output
+        assert "Traceback" not in output
+        done = len(list((small / "there/done").glob("*.json")))
+        assert 0 < done < 50
+        more = ["mount", "-o", "remount,size=8000k", str(small)]
+        subprocess.run(more, check=True, capture_output=True)
+        assert predict(f"to={small}/there", *words)[0] == errors.OK
+        assert content(small / "there") == content(home / "roomy")
 
 
 class Command:

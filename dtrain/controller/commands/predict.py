@@ -52,6 +52,8 @@ class PredictJob(DerivedJob):
             )  # fmt: skip
         [task] = cluster.tasks
         check_workers(workers, cluster, machine)
+        if cluster.device_kind == "gpu":  # it may choose among algorithms, by how long they took
+            config.trainer.deterministic = True
         own = machine.cores // workers if cluster.device_kind == "cpu" and workers > 1 else 0
         tasks = [
             Task(
@@ -65,6 +67,12 @@ class PredictJob(DerivedJob):
         return dataclasses.replace(
             planned, cluster=dataclasses.replace(cluster, tasks=tuple(tasks))
         )
+
+    @staticmethod
+    def show(config: Config, planned: Plan, folder: Path) -> None:
+        """Print what would be started (``dry_run=true``)."""
+        DerivedJob.show(config, planned, folder)
+        print(f"predictions: {short(Path(config.action['to']))}")
 
     def found(self, events: list[dict[str, Any]]) -> dict[str, Any]:
         """Return where the predictions are, and how many."""
