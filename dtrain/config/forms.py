@@ -239,6 +239,10 @@ def _prefix(value: Any) -> str | None:
     return None
 
 
+def _predicted(value: Any) -> str | None:
+    return None if value in ("argmax", "top_k") else node_problem(value)
+
+
 def choice(*values: str) -> Form:
     """Return the form of one of several texts."""
     return Form(
@@ -270,6 +274,9 @@ CLASS_WEIGHT = Form(
     "null, or weights by the number of the class", _class_weight, "{0: 1.0, 1: 3.0}"
 )
 CALLBACKS = Each(NODE, 0, 1000, "[]")
+PREDICTED = Form("argmax, top_k, or a node with _target_", _predicted, "argmax")
+SPLIT = choice("train", "validation")
+PARTS = Each(choice("inputs", "labels"), 0, 2, "[labels]")
 PATTERNS = Each(Form("a regular expression", _regular), 0, 1000, "[]")
 PLACEMENT = Form("auto, or a list of rules", _rules, "auto")
 TRACE = Each(Range(0, MANY), 2, 2, "[20,25]", _trace)

@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 import dtrain
 from dtrain.config import strategies
 from dtrain.config.presets import datasets, models, optimizers, tables
+from dtrain.config.presets.actions import Predict
 from dtrain.config.schema import (
     Action,
     Checkpointing,
@@ -77,7 +78,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "layer_placement": strategies.LayerPlacement,
         "tpu": strategies.Tpu,
     },
-    "action": {"action": Action, "evaluate": Evaluate},
+    "action": {"action": Action, "evaluate": Evaluate, "predict": Predict},
     "launcher": {"launcher": Launcher, "env": Env},
     "tracking": {"tracking": Tracking, "mlflow": MLflow},
 }

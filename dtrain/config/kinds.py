@@ -89,7 +89,11 @@ ENVIRONMENT = Kind(
 )  # fmt: skip
 ACTION = Kind(
     "action", "dtrain.task.actions.*",
-    r"dtrain\.task\.actions\.(train\.Train|evaluate\.Evaluate)",
+    r"dtrain\.task\.actions\.(train\.Train|evaluate\.Evaluate|predict\.Predict)",
+)  # fmt: skip
+PREDICTED = Kind(
+    "function of predictions", "dtrain.task.prediction.functions.{argmax,top_k}",
+    r"dtrain\.task\.prediction\.functions\.(argmax|top_k)", (), ("outputs",),
 )  # fmt: skip
 TRACKER = Kind(
     "tracker", "dtrain.tracking.mlflow.tracker.MLflow, dtrain.tracking.none.NoTracker",
@@ -134,7 +138,7 @@ ACTIVATION = Kind(
 #: What is called at each key.
 PLACES = {
     "model": MODEL, "dataset": DATASET, "dataset.augment": AUGMENT, "strategy": STRATEGY,
-    "strategy.plan": PLAN, "action": ACTION,
+    "strategy.plan": PLAN, "action": ACTION, "action.function": PREDICTED,
     "launcher": LAUNCHER, "launcher.environment": ENVIRONMENT, "tracking": TRACKER,
     "optimizer": OPTIMIZER, "optimizer.schedule": SCHEDULE,
     "trainer.loss": LOSS, "trainer.metrics": METRIC, "trainer.callbacks": CALLBACK,

@@ -275,7 +275,7 @@ class Config(Section):
         dataset: the data: a function that returns dtrain.datasets.Splits.
         strategy: how the training is distributed over devices and hosts.
         optimizer: a Keras optimizer, and its learning-rate schedule.
-        action: what is done: train; evaluate, by python -m dtrain evaluate.
+        action: what is done: train; evaluate, predict: by python -m dtrain evaluate.
         launcher: what starts the tasks of a run.
         hardware: devices, their memory, and the arithmetic on them.
         trainer: how long is trained, on what batches, with which loss and metrics.

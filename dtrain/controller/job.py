@@ -19,6 +19,7 @@ from dtrain.controller.launchers import Launcher
 from dtrain.controller.launchers.model_report import describe
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.plan import Plan
+from dtrain.controller.resources.devices import Machine
 from dtrain.controller.run_files import RunFiles, is_start
 from dtrain.controller.supervisor import Failure, Requests, Signals, Supervisor
 from dtrain.controller.terminal import report
@@ -57,6 +58,15 @@ class Job:
     saving = "saving a checkpoint"
     #: Why a job that was stopped has nothing to continue from.
     unsaved = "stopped before a checkpoint was saved"
+
+    @staticmethod
+    def spread(config: Config, planned: Plan, machine: Machine) -> Plan:
+        """Return the plan as this kind of job carries it out.
+
+        Raises:
+            UsageError: it cannot.
+        """
+        return planned
 
     @staticmethod
     def show(config: Config, planned: Plan, folder: Path) -> None:

@@ -11,6 +11,7 @@ from dtrain.controller import own_task
 from dtrain.controller.job import Job
 from dtrain.controller.launchers import Env
 from dtrain.controller.outcome import Outcome
+from dtrain.controller.resources.devices import machine
 from dtrain.controller.validate import check
 
 
@@ -34,7 +35,8 @@ def start(
         UsageError: the configuration is wrong; nothing is left behind.
     """
     checked = check(config, prepare=not config.dry_run, trains=kind.trains)
-    planned, launcher = checked.planned, checked.launcher
+    launcher = checked.launcher
+    planned = kind.spread(config, checked.planned, machine(launcher.shares_machine))
     cluster = planned.cluster
     if config.dry_run:
         kind.show(config, planned, folder)

@@ -163,16 +163,34 @@ def write_key(path: Path, key: bytes) -> None:
         OSError: it cannot be made.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_first(path, key, 0o600)
+
+
+def write_first(path: Path, data: bytes, mode: int = 0o666) -> bool:
+    """Write ``data`` to ``path``, whole, unless something is there, which stays.
+
+    Args:
+        path, data: what goes where.
+        mode: permissions, less those that the process does not give.
+
+    Returns:
+        Whether this call made it: of several at once exactly one has.
+
+    Raises:
+        OSError: it cannot be made.
+    """
     temporary = aside(path)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        with os.fdopen(os.open(temporary, flags, 0o600), "wb") as file:
-            file.write(key)
+        with os.fdopen(os.open(temporary, flags, mode), "wb") as file:
+            file.write(data)
         # ORDER: it appears as a whole, and the first of several commands makes it for all.
-        with contextlib.suppress(FileExistsError):
-            os.link(temporary, path)
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
     finally:
         remove(temporary)
+    return True
 
 
 # Replacing and removing

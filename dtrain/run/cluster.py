@@ -25,6 +25,7 @@ class Task:
         cores: which of the machine's cores it is kept to, counted from 0; empty for any.
         address: ``host:port`` of its TensorFlow server; None before it is placed, and in a job of
             one process.
+        alone: its strategy is its own: it has nothing to compute with the other tasks.
     """
 
     role: str
@@ -35,6 +36,7 @@ class Task:
     threads: int | None = None
     cores: tuple[int, ...] = ()
     address: str | None = None
+    alone: bool = False
 
     @property
     def name(self) -> str:
@@ -68,6 +70,10 @@ class Cluster:
     def task(self, name: str) -> Task:
         """Return the task called ``name``."""
         return next(task for task in self.tasks if task.name == name)
+
+    def of(self, task: Task) -> Cluster:
+        """Return the cluster that the strategy of ``task`` has: of one that is alone, itself."""
+        return dataclasses.replace(self, tasks=(task,)) if task.alone else self
 
     def spec(self) -> dict[str, list[str]]:
         """Return TensorFlow's cluster specification: the addresses of each role, in order."""

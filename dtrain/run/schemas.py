@@ -126,6 +126,7 @@ class Task(TypedDict):
     threads: NotRequired[Count | None]
     cores: NotRequired[list[Count]]
     address: NotRequired[str | None]
+    alone: NotRequired[bool]
 
 
 class Cluster(TypedDict):

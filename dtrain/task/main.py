@@ -27,7 +27,7 @@ from dtrain.task import restore, unreadable
 from dtrain.task.actions.base import Action
 from dtrain.task.process import hardware, parent_death, sockets
 from dtrain.task.process.signals import Stop
-from dtrain.task.session import Process, assemble, quietly
+from dtrain.task.session import Process, quietly
 from dtrain.task.strategies import Strategy
 from dtrain.task.strategies.base import check_replicas
 
@@ -51,6 +51,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
     config = load.read(rundir.config)
     cluster = Cluster.from_json(read_json(rundir.cluster) or {}, rundir.cluster)
     task = cluster.task(task_name)
+    leads, cluster = task == cluster.chief, cluster.of(task)
     journal: Journal | None = None
     ending = contextlib.ExitStack()
     try:
@@ -61,7 +62,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
             kind.serve(cluster, task, lambda: say("joined"))
             return errors.OK
         past = None
-        if task == cluster.chief:
+        if leads:
             journal = Journal(rundir.journal)
             if (message := hardware.overlooked(config.hardware, cluster)) is not None:
                 journal.write("notice", message=message)
@@ -73,7 +74,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
         action: Action = targets.instantiate(config.action, "action")
         begun = functools.partial(say, "training")
         process = Process(rundir, cluster, task, journal, stop, begun, ending)
-        session = assemble(config, strategy, process, past, action)
+        session = action.assemble(config, strategy, process, past)
         with unreadable.failing(session.inputs):
             action.run(session)
     except DtrainError as error:

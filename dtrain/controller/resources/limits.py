@@ -52,6 +52,27 @@ def check_cluster(
             _check(f"hardware.{key}", threads, THREADS, machine, "threads", machine.cores)
 
 
+def check_workers(workers: int, cluster: Cluster, machine: Machine) -> None:
+    """Compare what the workers of a command need with what their machine has.
+
+    Args:
+        workers: how many processes.
+        cluster: of each of them.
+        machine: that they share.
+
+    Raises:
+        UsageError: it has less.
+    """
+    _check("workers", workers, PROCESSES, machine, "processes", machine.cores)
+    devices = cluster.tasks[0].devices
+    if cluster.device_kind == "gpu" and workers * devices > machine.gpus:
+        raise UsageError(
+            "workers", workers, f"each has {devices} of the {machine.gpus} GPUs of this machine",
+            f"up to {machine.gpus // max(1, devices)}",
+            f"workers={machine.gpus} strategy=one_device",
+        )  # fmt: skip
+
+
 def _check(
     key: str, found: int, limit: tuple[int, int], machine: Machine, what: str, instead: int
 ) -> None:

@@ -8,10 +8,12 @@ from typing import Any
 import keras
 
 from dtrain.config.schema import Config
+from dtrain.run.checkpoint import Checkpoint
 from dtrain.task.dataset import Data
 from dtrain.task.inputs import Inputs
-from dtrain.task.session import Session
+from dtrain.task.session import Process, assemble
 from dtrain.task.step_schedule import Schedule
+from dtrain.task.strategies import Strategy
 
 
 class Action(ABC):
@@ -46,9 +48,30 @@ class Action(ABC):
         """Return the input as this action reads it."""
         return inputs
 
+    def assemble(
+        self, config: Config, strategy: Strategy, process: Process, past: Checkpoint | None
+    ) -> Any:
+        """Return what :meth:`run` works with; by default a session that has steps.
+
+        It has ``inputs``: where an example that cannot be read is looked for.
+
+        Args:
+            config: of the run.
+            strategy: as it was made.
+            process: of the task.
+            past: the checkpoint to restore, of this run or another one.
+
+        Raises:
+            UsageError: model, data, strategy and checkpoint do not go together.
+        """
+        return assemble(config, strategy, process, past, self)
+
     @abstractmethod
-    def run(self, session: Session) -> None:
+    def run(self, session: Any) -> None:
         """Do it.
+
+        Args:
+            session: of :meth:`assemble`.
 
         Raises:
             Interrupted: it was asked to stop, and has saved what is needed to resume.

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.config.schema import Config
+from dtrain.data.sources import Source
 from dtrain.errors import UsageError
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.cluster import Cluster, Task
@@ -19,6 +20,7 @@ from dtrain.task.inputs import Inputs
 from dtrain.task.metric_replay import Replay
 from dtrain.task.rehearsal.rehearse import rehearse
 from dtrain.task.replica import gradients
+from dtrain.task.strategies.forward import Finish, Forward
 from dtrain.task.strategies.steps import Steps
 from dtrain.task.tensors import total
 
@@ -219,6 +221,15 @@ class Strategy:
     def broadcast(self, past: Checkpoint | None) -> Checkpoint | None:
         """Return the chief's checkpoint; each task must call it at the same point."""
         return past
+
+    def forward(self, model: keras.Model, source: Source, batch: int, finish: Finish) -> Forward:
+        """Return the function that predicts; the arguments are those of :class:`Forward`."""
+        return Forward(model, self, source, batch, finish)
+
+    @property
+    def arithmetic(self) -> dict[str, Any]:
+        """What of the strategy the last bits of a prediction may depend on; JSON values."""
+        return {}
 
     def steps(
         self,

@@ -10,15 +10,18 @@ import keras
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
+from dtrain.data.sources import Source
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster
 from dtrain.task import keras_internals
 from dtrain.task.inputs import Inputs
 from dtrain.task.metric_replay import Replay
 from dtrain.task.strategies.dtensor import layouts
+from dtrain.task.strategies.dtensor.forward import MeshForward
 from dtrain.task.strategies.dtensor.layouts import Placement
 from dtrain.task.strategies.dtensor.steps import MeshSteps
 from dtrain.task.strategies.dtensor.variable import MeshVariable
+from dtrain.task.strategies.forward import Finish
 from dtrain.task.strategies.host_built import HostBuilt
 
 
@@ -133,6 +136,18 @@ class Mesh(HostBuilt):
         """Return a tensor whole on every device; traced on the mesh."""
         layout = dtensor.Layout([dtensor.UNSHARDED] * len(value.shape), self.mesh)
         return dtensor.relayout(value, layout)
+
+    def forward(
+        self, model: keras.Model, source: Source, batch: int, finish: Finish
+    ) -> MeshForward:
+        """Return the function that predicts on the mesh."""
+        return MeshForward(self, model, source, batch, finish)
+
+    @property
+    def arithmetic(self) -> dict[str, Any]:
+        """Sums over a part of the model are others than those over the whole; rows are alike."""
+        parts = self._sizes[1]
+        return {} if parts == 1 else {"model_parts": parts, "rules": self._rules}
 
     def steps(
         self, model: keras.Model, inputs: Inputs, jit_compile: bool, replay: Replay | None = None

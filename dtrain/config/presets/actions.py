@@ -1,0 +1,46 @@
+"""Keys of the actions that commands on a run have."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Any
+
+from dtrain.config.forms import CHECKPOINT, PARTS, PATH, PREDICTED, SPLIT, target
+from dtrain.config.ranges import MANY, formed, within
+from dtrain.config.schema import Action, Weights
+
+#: The formats of predictions (:mod:`dtrain.run.predictions.formats`).
+Format = enum.Enum("Format", ["parquet", "npy", "jsonl", "csv"])
+
+
+@dataclasses.dataclass
+class Predict(Action):
+    """Predicts rows with a checkpoint of a run.
+
+    Attributes:
+        run: the run folder; the command sets it.
+        checkpoint: best, latest or a step; null: the best, or the latest where none is known.
+        weights: raw: as they were trained; ema: the moving averages that the optimizer keeps.
+        to: folder of the predictions; null: one inside of the run's.
+        workers: processes of this command, each with a strategy of its own.
+        split: train or validation; null: the validation where there is one.
+        function: of the outputs: argmax, top_k, or a node with _target_; null: as they are.
+        include: parts of the data that become columns: inputs, labels.
+        format: of the files.
+        piece_rows: rows of a file; null: by how many there are.
+        batch: rows of a batch; null: that of the validation.
+    """
+
+    _target_: str = target("dtrain.task.actions.predict.Predict")
+    run: str = ""
+    checkpoint: str | None = formed(None, CHECKPOINT)
+    weights: Weights = Weights.raw
+    to: str | None = formed(None, PATH)
+    workers: int = within(1, 1, 10_000)
+    split: str | None = formed(None, SPLIT)
+    function: Any | None = formed(None, PREDICTED)
+    include: list[str] = formed([], PARTS)
+    format: Format = Format.parquet
+    piece_rows: int | None = within(None, 1, MANY)
+    batch: int | None = within(None, 1, MANY)

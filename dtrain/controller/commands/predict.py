@@ -1,0 +1,186 @@
+"""``python -m dtrain predict RUN``: predict rows with a checkpoint of a run, on any strategy.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 75 interrupted: the same command goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from dtrain.config import load, targets
+from dtrain.config.schema import Config
+from dtrain.controller import cli, early_import
+from dtrain.controller.commands import failures
+from dtrain.controller.derived import Derived, DerivedJob
+from dtrain.controller.launchers import Env
+from dtrain.controller.plan import Plan
+from dtrain.controller.resources.devices import Machine
+from dtrain.controller.resources.limits import check_workers
+from dtrain.data import options
+from dtrain.errors import CheckpointError, UsageError
+from dtrain.run import checkpoint
+from dtrain.run.cluster import Task
+from dtrain.run.folder import short
+
+#: What the name of a folder is made of, where the user names none: what decides what is in it.
+_DECIDING = ("weights", "split", "function", "include", "format", "piece_rows", "batch")
+
+
+class PredictJob(DerivedJob):
+    """Predicts rows, by as many processes as there are workers."""
+
+    saving = "the pieces that are done stay"
+
+    @staticmethod
+    def spread(config: Config, planned: Plan, machine: Machine) -> Plan:
+        """Return the plan with a task for each worker, each alone with a strategy of its own.
+
+        Raises:
+            UsageError: the strategy has several tasks, or the machine has no place for so many.
+        """
+        cluster, workers = planned.cluster, int(config.action["workers"])
+        if len(cluster.tasks) > 1:
+            raise UsageError(
+                "strategy", config.strategy.name, f"has {len(cluster.tasks)} processes that share "
+                "each batch, and a worker of predict is one process by itself",
+                "a strategy of one process, and any number of workers", "strategy=one_device",
+            )  # fmt: skip
+        [task] = cluster.tasks
+        check_workers(workers, cluster, machine)
+        if cluster.device_kind == "gpu":  # it may choose among algorithms, by how long they took
+            config.trainer.deterministic = True
+        own = machine.cores // workers if cluster.device_kind == "cpu" and workers > 1 else 0
+        tasks = [
+            Task(
+                "chief" if index == 0 else "worker", max(0, index - 1), task.devices,
+                # The chief ends what is done, and is waited for; another's pieces are taken over.
+                replaceable=index > 0, threads=task.threads, alone=True,
+                cores=tuple(range(index * own, (index + 1) * own)),
+            )
+            for index in range(workers)
+        ]  # fmt: skip
+        return dataclasses.replace(
+            planned, cluster=dataclasses.replace(cluster, tasks=tuple(tasks))
+        )
+
+    @staticmethod
+    def show(config: Config, planned: Plan, folder: Path) -> None:
+        """Print what would be started (``dry_run=true``)."""
+        DerivedJob.show(config, planned, folder)
+        print(f"predictions: {short(Path(config.action['to']))}")
+
+    def found(self, events: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return where the predictions are, and how many."""
+        end: dict[str, Any] = next((e for e in reversed(events) if e["event"] == "end"), {})
+        names = ("predictions", "rows", "pieces", "done", "own_rows")
+        return {name: end.get(name) for name in names}
+
+    def _print_end(self, found: dict[str, Any], shipped: bool) -> None:
+        super()._print_end(found, shipped)
+        if found["predictions"] is not None:
+            done = f"{found['done']:,} of {found['pieces']:,} pieces, {found['rows']:,} rows"
+            self._view.detail(f"predictions: {short(Path(found['predictions']))} ({done})")
+
+
+class Predict(Derived):
+    """The command."""
+
+    name = "predict"
+    folder = "predictions/jobs"
+    words = ("checkpoint", "weights", "to", "workers")
+    kind = PredictJob
+
+    def check(self, config: Config) -> None:
+        """Settle which checkpoint it is, and where the predictions go, for all workers.
+
+        Raises:
+            UsageError: there is no such checkpoint, or the launcher has no place for workers.
+        """
+        launcher: Any = targets.locate(config.launcher["_target_"], "launcher._target_")
+        if issubclass(launcher, Env):
+            raise UsageError(
+                "launcher", "env", "starts tasks that share each batch, and a worker of predict is "
+                "by itself", "the command on each host, with one folder that all of them share",
+                "launcher=local to=FOLDER",
+            )  # fmt: skip
+        if config.hardware.intra_op_threads is None:
+            # The bits of a batch may depend on how many threads share it: each has one.
+            config.hardware.intra_op_threads = 1
+        action = config.action
+        if str(action["checkpoint"]) == "all":
+            raise UsageError(
+                "checkpoint", "all", "predictions are of one checkpoint", "best, latest or a step",
+                "checkpoint=best",
+            )  # fmt: skip
+        mode = config.objective_mode.name
+        [path, *_] = checkpoint.choose(self.rundir.checkpoints, action["checkpoint"], mode)
+        if action["weights"] == "ema" and not _averages(path):
+            raise UsageError(
+                "weights", "ema", f"checkpoint {path.name} has no averages of its weights",
+                "raw, or a run with optimizer.use_ema=true", "weights=raw",
+            )  # fmt: skip
+        to = action["to"]
+        place = self._place(config, path.name) if to is None else Path(to).absolute()
+        config.action = action.replaced(checkpoint=path.name, to=str(place))
+        if isinstance(action["function"], dict):  # it is called with the outputs, later
+            made = {**action["function"], "_partial_": True}
+            config.action = config.action.replaced(function=made)
+
+    def _place(self, config: Config, step: str) -> Path:
+        """Return the folder of these predictions: the same command finds it again."""
+        trainer = config.trainer
+        known = {
+            "step": step,
+            "dataset": options.deciding(load.select(config, "dataset")),
+            "batch": [trainer.batch_size, trainer.validation_batch_size],
+            "precision": config.hardware.precision.name,
+            **{name: config.action[name] for name in _DECIDING},
+        }
+        text = json.dumps(json.loads(json.dumps(known, default=str)), sort_keys=True)
+        name = f"{step}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+        return self.rundir.path / "predictions" / name
+
+
+def _averages(path: Path) -> bool:
+    try:
+        return checkpoint.has_averages(path)
+    except CheckpointError:  # the task reports it
+        return True
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m dtrain predict", allow_abbrev=False,
+        description="Predict rows with a checkpoint of a run: in pieces, by any number of workers. "
+        "The same command goes on where one was stopped or killed.",
+        epilog="checkpoint=best|latest|STEP (the best by default), weights=raw|ema, to=FOLDER, "
+        "workers=N, predict.split=train|validation, predict.function=argmax|top_k, "
+        "'predict.include=[inputs,labels]', predict.format=parquet|npy|jsonl|csv, and overrides "
+        "of dataset, strategy, hardware, launcher.",
+    )  # fmt: skip
+    parser.add_argument("run", metavar="RUN", help="a run folder, or RUN/checkpoints/STEP")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="GROUP=OPTION | KEY=VALUE", help="changes of the run's own"
+    )
+    parser.add_argument("--config-dir", "-cd", metavar="FOLDER", help="presets of your own")
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    Args:
+        arguments: in place of those of the process.
+    """
+    given = _parser().parse_intermixed_args(arguments)
+    words = [] if given.config_dir is None else ["--config-dir", given.config_dir]
+    with early_import.begun(given.overrides):
+        try:
+            return cli.composed([*words, *given.overrides], Predict(given.run))
+        except OSError as error:
+            return failures.report(error, f"{given.run} cannot be read: {error.strerror}")
