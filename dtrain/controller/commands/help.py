@@ -27,6 +27,7 @@ commands:
   ui                          MLflow's UI on the runs of this machine
   sync RUN_DIR                ship a run or a sweep to MLflow, whatever is missing there
   checkpoint PATH             list and verify the checkpoints of a run
+  export RUN to=FORMAT,...    SavedModel, ONNX, LiteRT, Keras: written, run and compared with Keras
   data [OVERRIDE ...]         what a dataset gives: structure, classes, examples, speed
 
 options:
