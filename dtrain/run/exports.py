@@ -4,6 +4,7 @@ A version is the folder ``FOLDER/NAME/<step>/``, as TensorFlow Serving looks for
 lies in it, and the files of other formats beside that. It is made aside and appears by one rename.
 """
 
+import contextlib
 import dataclasses
 import fcntl
 import hashlib
@@ -217,7 +218,8 @@ def lock(folder: Path) -> int:
         UsageError: another process has it.
         OSError: it cannot be made or written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        writing.make_folder(folder)
     descriptor = writing.open_lock(folder / LOCK)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -229,3 +231,16 @@ def lock(folder: Path) -> int:
         ) from None  # fmt: skip
     writing.remove_leftovers(folder)
     return descriptor
+
+
+def unlock(folder: Path, descriptor: int) -> None:
+    """Let others have ``folder`` again; it goes where this process made it and nothing is in it.
+
+    Args:
+        folder: of :func:`lock`.
+        descriptor: that it returned.
+    """
+    with contextlib.suppress(ValueError, OSError):  # another process made it
+        if os.listdir(folder) == [LOCK]:
+            writing.discard(folder)
+    os.close(descriptor)

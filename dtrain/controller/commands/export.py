@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,30 +16,26 @@ from typing import Any
 from dtrain import errors
 from dtrain.config import section
 from dtrain.config.overrides import key_of, parse
-from dtrain.config.schema import Config, Precision
+from dtrain.config.schema import Precision
 from dtrain.config.settle import settle
 from dtrain.controller import cli, folders, resume
 from dtrain.controller.commands import failures
 from dtrain.controller.launchers.export_steps import Steps
 from dtrain.controller.task_environment import task_environment
+from dtrain.controller.terminal import exports as terminal
 from dtrain.controller.terminal.activity import Activity
 from dtrain.errors import CheckpointError, DtrainError, UsageError, printable
 from dtrain.files import reading, writing
-from dtrain.host.columns import aligned
-from dtrain.host.forkserver import warm
 from dtrain.host.versions import version
 from dtrain.run import checkpoint, exports
 from dtrain.run.checkpoint.format import read_manifest
 from dtrain.run.cluster import Cluster, Task
-from dtrain.run.exports import FORMATS, Exported, Version
+from dtrain.run.exports import FORMATS, Exported, Record, Version
 from dtrain.run.folder import short
 
 #: What the command takes beside overrides of the dataset, with what it means where it is left out.
 WORDS = {"to": "savedmodel", "checkpoint": None, "weights": "raw", "name": None, "folder": None}
 _WEIGHTS = ("raw", "ema")
-#: Groups that say nothing of what is exported.
-_OF_A_RUN = ("resume", "fork", "output_dir", "tracking", "action", "sweep", "hydra", "objective",
-             "strategy", "launcher", "hardware", "optimizer")  # fmt: skip
 #: What converts and runs a model, or is a part of it.
 _VERSIONS = ("tensorflow", "keras")
 
@@ -57,6 +52,7 @@ class Export(cli.Command):
         self._rundir, self._chosen = resume.origin(run)
         self._words: dict[str, str | None] = dict(WORDS)
         self._formats: list[str] = []
+        self._trained = Precision.float32
         self._activity = Activity()
 
     def arguments(self, given: list[str]) -> list[str]:
@@ -67,7 +63,7 @@ class Export(cli.Command):
         """
         own = [override for override in given if not self._is_word(override)]
         for override in own:
-            if not override.startswith("-") and key_of(override).partition(".")[0] in _OF_A_RUN:
+            if not override.startswith("-") and key_of(override).partition(".")[0] != "dataset":
                 raise UsageError(
                     key_of(override), parse(override).value or "", "says nothing of an export",
                     f"{', '.join(f'{word}=' for word in WORDS)} and overrides of dataset",
@@ -103,23 +99,31 @@ class Export(cli.Command):
 
     def job(self, node: Any) -> int:
         """Export each checkpoint that is meant, and return the exit code."""
+        config = settle(node)
+        folder = Path(self._words["folder"] or self._rundir.path / "exports").absolute()
+        place = folder / self._name()
+        word = self._words["checkpoint"] if self._chosen is None else self._chosen.name
+        mode = config.objective_mode.name
+
+        def choose() -> list[Path]:
+            return checkpoint.choose(self._rundir.checkpoints, word, mode)
+
+        choose()  # refused before anything is made
+        self._trained = config.hardware.precision
+        plain = dataclasses.replace(config.hardware, precision=Precision.float32, remat=[])
+        config = dataclasses.replace(config, hardware=plain)
+        cluster = Cluster((Task("chief", 0, 1),), "cpu", 1, task_environment())
+        activity = self._activity
+        steps = Steps(section.plain(config), cluster, activity.begin, activity.continues)
+        descriptor = _lock(place)
+        work = writing.aside(place / "work")
         try:
-            config = settle(node)
-            word = self._words["checkpoint"] if self._chosen is None else self._chosen.name
-            mode = config.objective_mode.name
-            paths = checkpoint.choose(self._rundir.checkpoints, word, mode)
-            folder = Path(self._words["folder"] or self._rundir.path / "exports").absolute()
-            place = folder / self._name()
-            cluster = Cluster((Task("chief", 0, 1),), "cpu", 1, task_environment())
-            warm(cluster.environment)
-            descriptor = _lock(place)
-            try:
-                codes = [self._export(config, cluster, path, place) for path in paths]
-            finally:
-                os.close(descriptor)
+            held = checkpoint.hold(choose, work)
+            return max(self._export(steps, path, place) for path in held)
         finally:
-            self._activity.end()
-        return max(codes)
+            activity.end()
+            writing.remove(work)
+            exports.unlock(place, descriptor)
 
     def sweep(self, loader: Any, master: Any, source: Any) -> None:
         """Refuse a sweep."""
@@ -136,11 +140,12 @@ class Export(cli.Command):
             given = found if self._words["weights"] == "raw" else f"{found}-ema"
         return folders.check_name(given)
 
-    def _export(self, config: Config, cluster: Cluster, path: Path, place: Path) -> int:
-        manifest = read_manifest(path)
+    def _export(self, steps: Steps, path: Path, place: Path) -> int:
+        """Export one checkpoint, held at ``path``, and return the exit code."""
+        manifest, weights = read_manifest(path), str(self._words["weights"])
         version = Version(place / str(manifest["step"]))
-        version.check(manifest.get("digest"), str(self._words["weights"]))
-        if self._words["weights"] == "ema" and not checkpoint.has_averages(path):
+        version.check(manifest.get("digest"), weights)
+        if weights == "ema" and not checkpoint.has_averages(path):
             raise UsageError(
                 "weights", "ema", f"checkpoint {path.name} has no averages of its weights",
                 "raw, or a run with optimizer.use_ema=true", "weights=raw",
@@ -152,34 +157,52 @@ class Export(cli.Command):
                 print(f"{name} is there already: {short(version.path)}")
         if not names:
             return errors.OK
-        precision = config.hardware.precision
-        plain = dataclasses.replace(config.hardware, precision=Precision.float32, remat=[])
-        config = dataclasses.replace(config, hardware=plain)
-        if precision is not Precision.float32:
-            print(f"trained in {precision.name}, exported in float32")
-        work = writing.aside(place / "work")
+        if self._trained is not Precision.float32:
+            print(f"trained in {self._trained.name}, exported in float32")
+        writing.make_folder(version.aside)
         try:
-            version.aside.mkdir()
-            work.mkdir()
             self._activity.begin("importing TensorFlow, which takes 3 to 15 s")
-            plain_values = section.plain(config)
-            steps = Steps(plain_values, cluster, self._activity.begin, self._activity.continues)
-            return self._made(steps, version, work, path, manifest, names)
+            try:
+                written = steps.write(
+                    folder=str(version.aside), work=str(path), path=str(path),
+                    averaged=weights == "ema", names=names,
+                )  # fmt: skip
+            except DtrainError as error:  # of the checkpoint, which the user knows by its own name
+                own = self._rundir.checkpoints / path.name
+                error.args = (str(error).replace(str(path), str(own)),)
+                raise
+            kept, refused = self._compared(steps, version, path, names, written)
+            self._activity.end()
+            record: Record = {
+                "step": manifest["step"],
+                "digest": manifest.get("digest"),
+                "weights": weights,
+                "run": str(self._rundir.path),
+                "signature": written["signature"],
+                "examples": written["examples"],
+                "formats": kept,
+            }
+            if kept:
+                version.publish(record)
         finally:
-            writing.remove(work)
             writing.remove(version.aside)
+        examples, signature = record["examples"], record["signature"]
+        lines = [*terminal.lines(record["step"], weights, examples, signature, kept)]
+        lines += [f"exported: {short(version.path)}"] if kept else []
+        print(*map(printable, lines), sep="\n", flush=True)
+        for name, problem in refused.items():
+            print(printable(f"error: {name} is not kept: {problem}"), file=sys.stderr)
+        return errors.FAILED if refused else errors.OK
 
-    def _made(
-        self, steps: Steps, version: Version, work: Path, path: Path, manifest: dict[str, Any],
-        names: Sequence[str],
-    ) -> int:  # fmt: skip
-        aside = version.aside
-        weights = str(self._words["weights"])
-        written = steps.write(
-            folder=str(aside), work=str(work), path=str(path), averaged=weights == "ema",
-            names=list(names),
-        )  # fmt: skip
-        refused: dict[str, str] = written["refused"]
+    def _compared(
+        self, steps: Steps, version: Version, work: Path, names: Sequence[str],
+        written: dict[str, Any],
+    ) -> tuple[dict[str, Exported], dict[str, str]]:  # fmt: skip
+        """Return the formats that are what Keras computes, and what is wrong with the others.
+
+        The files of those are removed.
+        """
+        aside, refused = version.aside, dict(written["refused"])
         kept: dict[str, Exported] = {}
         outputs = [each["name"] for each in written["signature"]["outputs"]]
         saved = aside if "savedmodel" in names else work
@@ -196,38 +219,7 @@ class Export(cli.Command):
             else:
                 kept[name] = _exported(aside, name, found)
         exports.remove(aside, list(refused))
-        self._activity.end()
-        if kept:
-            version.publish(
-                {
-                    "step": manifest["step"],
-                    "digest": manifest.get("digest"),
-                    "weights": weights,
-                    "run": str(self._rundir.path),
-                    "signature": written["signature"],
-                    "examples": written["examples"],
-                    "formats": kept,
-                }
-            )
-        self._print(version, written, weights, kept, refused)
-        return errors.FAILED if refused else errors.OK
-
-    def _print(
-        self, version: Version, written: dict[str, Any], weights: str, kept: dict[str, Exported],
-        refused: dict[str, str],
-    ) -> None:  # fmt: skip
-        lines = [f"step {version.path.name}, {weights} weights, {written['examples']} examples"]
-        for role in ("inputs", "outputs"):
-            tensors = written["signature"][role]
-            lines.append(f"{role}: {', '.join(map(_tensor, tensors))}")
-        if kept:
-            rows = [["format", "bytes", "deviation", "batch 1", "batch 64"]]
-            rows += [[name, *_cells(each)] for name, each in kept.items()]
-            lines += ["", *aligned(rows, {1, 2, 3, 4})]
-            lines += ["", f"exported: {short(version.path)}"]
-        print(*map(printable, lines), sep="\n", flush=True)
-        for name, problem in refused.items():
-            print(printable(f"error: {name} is not kept: {problem}"), file=sys.stderr)
+        return kept, refused
 
 
 def _lock(place: Path) -> int:
@@ -250,17 +242,6 @@ def _exported(folder: Path, name: str, found: dict[str, Any]) -> Exported:
     if "latency_ms" in found:
         made["latency_ms"] = found["latency_ms"]
     return made
-
-
-def _cells(found: Exported) -> list[str]:
-    times = found.get("latency_ms", {})
-    shown = [f"{times[rows]:.3g} ms" if rows in times else "-" for rows in ("1", "64")]
-    return [f"{found['bytes']:,}", f"{found['deviation']:.2g}", *shown]
-
-
-def _tensor(tensor: dict[str, Any]) -> str:
-    shape = ", ".join("?" if length is None else str(length) for length in tensor["shape"])
-    return f"{tensor['name']} {tensor['dtype']} [{shape}]"
 
 
 def _formats(text: str) -> list[str]:

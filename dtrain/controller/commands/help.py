@@ -27,8 +27,9 @@ commands:
   ui                          MLflow's UI on the runs of this machine
   sync RUN_DIR                ship a run or a sweep to MLflow, whatever is missing there
   checkpoint PATH             list and verify the checkpoints of a run
-  export RUN to=FORMAT,...    SavedModel, ONNX, LiteRT, Keras: written, run and compared with Keras
   data [OVERRIDE ...]         what a dataset gives: structure, classes, examples, speed
+  evaluate RUN [OVERRIDE ...] what checkpoints of a run reach, on any data and strategy
+  export RUN to=FORMAT,...    SavedModel, ONNX, LiteRT, Keras: written, run and compared with Keras
 
 options:
   --help [KEY]                this, or the type, default and accepted values of one key

@@ -64,6 +64,9 @@ def child(
         pipe.send((0, answer))
     except DtrainError as error:
         pipe.send((error.exit_code, secrets.mask(str(error))))
+    except OSError as error:  # of a full disk
+        where = f"{error.filename}: " if error.filename else ""
+        pipe.send((DtrainError.exit_code, secrets.mask(f"{where}{error.strerror or error}")))
     except Exception as error:  # of the user's model or data, or of a library
         if asked.get("name") is None:
             print(secrets.mask(traceback.format_exc()), file=sys.stderr)

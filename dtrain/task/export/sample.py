@@ -115,6 +115,13 @@ def of(exportable: Exportable, splits: Splits) -> Sample:
         return {name: _array(_stored(value)) for name, value in found.items()}
 
     outputs = _joined(run, inputs, rows)
+    for name, value in outputs.items():
+        if value.dtype.kind == "f" and not np.isfinite(value).any():
+            raise UsageError(
+                "model", type(exportable.model).__name__, f"its output {name!r} is a number on "
+                "no example: an export cannot be compared with it",
+                "a model that has learned something", "another checkpoint",
+            )  # fmt: skip
     _check_alike(exportable, run, inputs, rows)
     return Sample(inputs, outputs, rows)
 
