@@ -13,7 +13,7 @@ from dtrain.errors import UsageError, nearest
 from dtrain.host import terminal
 
 #: Each is a module of :mod:`dtrain.controller.commands`.
-COMMANDS = ("compare", "ui", "sync", "checkpoint", "data", "evaluate", "predict")
+COMMANDS = ("compare", "ui", "sync", "checkpoint", "data", "evaluate", "predict", "export")
 
 
 def main() -> int:

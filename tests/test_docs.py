@@ -28,7 +28,16 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 #: What stands in the pages for the names of folders.
 NAMES = {"TIME_NAME": "10-20-30_mlp_default", "DATE": "2026-01-31"}
 #: What answers in a second or two.
-ANSWERS = ("dry_run=true", "--help", "--version", "--cfg", "compare", "checkpoint", "data")
+ANSWERS = (
+    "dry_run=true",
+    "--help",
+    "--version",
+    "--cfg",
+    "compare",
+    "checkpoint",
+    "data",
+    "export",
+)
 #: The one training of the default suite.
 FIRST = "python -m dtrain strategy=mirrored trainer.epochs=2 tracking=none"
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)

@@ -29,6 +29,7 @@ commands:
   checkpoint PATH             list and verify the checkpoints of a run
   data [OVERRIDE ...]         what a dataset gives: structure, classes, examples, speed
   evaluate RUN [OVERRIDE ...] evaluate checkpoints of a run, also on other data
+  export RUN to=FORMAT,...    SavedModel, ONNX, LiteRT, Keras: written, run and compared with Keras
 
 options:
   --help [KEY]                this, or the type, default and accepted values of one key

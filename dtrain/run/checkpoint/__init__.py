@@ -9,6 +9,7 @@ and is written last. What was killed or failed before that did not save. TensorF
 ``arrays``    named arrays as the bytes of a file
 ``format``    one checkpoint: what its files hold
 ``store``     the checkpoints of a run: which one counts, and how another comes to
+``held``      those that a reader keeps while a training removes its own
 ``choice``    which ones a command means: the best, the latest, all
 ``writer``    saves from a thread, and keeps the newest and the best
 ``__main__``  ``python -m dtrain checkpoint PATH``: what is there, and whether it is sound
@@ -17,6 +18,7 @@ and is written last. What was killed or failed before that did not save. TensorF
 from dtrain.run.checkpoint.arrays import digest, non_finite
 from dtrain.run.checkpoint.choice import choose, has_averages, is_average
 from dtrain.run.checkpoint.format import Checkpoint, load, pack, unpack
+from dtrain.run.checkpoint.held import hold
 from dtrain.run.checkpoint.store import newest, save, steps
 from dtrain.run.checkpoint.writer import Writer
 
@@ -26,6 +28,7 @@ __all__ = [
     "choose",
     "digest",
     "has_averages",
+    "hold",
     "is_average",
     "load",
     "newest",

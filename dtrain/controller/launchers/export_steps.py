@@ -1,0 +1,77 @@
+"""Asks processes that may import TensorFlow to export a model, and to run what was exported."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+from dtrain.controller.launchers.questions import ask
+from dtrain.run.cluster import Cluster
+
+
+def _enter(
+    config: dict[str, Any],
+    cluster: dict[str, Any],
+    environment: dict[str, str],
+    asked: dict[str, Any],
+    output: Connection,
+    pipe: Any,
+) -> None:
+    from dtrain.task.export.main import child
+
+    child(config, cluster, environment, asked, output, pipe)
+
+
+class Steps:
+    """The steps of an export, each in a process of its own.
+
+    Args:
+        config: of the run, as plain values.
+        cluster: of one process.
+        hear: called with each clause about what is being done.
+        waiting: called once a second while none comes.
+    """
+
+    def __init__(
+        self,
+        config: dict[str, Any],
+        cluster: Cluster,
+        hear: Callable[[str], None],
+        waiting: Callable[[], None],
+    ):
+        self._config, self._cluster = config, cluster
+        self._hear, self._waiting = hear, waiting
+
+    def write(self, **arguments: Any) -> dict[str, Any]:
+        """Have :func:`dtrain.task.export.main.written` called.
+
+        Raises:
+            DtrainError: what it raised there, with its exit code.
+        """
+        return self._ask("the process that builds the model", {"do": "write", **arguments})
+
+    def check(self, **arguments: Any) -> dict[str, Any]:
+        """Have :func:`dtrain.task.export.main.checked` called.
+
+        Raises:
+            DtrainError: what it raised there, with its exit code.
+        """
+        subject = f"the process that runs {arguments['name']}"
+        return self._ask(subject, {"do": "check", **arguments})
+
+    def _ask(self, subject: str, asked: dict[str, Any]) -> dict[str, Any]:
+        cluster = self._cluster
+        environment = {**os.environ, **cluster.environment, "CUDA_VISIBLE_DEVICES": "-1"}
+        # What the user's own code prints belongs to the user; that of the server is closed.
+        with Connection(os.dup(2), readable=False) as output:
+            found: dict[str, Any] = ask(
+                _enter,
+                (self._config, cluster.to_json(), environment, asked, output),
+                cluster.environment,
+                subject,
+                self._hear,
+                self._waiting,
+            )
+        return found

@@ -1,0 +1,222 @@
+"""Examples with the outputs of Keras, and how far other outputs are from them."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from dtrain.data import nest
+from dtrain.data.sources import Splits
+from dtrain.errors import TrainingError, UsageError
+from dtrain.run.exports import EXAMPLES, LIMIT
+from dtrain.task import reading
+from dtrain.task.export.model import Exportable
+
+#: Examples of the first batches; the others have as many as the last of these.
+_BATCHES = (1, 2, 64)
+#: Seconds of a measurement of latency, and calls in it at most.
+_SECONDS, _CALLS = 0.5, 100
+
+#: A model as a function of arrays by name.
+Run = Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """Examples, and what Keras makes of them.
+
+    Attributes:
+        inputs: arrays ``[n, ...]`` by name; texts are bytes.
+        outputs: of Keras, arrays ``[n, ...]`` by name.
+        rows: examples of each batch; None where any number will do.
+    """
+
+    inputs: dict[str, np.ndarray]
+    outputs: dict[str, np.ndarray]
+    rows: int | None
+
+    def __len__(self) -> int:
+        return len(next(iter(self.inputs.values())))
+
+    def batch(self, rows: int) -> dict[str, np.ndarray]:
+        """Return the first inputs, from the beginning again where there are too few."""
+        at = np.arange(rows) % len(self)
+        return {name: value[at] for name, value in self.inputs.items()}
+
+    def save(self, path: Path) -> None:
+        """Write it to a file."""
+        arrays: dict[str, Any] = {"rows": np.asarray(self.rows or 0)}
+        for role, found in (("inputs", self.inputs), ("outputs", self.outputs)):
+            for name, value in found.items():
+                arrays.update(_packed(f"{role}/{name}", value))
+        with path.open("xb") as file:
+            np.savez(file, **arrays)
+
+    @classmethod
+    def load(cls, path: Path) -> Sample:
+        """Read what :meth:`save` has written."""
+        with np.load(path) as found:
+            arrays = {name: found[name] for name in found.files}
+        rows = int(arrays.pop("rows")) or None
+        parts: dict[str, dict[str, np.ndarray]] = {"inputs": {}, "outputs": {}}
+        for name in [name for name in arrays if not name.endswith("|lengths")]:
+            role, _, own = name.partition("/")
+            parts[role][own] = _unpacked(arrays[name], arrays.get(f"{name}|lengths"))
+        return cls(parts["inputs"], parts["outputs"], rows)
+
+
+def _packed(name: str, value: np.ndarray) -> dict[str, np.ndarray]:
+    """Return arrays of numbers: of texts, all their bytes and how many each has."""
+    if value.dtype.kind != "O":
+        return {name: value}
+    lengths = np.vectorize(len, otypes=[np.int64])(value)
+    joined = np.frombuffer(b"".join(value.reshape(-1).tolist()), np.uint8)
+    return {name: joined, f"{name}|lengths": lengths}
+
+
+def _unpacked(value: np.ndarray, lengths: np.ndarray | None) -> np.ndarray:
+    if lengths is None:
+        return value
+    ends = np.cumsum(lengths.reshape(-1))
+    data = value.tobytes()
+    texts = np.empty(ends.size, object)
+    texts[:] = [data[e - n : e] for e, n in zip(ends, lengths.reshape(-1), strict=True)]
+    return texts.reshape(lengths.shape)
+
+
+def of(exportable: Exportable, splits: Splits) -> Sample:
+    """Return the first examples of a run's validation data, or of its training data.
+
+    Raises:
+        UsageError: Keras itself gives other outputs each time.
+        DataError: an example cannot be read.
+    """
+    source = splits.train if splits.validation is None else splits.validation
+    rows = exportable.inputs[0].shape[0]
+    count = reading.available(source, EXAMPLES)
+    x = reading.first(source, count)[0]
+    inputs = {
+        str(spec.name): _array(tf.cast(leaf, spec.dtype))
+        for spec, leaf in zip(exportable.inputs, nest.leaves(x), strict=True)
+    }
+    if rows is not None:  # of a model whose batches have one size
+        at = np.arange(-(-count // rows) * rows) % count
+        inputs = {name: value[at] for name, value in inputs.items()}
+
+    def run(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        found = exportable.called([tf.constant(value) for value in batch.values()])
+        return {name: _array(_stored(value)) for name, value in found.items()}
+
+    outputs = _joined(run, inputs, rows)
+    for name, value in outputs.items():
+        if value.dtype.kind == "f" and not np.isfinite(value).any():
+            raise UsageError(
+                "model", type(exportable.model).__name__, f"its output {name!r} is a number on "
+                "no example: an export cannot be compared with it",
+                "a model that has learned something", "another checkpoint",
+            )  # fmt: skip
+    _check_alike(exportable, run, inputs, rows)
+    return Sample(inputs, outputs, rows)
+
+
+def _check_alike(
+    exportable: Exportable, run: Run, inputs: dict[str, np.ndarray], rows: int | None
+) -> None:
+    batch = {name: value[: rows or 8] for name, value in inputs.items()}
+    worst, name = deviation(run(batch), run(batch))
+    if worst > LIMIT:
+        raise UsageError(
+            "model", type(exportable.model).__name__, f"its output {name!r} differs each time that "
+            "it is called on the same examples: an export cannot be compared with it",
+            "a model that draws nothing at random where training=False",
+            "random draws in training alone",
+        )  # fmt: skip
+
+
+def _array(value: tf.Tensor) -> np.ndarray:
+    return np.asarray(value.numpy())
+
+
+def _stored(value: tf.Tensor) -> tf.Tensor:
+    """Return numbers of a type that NumPy has."""
+    return tf.cast(value, tf.float32) if value.dtype == tf.bfloat16 else tf.convert_to_tensor(value)
+
+
+def _cuts(count: int, rows: int | None) -> Iterator[slice]:
+    """Yield batches of several sizes, for what is exported must take any."""
+    begin, sizes = 0, iter((rows,) if rows else _BATCHES)
+    size = 0
+    while begin < count:
+        size = next(sizes, size)
+        yield slice(begin, begin + size)
+        begin += size
+
+
+def _joined(run: Run, inputs: dict[str, np.ndarray], rows: int | None) -> dict[str, np.ndarray]:
+    count = len(next(iter(inputs.values())))
+    parts = [run({n: v[cut] for n, v in inputs.items()}) for cut in _cuts(count, rows)]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def compared(run: Run, sample: Sample) -> float:
+    """Run an exported model on all examples, and return how far it is from Keras.
+
+    Raises:
+        TrainingError: it is too far, or has other outputs.
+    """
+    found = _joined(run, sample.inputs, sample.rows)
+    missing = sorted(sample.outputs.keys() ^ found.keys())
+    if missing:
+        raise TrainingError(f"its outputs are {', '.join(found)}, not {', '.join(sample.outputs)}")
+    worst, name = deviation(found, sample.outputs)
+    if not worst <= LIMIT:
+        how = f"by {worst:.3g}" if worst < float("inf") else "in shape, type or altogether"
+        raise TrainingError(f"output {name!r} differs from Keras' {how}; at most {LIMIT:g} may be")
+    return worst
+
+
+def deviation(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> tuple[float, str]:
+    """Return the largest difference and the output that has it.
+
+    Of numbers beyond 1 it is relative. What is not of floats has to be the same.
+    """
+    worst = {name: _difference(found[name], each) for name, each in expected.items()}
+    name = max(worst, key=lambda name: worst[name])
+    return worst[name], name
+
+
+def _difference(a: Any, b: np.ndarray) -> float:
+    a = np.asarray(a)
+    if a.shape != b.shape or (a.dtype.kind in "fV") != (b.dtype.kind == "f"):
+        return float("inf")
+    if b.dtype.kind != "f":
+        return 0.0 if np.array_equal(a, b) else float("inf")
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    with np.errstate(invalid="ignore"):
+        distance = np.abs(a - b) / np.maximum(1.0, np.abs(b))
+    distance = np.where(same, 0.0, np.where(np.isnan(distance), np.inf, distance))
+    return float(distance.max(initial=0.0))
+
+
+def latency(run: Run, sample: Sample) -> dict[str, float]:
+    """Return milliseconds of a call, the median of some, by the size of the batch."""
+    found: dict[str, float] = {}
+    for rows in (1, 64) if sample.rows is None else (sample.rows,):
+        batch = sample.batch(rows)
+        for _ in range(3):  # the first makes things ready
+            run(batch)
+        times: list[float] = []
+        while len(times) < _CALLS and sum(times) < _SECONDS:
+            began = time.perf_counter()
+            run(batch)
+            times.append(time.perf_counter() - began)
+        found[str(rows)] = round(1000 * statistics.median(times), 4)
+    return found

@@ -1,0 +1,180 @@
+"""Models of all kinds as functions with names, and each format of them against Keras."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+SHIPPED = {"mlp": (8, 8), "cnn": (8, 8), "resnet": (8, 8), "transformer": (12,)}
+CONVERTED = ("savedmodel", "onnx", "litert")
+
+
+def prepared(model: Any, x: Any, rows: int = 70) -> tuple[Any, Any]:
+    """Return a model as it is exported, and a sample of random examples.
+
+    Args:
+        model: built.
+        x: a nest of arrays.
+        rows: how many examples there are, those of ``x`` again and again.
+    """
+    from dtrain.config.schema import Config, Trainer
+    from dtrain.data import nest
+    from dtrain.data.sources import Arrays, Splits
+    from dtrain.task.export import model as models
+    from dtrain.task.export import sample
+
+    x = nest.mapped(lambda leaf: np.resize(leaf, (rows, *leaf.shape[1:])), x)
+    splits = Splits(Arrays(x, np.zeros(rows)), None, 2)
+    config: Any = Config.__new__(Config)
+    config.trainer = Trainer()
+    exportable = models.exportable(model, splits, config)
+    return exportable, sample.of(exportable, splits)
+
+
+def made(exportable: Any, folder: Path, names: tuple[str, ...] = CONVERTED) -> dict[str, Any]:
+    """Write formats of a model, and return each as a function."""
+    from dtrain.task.export import runtimes, write
+
+    write.savedmodel(exportable, exportable.function(), folder)
+    for name in names:
+        if name in write.OF_SAVED:
+            write.OF_SAVED[name](folder, folder)
+    return {name: getattr(runtimes, name)(folder) for name in names}
+
+
+def quiet() -> None:
+    import warnings
+
+    # Of the converters' own use of TensorFlow and NumPy.
+    warnings.simplefilter("ignore")
+
+
+@pytest.mark.task
+@pytest.mark.parametrize("name", ["resnet", "transformer"])
+def test_shipped(tmp_path: Path, name: str) -> None:
+    import keras
+
+    from dtrain import models
+    from dtrain.task.export import sample
+
+    quiet()
+    keras.utils.set_random_seed(1)
+    shape = SHIPPED[name]
+    draw = np.random.default_rng(0)
+    x = draw.integers(0, 9, (70, *shape)) if name == "transformer" else draw.random((70, *shape))
+    exportable, examples = prepared(getattr(models, name)(shape, 9), x)
+    for run in made(exportable, tmp_path).values():
+        assert sample.compared(run, examples) < 1e-6
+    assert [spec.name for spec in exportable.inputs] == ["inputs"]
+    assert exportable.outputs == ("outputs",)
+
+
+@pytest.mark.task
+def test_names(tmp_path: Path) -> None:
+    import keras
+    from keras import layers
+
+    from dtrain.task.export import sample
+
+    quiet()
+    image, age = keras.Input((4, 4, 1), name="image"), keras.Input((1,), name="age", dtype="int32")
+    both = layers.Concatenate()([layers.Flatten()(image), layers.Rescaling(0.1)(age)])
+    kind = layers.Dense(3, activation="softmax", name="kind")(both)
+    model = keras.Model([image, age], [kind, layers.Dense(1)(both)])
+    draw = np.random.default_rng(0)
+    x = {"image": draw.random((9, 4, 4, 1)), "age": draw.integers(0, 99, (9, 1))}
+    exportable, examples = prepared(model, x)
+    assert [(s.name, s.dtype.name, s.shape.as_list()) for s in exportable.inputs] == [
+        ("age", "int32", [None, 1]),
+        ("image", "float32", [None, 4, 4, 1]),
+    ]
+    assert exportable.outputs == ("kind", "output_1")
+    for run in made(exportable, tmp_path).values():
+        found = run(examples.batch(5))
+        assert found["kind"].shape == (5, 3) and found["output_1"].shape == (5, 1)
+        assert sample.compared(run, examples) < 1e-6
+    signature = exportable.signature(exportable.function())
+    assert [each["name"] for each in signature["outputs"]] == ["kind", "output_1"]
+
+
+@pytest.mark.task
+def test_texts_and_preprocessing(tmp_path: Path) -> None:
+    import keras
+    from keras import layers
+
+    from dtrain.errors import TrainingError
+    from dtrain.task.export import sample, write
+
+    quiet()
+    words, sizes = keras.Input((1,), name="words", dtype="string"), keras.Input((2,), name="sizes")
+    split = layers.TextVectorization(output_sequence_length=4, vocabulary=["ein", "zwei", "drei"])
+    normal = layers.Normalization(mean=[1.0, 2.0], variance=[4.0, 9.0])
+    embedded = layers.Flatten()(layers.Embedding(6, 3)(split(words)))
+    joined = layers.Concatenate()([embedded, normal(sizes)])
+    model = keras.Model({"words": words, "sizes": sizes}, {"score": layers.Dense(2)(joined)})
+    texts = np.array([["ein drei"], ["zwei\0"], [""], ["f\u00fcnf ein ein"]], object)
+    exportable, examples = prepared(model, {"words": texts, "sizes": np.ones((4, 2))})
+    examples.save(tmp_path / "sample.npz")
+    loaded = sample.Sample.load(tmp_path / "sample.npz")
+    assert loaded.inputs["words"].tolist() == examples.inputs["words"].tolist()
+    run = made(exportable, tmp_path, ("savedmodel",))["savedmodel"]
+    assert sample.compared(run, loaded) < 1e-6
+    assert exportable.outputs == ("score",)
+    for convert in (write.onnx, write.litert):
+        with pytest.raises(TrainingError, match=r" has no operation for .*StringSplitV2"):
+            convert(tmp_path, tmp_path)
+    known = layers.StringLookup(vocabulary=["a", "b"], output_mode="one_hot")
+    model = keras.Sequential([keras.Input((1,), name="word", dtype="string"), known])
+    exportable, examples = prepared(model, np.array([["a"], ["b"], ["\u00fc"]], object))
+    for run in made(exportable, tmp_path / "lookup").values():
+        assert sample.compared(run, examples) == 0
+
+
+@pytest.mark.task
+def test_subclasses_and_what_cannot_be_compared(tmp_path: Path) -> None:
+    import keras
+    from keras import layers
+
+    from dtrain.errors import TrainingError, UsageError
+    from dtrain.task.export import sample
+
+    quiet()
+
+    class Pair(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = layers.Dense(2)
+
+        def call(self, inputs: Any, training: bool = False) -> Any:
+            first, second = inputs
+            return {"sum": self.dense(first) + second, "sign": keras.ops.cast(second > 0, "int32")}
+
+    draw = np.random.default_rng(0)
+    x = (draw.normal(size=(8, 3)).astype("f4"), draw.normal(size=(8, 2)).astype("f4"))
+    exportable, examples = prepared(Pair(), x)
+    assert [spec.name for spec in exportable.inputs] == ["input_0", "input_1"]
+    runs = made(exportable, tmp_path)
+    for run in runs.values():
+        assert sample.compared(run, examples) < 1e-6
+
+    def changed(name: str, by: float) -> Any:
+        def run(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+            found = runs["savedmodel"](batch)
+            return {**found, name: found[name] + np.asarray(by, found[name].dtype)}
+
+        return run
+
+    for name, by in (("sum", 1e-3), ("sign", 1), ("sum", np.nan)):
+        with pytest.raises(TrainingError, match=f"output '{name}' differs from Keras'"):
+            sample.compared(changed(name, by), examples)
+    with pytest.raises(TrainingError, match="its outputs are other, not"):
+        sample.compared(lambda batch: {"other": batch["input_0"]}, examples)
+
+    noise = keras.Sequential([keras.Input((3,)), layers.Dense(2)])
+    plain = noise.call
+    noise.call = lambda x, **mode: plain(x) + keras.random.normal(())
+    with pytest.raises(UsageError, match="differs each time"):
+        prepared(noise, x[0])
