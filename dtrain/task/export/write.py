@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from dtrain.errors import TrainingError
+from dtrain.files import writing
 from dtrain.run.exports import FORMATS
 from dtrain.task.export.model import Exportable
 from dtrain.task.export.runtimes import SIGNATURE
@@ -81,7 +82,7 @@ def onnx(saved: Path, folder: Path) -> None:
     if missing:
         raise TrainingError(f"ONNX has no operation for {', '.join(sorted(missing))}")
     [name] = FORMATS["onnx"].files
-    (folder / name).write_bytes(model.SerializeToString())
+    writing.write_bytes(folder / name, model.SerializeToString())
 
 
 def _nodes(graph: Any) -> Iterator[Any]:
@@ -119,7 +120,7 @@ def litert(saved: Path, folder: Path) -> None:
     except Exception as error:  # of the converter, which names a Python class of its own
         raise TrainingError(_litert_problem(str(error))) from error
     [name] = FORMATS["litert"].files
-    (folder / name).write_bytes(data)
+    writing.write_bytes(folder / name, data)
 
 
 def _litert_problem(text: str) -> str:
