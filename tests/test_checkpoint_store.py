@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dtrain.errors import CheckpointError
+from dtrain.errors import CheckpointError, UsageError
 from dtrain.run import checkpoint
 from dtrain.run.checkpoint import store
 from tests.test_checkpoint_format import META, arrays, names
@@ -35,6 +35,37 @@ def test_steps(tmp_path: Path) -> None:
     for name in ("10", "9", ".tmp-11", ".old-12", "best", "9.old", "010", "²"):
         (tmp_path / name).mkdir()
     assert checkpoint.steps(tmp_path) == [9, 10]
+
+
+def test_which_ones_are_meant(tmp_path: Path) -> None:
+    for step, objective in ((1, 0.5), (5, 0.9), (20, 0.9), (100, None)):
+        checkpoint.save(tmp_path, step, arrays(step), {"objective": objective})
+
+    def chosen(word: str | int | None, mode: str = "max") -> list[int]:
+        return [int(path.name) for path in checkpoint.choose(tmp_path, word, mode)]
+
+    assert chosen(None) == chosen("best") == [5], "the earliest of equals"
+    assert chosen("best", "min") == [1]
+    assert chosen("latest") == [100] and chosen("20") == chosen(20) == [20]
+    assert chosen("all") == [1, 5, 20, 100]
+    for word in ("21", "-1", "worst"):
+        with pytest.raises(UsageError, match=r"or a step of 1, 5, 20, 100"):
+            chosen(word)
+    for step in (1, 5, 20):
+        shutil.rmtree(tmp_path / str(step))
+    assert chosen(None) == [100], "of which no objective is known"
+    with pytest.raises(UsageError, match="no checkpoint of the run has an objective"):
+        chosen("best")
+    with pytest.raises(UsageError, match="holds no checkpoint"):
+        checkpoint.choose(tmp_path / "absent", "latest", "max")
+
+
+def test_averages_of_weights(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, 1, {"model/a_average": np.ones(2)}, {})
+    checkpoint.save(tmp_path, 2, {"optimizer/adam/a_average#2": np.ones(2)}, {})
+    assert [checkpoint.has_averages(tmp_path / step) for step in ("1", "2")] == [False, True]
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        checkpoint.has_averages(tmp_path / "3")
 
 
 def truncate(path: Path) -> None:

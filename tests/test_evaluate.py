@@ -95,11 +95,12 @@ def test_the_bits_of_the_run_and_once_only(run: RunDir, capfd: Any) -> None:
     *same, last = evaluations.read(run)
     assert same == found and (last["prefix"], last["metrics"]) == ("other", own[8])
 
-    assert here("evaluate", "run", "trainer.validation_steps=1") == 0  # 32 examples
+    words = ("trainer.validation_steps=1", "evaluate.prefix=part")
+    assert here("evaluate", "run", *words) == 0
     assert evaluations.read(run)[-1]["examples"] == 32
 
     assert here("evaluate", "run", "dataset.validation_examples=60") == 2
-    assert "evaluate.prefix=test: stands for other data" in capfd.readouterr().err
+    assert "evaluate.prefix=test: stands for other examples" in capfd.readouterr().err
     assert len(list((run.path / "evaluations").iterdir())) == 3
 
 
@@ -189,6 +190,25 @@ def test_refusals(run: RunDir, capfd: Any) -> None:
         assert sentence in capfd.readouterr().err, words
     assert [path.name for path in (run.path / "evaluations").iterdir()] == ["one"]
     assert not Path("outputs").exists()
+
+
+def test_lines_from_elsewhere(run: RunDir) -> None:
+    """What names a path outside, or is of another form, is passed over."""
+    sound = {
+        "event": "evaluation", "time": 1.0, "step": 8, "digest": "d", "weights": "raw",
+        "data": "x", "examples": 3, "declared": "y", "prefix": "test", "metrics": {"loss": 1.0},
+    }  # fmt: skip
+    wrong: list[dict[str, Any]] = [
+        {"prefix": "../up"}, {"prefix": "a/b"}, {"folder": "../up"}, {"confusion": "/etc/passwd"},
+        {"slices": [{}]}, {"metrics": {"loss": "much"}}, {"step": -1}, {"event": "metrics"},
+    ]  # fmt: skip
+    nan = {"slices": [{"value": "a", "examples": 1, "metrics": {"loss": "nan"}}]}
+    lines = [json.dumps(sound | more) for more in ({}, *wrong, nan)]
+    run.evaluated.write_text("\n".join([*lines, "{", ""]))
+    event, other = evaluations.read(run)
+    assert event == sound and math.isnan(other["slices"][0]["metrics"]["loss"])
+    [points] = evaluations.as_points([event, {"event": "start"}])
+    assert (points["event"], points["step"], points["metrics"]) == ("metrics", 8, {"test/loss": 1})
 
 
 def test_dry_run(run: RunDir, capfd: Any) -> None:

@@ -230,6 +230,41 @@ def test_evaluation_has_every_example_once() -> None:
 
 
 @pytest.mark.task
+def test_no_batch_holds_examples_of_two_stretches() -> None:
+    import dataclasses
+
+    import numpy as np
+
+    from dtrain.task import input_pipeline
+    from dtrain.task.inputs import Inputs
+
+    source, sizes = numbers(30), (20, 1, 4, 5)
+    whole = Inputs(source, source, global_batch=4, seed=0)
+    inputs = dataclasses.replace(whole, stretches=sizes)
+    assert (inputs.evaluation_steps, whole.evaluation_steps) == (5 + 1 + 1 + 2, 8)
+    assert inputs.evaluation_batches(1).tolist() == [
+        [0, 4], [4, 4], [8, 4], [12, 4], [16, 4], [20, 1], [21, 4], [25, 4], [29, 1]
+    ]  # fmt: skip
+    np.testing.assert_array_equal(  # what it is without stretches
+        whole.evaluation_batches(3)[:8, 0], np.arange(8) * 4
+    )
+    for replicas in (1, 3, 4):
+        iterator = input_pipeline.evaluation(
+            inputs, replicas=replicas, first_replica=0, local_replicas=replicas
+        ).as_numpy_iterator()
+        for _ in range(2):  # it begins again by itself
+            first = 0
+            for size in sizes:
+                rows: list[int] = []
+                for _ in range(-(-size // (4 * replicas)) * replicas):  # whole turns of them
+                    (_, y), count = next(iterator)
+                    assert len(y) == 4
+                    rows += y[:count].tolist()
+                assert rows == list(range(first, first + size))
+                first += size
+
+
+@pytest.mark.task
 def test_shapes_are_known_in_the_graph() -> None:
     import tensorflow as tf
 

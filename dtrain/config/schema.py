@@ -259,7 +259,7 @@ class Evaluate(Action):
     """
 
     _target_: str = target("dtrain.task.actions.evaluate.Evaluate")
-    run: str = ""
+    run: str | None = formed(None, PATH)
     checkpoint: str | None = formed(None, CHECKPOINT)
     weights: Weights = Weights.raw
     prefix: str | None = formed(None, PREFIX)

@@ -147,7 +147,7 @@ def _job(node: DictConfig) -> Outcome:
     overrides: Any = OmegaConf.to_container(settings.overrides.task, resolve=False)
     config = settle(node)
     check_address(config)
-    if config.action.get("run") == "":  # of an action on a run, which its command names
+    if config.action.get("run", "") is None:  # of an action on a run, which its command names
         chosen = settings.runtime.choices.get("action")
         raise UsageError(
             "action", chosen, "works on what a run has left", "train",

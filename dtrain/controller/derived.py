@@ -114,13 +114,7 @@ class Derived(cli.Command):
         config.output_dir = str(self.rundir.path)
         self.check(config)
         path = self.rundir.path / self.folder / time.strftime("%Y-%m-%d_%H-%M-%S")
-        code = start(config, path, command, kind=self.kind).exit_code
-        if code != errors.USAGE and not config.dry_run:
-            self.finish()
-        return code
-
-    def finish(self) -> None:
-        """Do what is left when the job has ended, well or not."""
+        return start(config, path, command, kind=self.kind).exit_code
 
     def check(self, config: Config) -> None:
         """Refuse what cannot be done, before anything is started.

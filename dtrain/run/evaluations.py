@@ -15,6 +15,8 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from dtrain.errors import DamagedFile
+from dtrain.run import schemas
 from dtrain.run.folder import RunDir
 from dtrain.run.journal import Follower, Journal
 
@@ -30,7 +32,18 @@ def read(rundir: RunDir) -> list[dict[str, Any]]:
         DamagedFile: the file is no regular one.
         OSError: it cannot be read.
     """
-    return [event for event in Follower(rundir.evaluated).events() if event["event"] == EVENT]
+    return [event for event in Follower(rundir.evaluated).events() if _is_sound(event)]
+
+
+def _is_sound(event: dict[str, Any]) -> bool:
+    """Say whether an event is an evaluation as dtrain writes it: it may come from elsewhere."""
+    try:
+        for each in event.get("slices", ()):  # where NaN is its name, as in all the journal
+            each["metrics"] = {name: float(value) for name, value in each["metrics"].items()}
+        schemas.check(event, schemas.Evaluation, "")
+    except (DamagedFile, AttributeError, KeyError, TypeError, ValueError):
+        return False
+    return bool(event["event"] == EVENT)
 
 
 def append(rundir: RunDir, **fields: Any) -> None:
@@ -71,6 +84,6 @@ def find(known: list[dict[str, Any]], key: dict[str, Any]) -> dict[str, Any] | N
 def as_points(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield evaluations as metric points of the journal, their names as ``test/accuracy``."""
     for event in events:
-        if event["event"] == EVENT:
+        if _is_sound(event):
             named = {f"{event['prefix']}/{name}": value for name, value in event["metrics"].items()}
             yield {**event, "event": "metrics", "metrics": named}

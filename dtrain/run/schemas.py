@@ -15,6 +15,7 @@ LARGEST = fields.LARGEST
 LATEST = 253402300799
 _HEXADECIMAL = re.compile(r"[0-9a-f]{32}")
 _WORKER, _DIGITS = re.compile(r"worker-[0-9]{1,9}"), re.compile(r"[0-9]{1,9}")
+_PREFIX = re.compile(r"\w[\w.-]{0,99}")
 _ROLE = re.compile(r"[a-z]{1,32}")
 
 _BYTES = 8 << 20  # of the longest file; a job of a sweep takes some 500
@@ -167,6 +168,31 @@ class Sweep(TypedDict):
     objective_mode: NotRequired[Literal["max", "min"]]
     baseline: NotRequired[str | None]
     best: NotRequired[Count | None]
+
+
+class Slice(TypedDict):
+    """One of ``slices`` of an evaluation."""
+
+    value: str
+    examples: Count
+    metrics: dict[str, Number]
+
+
+class Evaluation(TypedDict):
+    """A line of ``evaluations.jsonl``."""
+
+    step: Count
+    digest: str
+    weights: str
+    data: str
+    examples: Count
+    declared: str
+    prefix: Annotated[str, fields.like(_PREFIX, "a word")]
+    metrics: dict[str, Number]
+    folder: NotRequired[Name]
+    by: NotRequired[str]
+    slices: NotRequired[list[Slice]]
+    confusion: NotRequired[Name]
 
 
 class _Tracked(TypedDict):

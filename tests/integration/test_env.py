@@ -77,6 +77,23 @@ def the_run(folder: Path) -> RunDir:
     return RunDir(found.parent)
 
 
+@pytest.mark.faults
+def test_an_evaluation_in_shells_of_their_own(shells, dtrain, tmp_path: Path) -> None:
+    """Each host types the same command; the chief alone records."""
+    run = dtrain(*QUICK, "strategy=one_device", "hydra.run.dir=run")
+    assert run.code == 0, run.output
+    words = ("evaluate", "run", "strategy=multiworker", *ENV)
+    started = shells({"worker": 2}, *words)
+    assert set(ended(started).values()) == {0}, [shell.output for shell in started]
+    [line] = (tmp_path / "run" / "evaluations.jsonl").read_text().splitlines()
+    event = json.loads(line)
+    assert event["replicas"] == 2 and event["strategy"] == "multiworker"
+    val = (read_json(tmp_path / "run" / "result.json") or {})["metrics"]["val_loss"]
+    assert math.isclose(event["metrics"]["loss"], val, rel_tol=1e-6)
+    [folder] = (tmp_path / "run" / "evaluations").iterdir()
+    assert {path.name for path in (folder / "logs").iterdir()} == {"worker-0.log", "worker-1.log"}
+
+
 def test_workers_in_shells_of_their_own(shells, dtrain, tmp_path: Path) -> None:
     """No task is called chief, as Kubernetes' operators have it: worker 0 is."""
     started = shells({"worker": 2}, *QUICK, *MULTIWORKER, *ENV)

@@ -1,1 +1,1 @@
-"""Commands beside training: compare, ui, sync, checkpoint, data."""
+"""Commands beside training: compare, ui, sync, checkpoint, data, evaluate."""

@@ -6,7 +6,6 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 75 interrupted: the same command go
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from dtrain.controller.terminal import evaluations
 from dtrain.errors import CheckpointError, UsageError
 from dtrain.files import writing
 from dtrain.run import checkpoint
+from dtrain.run.folder import RunDir
 
 
 class EvaluateJob(DerivedJob):
@@ -40,6 +40,9 @@ class EvaluateJob(DerivedJob):
         for line in evaluations.lines(found["evaluations"], self._rundir.path.parent):
             print(line, flush=True)
         super()._print_end(found, shipped)
+        run = RunDir(self._config.output_dir)
+        if run.evaluated.exists():
+            self._view.detail(shipping.ship_evaluations(run))
 
     def _draw(self, path: Path, title: str) -> None:
         from dtrain.controller.terminal import matrix
@@ -73,11 +76,6 @@ class Evaluate(Derived):
                         "weights", "ema", f"checkpoint {path.name} has no averages of its weights",
                         "raw, or a run with optimizer.use_ema=true", "weights=raw",
                     )  # fmt: skip
-
-    def finish(self) -> None:
-        """Record what was evaluated where the run is recorded."""
-        if self.rundir.evaluated.exists():
-            print(shipping.ship_evaluations(self.rundir), file=sys.stderr)
 
 
 def _parser() -> argparse.ArgumentParser:

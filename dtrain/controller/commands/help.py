@@ -28,6 +28,7 @@ commands:
   sync RUN_DIR                ship a run or a sweep to MLflow, whatever is missing there
   checkpoint PATH             list and verify the checkpoints of a run
   data [OVERRIDE ...]         what a dataset gives: structure, classes, examples, speed
+  evaluate RUN [OVERRIDE ...] evaluate checkpoints of a run, also on other data
 
 options:
   --help [KEY]                this, or the type, default and accepted values of one key

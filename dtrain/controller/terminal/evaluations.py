@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from dtrain.errors import DamagedFile
+from dtrain.files import reading
 from dtrain.host.columns import aligned
 from dtrain.run.folder import short
 
@@ -47,9 +50,9 @@ def lines(found: list[dict[str, Any]], evaluations: Path) -> Iterator[str]:
             yield from _matrix(path, f"step {row['step']}")
 
 
-def number(value: float | None) -> str:
-    """Return a metric as it is printed."""
-    return "-" if value is None else f"{value:.6g}"
+def number(value: float | str | None) -> str:
+    """Return a metric as it is printed; NaN and infinities may be given by their names."""
+    return "-" if value is None else f"{float(value):.6g}"
 
 
 def _slices(row: dict[str, Any], names: list[str], folder: Path) -> Iterator[str]:
@@ -77,15 +80,15 @@ def matrix(path: Path) -> tuple[list[str], list[list[int]]]:
     Raises:
         OSError, ValueError: it cannot be read.
     """
-    with path.open(newline="") as file:
-        head, *rows = csv.reader(file)
+    text = reading.read_bytes(path).decode()
+    head, *rows = csv.reader(io.StringIO(text, newline=""))
     return head[1:], [[int(cell) for cell in row[1:]] for row in rows]
 
 
 def _matrix(path: Path, title: str) -> Iterator[str]:
     try:
         classes, counts = matrix(path)
-    except (OSError, ValueError):  # the folder of an earlier evaluation was removed
+    except (OSError, ValueError, DamagedFile):  # the folder of an earlier evaluation was removed
         return
     place = short(path.with_suffix(".png"))
     yield f"{title}, true classes (rows) and what they were taken for: {place}"

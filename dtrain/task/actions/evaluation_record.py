@@ -103,11 +103,12 @@ class Record:
         self._count = count
         self._known = evaluations.read(self._rundir)
         used = [each for each in self._known if each["prefix"] == self._prefix]
-        weights, data = self._key["weights"], self._key["data"]
-        if any((each.get("data"), each.get("weights")) != (data, weights) for each in used):
+        stands_for = ("data", "weights", "examples")
+        if any(each[name] != self._key[name] for each in used for name in stands_for):
             raise UsageError(
                 "evaluate.prefix", self._prefix,
-                f"stands for other data, or weights, in {self._rundir.evaluated.name} of the run",
+                f"stands for other examples, or weights, in {self._rundir.evaluated.name} of the "
+                "run",
                 "another name for these points", f"evaluate.prefix={self._prefix}_2",
             )  # fmt: skip
 

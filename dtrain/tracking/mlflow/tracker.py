@@ -228,6 +228,8 @@ class MLflow(Tracker):
         assert self._store is not None, "after open"
         call = self._store.call
         for folder in sorted((rundir.path / "evaluations").glob("*")):
+            if folder.is_symlink():
+                continue
             place = f"evaluations/{folder.name}"
             files = [path for path in sorted(folder.glob("*_*.*")) if _is_table(path)]
             there = set()
