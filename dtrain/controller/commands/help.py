@@ -29,6 +29,7 @@ commands:
   checkpoint PATH             list and verify the checkpoints of a run
   data [OVERRIDE ...]         what a dataset gives: structure, classes, examples, speed
   evaluate RUN [OVERRIDE ...] evaluate checkpoints of a run, also on other data
+  predict RUN                 predict rows with a checkpoint of a run
 
 options:
   --help [KEY]                this, or the type, default and accepted values of one key
