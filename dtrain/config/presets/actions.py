@@ -33,7 +33,7 @@ class Predict(Action):
     """
 
     _target_: str = target("dtrain.task.actions.predict.Predict")
-    run: str = ""
+    run: str | None = formed(None, PATH)
     checkpoint: str | None = formed(None, CHECKPOINT)
     weights: Weights = Weights.raw
     to: str | None = formed(None, PATH)
