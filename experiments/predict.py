@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 
 BATCH = 64
-ROWS = {"cnn": 400_000, "resnet": 12_000}
+ROWS = {"cnn": 400_000, "resnet": 100_000}
 
 
 def keras_predict(model: str, rows: int) -> float:
