@@ -5,13 +5,12 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 75 interrupted: the same command go
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
 from dtrain.config.schema import Config
-from dtrain.controller import cli, early_import, shipping
-from dtrain.controller.commands import failures
+from dtrain.controller import shipping
+from dtrain.controller.commands import of_run
 from dtrain.controller.derived import Derived, DerivedJob
 from dtrain.controller.terminal import evaluations
 from dtrain.errors import CheckpointError, UsageError
@@ -78,22 +77,15 @@ class Evaluate(Derived):
                     )  # fmt: skip
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m dtrain evaluate", allow_abbrev=False,
-        description="Evaluate checkpoints of a run on its validation data, or on other data, each "
-        "example once on any number of replicas.",
-        epilog="checkpoint=best|latest|all|STEP (the best by default), weights=raw|ema, "
-        "evaluate.by=label|COLUMN for metrics of slices, evaluate.prefix=NAME of the points "
-        "(test), and overrides of strategy, hardware, launcher, dataset, trainer: "
-        "dataset.validation_path=FILE evaluates other data.",
-    )  # fmt: skip
-    parser.add_argument("run", metavar="RUN", help="a run folder, or RUN/checkpoints/STEP")
-    parser.add_argument(
-        "overrides", nargs="*", metavar="GROUP=OPTION | KEY=VALUE", help="changes of the run's own"
-    )
-    parser.add_argument("--config-dir", "-cd", metavar="FOLDER", help="presets of your own")
-    return parser
+_PARSER = of_run.parser(
+    "evaluate",
+    "Evaluate checkpoints of a run on its validation data, or on other data, each example once on "
+    "any number of replicas.",
+    "checkpoint=best|latest|all|STEP (the best by default), weights=raw|ema, "
+    "evaluate.by=label|COLUMN for metrics of slices, evaluate.prefix=NAME of the points (test), "
+    "and overrides of strategy, hardware, launcher, dataset, trainer: "
+    "dataset.validation_path=FILE evaluates other data.",
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -102,10 +94,4 @@ def main(arguments: list[str] | None = None) -> int:
     Args:
         arguments: in place of those of the process.
     """
-    given = _parser().parse_intermixed_args(arguments)
-    words = [] if given.config_dir is None else ["--config-dir", given.config_dir]
-    with early_import.begun(given.overrides):
-        try:
-            return cli.composed([*words, *given.overrides], Evaluate(given.run))
-        except OSError as error:
-            return failures.report(error, f"{given.run} cannot be read: {error.strerror}")
+    return of_run.start(*of_run.parsed(_PARSER, arguments), Evaluate)

@@ -6,7 +6,6 @@ kept, 2 wrong usage.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import sys
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from dtrain.config.overrides import key_of, parse
 from dtrain.config.schema import Precision
 from dtrain.config.settle import settle
 from dtrain.controller import cli, folders, resume
-from dtrain.controller.commands import failures
+from dtrain.controller.commands import failures, of_run
 from dtrain.controller.launchers.export_steps import Steps
 from dtrain.controller.task_environment import task_environment
 from dtrain.controller.terminal import exports as terminal
@@ -266,19 +265,14 @@ def _formats(text: str) -> list[str]:
     return names
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m dtrain export", allow_abbrev=False,
-        description="Write the model of a run down for others to run, and compare what it computes "
-        "with Keras on examples of the run's data. What differs is not kept.",
-        epilog=f"to={','.join(FORMATS)} (savedmodel), checkpoint=best|latest|all|STEP (the best), "
-        "weights=raw|ema (raw), name=NAME of the model (that of the run), folder=FOLDER "
-        "(RUN/exports); and overrides of the dataset, where it has moved.",
-    )  # fmt: skip
-    parser.add_argument("run", metavar="RUN", help="a run folder, or RUN/checkpoints/STEP")
-    parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="see below")
-    parser.add_argument("--config-dir", "-cd", metavar="FOLDER", help="presets of your own")
-    return parser
+_PARSER = of_run.parser(
+    "export",
+    "Write the model of a run down for others to run, and compare what it computes with Keras on "
+    "examples of the run's data. What differs is not kept.",
+    f"to={','.join(FORMATS)} (savedmodel), checkpoint=best|latest|all|STEP (the best), "
+    "weights=raw|ema (raw), name=NAME of the model (that of the run), folder=FOLDER "
+    "(RUN/exports); and overrides of the dataset, where it has moved.",
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -287,14 +281,13 @@ def main(arguments: list[str] | None = None) -> int:
     Args:
         arguments: in place of those of the process.
     """
-    given = _parser().parse_intermixed_args(arguments)
-    words = [] if given.config_dir is None else ["--config-dir", given.config_dir]
+    run, given = of_run.parsed(_PARSER, arguments)
     try:
-        return cli.composed([*words, *given.words], Export(given.run))
+        return cli.composed(given, Export(run))
     except (UsageError, CheckpointError) as error:
         return failures.report(error, "")
     except OSError as error:
-        return failures.report(error, f"{error.filename or given.run}: {error.strerror}")
+        return failures.report(error, f"{error.filename or run}: {error.strerror}")
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return errors.FAILED

@@ -5,7 +5,6 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 75 interrupted: the same command go
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import hashlib
 import json
@@ -14,8 +13,7 @@ from typing import Any
 
 from dtrain.config import load, targets
 from dtrain.config.schema import Config
-from dtrain.controller import cli, early_import
-from dtrain.controller.commands import failures
+from dtrain.controller.commands import of_run
 from dtrain.controller.derived import Derived, DerivedJob
 from dtrain.controller.launchers import Env
 from dtrain.controller.plan import Plan
@@ -153,22 +151,15 @@ def _averages(path: Path) -> bool:
         return True
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m dtrain predict", allow_abbrev=False,
-        description="Predict rows with a checkpoint of a run: in pieces, by any number of workers. "
-        "The same command goes on where one was stopped or killed.",
-        epilog="checkpoint=best|latest|STEP (the best by default), weights=raw|ema, to=FOLDER, "
-        "workers=N, predict.split=train|validation, predict.function=argmax|top_k, "
-        "'predict.include=[inputs,labels]', predict.format=parquet|npy|jsonl|csv, and overrides "
-        "of dataset, strategy, hardware, launcher.",
-    )  # fmt: skip
-    parser.add_argument("run", metavar="RUN", help="a run folder, or RUN/checkpoints/STEP")
-    parser.add_argument(
-        "overrides", nargs="*", metavar="GROUP=OPTION | KEY=VALUE", help="changes of the run's own"
-    )
-    parser.add_argument("--config-dir", "-cd", metavar="FOLDER", help="presets of your own")
-    return parser
+_PARSER = of_run.parser(
+    "predict",
+    "Predict rows with a checkpoint of a run: in pieces, by any number of workers. The same "
+    "command goes on where one was stopped or killed.",
+    "checkpoint=best|latest|STEP (the best by default), weights=raw|ema, to=FOLDER, workers=N, "
+    "predict.split=train|validation, predict.function=argmax|top_k, "
+    "'predict.include=[inputs,labels]', predict.format=parquet|npy|jsonl|csv, and overrides of "
+    "dataset, strategy, hardware, launcher.",
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -177,10 +168,4 @@ def main(arguments: list[str] | None = None) -> int:
     Args:
         arguments: in place of those of the process.
     """
-    given = _parser().parse_intermixed_args(arguments)
-    words = [] if given.config_dir is None else ["--config-dir", given.config_dir]
-    with early_import.begun(given.overrides):
-        try:
-            return cli.composed([*words, *given.overrides], Predict(given.run))
-        except OSError as error:
-            return failures.report(error, f"{given.run} cannot be read: {error.strerror}")
+    return of_run.start(*of_run.parsed(_PARSER, arguments), Predict)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from dtrain.controller.launchers.questions import ask
+from dtrain.controller.launchers.questions import ask_of_a_run
 from dtrain.run.cluster import Cluster
 
 
@@ -43,14 +42,5 @@ def report(
     Raises:
         DtrainError: what it raised there, with its exit code.
     """
-    environment = {**os.environ, **cluster.environment, "CUDA_VISIBLE_DEVICES": "-1"}
-    # What the user's own code prints belongs to the user; the server's standard error is closed.
-    with Connection(os.dup(2), readable=False) as output:
-        ask(
-            _enter,
-            (config, cluster.to_json(), environment, asked, output),
-            cluster.environment,
-            "the process that reads the data",
-            hear,
-            waiting,
-        )
+    subject = "the process that reads the data"
+    ask_of_a_run(_enter, config, cluster, asked, subject, hear, waiting)

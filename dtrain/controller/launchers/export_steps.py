@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from dtrain.controller.launchers.questions import ask
+from dtrain.controller.launchers.questions import ask_of_a_run
 from dtrain.run.cluster import Cluster
 
 
@@ -62,16 +61,7 @@ class Steps:
         return self._ask(subject, {"do": "check", **arguments})
 
     def _ask(self, subject: str, asked: dict[str, Any]) -> dict[str, Any]:
-        cluster = self._cluster
-        environment = {**os.environ, **cluster.environment, "CUDA_VISIBLE_DEVICES": "-1"}
-        # What the user's own code prints belongs to the user; that of the server is closed.
-        with Connection(os.dup(2), readable=False) as output:
-            found: dict[str, Any] = ask(
-                _enter,
-                (self._config, cluster.to_json(), environment, asked, output),
-                cluster.environment,
-                subject,
-                self._hear,
-                self._waiting,
-            )
+        found: dict[str, Any] = ask_of_a_run(
+            _enter, self._config, self._cluster, asked, subject, self._hear, self._waiting
+        )
         return found

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from dtrain.errors import DtrainError
 from dtrain.host import terminal
 from dtrain.host.forkserver import Process
+from dtrain.run.cluster import Cluster
 
 #: Seconds between two calls of ``waiting``.
 _TURN = 1.0
@@ -57,6 +59,35 @@ def ask(
         error.exit_code = code
         raise error
     return answer
+
+
+def ask_of_a_run(
+    target: Callable[..., None],
+    config: dict[str, Any],
+    cluster: Cluster,
+    asked: dict[str, Any],
+    subject: str,
+    hear: Callable[[Any], None],
+    waiting: Callable[[], None],
+) -> Any:
+    """Ask as :func:`ask` does what a configuration makes; no GPU is looked at.
+
+    Args:
+        target: called with the configuration, the cluster, the environment, ``asked``, what takes
+            the output of the user's code, and the pipe.
+        config: as plain values.
+        cluster: as planned.
+        asked: what is asked.
+        subject, hear, waiting: of :func:`ask`.
+
+    Raises:
+        DtrainError: the message, with its exit code.
+    """
+    environment = {**os.environ, **cluster.environment, "CUDA_VISIBLE_DEVICES": "-1"}
+    # What the user's own code prints belongs to the user; the server's standard error is closed.
+    with Connection(os.dup(2), readable=False) as output:
+        arguments = (config, cluster.to_json(), environment, asked, output)
+        return ask(target, arguments, cluster.environment, subject, hear, waiting)
 
 
 def _next(process: Process, waiting: Callable[[], None]) -> Any:

@@ -1,0 +1,56 @@
+"""Command lines of commands that work on a run: ``python -m dtrain COMMAND RUN [KEY=VALUE]``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+
+from dtrain.controller import cli, early_import
+from dtrain.controller.commands import failures
+
+
+def parser(command: str, description: str, keys: str) -> argparse.ArgumentParser:
+    """Return the parser of such a command line.
+
+    Args:
+        command: its name.
+        description: what it does.
+        keys: those that it takes, in a paragraph.
+    """
+    made = argparse.ArgumentParser(
+        prog=f"python -m dtrain {command}", allow_abbrev=False, description=description, epilog=keys
+    )
+    made.add_argument("run", metavar="RUN", help="a run folder, or RUN/checkpoints/STEP")
+    made.add_argument(
+        "overrides", nargs="*", metavar="GROUP=OPTION | KEY=VALUE", help="changes of the run's own"
+    )
+    made.add_argument("--config-dir", "-cd", metavar="FOLDER", help="presets of your own")
+    return made
+
+
+def parsed(
+    parser: argparse.ArgumentParser, arguments: Sequence[str] | None
+) -> tuple[str, list[str]]:
+    """Return the run that a command line names, and the rest of it, as Hydra takes that.
+
+    Args:
+        parser: of :func:`parser`.
+        arguments: in place of those of the process.
+    """
+    given = parser.parse_intermixed_args(arguments)
+    words = [] if given.config_dir is None else ["--config-dir", given.config_dir]
+    return given.run, [*words, *given.overrides]
+
+
+def start(run: str, given: list[str], command: Callable[[str], cli.Command]) -> int:
+    """Run a command whose tasks are those of a job, and return its exit code.
+
+    Args:
+        run, given: of :func:`parsed`.
+        command: makes it, of the run.
+    """
+    with early_import.begun(given):
+        try:
+            return cli.composed(given, command(run))
+        except OSError as error:
+            return failures.report(error, f"{run} cannot be read: {error.strerror}")
