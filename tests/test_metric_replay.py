@@ -212,7 +212,7 @@ def _cluster(cluster: Any, task: Any, devices: list[str], update: str) -> Any:
     return [each for kind in ("ids", "masked") for each in wrong(kind, "", 1, strategy)]
 
 
-@pytest.mark.parametrize("update", sampled(["sync", "async"], "sync"))
+@pytest.mark.parametrize("update", sampled(["sync", "async"]))
 def test_by_parameter_servers(update: str) -> None:
     [found] = together(_cluster, servers(2, 1), 2 if update == "sync" else 1, update=update)
     assert not found

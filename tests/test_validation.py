@@ -86,6 +86,7 @@ def test_a_validation_is_that_of_fit(kind: str, devices: int) -> None:
     assert not wrong(kind, devices)
 
 
+@pytest.mark.faults
 @pytest.mark.task(devices=4)
 def test_on_a_mesh() -> None:
     from tests.test_dtensor import mesh
