@@ -87,7 +87,7 @@ class Derived(cli.Command):
         return resume.of_run("RUN", self._run, self.rundir, own, replaced)
 
     def _translated(self, override: str) -> str:
-        """Return an override with a key of the action's in the place of a word of the command."""
+        """Return an override with the action's key in the place of the command's own."""
         found = parse(override)
         head, _, rest = found.name.partition(".")
         if found.value is None or found.sign or override.startswith("-"):
@@ -97,7 +97,7 @@ class Derived(cli.Command):
         return f"action.{rest}={found.value}" if head == self.name and rest else override
 
     def worded(self, text: str) -> str:
-        """Return a message with the words of the command in the place of keys of the action."""
+        """Return a message with the command's own keys in the place of those of the action."""
 
         def typed(match: re.Match[str]) -> str:
             return match[1] if match[1] in self.words else f"{self.name}.{match[1]}"

@@ -61,7 +61,7 @@ class Splits:
     Attributes:
         train: what to train on: a :class:`Source`, or anything that
             :func:`dtrain.data.adapters.adapted` makes one of.
-        validation: what to evaluate on, likewise; or None.
+        validation: what to evaluate on, of the same kinds; or None.
         classes: number of classes of an integer label, or a function that counts them where a model
             needs to know; None for anything else.
     """

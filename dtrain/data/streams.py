@@ -48,7 +48,7 @@ class Stream:
         self._change: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None = None
         self.examples = examples
         self.single = single
-        #: Whether it gives the same examples whenever it is made anew; None: nobody has looked.
+        #: Whether it gives the same examples whenever it is made anew; None: not known yet.
         self.steady: bool | None = None
 
     def changed(self, change: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> Stream:
@@ -159,7 +159,7 @@ class Stream:
         self._make = other._make
 
     def known_length(self) -> int | None:
-        """Return how many examples a pass has, where somebody has said so."""
+        """Return how many examples a pass has, where that was said."""
         return self.examples
 
     def length(self) -> int | None:

@@ -35,7 +35,7 @@ def array_record(
             whose array is the column ``record``. ``bytes``: bytes, the column ``record``.
         features: of an example, by name: ``dtype`` (string, int64 or float32) and ``shape`` of
             each, as of ``dataset=tfrecord``.
-        inputs: likewise; None for all that are neither target nor weight.
+        inputs: as the target; None for all that are neither target nor weight.
         weight: a column, or None.
         validation_path: files to evaluate on; None: a part of the records is split off.
         validation_split: fraction to split off.
@@ -97,7 +97,7 @@ def tfds(
         data_dir: folder of datasets; None: ``$TFDS_DATA_DIR``, else ``~/tensorflow_datasets``.
         target: a feature, a list of numbers, or features by name; None: that of the dataset's
             supervised keys.
-        inputs: likewise.
+        inputs: as the target.
         weight: a feature, or None.
         validation_split: fraction to split off.
         split_seed: of the shuffle before the split.

@@ -35,7 +35,7 @@ def tfrecord(
             value if not given; with null first it has a length that differs (``dataset.pad``).
         target: a feature, a list of numbers, or features by name. Text is classes, in alphabetical
             order.
-        inputs: likewise; None for all that are neither target nor weight.
+        inputs: as the target; None for all that are neither target nor weight.
         weight: a feature, or None.
         validation_path: files to evaluate on; None: a part of the records is split off.
         validation_split: fraction to split off.
@@ -100,7 +100,7 @@ def webdataset(
     Args:
         path: a file, a pattern, or a list of them.
         target: a column, a list of numbers, or columns by name.
-        inputs: likewise; None for all that are neither target nor weight.
+        inputs: as the target; None for all that are neither target nor weight.
         weight: a column, or None.
         validation_path: files to evaluate on; None: a part of the examples is split off.
         validation_split: fraction to split off.

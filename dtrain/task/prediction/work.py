@@ -152,7 +152,7 @@ class Worker:
 
     def _compute(self, turn: Turn) -> dict[str, np.ndarray]:
         division = self._store.division
-        # A replica without a batch does the last one again: nobody looks at it.
+        # A replica without a batch does the last one again, which is not used.
         whole = turn + turn[-1:] * (self._forward.replicas - len(turn))
         rows = np.stack([division.indices(*each) for each in whole])
         numbers = [division.number(*each) for each in whole]
