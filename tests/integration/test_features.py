@@ -273,6 +273,7 @@ def test_deterministic_operations(strategy: str, dtrain) -> None:
     for _ in range(2):
         run = dtrain(*[word for word in words if not word.startswith("model.units")])
         assert run.code == 0, run.output
+        assert run.points("loss") and not run.points("input_seconds"), "there is no clock"
         ends.append(checkpoint.load(run.rundir.checkpoints / "4"))
     assert checkpoint.digest(ends[0].arrays) == checkpoint.digest(ends[1].arrays)
     assert run.events("start")[0]["replicas"] == (2 if strategy == "multiworker" else 1)

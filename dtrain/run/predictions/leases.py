@@ -60,7 +60,7 @@ class Leases:
         for folder in (self._leases, self._workers):
             folder.mkdir(exist_ok=True)
         self._file = writing.open_lock(self._workers / self.name)
-        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # its name is nobody else's
+        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # no other worker has its name
         self._beat()
         self._thread = threading.Thread(target=self._live, name="lease", daemon=True)
         self._thread.start()

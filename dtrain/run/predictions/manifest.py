@@ -104,9 +104,9 @@ def begin(folder: Path, given: Manifest) -> Manifest:
     if found is None:
         raise FileNotFoundError(f"{folder / NAME} was removed while this command began")
     # As it would be read: a tuple is a list there.
-    now = json.loads(_text(given))
+    now, before = json.loads(_text(given)), dict(found)
     for name in _IDENTITY:
-        if found[name] != now[name]:  # type: ignore[literal-required]
+        if before[name] != now[name]:
             raise _other(folder, name, found, now)
     return found
 

@@ -6,7 +6,7 @@ import copy
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import keras
 import tensorflow as tf
@@ -58,13 +58,13 @@ class Predict(Action):
         self,
         run: str,
         checkpoint: str | None,
-        weights: str,
+        weights: Literal["raw", "ema"],
         to: str,
         workers: int,
         split: str | None,
         function: str | Callable[[Any], Any] | None,
         include: list[str],
-        format: str,
+        format: Literal["parquet", "npy", "jsonl", "csv"],
         piece_rows: int | None,
         batch: int | None,
     ):
@@ -108,7 +108,7 @@ class Predict(Action):
         width = sum(_bytes(spec) for spec in forward.specs.values())
         manifest: Manifest = {
             "version": VERSION,
-            "checkpoint": {"step": step, "digest": digest, "weights": self._weights},  # type: ignore[typeddict-item]
+            "checkpoint": {"step": step, "digest": digest, "weights": self._weights},
             "data": {"split": name, "structure": found["structure"], "digest": found["digest"]},
             "rows": rows,
             "function": load.select(config, "action.function"),
@@ -117,7 +117,7 @@ class Predict(Action):
                 {"name": column, "dtype": spec.dtype.name, "shape": list(spec.shape)}
                 for column, spec in forward.specs.items()
             ],
-            "format": self._format,  # type: ignore[typeddict-item]
+            "format": self._format,
             "batch": batch,
             "piece_rows": self._piece_rows or size_of(rows, batch, width),
             "arithmetic": _arithmetic(config, strategy, process),
