@@ -1,8 +1,8 @@
 """The documents: commands in them run, links in them lead somewhere, files that they name exist.
 
 Blocks of the kinds ``sh`` and ``console`` are run, each command alone in a folder with a finished
-run and a finished sweep. What a test machine cannot run (a GPU, several hosts, a server) is in
-other blocks.
+run and a finished sweep; those of the kind ``bash`` of a page in their order, in one empty folder.
+What a test machine cannot run (a GPU, several hosts) is in other blocks.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -121,14 +122,35 @@ def test_commands(text: str, place: Path, tmp_path: Path) -> None:
     if Command("", text).is_quick:
         assert here(named(text), tmp_path) == 0
         return
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        ["bash", "-c", named(text)],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1800,
-    )  # fmt: skip
+    done = in_bash(named(text), tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
+
+
+SESSIONS = sorted({page.name for page, _ in blocks("bash")})
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("name", SESSIONS)
+def test_sessions(name: str, tmp_path: Path) -> None:
+    script = "\n".join(text for page, text in blocks("bash") if page.name == name)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        script = script.replace("8080", str(free.getsockname()[1]))
+    done = in_bash(
+        f"set -euo pipefail\ntrap 'kill $(jobs -p) 2> /dev/null' ERR\n{script}", tmp_path
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def in_bash(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        ["bash", "-c", script],
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=1800,
+    )  # fmt: skip
 
 
 def test_there_are_commands_of_all_kinds() -> None:
@@ -137,6 +159,7 @@ def test_there_are_commands_of_all_kinds() -> None:
     for word in ("compare ", "checkpoint ", "sync ", " resume=", " fork=", " sweep.resume="):
         assert word in texts
     assert FIRST in texts
+    assert SESSIONS
 
 
 def test_the_readme_is_short() -> None:
