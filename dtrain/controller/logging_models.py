@@ -35,7 +35,8 @@ def check(config: Config, tracker: Tracker) -> None:
     if name is not None and which is None:
         raise UsageError(
             "tracking.register", name, "is the name of a model, and tracking.model=none logs none",
-            "a name with tracking.model=best or final", f"tracking.model=best tracking.register={name}",
+            "a name with tracking.model=best or final",
+            f"tracking.model=best tracking.register={name}",
         )  # fmt: skip
     if which is not None and not tracker.keeps_models:
         raise UsageError(
