@@ -80,7 +80,7 @@ class Models:
         with self._alone():
             version = self._shipped(model)[name]
             champion = self._named(name, alias)
-            if champion is not None and champion.version == version.version:
+            if champion is not None and str(champion.version) == str(version.version):
                 return f"{alias} is version {version.version} of {name} already"
             for each in wanted:
                 other = self._other(name, each, alias)
