@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from dtrain.run.folder import RunDir, read_json
+from dtrain.tracking import delivery
 from dtrain.tracking.mlflow.store import import_mlflow
 from tests.conftest import QUICK
 from tests.test_data_command import Shown
@@ -70,15 +74,19 @@ def place(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
 
 
 @pytest.fixture
-def promote(place: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.chdir(place)
-
+def promote_here(capfd: pytest.CaptureFixture[str]) -> Any:
     def command(run: object, *words: str) -> Shown:
         capfd.readouterr()
         code = command_line("promote", run, *words)
         return Shown(code, *capfd.readouterr())
 
     return command
+
+
+@pytest.fixture
+def promote(place: Path, promote_here: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(place)
+    return promote_here
 
 
 def test_what_a_run_logs(place: Path) -> None:
@@ -181,3 +189,140 @@ def test_usage(promote: Any, words: list[str], message: str) -> None:
     shown = promote("outputs/a/one", *words)
     assert shown.code == 2 and message in shown.error, shown
     assert len(shown.error.splitlines()) == 1
+
+
+#: Another process, without dtrain: MLflow's own loader, and Keras on what the run has saved.
+LOADS = """
+import importlib.abc, json, sys
+
+class Nowhere(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("dtrain", "hydra"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Nowhere())
+import warnings
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import mlflow, mlflow.pyfunc
+import numpy as np, pandas as pd
+mlflow.set_tracking_uri(sys.argv[1])
+model = mlflow.pyfunc.load_model("models:/pets@champion")
+words = np.array(["ant", "bee", "cow", "bee", "ant"])
+size = np.random.default_rng(0).normal(size=(5, 2)).astype("float32")
+by_name = model.predict({"word": words, "size": size})
+table = pd.DataFrame({"word": words, "size": size.tolist()})
+many = model.predict({"word": np.tile(words, 500), "size": np.tile(size, (500, 1))})
+none = model.predict({"word": words[:0], "size": size[:0]})
+example = model.metadata.load_input_example(sys.argv[2])
+import keras, mine, tensorflow as tf
+saved = keras.models.load_model("pets/model.keras", custom_objects={"Doubled": mine.Doubled})
+expected = saved({"word": tf.constant(words), "size": tf.constant(size)}).numpy()
+print(json.dumps({
+    "named": float(abs(by_name - expected).max()),
+    "table": float(abs(model.predict(table) - expected).max()),
+    "many": float(abs(many - np.tile(expected, (500, 1))).max()),
+    "none": list(none.shape), "example": sorted(example), "type": str(by_name.dtype),
+    "signature": [repr(each) for each in model.metadata.signature.inputs],
+}))
+"""
+
+
+def test_texts_and_several_inputs_elsewhere(
+    tmp_path: Path, store: Path, user_code: Any, dtrain: Any, promote_here: Any
+) -> None:
+    user_code(USER)
+    generator = np.random.default_rng(1)
+    table = pd.DataFrame(
+        {
+            "word": generator.choice(["ant", "bee", "cow"], 60),
+            **{name: generator.normal(size=60).astype("float32") for name in ("height", "weight")},
+            "kind": generator.integers(0, 3, 60),
+        }
+    )
+    table.to_parquet("pets.parquet")
+    run = dtrain(*WORDS)
+    assert run.code == 0, run.output
+    assert promote_here("pets", "name=pets", "alias=champion").code == 0
+    [folder] = tmp_path.glob("outputs/mlartifacts/models/*/artifacts")
+    done = subprocess.run(
+        [sys.executable, "-c", LOADS, f"sqlite:///{store}", str(folder)],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": str(tmp_path)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert max(found.pop(name) for name in ("named", "table", "many")) < 1e-6
+    assert found == {
+        "none": [0, 3], "example": ["size", "word"], "type": "float32",
+        "signature": ["'size': Tensor('float32', (-1, 2))",
+                      "'word': Tensor('object', (-1,))"],
+    }  # fmt: skip
+
+
+def test_a_server_that_is_away(
+    store: Path, dtrain: Any, promote_here: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run ends well and says so once; ``sync`` ships model and version, and moves the alias."""
+    monkeypatch.setattr(delivery, "AWAY_SECONDS", 0.5)
+    monkeypatch.setattr(delivery, "INTERVAL", 0.1)
+    run = dtrain(
+        *TRACKED, "tracking.uri=http://127.0.0.1:9", "tracking.model=best",
+        "tracking.register=late", "hydra.run.dir=outputs/a/late",
+    )  # fmt: skip
+    assert run.code == 0, run.output
+    assert run.output.count("training continues") == 1
+    assert "MLflow has not got everything; type: python -m dtrain sync" in run.output
+    assert (Path("outputs/a/late/exports/small/4") / "saved_model.pb").is_file()
+    shown = promote_here("outputs/a/late", "alias=champion", "if=val_loss<=@champion")
+    assert shown.code == 1
+    assert "error: champion of late is not moved yet: " in shown.error
+    assert "type: python -m dtrain sync outputs/a/late" in shown.error
+    assert command_line("sync", "outputs/a/late", "--uri", f"sqlite:///{store}") == 0
+    found = client(Path.cwd())
+    assert found.get_model_version_by_alias("late", "champion").version == 1
+    registry = read_json(RunDir("outputs/a/late").registry)
+    assert registry is not None and registry["promotions"] == []
+    # Once more, and of an export that was lost or never made: nothing is there twice.
+    for removed in ((), ("registry.json", "exports")):
+        for name in removed:
+            path = Path("outputs/a/late", name)
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        assert command_line("sync", "outputs/a/late", "--uri", f"sqlite:///{store}") == 0
+        [version] = found.search_model_versions("name = 'late'")
+        [logged] = found.search_logged_models([found.get_run(version.run_id).info.experiment_id])
+        assert str(logged.status) == "READY"
+    assert (Path("outputs/a/late/exports/small/4") / "saved_model.pb").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["tracking=none", "tracking.model=best"],
+            "tracking.model=best: NoTracker keeps no models",
+        ),
+        (
+            ["tracking.register=a"],
+            "tracking.register=a: is the name of a model, and tracking.model=",
+        ),
+        (["tracking.model=best", "checkpoint.best=false"], "tracking.model=best: checkpoint.best="),
+        (["tracking.model=newest"], "tracking.model=newest: "),
+        (["tracking.model=best", "tracking.register=a/b"], "tracking.register=a/b: has characters"),
+    ],
+)
+def test_what_cannot_be_logged(dtrain: Any, words: list[str], message: str) -> None:
+    run = dtrain(*TRACKED, *words)
+    assert (run.code, run.rundir) == (2, None)
+    assert f"error: {message}" in run.output
+
+
+def test_a_run_that_is_recorded_nowhere(dtrain: Any, promote_here: Any) -> None:
+    assert dtrain(*TRACKED, "tracking=none", "hydra.run.dir=outputs/a/b").code == 0
+    shown = promote_here("outputs/a/b", "name=a", "alias=b")
+    assert shown.code == 2
+    assert shown.error == (
+        "error: tracking=none: the run is recorded nowhere; accepted: a run that MLflow has; type: "
+        "python -m dtrain sync outputs/a/b\n"
+    )
+    assert not Path("outputs/mlflow.db").exists() and not Path("outputs/a/b/exports").exists()

@@ -15,6 +15,7 @@ import sys
 from typing import Any
 
 from dtrain import errors
+from dtrain.config import load
 from dtrain.config.forms import ALIAS, REGISTERED
 from dtrain.config.schema import Config
 from dtrain.config.settle import settle
@@ -73,10 +74,11 @@ class Promote(OfModel):
     def job(self, node: Any) -> int:
         """Export, log, register and promote, and return the exit code."""
         config, rundir = settle(node), self._rundir
-        own = choose.tracker(shipping.configured(rundir, rundir.path, None, foreign=False))
+        self._check_recorded()
         config_of_store = shipping.configured(rundir, rundir.path, self._to)
         tracker = choose.tracker(config_of_store)
-        self._check_recorded(own, tracker)
+        if not tracker.keeps_models:
+            raise self._unrecorded(type(tracker).__name__, "keeps no models")
         name = self._name(config_of_store)
         word = self.checkpoint
         if word == "all":
@@ -103,17 +105,17 @@ class Promote(OfModel):
         print(printable(_promoted(tracker, config_of_store, rundir, promotion)), flush=True)
         return errors.OK
 
-    def _check_recorded(self, own: Tracker, tracker: Tracker) -> None:
-        """Refuse a run that is recorded nowhere, and a tracker without models."""
+    def _check_recorded(self) -> None:
+        """Refuse a run that is recorded nowhere."""
+        config = load.read(self._rundir.config)
         tracked = schemas.glance(self._rundir.tracking, schemas.Shipped) or {}
-        nowhere = isinstance(own, NoTracker) and self._to is None and "run_id" not in tracked
-        if nowhere or not tracker.keeps_models:
-            problem = "the run is recorded nowhere" if nowhere else "keeps no models"
-            raise UsageError(
-                "tracking", "none" if nowhere else type(tracker).__name__, problem,
-                "a run that MLflow has",
-                f"python -m dtrain sync {shlex.quote(short(self._rundir.path))}",
-            )  # fmt: skip
+        nowhere = isinstance(choose.tracker(config), NoTracker) and "run_id" not in tracked
+        if nowhere and self._to is None:
+            raise self._unrecorded("none", "the run is recorded nowhere")
+
+    def _unrecorded(self, value: str, problem: str) -> UsageError:
+        command = f"python -m dtrain sync {shlex.quote(short(self._rundir.path))}"
+        return UsageError("tracking", value, problem, "a run that MLflow has", command)
 
     def _name(self, config: Config) -> str:
         name = self._words["name"] or config.tracking.get("register")
