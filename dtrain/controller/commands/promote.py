@@ -118,7 +118,7 @@ class Promote(OfModel):
         return UsageError("tracking", value, problem, "a run that MLflow has", command)
 
     def _name(self, config: Config) -> str:
-        name = self._words["name"] or config.tracking.get("register")
+        name = self._words["name"] or logging_models.registered(config)
         if not name:
             raise UsageError(
                 "name", "(none)", "is what the model is registered as", "a name",
