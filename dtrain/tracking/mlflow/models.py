@@ -163,8 +163,12 @@ class Models:
 
     def _version(self, name: str, model: Model, logged: Any, tags: dict[str, str]) -> Any:
         """Return the version of a model under a name, made where it is not there."""
-        if not self._store.call("search_registered_models", f"name = '{name}'"):
-            self._store.call("create_registered_model", name)
+        if not self._registered(name):
+            try:
+                self._store.call("create_registered_model", name)
+            except Exception:
+                if not self._registered(name):  # perhaps another run has made it meanwhile
+                    raise
         ours = f"name = '{name}' and run_id = '{self._run_id}'"
         found = self._store.call("search_model_versions", ours)
         version = next((each for each in found if registry.is_same(_same(each), model)), None)
@@ -189,9 +193,13 @@ class Models:
             text = json.dumps([*linked, version])
             self._store.call("set_logged_model_tags", logged.model_id, {_VERSIONS: text})
 
+    def _registered(self, name: str) -> list[Any]:
+        """Return the registered model of a name, if there is one."""
+        return list(self._store.call("search_registered_models", f"name = '{name}'"))
+
     def _named(self, name: str, alias: str) -> Any:
         """Return the version that an alias names, None where it names none."""
-        [found] = self._store.call("search_registered_models", f"name = '{name}'")
+        [found] = self._registered(name)
         number = found.aliases.get(alias)
         return None if number is None else self._store.call("get_model_version", name, number)
 
