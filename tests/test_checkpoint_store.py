@@ -119,7 +119,7 @@ def test_a_process_that_is_killed_leaves_whole_checkpoints(tmp_path: Path) -> No
             print(step, flush=True)
     """
     command = [sys.executable, "-c", code, str(tmp_path)]
-    root = Path(checkpoint.__file__).parent.parent.parent
+    root = Path(checkpoint.__file__).parents[3]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(root)}
     ) as child:

@@ -177,9 +177,13 @@ def wrong(kind: str, name: str, devices: int, strategy: Any = None) -> list[Any]
 @pytest.mark.parametrize(
     ("kind", "name", "devices"),
     sampled(
-        [(kind, *on) for kind in KINDS for on in (("OneDevice", 1), ("Mirrored", 4))],
+        [
+            (kind, *on)
+            for kind in KINDS
+            for on in (("OneDevice", 1), ("Mirrored", 2), ("Mirrored", 4))
+        ],
         ("ids", "OneDevice", 1),
-        ("masked", "Mirrored", 4),
+        ("masked", "Mirrored", 2),
     ),
 )
 def test_what_comes_back_is_what_one_device_gives(kind: str, name: str, devices: int) -> None:

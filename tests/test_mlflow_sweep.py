@@ -279,7 +279,7 @@ def many(folder: str, name: str, number: int, points: int) -> list[str]:
     return list(sweep.said.queue)
 
 
-@pytest.mark.parametrize("number", [5, pytest.param(20, marks=pytest.mark.faults)])
+@pytest.mark.parametrize("number", [3, pytest.param(20, marks=pytest.mark.faults)])
 def test_two_sweeps_on_one_sqlite_file(number: int, tmp_path: Path) -> None:
     """The first moments are the hardest: both commands make the tables, all jobs their parent."""
     code = (

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.sampled import sampled
 from tests.test_steps import prepare, settings
 
 #: What a layer keeps, and whether several replicas keep the same: the mean of theirs.
@@ -78,26 +79,29 @@ def trained(kept: str, strategy: Any) -> tuple[list[float], dict[str, Any]]:
 
 
 @pytest.mark.task(devices=4)
-def test_what_is_kept_is_that_of_one_device_or_refused() -> None:
+@pytest.mark.parametrize(
+    ("kind", "devices"),
+    sampled([("Mirrored", 2), ("Mirrored", 4), ("CentralStorage", 2)], ("Mirrored", 2)),
+)
+def test_what_is_kept_is_that_of_one_device_or_refused(kind: str, devices: int) -> None:
     import numpy as np
 
     from dtrain.errors import UsageError
-    from dtrain.task.strategies import CentralStorage, Mirrored, OneDevice
+    from dtrain.task import strategies
 
-    one = OneDevice(["CPU:0"])
-    several = [Mirrored([f"CPU:{i}" for i in range(4)]), CentralStorage(["CPU:0", "CPU:1"])]
+    one = strategies.OneDevice(["CPU:0"])
+    several = getattr(strategies, kind)([f"CPU:{i}" for i in range(devices)])
     for kept, right in KEPT.items():
+        if not right:
+            with pytest.raises(UsageError, match="model=keeps/state: the training step"):
+                trained(kept, several)
+            continue
         losses, left = trained(kept, one)
         assert np.abs(left["model/keeps/state"]).max() > 0, kept
-        for strategy in several:
-            if not right:
-                with pytest.raises(UsageError, match="model=keeps/state: the training step"):
-                    trained(kept, strategy)
-                continue
-            found, values = trained(kept, strategy)
-            np.testing.assert_allclose(found, losses, rtol=1e-5, err_msg=kept)
-            for name, value in left.items():
-                np.testing.assert_allclose(values[name], value, 1e-4, 1e-5, err_msg=kept)
+        found, values = trained(kept, several)
+        np.testing.assert_allclose(found, losses, rtol=1e-5, err_msg=kept)
+        for name, value in left.items():
+            np.testing.assert_allclose(values[name], value, 1e-4, 1e-5, err_msg=kept)
 
 
 @pytest.mark.task(devices=2)

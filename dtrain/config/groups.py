@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -135,12 +136,20 @@ def register() -> None:
     plugins = str(Path(dtrain.__file__).parent / "plugins")
     if plugins not in sys.path:  # at its end: it is for the package `hydra_plugins` alone
         sys.path.append(plugins)
+    _register_schemas()
+    store = ConfigStore.instance()
+    for path in sorted(folder("experiments").glob("*.yaml")):
+        # `experiment=NAME` reads experiments/NAME.yaml, whose keys stand at the top.
+        node: Any = OmegaConf.load(path)
+        store.store(group="experiment", name=path.stem, node=node, package="_global_")
+
+
+@functools.cache
+def _register_schemas() -> None:
+    from hydra.core.config_store import ConfigStore
+
     store = ConfigStore.instance()
     store.store(name="config_schema", node=Config)
     for group, options in SCHEMAS.items():
         for name, schema in options.items():
             store.store(group=f"schema/{group}", name=name, node=schema)
-    for path in sorted(folder("experiments").glob("*.yaml")):
-        # `experiment=NAME` reads experiments/NAME.yaml, whose keys stand at the top.
-        node: Any = OmegaConf.load(path)
-        store.store(group="experiment", name=path.stem, node=node, package="_global_")

@@ -22,7 +22,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from dtrain.config import groups, targets
 from dtrain.errors import UsageError
@@ -218,20 +218,36 @@ def run(arguments: list[str], command: Any) -> None:
         elif options.shell_completion:
             hydra.shell_completion(**given)
         else:
-            mode = hydra.get_mode(**given)
-            if options.multirun or mode == RunMode.MULTIRUN:
+            config = None if options.multirun else _of_one(hydra, given)
+            if config is None:
                 given["overrides"].append("hydra.mode=MULTIRUN")
                 hydra.multirun(**given, task_function=command)
             else:
-                given["overrides"].append("hydra.mode=RUN")
-                _run_one(hydra, given, command)
+                _run_one(config, command)
     finally:
         GlobalHydra.instance().clear()
 
 
-def _run_one(hydra: Hydra, given: dict[str, Any], command: Any) -> None:
+def _of_one(hydra: Hydra, given: dict[str, Any]) -> DictConfig | None:
+    """Return the configuration of one job; None where it says that it is of many.
+
+    Hydra composes it once to look at its mode, and once more.
+    """
+    try:
+        config = hydra.compose_config(**given, run_mode=RunMode.RUN)
+    except Exception:
+        if hydra.get_mode(**given) == RunMode.MULTIRUN:
+            return None
+        raise
+    if config.hydra.mode == RunMode.MULTIRUN:
+        return None
+    with read_write(config.hydra):
+        config.hydra.mode = RunMode.RUN
+    return config
+
+
+def _run_one(config: DictConfig, command: Any) -> None:
     """Do one job. Hydra's own would make the run's folder before anything is checked."""
-    config = hydra.compose_config(**given, run_mode=RunMode.RUN)
     HydraConfig.instance().set_config(config)
     try:
         job = copy.deepcopy(config)

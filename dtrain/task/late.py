@@ -1,29 +1,52 @@
-"""A module that is imported when something in it is first asked for."""
+"""Modules that are imported when something in them is first asked for."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 import types
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
-def late(name: str) -> None:
-    """Let a module be imported when it is first used, and not when another one imports it.
+@contextlib.contextmanager
+def late(*names: str) -> Iterator[None]:
+    """Let what is imported inside keep modules for later that it may never use.
 
-    Until then a module without anything of its own stands in its place (PEP 562).
+    A module without anything of its own stands in the place of each (PEP 562), for who imports it
+    inside alone: an import after that is of the module itself.
 
     Args:
-        name: of a module that has no submodules, and is not imported yet.
+        names: of modules; a package comes before what is in it. One that is imported already stays
+            what it is.
     """
-    stand_in = types.ModuleType(name)
+    stand_ins: dict[str, types.ModuleType] = {}
 
+    def remove() -> None:
+        for name, each in stand_ins.items():
+            if sys.modules.get(name) is each:
+                del sys.modules[name]
+
+    for name in names:
+        if name not in sys.modules:
+            stand_ins[name] = types.ModuleType(name)
+            vars(stand_ins[name])["__getattr__"] = _loading(name, remove)
+            package, _, own = name.rpartition(".")
+            if package in stand_ins:
+                setattr(stand_ins[package], own, stand_ins[name])
+    sys.modules.update(stand_ins)
+    try:
+        yield
+    finally:
+        remove()
+
+
+def _loading(name: str, before: Callable[[], None]) -> Callable[[str], Any]:
     def load(attribute: str) -> Any:
         if attribute.startswith("__"):  # who looks through all modules looks at nothing else
             raise AttributeError(attribute)
-        if sys.modules.get(name) is stand_in:
-            del sys.modules[name]
+        before()
         return getattr(importlib.import_module(name), attribute)
 
-    vars(stand_in)["__getattr__"] = load
-    sys.modules[name] = stand_in
+    return load

@@ -11,11 +11,11 @@ end_with_the_parent()
 
 # Looking for garbage among what is only being made takes a quarter of the time of the import.
 gc.disable()
-# ORDER: before Keras, which imports scikit-learn for these alone, a fifth of its time.
-late("keras.wrappers")
-# Late, because of the lines above; unused here, because forked tasks find them imported.
-import keras  # noqa: E402, F401
-import tensorflow  # noqa: E402, F401
+# Keras imports these for what no task does before a user asks for it: a fifth of its time.
+with late("keras.wrappers", "matplotlib", "matplotlib.pyplot", "matplotlib.patches"):
+    # Unused here, because forked tasks find them imported.
+    import keras  # noqa: F401
+    import tensorflow  # noqa: F401
 
 import dtrain.task.entry  # noqa: E402
 import dtrain.task.main  # noqa: E402, F401

@@ -76,10 +76,10 @@ def failed_within(run: Run, thread: Hurt, seconds: float) -> None:
 
 
 def lost(*tasks: str) -> list[Any]:
-    """Return how each may be lost: stopped, the first alone in ``make test``."""
+    """Return how each may be lost: killed the first, stopped the second in ``make test``."""
     killed = [(task, signal.SIGKILL) for task in tasks]
     stopped = [(task, signal.SIGSTOP) for task in tasks]
-    return sampled(killed + stopped, *killed, stopped[0])
+    return sampled(killed + stopped, killed[0], stopped[1])
 
 
 @pytest.mark.parametrize(("task", "number"), lost("chief-0", "worker-0"))

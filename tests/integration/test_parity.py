@@ -125,7 +125,7 @@ def agree(reference: Run, run: Run, names: list[str], tolerance: float, about: s
             )  # fmt: skip
 
 
-@pytest.mark.parametrize("model", sampled(["regularized", "own train_step"], "regularized"))
+@pytest.mark.parametrize("model", sampled(["regularized", "own train_step"], "own train_step"))
 def test_clusters_agree(model: str, dtrain, user_code) -> None:
     user_code(MODEL)
     base = (*BASE, SHARED_BY_ALL, *MODELS[model])

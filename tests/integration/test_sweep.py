@@ -14,6 +14,7 @@ from dtrain.run import checkpoint, journal
 from dtrain.run.folder import RunDir, read_json
 from tests.conftest import QUICK
 from tests.integration.test_failures import command, processes, sound, until
+from tests.sampled import sampled
 
 __all__ = ["command"]  # a fixture
 
@@ -100,29 +101,31 @@ def test_each_job_has_its_own_layout(dtrain) -> None:
             assert losses(2 * strategy + rate) == pytest.approx(losses(rate), rel=1e-5)
 
 
-def test_two_of_twenty_fail_and_are_run_again(dtrain, user_code) -> None:
+@pytest.mark.parametrize(("count", "bang", "die"), sampled([(20, 7, 13), (5, 1, 3)], (5, 1, 3)))
+def test_two_fail_and_are_run_again(count: int, bang: int, die: int, dtrain, user_code) -> None:
     user_code(USER)
-    run = dtrain("-m", *QUICK, "seed=range(20)", acts(bang=7, die=13))
+    run = dtrain("-m", *QUICK, f"seed=range({count})", acts(bang=bang, die=die))
     assert run.code == errors.FAILED, run.output
-    expected = ["FINISHED"] * 20
-    expected[7] = expected[13] = "FAILED"
+    expected = ["FINISHED"] * count
+    expected[bang] = expected[die] = "FAILED"
     assert statuses() == expected
-    assert [n for n in range(20) if re.search(rf"^{n} +{n} +FINISHED", run.output, re.M)] == [
-        n for n in range(20) if n not in (7, 13)
-    ]
-    for number, problem in ((7, "RuntimeError: bang"), (13, "ended by SIGKILL")):
+    whole = [n for n in range(count) if n not in (bang, die)]
+    assert [
+        n for n in range(count) if re.search(rf"^{n} +{n} +FINISHED", run.output, re.M)
+    ] == whole
+    for number, problem in ((bang, "RuntimeError: bang"), (die, "ended by SIGKILL")):
         log = rundir(number).log("chief-0")
         said = f"job {number} failed: chief-0: {problem} (log: {log.relative_to(Path.cwd())})"
         assert said in run.output
-    assert "FAILED: 18 of 20 jobs done" in run.output
-    before = {n: rundir(n).result.read_text() for n in range(20) if n not in (7, 13)}
+    assert f"FAILED: {len(whole)} of {count} jobs done" in run.output
+    before = {n: rundir(n).result.read_text() for n in whole}
 
     Path("go").touch()
     run = dtrain(f"sweep.resume={folder()}")
     assert run.code == errors.OK, run.output
-    assert statuses() == ["FINISHED"] * 20
+    assert statuses() == ["FINISHED"] * count
     assert {n: rundir(n).result.read_text() for n in before} == before
-    for number in (7, 13):  # from their checkpoints
+    for number in (bang, die):  # from their checkpoints
         result = read_json(rundir(number).result) or {}
         assert result["step"] == 8
         steps = [e["step"] for e in journal.read(rundir(number).journal) if e["event"] == "start"]

@@ -37,7 +37,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_console_script(installed: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1"}
     done = subprocess.run(
-        [str(installed / "bin" / "dtrain"), "strategy=mirrored", "trainer.epochs=2"],
+        [str(installed / "bin" / "dtrain"), "strategy=mirrored", "trainer.epochs=1"],
         cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
