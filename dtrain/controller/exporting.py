@@ -190,7 +190,7 @@ def _exported(folder: Path, name: str, found: dict[str, Any]) -> Exported:
         "bytes": sum(file["bytes"] for file in files.values()),
         "files": files,
         "deviation": found["deviation"],
-        "limit": exports.LIMIT,
+        "limit": FORMATS[name].limit,
         "versions": {package: version(package) for package in packages},
     }
     if "latency_ms" in found:

@@ -37,17 +37,22 @@ class Format:
         files: its files and folders in that of a version; the last one makes it complete.
         packages: distributions that convert and run it.
         served: whether it is run as it is, without Keras.
+        limit: largest deviation from Keras of what is kept.
     """
 
     files: tuple[str, ...]
     packages: tuple[str, ...] = ()
     served: bool = True
+    limit: float = LIMIT
 
 
 FORMATS = {
     "savedmodel": Format(("assets", "variables", "fingerprint.pb", "saved_model.pb")),
     "onnx": Format(("model.onnx",), ("tf2onnx", "onnxruntime")),
     "litert": Format(("model.tflite",), ("ai-edge-litert",)),
+    # With weights of fewer bits, and numbers of float32 between the layers.
+    "litert_float16": Format(("model_float16.tflite",), ("ai-edge-litert",), limit=1e-2),
+    "litert_int8": Format(("model_int8.tflite",), ("ai-edge-litert",), limit=1e-1),
     "keras": Format(("model.keras",), served=False),
     "weights": Format(("model.weights.h5",), served=False),
 }

@@ -21,16 +21,16 @@ def lines(record: Record) -> Sequence[str]:
     found += [f"inputs: {_tensors(record['signature']['inputs'])}"]
     found += [f"outputs: {_tensors(record['signature']['outputs'])}"]
     if kept:
-        rows = [["format", "bytes", "deviation", "batch 1", "batch 64"]]
+        rows = [["format", "bytes", "deviation", "limit", "batch 1", "batch 64"]]
         rows += [[name, *_cells(each)] for name, each in kept.items()]
-        found += ["", *aligned(rows, {1, 2, 3, 4}), ""]
+        found += ["", *aligned(rows, {1, 2, 3, 4, 5}), ""]
     return found
 
 
 def _cells(found: Exported) -> list[str]:
     times = found.get("latency_ms", {})
     shown = [f"{times[rows]:.3g} ms" if rows in times else "-" for rows in ("1", "64")]
-    return [f"{found['bytes']:,}", f"{found['deviation']:.2g}", *shown]
+    return [f"{found['bytes']:,}", f"{found['deviation']:.2g}", f"{found['limit']:g}", *shown]
 
 
 def _tensors(tensors: Sequence[Tensor]) -> str:

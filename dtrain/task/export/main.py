@@ -167,17 +167,14 @@ def checked(
         doing(f"converting to {name}")
         write.OF_SAVED[name](Path(saved), Path(folder))
     doing(f"running {name}")
-    loaders = {
-        "savedmodel": runtimes.savedmodel,
-        "onnx": runtimes.onnx,
-        "litert": runtimes.litert,
+    of_keras = {
         "keras": runtimes.of_keras(classes, structure, outputs),
         "weights": runtimes.weights(config, structure, outputs),
     }
-    run = loaders[name](Path(folder))
+    run = (of_keras.get(name) or runtimes.of_file(name))(Path(folder))
     examples = Sample.load(Path(work, SAMPLE))
     try:
-        found: dict[str, Any] = {"deviation": sample.compared(run, examples)}
+        found: dict[str, Any] = {"deviation": sample.compared(run, examples, FORMATS[name].limit)}
     except DtrainError:
         raise
     except Exception as error:
