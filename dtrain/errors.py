@@ -7,6 +7,7 @@ DtrainError
 │   ├── NonFiniteLoss     the loss is NaN or infinite
 │   ├── CheckpointError   a checkpoint could not be written or read
 │   └── DataError         an example cannot be read
+├── NotPromoted       the condition of a promotion does not hold          exit 1
 └── Interrupted       the user or a scheduler asked the run to stop       exit 75
     └── NothingSaved      and there is no checkpoint to resume from      exit 1
 """
@@ -120,6 +121,10 @@ class DataError(TrainingError):
     def __init__(self, place: str, problem: str):
         super().__init__(printable(secrets.mask(f"{place}: {problem}")))
         self.place, self.problem = place, problem
+
+
+class NotPromoted(DtrainError):
+    """The condition of a promotion does not hold: the alias stays where it is."""
 
 
 class Interrupted(DtrainError):

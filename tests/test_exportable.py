@@ -42,7 +42,7 @@ def made(exportable: Any, folder: Path, names: tuple[str, ...] = CONVERTED) -> d
     for name in names:
         if name in write.OF_SAVED:
             write.OF_SAVED[name](folder, folder)
-    return {name: getattr(runtimes, name)(folder) for name in names}
+    return {name: runtimes.of_file(name)(folder) for name in names}
 
 
 def quiet() -> None:
@@ -70,6 +70,29 @@ def test_shipped(tmp_path: Path, name: str) -> None:
         assert sample.compared(run, examples) < 1e-6
     assert [spec.name for spec in exportable.inputs] == ["inputs"]
     assert exportable.outputs == ("outputs",)
+
+
+@pytest.mark.task
+def test_weights_of_fewer_bits(tmp_path: Path) -> None:
+    import keras
+
+    from dtrain import models
+    from dtrain.errors import TrainingError
+    from dtrain.run.exports import FORMATS
+    from dtrain.task.export import sample
+
+    quiet()
+    keras.utils.set_random_seed(1)
+    x = np.random.default_rng(0).random((70, *SHIPPED["mlp"]))
+    exportable, examples = prepared(models.mlp(SHIPPED["mlp"], 9, units=[256, 256]), x)
+    names = ("litert", "litert_float16", "litert_int8")
+    runs = made(exportable, tmp_path, names)
+    found = [sample.compared(runs[name], examples, FORMATS[name].limit) for name in names]
+    assert found[0] < 1e-6 < found[1] < found[2], "rounded, the one more than the other"
+    whole, half, quarter = ((tmp_path / FORMATS[n].files[0]).stat().st_size for n in names)
+    assert half < 0.55 * whole and quarter < 0.3 * whole
+    with pytest.raises(TrainingError, match=r"differs from Keras' by .*; at most 1e-05 may be"):
+        sample.compared(runs["litert_int8"], examples)
 
 
 @pytest.mark.task

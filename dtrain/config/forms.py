@@ -16,6 +16,7 @@ from dtrain.config.ranges import LARGE, MANY, Each, Form, Range, formed, short
 CHARACTERS = 4096  # of a path or an address
 _NAME_BYTES = 200  # of a folder's name, which gets the time before it; file systems take 255
 _METRICS = 1000
+_REGISTERED = 200  # of the name of a registered model, and of an alias
 _CLASSES = 100_000  # that trainer.class_weight may name
 ELEMENTS = 2**40  # elements of one example
 _STORES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks", "uc")
@@ -227,6 +228,23 @@ def _trace(steps: list[Any]) -> str | None:
     return None if steps[0] < steps[1] else "is not a first and a later last step"
 
 
+def _registered(value: Any) -> str | None:
+    """Say why a registry would not take ``value`` as the name of a model."""
+    problem = words(value, _REGISTERED)
+    if problem is None and not re.fullmatch(r"\w[\w. -]*", value):
+        return "has characters other than letters, digits, _, -, . and spaces"
+    return problem
+
+
+def _alias(value: Any) -> str | None:
+    problem = words(value, _REGISTERED)
+    if problem is None and not re.fullmatch(r"[A-Za-z0-9_-]+", value):
+        return "has characters other than letters, digits, _ and -"
+    if problem is None and re.fullmatch(r"[vV]?\d+|latest", value, re.I):
+        return "stands for a version"
+    return problem
+
+
 def _checkpoint(value: Any) -> str | None:
     return None if re.fullmatch(r"best|latest|all|[0-9]{1,18}", str(value)) else "is none"
 
@@ -258,6 +276,8 @@ def text(most: int = 1000) -> Form:
 FILE_NAME = Form("the name of a folder, up to 200 characters, without /", _file_name, "run")
 CHECKPOINT = Form("best, latest, all, or a step", _checkpoint, "latest")
 PREFIX = Form("a word that names the points", _prefix, "test")
+REGISTERED = Form("null, or a name of letters, digits, _, -, . and spaces", _registered, "digits")
+ALIAS = Form("letters, digits, _ and -, not like v3 or latest", _alias, "champion")
 PATH = Form("a path", lambda value: words(value, CHARACTERS))
 DOTTED = Form("the dotted name of a function or class", _dotted)
 METRIC = Form("the name of a metric", _metric, "val_loss")

@@ -25,6 +25,7 @@ from dtrain.config.forms import (
     PATH,
     PATTERNS,
     PREFIX,
+    REGISTERED,
     STORE,
     TRACE,
     target,
@@ -130,6 +131,14 @@ class Trainer(Section):
     log_every_steps: int | None = within(None, 1, MANY)
 
 
+class Logged(enum.Enum):
+    """Which model of a run is logged where the run is recorded."""
+
+    none = 1
+    best = 2
+    final = 3
+
+
 @dataclasses.dataclass
 class Tracking:
     """Where a run is recorded besides its folder.
@@ -140,6 +149,8 @@ class Tracking:
         experiment: experiment that the run belongs to.
         histograms: TensorBoard: the distribution of every weight, each epoch.
         profile_steps: TensorBoard: [first, last] step of a profiler trace.
+        model: which checkpoint of a finished run is exported and logged as a model.
+        register: name under which the logged model becomes a version; null: under none.
     """
 
     _target_: str = target()
@@ -147,6 +158,8 @@ class Tracking:
     experiment: str = formed("dtrain", text(250))
     histograms: bool = False
     profile_steps: list[int] | None = formed(None, TRACE)
+    model: Logged = Logged.none
+    register: str | None = formed(None, REGISTERED)
 
 
 @dataclasses.dataclass

@@ -13,7 +13,7 @@ from typing import Any
 from dtrain import errors
 from dtrain.config import section
 from dtrain.config.schema import Config
-from dtrain.controller import result
+from dtrain.controller import logging_models, result
 from dtrain.controller.folders import claim, create, lock
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.launchers.model_report import describe
@@ -305,6 +305,8 @@ class Job:
             found["pruned"] = True
         if not kept or not self._rundir.result.exists():  # else how it ended before holds
             self._change(functools.partial(self._files.write_result, found))
+        if self.trains and status == "FINISHED" and self._delivery is not None:
+            logging_models.at_the_end(self._config, self._rundir, self._view, self._requests)
         delivery = None if kept else self._delivery
         shipped = delivery is None or delivery.finish(status, time.time())
         self._print_end(found, shipped)

@@ -8,6 +8,7 @@ from typing import Any
 
 from dtrain.config import consent, load, section, targets
 from dtrain.config.schema import Config
+from dtrain.controller import logging_models
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.plan import Plan, plan, sizes
 from dtrain.controller.resources.devices import machine
@@ -81,6 +82,7 @@ def check(
         UsageError: they do not go together.
     """
     launcher: Launcher = targets.instantiate(config.launcher, "launcher")
+    logging_models.check(config, choose.tracker(config))
     here = machine(launcher.shares_machine)
     early = plan(config, None, here, trains)
     facts = {key: text for key, text in flatten(load.written(config)).items() if _shared(key)}

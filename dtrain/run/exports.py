@@ -19,6 +19,8 @@ from dtrain.run import schemas
 from dtrain.run.folder import read_json, write_json
 
 RECORD = "export.json"
+#: A few of the examples that it was compared on, with Keras' outputs (:mod:`dtrain.run.samples`).
+SAMPLE = "sample.npz"
 #: Locked while a command works in its folder.
 LOCK = ".lock"
 #: Largest deviation from Keras of what is exported in float32.
@@ -35,17 +37,22 @@ class Format:
         files: its files and folders in that of a version; the last one makes it complete.
         packages: distributions that convert and run it.
         served: whether it is run as it is, without Keras.
+        limit: largest deviation from Keras of what is kept.
     """
 
     files: tuple[str, ...]
     packages: tuple[str, ...] = ()
     served: bool = True
+    limit: float = LIMIT
 
 
 FORMATS = {
     "savedmodel": Format(("assets", "variables", "fingerprint.pb", "saved_model.pb")),
     "onnx": Format(("model.onnx",), ("tf2onnx", "onnxruntime")),
     "litert": Format(("model.tflite",), ("ai-edge-litert",)),
+    # With weights of fewer bits, and numbers of float32 between the layers.
+    "litert_float16": Format(("model_float16.tflite",), ("ai-edge-litert",), limit=1e-2),
+    "litert_int8": Format(("model_int8.tflite",), ("ai-edge-litert",), limit=1e-1),
     "keras": Format(("model.keras",), served=False),
     "weights": Format(("model.weights.h5",), served=False),
 }
@@ -109,7 +116,7 @@ class Version:
         #: What is there already; None where nothing is.
         self.record: Record | None = None
         if path.exists():
-            self.record = _read(path)
+            self.record = read(path)
 
     def check(self, digest: str | None, weights: str) -> None:
         """Refuse to add to a version that is of another model.
@@ -150,13 +157,15 @@ class Version:
                     if (self.aside / part).exists():
                         writing.remove(self.path / part)  # of an export that was killed here
                         writing.rename(self.aside / part, self.path / part)
+            if (self.aside / SAMPLE).exists() and not (self.path / SAMPLE).exists():
+                writing.rename(self.aside / SAMPLE, self.path / SAMPLE)
             formats = {**self.record["formats"], **record["formats"]}
             write_json(self.path / RECORD, {**self.record, "formats": formats}, lasting=True)
             writing.remove(self.aside)
         writing.sync(self.path.parent)
 
 
-def _read(path: Path) -> Record:
+def read(path: Path) -> Record:
     """Return the record of the version at ``path``.
 
     Raises:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import Any
 
 import numpy as np
 
-from dtrain.data import identity, nest
+from dtrain.config import load
+from dtrain.config.schema import Config
+from dtrain.data import identity, nest, options
 from dtrain.data.mixture import Concatenated
 from dtrain.data.options import Identity
 from dtrain.data.sources import Source, Splits
@@ -19,6 +23,11 @@ from dtrain.task.protocol import Replicas
 
 #: Examples that are read at once where all are looked at.
 _CHUNK = 1024
+#: Keys of datasets that say nothing of which examples are evaluated: where they are, and how those
+#: of the training are drawn.
+_NOT_EVALUATED = (
+    "path", "validation_path", "data_dir", "augment", "shuffle", "window", "balance",
+)  # fmt: skip
 #: In the place of a number of examples: that of a stream, and where there is no such split.
 _UNKNOWN, _NONE = -1.0, -2.0
 
@@ -94,6 +103,21 @@ def digests(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
         split: {name: each[name] for name in ("examples", "structure", "digest")}
         for split, each in found.items()
     }
+
+
+def evaluated(config: Config, found: dict[str, dict[str, Any]]) -> str:
+    """Return a digest of the examples that are evaluated, wherever they are.
+
+    Two models whose metrics are to be compared were evaluated on the same ones.
+
+    Args:
+        config: of the run or the command.
+        found: of :func:`records`, with a validation.
+    """
+    node = options.deciding(load.select(config, "dataset"))
+    declared = {name: value for name, value in node.items() if name not in _NOT_EVALUATED}
+    text = json.dumps([found["validation"]["digest"], declared], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def check_past(

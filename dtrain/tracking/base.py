@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dtrain.config.schema import Config
+from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir
+from dtrain.run.registry import Promotion
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +54,10 @@ class Tracker(ABC):
     that it needs of ``config`` (of the job), ``uri`` and ``experiment``, and all keys of its own.
     """
 
+    #: Whether :meth:`close` and :meth:`add` take over the models that the run's folder names
+    #: (:mod:`dtrain.run.registry`), as ``tracking.model`` asks for.
+    keeps_models = False
+
     @property
     @abstractmethod
     def address(self) -> str | None:
@@ -89,6 +95,21 @@ class Tracker(ABC):
         self.open(run, ended[0])
         self.write(events)
         self.close(*ended[1:])
+
+    def promote(self, run: TrackedRun, promotion: Promotion) -> str:
+        """Let an alias name a model of a run that is recorded.
+
+        Returns:
+            A sentence about what was done.
+
+        Raises:
+            NotPromoted: the condition does not hold.
+            UsageError: there are no models here, or the condition is none.
+        """
+        raise UsageError(
+            "tracking", type(self).__name__, "keeps no models", "tracking=mlflow",
+            "tracking=mlflow",
+        )  # fmt: skip
 
     def prepare(self) -> None:  # noqa: B027 - an optional hook
         """Do what takes long and needs no run: importing a client, say."""

@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from dtrain.host.columns import aligned
-from dtrain.run.exports import Exported, Signature, Tensor
+from dtrain.run.exports import Exported, Record, Tensor
 
 
-def lines(
-    step: int, weights: str, examples: int, signature: Signature, kept: Mapping[str, Exported]
-) -> Sequence[str]:
+def lines(record: Record) -> Sequence[str]:
     """Return what was exported, a line each; of no format its head alone.
 
     Args:
-        step, weights: what was exported.
-        examples: how many it was compared on.
-        signature: of it.
-        kept: the formats.
+        record: of what was made.
     """
-    found = [f"step {step}, {weights} weights, compared with Keras on {examples} examples"]
-    found += [f"inputs: {_tensors(signature['inputs'])}"]
-    found += [f"outputs: {_tensors(signature['outputs'])}"]
+    step, weights, kept = record["step"], record["weights"], record["formats"]
+    found = [
+        f"step {step}, {weights} weights, compared with Keras on {record['examples']} examples"
+    ]
+    found += [f"inputs: {_tensors(record['signature']['inputs'])}"]
+    found += [f"outputs: {_tensors(record['signature']['outputs'])}"]
     if kept:
-        rows = [["format", "bytes", "deviation", "batch 1", "batch 64"]]
+        rows = [["format", "bytes", "deviation", "limit", "batch 1", "batch 64"]]
         rows += [[name, *_cells(each)] for name, each in kept.items()]
-        found += ["", *aligned(rows, {1, 2, 3, 4}), ""]
+        found += ["", *aligned(rows, {1, 2, 3, 4, 5}), ""]
     return found
 
 
 def _cells(found: Exported) -> list[str]:
     times = found.get("latency_ms", {})
     shown = [f"{times[rows]:.3g} ms" if rows in times else "-" for rows in ("1", "64")]
-    return [f"{found['bytes']:,}", f"{found['deviation']:.2g}", *shown]
+    return [f"{found['bytes']:,}", f"{found['deviation']:.2g}", f"{found['limit']:g}", *shown]
 
 
 def _tensors(tensors: Sequence[Tensor]) -> str:

@@ -13,14 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.config import load
 from dtrain.config.schema import Config
-from dtrain.data import options
 from dtrain.errors import UsageError
 from dtrain.run import checkpoint, evaluations, identity
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.folder import RunDir, write_json, write_text
-from dtrain.task import tensorboard
+from dtrain.task import data_identity, tensorboard
 from dtrain.task.session import Session
 
 #: Seconds between two reports of the progress, at least.
@@ -29,8 +27,6 @@ PROGRESS_SECONDS = 0.25
 _DECLARED = (
     "model", "trainer.loss", "trainer.loss_weights", "trainer.metrics", "hardware.precision"
 )  # fmt: skip
-#: Keys of datasets that say where the examples are, and not which they are.
-_PLACES = ("path", "validation_path", "data_dir")
 
 
 @dataclasses.dataclass
@@ -78,7 +74,7 @@ class Record:
         self._count = 0
         self._key: dict[str, Any] = {
             "weights": weights,
-            "data": _data(session),
+            "data": data_identity.evaluated(session.config, session.data.identity),
             "examples": session.schedule.validation_examples,
             "declared": _declared(session.config),
         }
@@ -244,13 +240,6 @@ def _declared(config: Config) -> str:
     """Return a hash of what decides the metrics of given weights and examples."""
     found = identity.fingerprints(config)
     return _hash({name: found[name] for name in _DECLARED})
-
-
-def _data(session: Session) -> str:
-    """Return a digest of the examples that are evaluated, wherever they are."""
-    node = options.deciding(load.select(session.config, "dataset"))
-    declared = {name: value for name, value in node.items() if name not in _PLACES}
-    return _hash([session.data.identity["validation"]["digest"], declared])
 
 
 def _hash(value: Any) -> str:

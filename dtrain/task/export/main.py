@@ -21,15 +21,13 @@ from dtrain.data.checked import before_training
 from dtrain.errors import DtrainError, TrainingError
 from dtrain.run import checkpoint
 from dtrain.run.cluster import Cluster
-from dtrain.run.exports import FORMATS
+from dtrain.run.exports import FORMATS, SAMPLE
+from dtrain.run.samples import Sample
 from dtrain.task import train_state
 from dtrain.task.export import model, runtimes, sample, write
-from dtrain.task.export.sample import Sample
 from dtrain.task.process import hardware, parent_death
 from dtrain.task.strategies import Default
 
-#: Of the examples and Keras' outputs, which all formats are compared with.
-_SAMPLE = "sample.npz"
 _LONGEST = 300  # characters of what a library says
 #: Sends a clause about what is being done.
 Doing = Callable[[str], None]
@@ -118,7 +116,8 @@ def written(
         exportable = model.exportable(made, splits, config)
         doing("computing Keras' own outputs")
         found = sample.of(exportable, splits)
-    found.save(Path(work, _SAMPLE))
+    found.save(Path(work, SAMPLE))
+    found.shortened().save(Path(folder, SAMPLE))
     doing("tracing the model")
     function = exportable.function()
     refused: dict[str, str] = {}
@@ -168,17 +167,14 @@ def checked(
         doing(f"converting to {name}")
         write.OF_SAVED[name](Path(saved), Path(folder))
     doing(f"running {name}")
-    loaders = {
-        "savedmodel": runtimes.savedmodel,
-        "onnx": runtimes.onnx,
-        "litert": runtimes.litert,
+    of_keras = {
         "keras": runtimes.of_keras(classes, structure, outputs),
         "weights": runtimes.weights(config, structure, outputs),
     }
-    run = loaders[name](Path(folder))
-    examples = Sample.load(Path(work, _SAMPLE))
+    run = (of_keras.get(name) or runtimes.of_file(name))(Path(folder))
+    examples = Sample.load(Path(work, SAMPLE))
     try:
-        found: dict[str, Any] = {"deviation": sample.compared(run, examples)}
+        found: dict[str, Any] = {"deviation": sample.compared(run, examples, FORMATS[name].limit)}
     except DtrainError:
         raise
     except Exception as error:

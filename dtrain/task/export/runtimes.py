@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -54,18 +55,29 @@ def _each(value: np.ndarray, change: Callable[..., Any]) -> np.ndarray:
     return np.vectorize(change, otypes=[object])(value) if value.dtype.kind == "O" else value
 
 
-def litert(folder: Path) -> Run:
-    """Load a LiteRT file into its interpreter, which takes batches of any size."""
+def litert(folder: Path, name: str) -> Run:
+    """Load a LiteRT file into its interpreter, which takes batches of any size.
+
+    Args:
+        folder: that the file is in.
+        name: of the format.
+    """
     from ai_edge_litert.interpreter import Interpreter
 
-    [name] = FORMATS["litert"].files
-    interpreter = Interpreter(model_path=str(folder / name))
+    [file] = FORMATS[name].files
+    interpreter = Interpreter(model_path=str(folder / file))
     runner = interpreter.get_signature_runner(SIGNATURE)
 
     def run(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return dict(runner(**batch))
 
     return run
+
+
+def of_file(name: str) -> Callable[[Path], Run]:
+    """Return what loads a format that needs nothing beside its files."""
+    plain = {"savedmodel": savedmodel, "onnx": onnx}
+    return plain.get(name) or functools.partial(litert, name=name)
 
 
 def of_keras(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +14,7 @@ from dtrain.data import nest
 from dtrain.data.sources import Splits
 from dtrain.errors import TrainingError, UsageError
 from dtrain.run.exports import EXAMPLES, LIMIT
+from dtrain.run.samples import Sample
 from dtrain.task import reading
 from dtrain.task.export.model import Exportable
 
@@ -26,69 +25,6 @@ _SECONDS, _CALLS = 0.5, 100
 
 #: A model as a function of arrays by name.
 Run = Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Sample:
-    """Examples, and what Keras makes of them.
-
-    Attributes:
-        inputs: arrays ``[n, ...]`` by name; texts are bytes.
-        outputs: of Keras, arrays ``[n, ...]`` by name.
-        rows: examples of each batch; None where any number will do.
-    """
-
-    inputs: dict[str, np.ndarray]
-    outputs: dict[str, np.ndarray]
-    rows: int | None
-
-    def __len__(self) -> int:
-        return len(next(iter(self.inputs.values())))
-
-    def batch(self, rows: int) -> dict[str, np.ndarray]:
-        """Return the first inputs, from the beginning again where there are too few."""
-        at = np.arange(rows) % len(self)
-        return {name: value[at] for name, value in self.inputs.items()}
-
-    def save(self, path: Path) -> None:
-        """Write it to a file."""
-        arrays: dict[str, Any] = {"rows": np.asarray(self.rows or 0)}
-        for role, found in (("inputs", self.inputs), ("outputs", self.outputs)):
-            for name, value in found.items():
-                arrays.update(_packed(f"{role}/{name}", value))
-        with path.open("xb") as file:
-            np.savez(file, **arrays)
-
-    @classmethod
-    def load(cls, path: Path) -> Sample:
-        """Read what :meth:`save` has written."""
-        with np.load(path) as found:
-            arrays = {name: found[name] for name in found.files}
-        rows = int(arrays.pop("rows")) or None
-        parts: dict[str, dict[str, np.ndarray]] = {"inputs": {}, "outputs": {}}
-        for name in [name for name in arrays if not name.endswith("|lengths")]:
-            role, _, own = name.partition("/")
-            parts[role][own] = _unpacked(arrays[name], arrays.get(f"{name}|lengths"))
-        return cls(parts["inputs"], parts["outputs"], rows)
-
-
-def _packed(name: str, value: np.ndarray) -> dict[str, np.ndarray]:
-    """Return arrays of numbers: of texts, all their bytes and how many each has."""
-    if value.dtype.kind != "O":
-        return {name: value}
-    lengths = np.vectorize(len, otypes=[np.int64])(value)
-    joined = np.frombuffer(b"".join(value.reshape(-1).tolist()), np.uint8)
-    return {name: joined, f"{name}|lengths": lengths}
-
-
-def _unpacked(value: np.ndarray, lengths: np.ndarray | None) -> np.ndarray:
-    if lengths is None:
-        return value
-    ends = np.cumsum(lengths.reshape(-1))
-    data = value.tobytes()
-    texts = np.empty(ends.size, object)
-    texts[:] = [data[e - n : e] for e, n in zip(ends, lengths.reshape(-1), strict=True)]
-    return texts.reshape(lengths.shape)
 
 
 def of(exportable: Exportable, splits: Splits) -> Sample:
@@ -165,8 +101,13 @@ def _joined(run: Run, inputs: dict[str, np.ndarray], rows: int | None) -> dict[s
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def compared(run: Run, sample: Sample) -> float:
+def compared(run: Run, sample: Sample, limit: float = LIMIT) -> float:
     """Run an exported model on all examples, and return how far it is from Keras.
+
+    Args:
+        run: it.
+        sample: the examples.
+        limit: how far it may be.
 
     Raises:
         TrainingError: it is too far, or has other outputs.
@@ -176,9 +117,9 @@ def compared(run: Run, sample: Sample) -> float:
     if missing:
         raise TrainingError(f"its outputs are {', '.join(found)}, not {', '.join(sample.outputs)}")
     worst, name = deviation(found, sample.outputs)
-    if not worst <= LIMIT:
+    if not worst <= limit:
         how = f"by {worst:.3g}" if worst < float("inf") else "in shape, type or altogether"
-        raise TrainingError(f"output {name!r} differs from Keras' {how}; at most {LIMIT:g} may be")
+        raise TrainingError(f"output {name!r} differs from Keras' {how}; at most {limit:g} may be")
     return worst
 
 

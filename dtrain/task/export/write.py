@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 from collections.abc import Callable, Iterator
@@ -108,19 +109,37 @@ def _erfc(context: Any, node: Any, name: str, arguments: Any) -> None:
     )
 
 
-def litert(saved: Path, folder: Path) -> None:
+#: LiteRT's formats, with the types that its converter may take for weights; None: those of the
+#: model, and where there are none int8 ("dynamic range quantization").
+#: https://ai.google.dev/edge/litert/conversion/tensorflow/quantization/post_training_quantization
+QUANTISED: dict[str, list[tf.DType] | None] = {
+    "litert": None,
+    "litert_float16": [tf.float16],
+    "litert_int8": [],
+}
+
+
+def litert(saved: Path, folder: Path, name: str = "litert") -> None:
     """Convert a SavedModel to LiteRT, with its built-in operations alone.
+
+    Args:
+        saved: the folder of the SavedModel.
+        folder: that the file goes to.
+        name: of the format.
 
     Raises:
         TrainingError: it has no operation for something.
     """
     converter = tf.lite.TFLiteConverter.from_saved_model(str(saved), signature_keys=[SIGNATURE])
+    if (types := QUANTISED[name]) is not None:
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        converter.target_spec.supported_types = types
     try:
         data = converter.convert()
     except Exception as error:  # of the converter, which names a Python class of its own
         raise TrainingError(_litert_problem(str(error))) from error
-    [name] = FORMATS["litert"].files
-    writing.write_bytes(folder / name, data)
+    [file] = FORMATS[name].files
+    writing.write_bytes(folder / file, data)
 
 
 def _litert_problem(text: str) -> str:
@@ -144,4 +163,7 @@ OF_MODEL: dict[str, Callable[[Exportable, Any, Path], None]] = {
     "weights": weights,
 }
 #: Made of its SavedModel.
-OF_SAVED: dict[str, Callable[[Path, Path], None]] = {"onnx": onnx, "litert": litert}
+OF_SAVED: dict[str, Callable[[Path, Path], None]] = {
+    "onnx": onnx,
+    **{name: functools.partial(litert, name=name) for name in QUANTISED},
+}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import shlex
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,11 @@ from dtrain.host.versions import version
 from dtrain.run import schemas
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, short, write_json
+from dtrain.run.registry import Promotion
 from dtrain.tracking.base import SweepRecord, TrackedRun, Tracker
 from dtrain.tracking.mlflow.inputs import inputs
 from dtrain.tracking.mlflow.known_steps import Steps
+from dtrain.tracking.mlflow.models import Models
 from dtrain.tracking.mlflow.store import BATCH, Store, allowed, import_mlflow, uri
 from dtrain.tracking.mlflow.sweep import SweepRun, record
 from dtrain.tracking.mlflow.tags import first, job_name, job_tags, parent
@@ -85,6 +88,8 @@ class MLflow(Tracker):
             ``output_dir`` count.
     """
 
+    keeps_models = True
+
     def __init__(self, config: Config):
         self._config = config
         self._run: TrackedRun | None = None
@@ -134,6 +139,7 @@ class MLflow(Tracker):
         self._find(run, ended[0])
         self.write(events)
         self._evaluations(run.rundir)
+        self._models().ship()
         if not self._resumed:  # the store is another one by now
             self.close(*ended[1:])
 
@@ -220,8 +226,19 @@ class MLflow(Tracker):
                 call("log_artifact", self._run_id, str(path))
         self._evaluations(rundir)
         call("set_terminated", self._run_id, status, int(ended * 1000))
+        self._models().ship()
         tracked: Any = schemas.read(rundir.tracking, schemas.Shipped) or {}
         write_json(rundir.tracking, {**tracked, "shipped": status})
+
+    def promote(self, run: TrackedRun, promotion: Promotion) -> str:
+        """Let an alias name a model of a run that is recorded, and is registered where need be."""
+        self._find(run, time.time())
+        return self._models().promote(promotion)
+
+    def _models(self) -> Models:
+        assert self._store is not None and self._run is not None, "after open"
+        target = str(self._config.dataset.get("_target_", "dataset"))
+        return Models(self._store, self._run.rundir, self._run_id, target.rpartition(".")[2])
 
     def _evaluations(self, rundir: RunDir) -> None:
         """Add the tables and pictures of evaluations that are not there yet."""

@@ -1,0 +1,255 @@
+"""Models of a run in MLflow: logged, registered as versions, named by aliases; nothing twice.
+
+What is there is found by tags, so that it is found wherever the run's folder is by now, and after
+requests that were not answered.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from dtrain.errors import DamagedFile, NotPromoted, UsageError
+from dtrain.files import writing
+from dtrain.run import exports, registry
+from dtrain.run.folder import RunDir
+from dtrain.run.registry import Measured, Model, Promotion
+from dtrain.tracking import conditions
+from dtrain.tracking.conditions import Condition, Other
+from dtrain.tracking.mlflow import model_folder
+from dtrain.tracking.mlflow.store import BATCH, Store, allowed, import_mlflow
+
+#: MLflow's own tag of a logged model, with its versions.
+_VERSIONS = "mlflow.modelVersions"
+#: Tag by which a logged model is found again.
+_KEY = "dtrain.model"
+_FORBIDDEN = re.compile(r"[/:.%\"']")  # in the name of a logged model: MLflow's own rule
+#: Beside the run's metrics: what those of a version are of, by the beginning of their names.
+_OF_THE_RUN = "val"
+
+
+class Models:
+    """The models of one run.
+
+    Args:
+        store: that it is recorded in.
+        rundir: its folder.
+        run_id: of MLflow.
+        dataset: a name of its data.
+    """
+
+    def __init__(self, store: Store, rundir: RunDir, run_id: str, dataset: str):
+        self._store = store
+        self._rundir = rundir
+        self._run_id = run_id
+        self._dataset = dataset
+
+    def ship(self) -> None:
+        """Make MLflow hold all models and versions that the run's folder says it is to hold.
+
+        Raises:
+            DamagedFile: an export is not what its record says.
+        """
+        with self._alone():
+            for each in registry.read(self._rundir)["models"]:
+                self._shipped(each)
+
+    def promote(self, promotion: Promotion) -> str:
+        """Let an alias name a model of the run, which becomes a version where it is none.
+
+        Returns:
+            A sentence about what was done.
+
+        Raises:
+            NotPromoted: the condition does not hold.
+            UsageError: the condition is none, or of metrics that the model does not have.
+        """
+        wanted = conditions.parse(promotion["condition"])
+        known = registry.read(self._rundir)["models"]
+        [model] = [each for each in known if registry.is_same(each, promotion)]
+        measured = registry.measured(self._rundir, model)
+        conditions.check_metrics(wanted, measured)
+        name, alias = promotion["name"], promotion["alias"]
+        with self._alone():
+            version = self._shipped(model)[name]
+            champion = self._named(name, alias)
+            if champion is not None and str(champion.version) == str(version.version):
+                return f"{alias} is version {version.version} of {name} already"
+            for each in wanted:
+                other = self._other(name, each, alias)
+                if each.alias is not None and other is None:
+                    continue  # the alias that is to be moved names nothing yet
+                problem = conditions.failure(each, measured[each.metric], other)
+                if problem is not None:
+                    raise NotPromoted(f"{alias} of {name} stays: {problem}")
+            self._store.call("set_registered_model_alias", name, alias, version.version)
+        before = f", and was version {champion.version}" if champion is not None else ""
+        return f"{alias} is version {version.version} of {name}{before}: models:/{name}@{alias}"
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Let no other command look for what this one is about to make."""
+        lock = writing.open_lock(self._rundir.path / ".models.lock")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
+
+    def _shipped(self, model: Model) -> dict[str, Any]:
+        """Make MLflow hold a model; return its versions by the names that they are under."""
+        measured = registry.measured(self._rundir, model)
+        logged = self._logged(model)
+        self._measured(model, logged, measured)
+        tags = _tags(self._rundir, model, measured)
+        return {name: self._version(name, model, logged, tags) for name in model["names"]}
+
+    def _logged(self, model: Model) -> Any:
+        """Return MLflow's logged model, made where it is not there."""
+        run = self._store.call("get_run", self._run_id)
+        experiment, key = run.info.experiment_id, f"{model['digest']}:{model['weights']}"
+        found = self._store.call("search_logged_models", [experiment], f"tags.`{_KEY}` = '{key}'")
+        logged = next((each for each in found if each.source_run_id == self._run_id), None)
+        if logged is None:
+            tags = {
+                _KEY: key, "step": str(model["step"]), "digest": model["digest"],
+                "weights": model["weights"],
+            }  # fmt: skip
+            name = _FORBIDDEN.sub("_", Path(model["path"]).parent.name)
+            logged = self._store.call(
+                "create_logged_model", experiment, name, source_run_id=self._run_id, tags=tags,
+                model_type="keras",
+            )  # fmt: skip
+        outputs = run.outputs.model_outputs if run.outputs is not None else []
+        if logged.model_id not in [each.model_id for each in outputs]:
+            output = import_mlflow().entities.LoggedModelOutput(logged.model_id, model["step"])
+            self._store.call("log_outputs", self._run_id, [output])
+        if str(logged.status) != "READY":
+            self._upload(model, logged)
+            logged = self._store.call("finalize_logged_model", logged.model_id, "READY")
+        return logged
+
+    def _upload(self, model: Model, logged: Any) -> None:
+        path = self._rundir.path / model["path"]
+        record = exports.read(path)
+        if not registry.is_same(record, model):
+            raise DamagedFile(path / exports.RECORD, "is of another model", "digest")
+        with tempfile.TemporaryDirectory(prefix="dtrain-") as folder:
+            whole = Path(folder, "logged")
+            model_folder.write(path, record, whole, self._run_id, logged)
+            self._store.call("log_model_artifacts", logged.model_id, str(whole))
+
+    def _measured(self, model: Model, logged: Any, measured: Mapping[str, Measured]) -> None:
+        """Give the logged model its metrics, which are points of the run."""
+        entity = import_mlflow().entities.Metric
+        there = {(each.key, each.step, each.value) for each in logged.metrics or ()}
+        points = [
+            entity(
+                allowed(name), each.value, each.time, model["step"], model_id=logged.model_id,
+                dataset_name=self._dataset, dataset_digest=each.data,
+            )
+            for name, each in measured.items()
+            if (allowed(name), model["step"], each.value) not in there
+        ]  # fmt: skip
+        for begin in range(0, len(points), BATCH):
+            self._store.call("log_batch", self._run_id, metrics=points[begin : begin + BATCH])
+
+    def _version(self, name: str, model: Model, logged: Any, tags: dict[str, str]) -> Any:
+        """Return the version of a model under a name, made where it is not there."""
+        if not self._registered(name):
+            try:
+                self._store.call("create_registered_model", name)
+            except Exception:
+                if not self._registered(name):  # perhaps another run has made it meanwhile
+                    raise
+        ours = f"name = '{name}' and run_id = '{self._run_id}'"
+        found = self._store.call("search_model_versions", ours)
+        version = next((each for each in found if registry.is_same(_same(each), model)), None)
+        if version is None:
+            version = self._store.call(
+                "create_model_version", name, logged.artifact_location, self._run_id, tags,
+                model_id=logged.model_id,
+            )  # fmt: skip
+        for key, value in tags.items():
+            if version.tags.get(key) != value:
+                self._store.call("set_model_version_tag", name, version.version, key, value)
+        self._link(logged, {"name": name, "version": version.version})
+        return version
+
+    def _link(self, logged: Any, version: dict[str, Any]) -> None:
+        """Let the page of the logged model show its version; a server does that by itself."""
+        tags = self._store.call("get_logged_model", logged.model_id).tags
+        linked = json.loads(tags.get(_VERSIONS, "[]"))
+        if str(version["version"]) not in [
+            str(each["version"]) for each in linked if each["name"] == version["name"]
+        ]:
+            text = json.dumps([*linked, version])
+            self._store.call("set_logged_model_tags", logged.model_id, {_VERSIONS: text})
+
+    def _registered(self, name: str) -> list[Any]:
+        """Return the registered model of a name, if there is one."""
+        return list(self._store.call("search_registered_models", f"name = '{name}'"))
+
+    def _named(self, name: str, alias: str) -> Any:
+        """Return the version that an alias names, None where it names none."""
+        [found] = self._registered(name)
+        number = found.aliases.get(alias)
+        return None if number is None else self._store.call("get_model_version", name, number)
+
+    def _other(self, name: str, condition: Condition, moved: str) -> Other | None:
+        if condition.alias is None:
+            return None
+        found = self._named(name, condition.alias)
+        if found is not None:
+            run = found.tags.get("run_dir", "")
+            return Other(str(found.version), run, _read_metrics(found.tags))
+        if condition.alias == moved:
+            return None
+        raise UsageError(
+            "if", condition, f"no version of {name} has the alias {condition.alias}",
+            "an alias that is there, the one that is to be moved, or a number",
+            f"'if={condition.metric}{condition.relation}@{moved}'",
+        )  # fmt: skip
+
+
+def _same(version: Any) -> dict[str, str]:
+    return {"digest": version.tags.get("digest", ""), "weights": version.tags.get("weights", "")}
+
+
+def _tags(rundir: RunDir, model: Model, measured: Mapping[str, Measured]) -> dict[str, str]:
+    """Return what a version says of its model."""
+    data = {_kind(name): each.data for name, each in measured.items()}
+    return {
+        "run_dir": str(rundir.path),
+        "step": str(model["step"]),
+        "digest": model["digest"],
+        "weights": model["weights"],
+        "metrics": json.dumps({name: each.value for name, each in sorted(measured.items())}),
+        "data": json.dumps(data, sort_keys=True),
+    }
+
+
+def _kind(metric: str) -> str:
+    """Return what the data of a metric is known by: ``val``, or the prefix of an evaluation."""
+    prefix, slash, _ = metric.partition("/")
+    return prefix if slash else _OF_THE_RUN
+
+
+def _read_metrics(tags: Mapping[str, str]) -> dict[str, Measured]:
+    """Return the metrics that the tags of a version name; whoever may write there made them."""
+    try:
+        values, data = json.loads(tags.get("metrics", "{}")), json.loads(tags.get("data", "{}"))
+        return {
+            str(name): Measured(float(value), str(data[_kind(name)]), 0)
+            for name, value in values.items()
+            if _kind(name) in data
+        }
+    except (ValueError, TypeError, AttributeError):
+        return {}
