@@ -13,7 +13,9 @@ from dtrain.errors import UsageError, nearest
 from dtrain.host import terminal
 
 #: Each is a module of :mod:`dtrain.controller.commands`.
-COMMANDS = ("compare", "ui", "sync", "checkpoint", "data", "evaluate", "predict", "export")
+COMMANDS = (
+    "compare", "ui", "sync", "checkpoint", "data", "evaluate", "predict", "export", "serve",
+)  # fmt: skip
 
 
 def main() -> int:

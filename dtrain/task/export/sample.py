@@ -101,8 +101,13 @@ def _joined(run: Run, inputs: dict[str, np.ndarray], rows: int | None) -> dict[s
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def compared(run: Run, sample: Sample) -> float:
+def compared(run: Run, sample: Sample, limit: float = LIMIT) -> float:
     """Run an exported model on all examples, and return how far it is from Keras.
+
+    Args:
+        run: the model.
+        sample: the examples.
+        limit: how far it may be.
 
     Raises:
         TrainingError: it is too far, or has other outputs.
@@ -112,9 +117,9 @@ def compared(run: Run, sample: Sample) -> float:
     if missing:
         raise TrainingError(f"its outputs are {', '.join(found)}, not {', '.join(sample.outputs)}")
     worst, name = deviation(found, sample.outputs)
-    if not worst <= LIMIT:
+    if not worst <= limit:
         how = f"by {worst:.3g}" if worst < float("inf") else "in shape, type or altogether"
-        raise TrainingError(f"output {name!r} differs from Keras' {how}; at most {LIMIT:g} may be")
+        raise TrainingError(f"output {name!r} differs from Keras' {how}; at most {limit:g} may be")
     return worst
 
 

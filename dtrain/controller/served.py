@@ -1,0 +1,168 @@
+"""Where the versions that a server serves come from: a run, MLflow's registry, a folder."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dtrain.config.schema import Config
+from dtrain.controller import exporting
+from dtrain.errors import CheckpointError, DtrainError, UsageError
+from dtrain.run import checkpoint, exports
+from dtrain.run.checkpoint.format import read_manifest
+from dtrain.run.folder import RunDir
+from dtrain.serving.follow import Stopped
+from dtrain.serving.problems import Unusable
+from dtrain.serving.versions import Candidate
+from dtrain.tracking.mlflow.registered import Registered
+
+
+@contextmanager
+def own_folder() -> Iterator[Path]:
+    """Yield a folder for files that are served, which goes with the server."""
+    folder = Path(tempfile.mkdtemp(prefix="dtrain-serve-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remover(folder: Path) -> Callable[[], None]:
+    return lambda: shutil.rmtree(folder, ignore_errors=True)
+
+
+class OfRun:
+    """A checkpoint of a run, exported.
+
+    Args:
+        rundir: of the run.
+        config: of it, settled.
+        word: ``best``, ``latest`` or a step; None: the best where one is known, else the latest.
+        weights: ``raw`` or ``ema``.
+        own: takes the exports; None: they are the run's, and stay.
+        hear, waiting: of :class:`~dtrain.controller.exporting.Exporter`.
+    """
+
+    seconds = 1.0
+
+    def __init__(
+        self,
+        rundir: RunDir,
+        config: Config,
+        word: str | None,
+        weights: str,
+        own: Path | None,
+        hear: Callable[[str], None],
+        waiting: Callable[[], None],
+    ):
+        self._rundir, self._word, self._weights, self._own = rundir, word, weights, own
+        self._mode = config.objective_mode.name
+        self._ends = threading.Event()
+        self._waiting = waiting
+        self._exporter = exporting.Exporter(
+            config, rundir, ["savedmodel"], weights, hear, self._turn
+        )
+        self.name = exporting.name_of(rundir, weights)
+
+    def end(self) -> None:
+        """Let an export that is at work end."""
+        self._ends.set()
+
+    def _turn(self) -> None:
+        if self._ends.is_set():
+            raise Stopped("the server stops")
+        self._waiting()
+
+    def choose(self) -> Path:
+        """Return the folder of the checkpoint that is meant now.
+
+        Raises:
+            UsageError: there is none.
+        """
+        return checkpoint.choose(self._rundir.checkpoints, self._word, self._mode)[-1]
+
+    def newest(self) -> str | None:
+        """Return step and digest of the checkpoint that is meant now; None where there is none."""
+        try:
+            path = self.choose()
+            manifest = read_manifest(path)
+        except (UsageError, CheckpointError):  # none yet, or it has just been removed
+            return None
+        return f"{manifest['step']} {manifest.get('digest')}"
+
+    def fetch(self, key: str) -> Candidate:
+        """Export the checkpoint that is meant now.
+
+        Raises:
+            DtrainError: it cannot be exported, or computes other numbers than Keras.
+            OSError: it cannot be written.
+        """
+        step, _, digest = key.partition(" ")
+        there = self._rundir.path / "exports" / self.name / step
+        if self._is_there(there, digest):
+            return Candidate(step, str(there))
+        place = self._rundir.path / "exports"
+        if self._own is not None:
+            place = Path(tempfile.mkdtemp(dir=self._own))
+        remove = _remover(place) if self._own is not None else lambda: None
+        try:
+            [made] = self._exporter.export(lambda: [self.choose()], place / self.name)
+        except BaseException:
+            remove()
+            raise
+        if made.refused:
+            remove()
+            raise Unusable(next(iter(made.refused.values())))
+        return Candidate(made.path.name, str(made.path), remove)
+
+    def _is_there(self, path: Path, digest: str) -> bool:
+        """Say whether the run's own exports have that version."""
+        if not path.is_dir():
+            return False
+        try:
+            record = exports.read(path)
+        except DtrainError:
+            return False
+        same = (str(record["digest"]), record["weights"]) == (digest, self._weights)
+        return same and "savedmodel" in record["formats"]
+
+
+class OfRegistry:
+    """A version of a registered model, downloaded.
+
+    Args:
+        model: what names it.
+        own: takes the files.
+    """
+
+    seconds = 2.0
+
+    def __init__(self, model: Registered, own: Path):
+        self._model, self._own = model, own
+
+    def newest(self) -> str | None:
+        """Return the version that is meant now.
+
+        Raises:
+            DtrainError: the store does not answer.
+        """
+        return self._model.version()
+
+    def fetch(self, key: str) -> Candidate:
+        """Download a version.
+
+        Raises:
+            DtrainError: it cannot be had.
+            OSError: it cannot be written.
+        """
+        folder = Path(tempfile.mkdtemp(dir=self._own))
+        try:
+            path = self._model.download(key, folder)
+        except BaseException:
+            _remover(folder)()
+            raise
+        return Candidate(key, str(path), _remover(folder))
