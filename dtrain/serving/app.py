@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import contextlib
 import hmac
 import json
 import re
@@ -23,6 +24,8 @@ from dtrain.serving.versions import Versions
 
 #: Seconds in which a body has to come.
 _BODY_SECONDS = 30.0
+#: Bytes of a body that is too large which are passed over, and seconds of that, at most.
+_LINGER_BYTES, _LINGER_SECONDS = 64 << 20, 5.0
 #: Header that names the version that an answer is from.
 VERSION = "x-model-version"
 _JSON = "application/json"
@@ -132,7 +135,22 @@ class App:
         start = {"type": "http.response.start", "status": answer.status, "headers": listed}
         await send(start)
         body = b"" if scope["method"] == "HEAD" else answer.body
+        if answer.status == 413 and "expect" not in headers:
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+            await self._pass_over(receive)
+            body = b""
         await send({"type": "http.response.body", "body": body})
+
+    async def _pass_over(self, receive: Any) -> None:
+        """Read what is too large, for a while: most clients look at an answer only after that."""
+        size = 0
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER_SECONDS):
+                while size < _LINGER_BYTES:
+                    message = await receive()
+                    size += len(message.get("body", b""))
+                    if not message.get("more_body", False):
+                        return
 
     def _route(self, method: str, path: str) -> tuple[Route, dict[str, str | None]]:
         others = set()

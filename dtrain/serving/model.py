@@ -52,7 +52,7 @@ class Limits:
         max_batch: rows of a batch.
         max_delay: seconds that the first request of a batch waits for others.
         max_queue: rows that wait.
-        timeout: seconds until a request is given up, and a process that computes is taken to hang.
+        timeout: seconds until a request is given up.
         load_timeout: seconds that loading a version may take.
     """
 
@@ -61,6 +61,14 @@ class Limits:
     max_queue: int = 4096
     timeout: float = 30.0
     load_timeout: float = 600.0
+
+    @property
+    def batch_timeout(self) -> float:
+        """Seconds until a process that computes a batch is taken to hang.
+
+        Its requests are then computed again, one by one, and have time for that.
+        """
+        return self.timeout / 3
 
 
 @dataclasses.dataclass(eq=False)
@@ -242,7 +250,7 @@ class Model:
         self._metrics.batch(rows)
         self._writer.write(frames.packed({"rows": rows}, arrays))
         loop = asyncio.get_running_loop()
-        self._alarm = loop.call_later(self._limits.timeout, self._hangs)
+        self._alarm = loop.call_later(self._limits.batch_timeout, self._hangs)
 
     def _next(self) -> list[_Item]:
         """Take the next batch from the queue; empty where it is to wait for more."""
@@ -308,8 +316,8 @@ class Model:
 
     def _hangs(self) -> None:
         self._notice(
-            f"version {self.version}: its process has not answered for {self._limits.timeout:g} s "
-            "and is started again"
+            f"version {self.version}: its process has computed a batch for "
+            f"{self._limits.batch_timeout:g} s and is started again"
         )
         if self._process is not None:
             self._process.kill()

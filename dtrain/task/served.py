@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import threading
 import time
@@ -21,7 +22,8 @@ import tensorflow as tf
 
 from dtrain.errors import DtrainError, TrainingError
 from dtrain.host import frames
-from dtrain.run.exports import SAMPLE
+from dtrain.run.exports import RECORD, SAMPLE
+from dtrain.run.folder import read_json
 from dtrain.run.samples import Sample
 from dtrain.task.export import sample
 from dtrain.task.export.runtimes import SIGNATURE
@@ -35,6 +37,9 @@ _ALONE = 1e-3
 _LONGEST = 300  # characters of what TensorFlow says
 #: How much less than others it gets of a core while it loads.
 _NICE = 10
+#: In TensorFlow's messages: lines about where an operation was made, and what it is called.
+_PLACE = re.compile(r"Graph execution error|Detected at|File \"|\[\[|\d+ root error|\(\d\) ")
+_NODE = re.compile(r"\[\[.*|\[Op:.*")
 _TYPES = {
     "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16",
     "float32", "float64", "bfloat16", "string",
@@ -93,8 +98,11 @@ def _answer(served: Served, stream: socket.socket) -> None:
 
 
 def _text(error: BaseException) -> str:
-    text = getattr(error, "message", None) or str(error) or type(error).__name__
-    line = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
+    text = getattr(error, "message", None) or str(error)
+    # Of the graph's operations come first where they stand in somebody's code, then the problem.
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    said = [line for line in lines if not _PLACE.match(line)]
+    line = _NODE.sub("", said[-1] if said else "").strip() or type(error).__name__
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
 
 
@@ -116,10 +124,17 @@ class Served:
 
     def __init__(self, path: str, max_batch: int):
         began = time.monotonic()
+        # In a model of MLflow's, what is known of it stands beside the folder of the SavedModel.
+        places = (Path(path), Path(path).parent)
         self._model = tf.saved_model.load(path)  # kept: its variables are in it
         self._function = _signature(self._model)
-        inputs: dict[str, Any] = dict(self._function.structured_input_signature[1])
-        outputs: dict[str, Any] = dict(self._function.structured_outputs)
+        inputs, outputs = (
+            _ordered(specs, _names(places, role))
+            for role, specs in (
+                ("inputs", self._function.structured_input_signature[1]),
+                ("outputs", self._function.structured_outputs),
+            )
+        )
         self._dtypes = {name: spec.dtype for name, spec in inputs.items()}
         _check({**inputs, **outputs})
         lengths = [_first(spec) for spec in inputs.values()]
@@ -129,9 +144,7 @@ class Served:
         self._rows = lengths[0] if same and isinstance(lengths[0], int) else None
         self._batched = bool(lengths) and same and lengths[0] != "none"
         self._sizes = [self._rows] if self._rows else _sizes(max_batch)
-        # In a model of MLflow's it stands beside the folder of the SavedModel.
-        places = (Path(path, SAMPLE), Path(path).parent / SAMPLE)
-        files = [place for place in places if place.is_file()]
+        files = [place / SAMPLE for place in places if (place / SAMPLE).is_file()]
         found, note = (Sample.load(files[0]) if files else None), ""
         self.example: dict[str, np.ndarray] = {}
         deviation = None
@@ -231,6 +244,21 @@ def _first(spec: Any) -> int | str | None:
         return "none"
     length: int | None = spec.shape[0]
     return length
+
+
+def _names(places: tuple[Path, ...], role: str) -> list[str]:
+    """Return the names of inputs or outputs as an export has them, in order; or nothing."""
+    for place in places:
+        record = read_json(place / RECORD)
+        if record is not None:
+            return [each["name"] for each in record["signature"][role]]
+    return []
+
+
+def _ordered(specs: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
+    """Return them as they are listed, else by name: a SavedModel has them in no order."""
+    order = names if set(names) == set(specs) else sorted(specs)
+    return {name: specs[name] for name in order}
 
 
 def _sizes(most: int) -> list[int]:
