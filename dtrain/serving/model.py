@@ -24,8 +24,9 @@ from dtrain.serving.signature import Signature
 
 #: Seconds between two attempts to start a process that has died; the last one from then on.
 _PAUSES = (0.0, 1.0, 5.0, 30.0)
-#: A request is computed once more where the process has died of a batch; then it is alone in it.
-_TRIES = 2
+#: Times that a request is computed where the process dies meanwhile; from the second on it is
+#: alone in its batch. More than two: what ends a process may have come from outside.
+_TRIES = 3
 
 
 class Process(Protocol):
@@ -319,6 +320,8 @@ class Model:
             f"version {self.version}: its process has computed a batch for "
             f"{self._limits.batch_timeout:g} s and is started again"
         )
+        if len(self._batch) == 1:  # it is that request: it would hang again
+            self._batch[0].tries = _TRIES
         if self._process is not None:
             self._process.kill()
 

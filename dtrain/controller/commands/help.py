@@ -31,6 +31,7 @@ commands:
   evaluate RUN [OVERRIDE ...] evaluate checkpoints of a run, also on other data
   export RUN to=FORMAT,...    SavedModel, ONNX, LiteRT, Keras: written, run and compared with Keras
   predict RUN                 predict rows with a checkpoint of a run
+  serve RUN|models:/...       answer requests over HTTP, with newer versions as they appear
 
 options:
   --help [KEY]                this, or the type, default and accepted values of one key
