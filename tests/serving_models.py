@@ -111,14 +111,14 @@ def served(
 ) -> Iterator[Client]:
     """Serve a SavedModel, or the newest of a folder of them."""
     notices: list[str] = []
+    key = (source or Folder(path)).newest() or ""
+    first: Candidate = (source or Folder(path)).fetch(key)
     listener = server.listening("127.0.0.1", 0)
     address, ready = server.address(listener), threading.Event()
     serving = Serving(
         Settings(settings.pop("name", "m"), limits or Limits(), **settings),
         start, listener, notices.append,
     )  # fmt: skip
-    key = (source or Folder(path)).newest() or ""
-    first: Candidate = (source or Folder(path)).fetch(key)
     failed: list[BaseException] = []
 
     def run() -> None:

@@ -8,7 +8,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-from dtrain import secrets
 from dtrain.errors import DtrainError, UsageError
 from dtrain.run.exports import FORMATS
 from dtrain.tracking.delivery import reason
@@ -55,13 +54,27 @@ class Registered:
         if self.alias is None:
             return self._version or self._text.removeprefix(SCHEME)
         try:
-            if self._client is None:
-                tracking = import_mlflow().tracking
-                self._client = tracking.MlflowClient(self._address, self._address)
-            found = self._client.get_model_version_by_alias(self.name, self.alias)
+            found = self._connected().get_model_version_by_alias(self.name, self.alias)
         except Exception as error:  # whatever a server, a driver or a proxy may raise
-            raise DtrainError(f"{self._text}: {secrets.mask(reason(error))}") from None
+            raise DtrainError(f"{self._text}: {reason(error)}") from None
         return str(found.version)
+
+    def _connected(self) -> Any:
+        if self._client is None:
+            tracking = import_mlflow().tracking
+            self._client = tracking.MlflowClient(self._address, self._address)
+        return self._client
+
+    def _location(self, version: str) -> str:
+        """Return where the files of a version are; MLflow itself looks in its default store."""
+        client, found = self._connected(), version
+        if self.name is not None:
+            found = client.get_model_version_download_uri(self.name, version)
+        if (match := _FORM.fullmatch(found)) is not None and match["id"]:
+            found = match["id"]
+        if found.startswith("m-"):
+            found = client.get_logged_model(found).artifact_location
+        return str(found)
 
     def download(self, version: str, folder: Path) -> Path:
         """Fetch a version, and return the folder of its SavedModel.
@@ -79,11 +92,11 @@ class Registered:
         artifacts = importlib.import_module("mlflow.artifacts")
         try:
             artifacts.download_artifacts(
-                artifact_uri=uri, dst_path=str(folder), tracking_uri=self._address,
-                registry_uri=self._address,
+                artifact_uri=self._location(version), dst_path=str(folder),
+                tracking_uri=self._address,
             )  # fmt: skip
         except Exception as error:
-            raise DtrainError(f"{uri}: {secrets.mask(reason(error))}") from None
+            raise DtrainError(f"{uri}: {reason(error)}") from None
         # ORDER: that of the model itself, before one that is deeper inside of something else.
         found = sorted(folder.rglob(_SAVED), key=lambda path: (len(path.parts), path))
         if not found:
