@@ -14,7 +14,8 @@ from dtrain.host import terminal
 
 #: Each is a module of :mod:`dtrain.controller.commands`.
 COMMANDS = (
-    "compare", "ui", "sync", "checkpoint", "data", "evaluate", "predict", "export", "serve",
+    "compare", "ui", "sync", "checkpoint", "data", "evaluate", "predict", "export", "promote",
+    "serve",
 )  # fmt: skip
 
 

@@ -107,7 +107,7 @@ def test_every_format(export: Any, trained: Path, tmp_path: Path) -> None:
     assert sorted(record["formats"]) == sorted(ALL)
     listed = {name for each in record["formats"].values() for name in each["files"]}
     there = {str(p.relative_to(made)) for p in made.rglob("*") if p.is_file()}
-    assert listed | {"export.json"} == there
+    assert listed | {"export.json", "sample.npz"} == there
     for name, each in record["formats"].items():
         assert 0 <= each["deviation"] <= each["limit"] == 1e-5
         assert each["bytes"] == sum((made / file).stat().st_size for file in each["files"])

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import os
-import shlex
 import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dtrain import errors, secrets
+from dtrain import errors
 from dtrain.config import section
 from dtrain.config.schema import Config
 from dtrain.controller import logging_models, result
@@ -25,7 +24,7 @@ from dtrain.controller.run_files import RunFiles, is_start
 from dtrain.controller.supervisor import Failure, Requests, Signals, Supervisor
 from dtrain.controller.terminal import report
 from dtrain.controller.terminal.progress import Display, Log, View
-from dtrain.errors import Interrupted, TrainingError, UsageError
+from dtrain.errors import TrainingError, UsageError
 from dtrain.files import writing
 from dtrain.run import checkpoint, schemas
 from dtrain.run.cluster import Cluster
@@ -307,35 +306,13 @@ class Job:
         if not kept or not self._rundir.result.exists():  # else how it ended before holds
             self._change(functools.partial(self._files.write_result, found))
         if self.trains and status == "FINISHED" and self._delivery is not None:
-            self._export_model()
+            logging_models.at_the_end(self._config, self._rundir, self._view, self._requests)
         delivery = None if kept else self._delivery
         shipped = delivery is None or delivery.finish(status, time.time())
         self._print_end(found, shipped)
         return Outcome(
             code, found["objective"], interrupted, status, found["seconds"], problem, log, pruned
         )
-
-    def _export_model(self) -> None:
-        """Export the model that is to be logged; the run has ended well, whatever comes of it."""
-        if logging_models.wanted(self._config) is None:
-            return
-        before = self._requests.count
-
-        def waiting() -> None:
-            if self._requests.count > before:
-                raise Interrupted("stopped")
-
-        self._view.detail("exporting the model")
-        try:
-            model = logging_models.of_the_end(
-                self._config, self._rundir, lambda doing: None, waiting
-            )
-        except Exception as error:  # of the user's model, of a library, of a full disk
-            command = f"python -m dtrain sync {shlex.quote(short(self._rundir.path))}"
-            problem = secrets.mask(str(error) or type(error).__name__)
-            self._view.message(f"the model is not logged: {problem}; to try again: {command}")
-        else:
-            self._view.detail(f"model: {short(self._rundir.path / model['path'])}")
 
     #: Makes the contents of ``result.json``.
     _result = staticmethod(result.result)

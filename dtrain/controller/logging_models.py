@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
+from dtrain import secrets
 from dtrain.config.schema import Config
 from dtrain.controller.exporting import Exporter, name_of
-from dtrain.errors import CheckpointError, DtrainError, UsageError
+from dtrain.controller.supervisor import Requests
+from dtrain.controller.terminal.progress import View
+from dtrain.errors import CheckpointError, DtrainError, Interrupted, UsageError
 from dtrain.run import checkpoint, exports, registry
-from dtrain.run.folder import RunDir
+from dtrain.run.folder import RunDir, short
 from dtrain.run.registry import Model
 from dtrain.tracking.base import Tracker
 
@@ -21,8 +25,16 @@ _CHECKPOINTS = {"best": None, "final": "latest"}
 
 def wanted(config: Config) -> str | None:
     """Return ``best`` or ``final`` where a model of the run is to be logged, else None."""
-    found = config.tracking.get("model")
+    tracking = config.tracking  # one of before, or of a user's own tracker, may not have the key
+    found = tracking.model if "model" in tracking else None
     return found if found in _CHECKPOINTS else None
+
+
+def registered(config: Config) -> str | None:
+    """Return the name under which the run's model is to be a version; None for none."""
+    tracking = config.tracking
+    found: str | None = tracking.register if "register" in tracking else None
+    return found
 
 
 def check(config: Config, tracker: Tracker) -> None:
@@ -31,11 +43,12 @@ def check(config: Config, tracker: Tracker) -> None:
     Raises:
         UsageError: naming the key.
     """
-    which, name = wanted(config), config.tracking.get("register")
+    which, name = wanted(config), registered(config)
     if name is not None and which is None:
         raise UsageError(
             "tracking.register", name, "is the name of a model, and tracking.model=none logs none",
-            "a name with tracking.model=best or final", f"tracking.model=best tracking.register={name}",
+            "a name with tracking.model=best or final",
+            f"tracking.model=best tracking.register={name}",
         )  # fmt: skip
     if which is not None and not tracker.keeps_models:
         raise UsageError(
@@ -87,9 +100,37 @@ def of_the_end(
     config: Config, rundir: RunDir, hear: Callable[[str], None], waiting: Callable[[], None]
 ) -> Model:
     """Export the model that ``tracking.model`` asks for, as :func:`exported` does."""
-    name = config.tracking.get("register")
+    name = registered(config)
     word = _CHECKPOINTS[str(wanted(config))]
     return exported(config, rundir, word, "raw", [] if name is None else [name], hear, waiting)
+
+
+def at_the_end(config: Config, rundir: RunDir, view: View, requests: Requests) -> None:
+    """Export the model of a run that has ended well, whatever comes of it, where that is wanted.
+
+    Args:
+        config: of the run, settled.
+        rundir: of the run.
+        view: hears what is done, and what went wrong.
+        requests: to stop: another one ends the export.
+    """
+    if wanted(config) is None:
+        return
+    before = requests.count
+
+    def waiting() -> None:
+        if requests.count > before:
+            raise Interrupted("stopped")
+
+    view.detail("exporting the model")
+    try:
+        model = of_the_end(config, rundir, lambda doing: None, waiting)
+    except Exception as error:  # of the user's model, of a library, of a full disk
+        command = f"python -m dtrain sync {shlex.quote(short(rundir.path))}"
+        problem = secrets.mask(str(error) or type(error).__name__)
+        view.message(f"the model is not logged: {problem}; to try again: {command}")
+    else:
+        view.detail(f"model: {short(rundir.path / model['path'])}")
 
 
 def _described(rundir: RunDir, path: Path, names: list[str]) -> Model:

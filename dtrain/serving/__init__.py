@@ -5,6 +5,8 @@
 ``arrays``     JSON values as arrays of a signature, and back
 ``v2``         KServe's protocol, with binary tensors
 ``rows``       TensorFlow Serving's protocol, and MLflow's ``/invocations``
+``queue``      requests that wait, and how batches are made of them
+``channel``    a process that runs a model, as the server has it
 ``model``      one version: its process, its queue, its batches
 ``versions``   which version serves, which one did before, and how another comes to serve
 ``follow``     takes newer versions from where they appear

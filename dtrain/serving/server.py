@@ -14,9 +14,10 @@ from typing import Any
 
 from dtrain.host import terminal
 from dtrain.serving.app import App
+from dtrain.serving.channel import Start
 from dtrain.serving.follow import Follower, Source
 from dtrain.serving.metrics import Metrics
-from dtrain.serving.model import Limits, Model, Start
+from dtrain.serving.model import Limits, Model
 from dtrain.serving.versions import Candidate, Versions
 
 #: Connections at once; each more is answered with 503.

@@ -6,8 +6,9 @@ import asyncio
 import dataclasses
 from collections.abc import Callable
 
+from dtrain.serving.channel import Start
 from dtrain.serving.metrics import Metrics
-from dtrain.serving.model import Limits, Model, Start
+from dtrain.serving.model import Limits, Model
 from dtrain.serving.problems import Refused, Unusable, busy
 
 #: Seconds that a version has for what waits for it, once it serves no more.

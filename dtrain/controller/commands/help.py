@@ -30,6 +30,7 @@ commands:
   data [OVERRIDE ...]         what a dataset gives: structure, classes, examples, speed
   evaluate RUN [OVERRIDE ...] evaluate checkpoints of a run, also on other data
   export RUN to=FORMAT,...    SavedModel, ONNX, LiteRT, Keras: written, run and compared with Keras
+  promote RUN alias=ALIAS     let an alias name the model of a run, if it is better
   predict RUN                 predict rows with a checkpoint of a run
   serve RUN|models:/...       answer requests over HTTP, with newer versions as they appear
 

@@ -7,17 +7,24 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from dtrain import errors
-from dtrain.config import consent
+from dtrain.config import consent, load
 from dtrain.config.schema import Config
-from dtrain.controller import folders, resume, shipping
+from dtrain.config.settle import settle
+from dtrain.controller import cli, folders, logging_models, resume, shipping
 from dtrain.controller.commands import failures
-from dtrain.errors import UsageError, printable
+from dtrain.controller.commands.of_model import OfModel
+from dtrain.controller.commands.promote import tracked_run
+from dtrain.controller.terminal.activity import Activity
+from dtrain.errors import NotPromoted, UsageError, printable
 from dtrain.files import reading
-from dtrain.run import schemas
-from dtrain.run.folder import RunDir
+from dtrain.run import registry, schemas
+from dtrain.run.folder import RunDir, short
+from dtrain.run.registry import Promotion
 from dtrain.tracking import choose
+from dtrain.tracking.base import Tracker
 from dtrain.tracking.delivery import reason, ship_folder
 from dtrain.tracking.mlflow.sweep import jobs_of
 
@@ -43,6 +50,11 @@ def sync(path: str, to: str | None = None) -> str:
     found = [RunDir(whole)] if sweep is None else jobs_of(whole)
     for rundir in found:
         resume.refuse_derived("RUN_DIR", path, folders.read_command(rundir))
+    for rundir in found:
+        if _lacks_model(rundir):
+            # ORDER: before the stores of the runs are looked at: it is a command by itself, and
+            # forgets what the user has named so far.
+            cli.composed([], Late(str(rundir.path)))
     configs = [
         (rundir, shipping.configured(rundir, whole, to))
         for rundir in found
@@ -74,11 +86,54 @@ def _ship(config: Config, rundir: RunDir) -> None:
             "a run that has ended", f"python -m dtrain sync {rundir.path} when it has ended",
         )  # fmt: skip
     try:
-        passed = ship_folder(choose.tracker(config), config, rundir)
+        tracker = choose.tracker(config)
+        passed = ship_folder(tracker, config, rundir)
+        for promotion in registry.read(rundir)["promotions"]:
+            _promote(tracker, config, rundir, promotion)
     finally:
         os.close(lock)
     if passed is not None:
         print(f"{rundir.path}: {passed}", file=sys.stderr)
+
+
+def _promote(tracker: Tracker, config: Config, rundir: RunDir, promotion: Promotion) -> None:
+    """Move an alias that was to be moved while the store was away, if its condition holds now."""
+    try:
+        print(printable(tracker.promote(tracked_run(config, rundir), promotion)), file=sys.stderr)
+    except (NotPromoted, UsageError) as error:
+        print(f"error: {error}", file=sys.stderr)
+    registry.settle(rundir, promotion)
+
+
+def _lacks_model(rundir: RunDir) -> bool:
+    """Say whether the run was to log a model, and could not export it."""
+    if not shipping.is_run(rundir) or registry.read(rundir)["models"]:
+        return False
+    result = schemas.read(rundir.result, schemas.Result)
+    config = load.read(rundir.config, hidden=True)
+    ended = result is not None and result["status"] == "FINISHED"
+    return ended and logging_models.wanted(config) is not None
+
+
+class Late(OfModel):
+    """Exports the model that a run was to log."""
+
+    name = "export"
+    words = {"checkpoint": None, "weights": "raw"}
+
+    def job(self, node: Any) -> int:
+        """Export it, and return the exit code."""
+        config = settle(node)
+        config.tracking = load.read(self._rundir.config, hidden=True).tracking
+        activity = Activity()
+        try:
+            model = logging_models.of_the_end(
+                config, self._rundir, activity.begin, activity.continues
+            )
+        finally:
+            activity.end()
+        print(f"model: {printable(short(self.folder / model['path']))}", file=sys.stderr)
+        return errors.OK
 
 
 def main(given: list[str] | None = None) -> int:

@@ -11,18 +11,18 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dtrain.errors import DamagedFile
+from dtrain.files import writing
 from dtrain.host.versions import version
 from dtrain.run import exports
-from dtrain.run.exports import FORMATS, Record, Tensor
+from dtrain.run.exports import Record, Tensor
 from dtrain.run.samples import Sample
-from dtrain.tracking.mlflow.store import import_mlflow
+from dtrain.tracking.mlflow.store import import_models
 
 #: In which the SavedModel is.
 FOLDER = "model"
@@ -44,13 +44,14 @@ def write(version_folder: Path, record: Record, folder: Path, run_id: str, model
         model: MLflow's logged model that the folder is of.
 
     Raises:
+        DamagedFile: the export is not what its record says.
         OSError: it cannot be written.
     """
-    import_mlflow()
-    pyfunc, models = (
-        importlib.import_module("mlflow.pyfunc"),
-        importlib.import_module("mlflow.models"),
-    )
+    pyfunc, models, _ = import_models()
+    found = exports.files(version_folder, "savedmodel")
+    kept = record["formats"].get("savedmodel")
+    if kept is None or found != kept["files"]:
+        raise DamagedFile(version_folder, f"holds other files than {exports.RECORD} says")
     source = _LOADER.read_bytes()
     # Models of several versions of dtrain may be loaded by one process.
     loader = f"dtrain_model_{hashlib.sha256(source).hexdigest()[:12]}"
@@ -68,10 +69,11 @@ def write(version_folder: Path, record: Record, folder: Path, run_id: str, model
         pip_requirements=requirements,
     )  # fmt: skip
     code.unlink()
-    for name in FORMATS["savedmodel"].files:
+    for name in found:
         _copy(version_folder / name, folder / FOLDER / name)
     for name in (exports.RECORD, exports.SAMPLE):
-        _copy(version_folder / name, folder / name)
+        if (version_folder / name).exists():
+            _copy(version_folder / name, folder / name)
     written = models.Model.load(str(folder))
     files = [path for path in folder.rglob("*") if path.is_file()]
     written.model_size_bytes = sum(path.stat().st_size for path in files)
@@ -79,11 +81,8 @@ def write(version_folder: Path, record: Record, folder: Path, run_id: str, model
 
 
 def _copy(source: Path, target: Path) -> None:
-    target.parent.mkdir(exist_ok=True)
-    if source.is_dir():
-        shutil.copytree(source, target)
-    elif source.exists():
-        shutil.copyfile(source, target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    writing.copy(source, target)
 
 
 def signature(record: Record) -> Any:
@@ -91,7 +90,7 @@ def signature(record: Record) -> Any:
 
     A single input has no name there: MLflow then takes its array as well as a DataFrame.
     """
-    found, types = importlib.import_module("mlflow.models"), importlib.import_module("mlflow.types")
+    _, models, types = import_models()
     inputs, outputs = record["signature"]["inputs"], record["signature"]["outputs"]
 
     def schema(tensors: list[Tensor]) -> Any:
@@ -103,7 +102,7 @@ def signature(record: Record) -> Any:
             ]
         )
 
-    return found.ModelSignature(schema(inputs), schema(outputs))
+    return models.ModelSignature(schema(inputs), schema(outputs))
 
 
 def _dtype(tensor: Tensor) -> np.dtype[Any]:

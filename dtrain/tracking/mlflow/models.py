@@ -26,6 +26,8 @@ from dtrain.tracking.conditions import Condition, Other
 from dtrain.tracking.mlflow import model_folder
 from dtrain.tracking.mlflow.store import BATCH, Store, allowed, import_mlflow
 
+#: MLflow's own tag of a logged model, with its versions.
+_VERSIONS = "mlflow.modelVersions"
 #: Tag by which a logged model is found again.
 _KEY = "dtrain.model"
 _FORBIDDEN = re.compile(r"[/:.%\"']")  # in the name of a logged model: MLflow's own rule
@@ -78,7 +80,7 @@ class Models:
         with self._alone():
             version = self._shipped(model)[name]
             champion = self._named(name, alias)
-            if champion is not None and champion.version == version.version:
+            if champion is not None and str(champion.version) == str(version.version):
                 return f"{alias} is version {version.version} of {name} already"
             for each in wanted:
                 other = self._other(name, each, alias)
@@ -167,14 +169,25 @@ class Models:
         found = self._store.call("search_model_versions", ours)
         version = next((each for each in found if registry.is_same(_same(each), model)), None)
         if version is None:
-            return self._store.call(
+            version = self._store.call(
                 "create_model_version", name, logged.artifact_location, self._run_id, tags,
                 model_id=logged.model_id,
             )  # fmt: skip
         for key, value in tags.items():
             if version.tags.get(key) != value:
                 self._store.call("set_model_version_tag", name, version.version, key, value)
+        self._link(logged, {"name": name, "version": version.version})
         return version
+
+    def _link(self, logged: Any, version: dict[str, Any]) -> None:
+        """Let the page of the logged model show its version; a server does that by itself."""
+        tags = self._store.call("get_logged_model", logged.model_id).tags
+        linked = json.loads(tags.get(_VERSIONS, "[]"))
+        if str(version["version"]) not in [
+            str(each["version"]) for each in linked if each["name"] == version["name"]
+        ]:
+            text = json.dumps([*linked, version])
+            self._store.call("set_logged_model_tags", logged.model_id, {_VERSIONS: text})
 
     def _named(self, name: str, alias: str) -> Any:
         """Return the version that an alias names, None where it names none."""

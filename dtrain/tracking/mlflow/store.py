@@ -9,6 +9,7 @@ import os
 import re
 import threading
 import uuid
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,8 @@ def import_mlflow() -> Any:
     os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = "0"
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    # It would log the project files of the current directory with a model.
+    os.environ.setdefault("MLFLOW_UV_AUTO_DETECT", "false")
     # Lines with the address, password and all.
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
     with _connecting:  # threads that import one package together can find it half made
@@ -66,6 +69,17 @@ def import_mlflow() -> Any:
         # It sets its own level when it is imported, and logs what it raises as well.
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return mlflow
+
+
+def import_models() -> tuple[Any, Any, Any]:
+    """Import what MLflow has of models: its modules ``pyfunc``, ``models`` and ``types``."""
+    import_mlflow()
+    with _connecting, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warns of types of its own
+        import mlflow.models
+        import mlflow.pyfunc
+        import mlflow.types
+    return mlflow.pyfunc, mlflow.models, mlflow.types
 
 
 def allowed(name: str) -> str:

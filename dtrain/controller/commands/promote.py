@@ -1,0 +1,228 @@
+"""``python -m dtrain promote RUN name=NAME alias=ALIAS``: let an alias name the model of a run.
+
+The checkpoint is exported and compared with Keras, logged, and made a version of the registered
+model, each where that was not done before. The alias moves only where the condition holds.
+
+Exit codes: 0 the alias names the model, 1 the condition does not hold or it could not be done, 2
+wrong usage.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from typing import Any
+
+from dtrain import errors
+from dtrain.config import load
+from dtrain.config.forms import ALIAS, REGISTERED
+from dtrain.config.schema import Config
+from dtrain.config.settle import settle
+from dtrain.controller import cli, logging_models, shipping
+from dtrain.controller.commands import failures, of_run
+from dtrain.controller.commands.of_model import OfModel
+from dtrain.controller.terminal.activity import Activity
+from dtrain.errors import CheckpointError, DtrainError, UsageError, printable
+from dtrain.run import checkpoint, registry, schemas
+from dtrain.run.checkpoint.format import read_manifest
+from dtrain.run.cluster import Cluster
+from dtrain.run.folder import RunDir, read_json, short
+from dtrain.run.registry import Model, Promotion
+from dtrain.tracking import choose, conditions
+from dtrain.tracking.base import TrackedRun, Tracker
+from dtrain.tracking.delivery import reason, ship_folder
+from dtrain.tracking.none import NoTracker
+
+
+class Promote(OfModel):
+    """Promotes the model of a run.
+
+    Args:
+        run: a run folder, or one of its checkpoints.
+        to: tracking URI, instead of the run's own.
+    """
+
+    name = "promote"
+    words = {"name": None, "alias": None, "if": "", "checkpoint": None, "weights": "raw"}
+
+    def __init__(self, run: str, to: str | None):
+        super().__init__(run)
+        self._to = to
+
+    def check(self) -> None:
+        """Check the condition, and the names that are given."""
+        conditions.parse(self._words["if"] or "")
+        for word, form in (("name", REGISTERED), ("alias", ALIAS)):
+            value = self._words[word]
+            problem = None if value is None else form.problem(value)
+            if problem is not None:
+                raise UsageError(
+                    word, value, problem, form.accepted.removeprefix("null, or "),
+                    f"{word}={form.example}",
+                )  # fmt: skip
+        if self._words["alias"] is None:
+            raise UsageError(
+                "alias", "(none)", "is what is to name the model", ALIAS.accepted, "alias=champion"
+            )
+        if (self._rundir.path / "sweep.json").is_file():
+            raise UsageError(
+                "RUN", self._run, "is a sweep, and a model is of one job", "the folder of a job",
+                f"python -m dtrain promote {short(_best_job(self._rundir))} alias=...",
+            )  # fmt: skip
+
+    def job(self, node: Any) -> int:
+        """Export, log, register and promote, and return the exit code."""
+        config, rundir = settle(node), self._rundir
+        self._check_recorded()
+        config_of_store = shipping.configured(rundir, rundir.path, self._to)
+        tracker = choose.tracker(config_of_store)
+        if not tracker.keeps_models:
+            raise self._unrecorded(type(tracker).__name__, "keeps no models")
+        name = self._name(config_of_store)
+        word = self.checkpoint
+        if word == "all":
+            raise UsageError(
+                "checkpoint", "all", "an alias names one model", "best, latest or a step",
+                "checkpoint=best",
+            )  # fmt: skip
+        weights = str(self._words["weights"])
+        condition = conditions.parse(self._words["if"] or "")
+        [path, *_] = checkpoint.choose(rundir.checkpoints, word, config.objective_mode.name)
+        conditions.check_metrics(condition, _known(rundir, path, weights))
+        activity = Activity()
+        try:
+            model = logging_models.exported(
+                config, rundir, word, weights, [name], activity.begin, activity.continues
+            )
+        finally:
+            activity.end()
+        print(f"model: {printable(short(rundir.path / model['path']))}", flush=True)
+        promotion: Promotion = {
+            "digest": model["digest"], "weights": weights, "name": name,
+            "alias": str(self._words["alias"]), "condition": self._words["if"] or "",
+        }  # fmt: skip
+        print(printable(_promoted(tracker, config_of_store, rundir, promotion)), flush=True)
+        return errors.OK
+
+    def _check_recorded(self) -> None:
+        """Refuse a run that is recorded nowhere."""
+        config = load.read(self._rundir.config)
+        tracked = schemas.glance(self._rundir.tracking, schemas.Shipped) or {}
+        nowhere = isinstance(choose.tracker(config), NoTracker) and "run_id" not in tracked
+        if nowhere and self._to is None:
+            raise self._unrecorded("none", "the run is recorded nowhere")
+
+    def _unrecorded(self, value: str, problem: str) -> UsageError:
+        command = f"python -m dtrain sync {shlex.quote(short(self._rundir.path))}"
+        return UsageError("tracking", value, problem, "a run that MLflow has", command)
+
+    def _name(self, config: Config) -> str:
+        name = self._words["name"] or logging_models.registered(config)
+        if not name:
+            raise UsageError(
+                "name", "(none)", "is what the model is registered as", "a name",
+                "name=digits, or tracking.register=digits of the run",
+            )  # fmt: skip
+        return str(name)
+
+
+def _best_job(rundir: RunDir) -> Any:
+    """Return the folder of the best job of a sweep, or of any."""
+    sweep = schemas.glance(rundir.path / "sweep.json", schemas.Sweep)
+    jobs = sweep["jobs"] if sweep is not None else []
+    best = sweep.get("best") if sweep is not None else None
+    found = next((job["folder"] for job in jobs if job["number"] == best), "0")
+    return rundir.path / found
+
+
+def _known(rundir: RunDir, path: Any, weights: str) -> dict[str, registry.Measured]:
+    """Return the metrics of a checkpoint that is not exported yet."""
+    manifest = read_manifest(path)
+    model: Model = {
+        "path": "", "step": manifest["step"], "digest": str(manifest.get("digest")),
+        "weights": weights, "names": [],
+    }  # fmt: skip
+    return registry.measured(rundir, model)
+
+
+def _promoted(tracker: Tracker, config: Config, rundir: RunDir, promotion: Promotion) -> str:
+    """Move the alias; where the store is away, write down that it is to be moved.
+
+    Raises:
+        DtrainError: it was not moved.
+    """
+    try:
+        _record(tracker, config, rundir)
+        found = tracker.promote(tracked_run(config, rundir), promotion)
+    except DtrainError:
+        registry.settle(rundir, promotion)
+        raise
+    except Exception as error:  # whatever a server, a driver or a proxy may raise
+        registry.ask(rundir, promotion)
+        command = f"python -m dtrain sync {shlex.quote(short(rundir.path))}"
+        raise DtrainError(
+            f"{promotion['alias']} of {promotion['name']} is not moved yet: {reason(error)}; when "
+            f"the store is back, type: {command}"
+        ) from error
+    registry.settle(rundir, promotion)
+    return found
+
+
+def tracked_run(config: Config, rundir: RunDir) -> TrackedRun:
+    """Return what is recorded of a run."""
+    cluster = Cluster.from_json(read_json(rundir.cluster) or {}, rundir.cluster)
+    return TrackedRun(config, rundir, cluster)
+
+
+def _record(tracker: Tracker, config: Config, rundir: RunDir) -> None:
+    """Make the store have the run, where it has not got everything.
+
+    Raises:
+        UsageError: it has nothing, and the command that trains is at work.
+    """
+    tracked = schemas.read(rundir.tracking, schemas.Shipped) or {}
+    lock = rundir.lock()
+    if lock is None:
+        if "run_id" not in tracked:
+            raise UsageError(
+                "RUN", rundir.path, "has just begun, and MLflow does not have it yet",
+                "a run that has trained for some seconds", "the same command in a while",
+            )  # fmt: skip
+        return
+    try:
+        if "shipped" not in tracked:
+            ship_folder(tracker, config, rundir)
+    finally:
+        os.close(lock)
+
+
+_PARSER = of_run.parser(
+    "promote",
+    "Let an alias of a registered model name the model of a run. It is exported, compared with "
+    "Keras, logged to MLflow and registered where that was not done before.",
+    "name=NAME of the registered model (that of tracking.register), alias=ALIAS, "
+    "'if=val_accuracy>=@champion' (METRIC, >= <= == > or <, and @ALIAS or a number; several with "
+    "'and' between), checkpoint=best|latest|STEP (the best), weights=raw|ema (raw); and overrides "
+    "of the dataset, where it has moved.",
+)
+_PARSER.add_argument("--uri", help="tracking URI, instead of the run's own")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    Args:
+        arguments: in place of those of the process.
+    """
+    to = _PARSER.parse_intermixed_args(arguments).uri
+    run, given = of_run.parsed(_PARSER, arguments)
+    try:
+        return cli.composed(given, Promote(run, to))
+    except (UsageError, CheckpointError) as error:
+        return failures.report(error, "")
+    except OSError as error:
+        return failures.report(error, f"{error.filename or run}: {error.strerror}")
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return errors.FAILED

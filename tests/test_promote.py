@@ -1,0 +1,328 @@
+"""Models that a run logs, versions of them, and aliases: a real store, loaded by MLflow itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dtrain.run.folder import RunDir, read_json
+from dtrain.tracking import delivery
+from dtrain.tracking.mlflow.store import import_mlflow
+from tests.conftest import QUICK
+from tests.test_data_command import Shown
+
+#: Two inputs, of which one is of texts, and a layer of the user's own.
+USER = """
+import keras
+from keras import layers
+
+
+class Doubled(layers.Layer):
+    def call(self, inputs):
+        return 2.0 * inputs
+
+
+def build():
+    word, size = keras.Input((), dtype="string", name="word"), keras.Input((2,), name="size")
+    known = layers.StringLookup(vocabulary=["ant", "bee"], output_mode="one_hot")(word)
+    joined = layers.Concatenate()([known, Doubled()(size)])
+    kind = layers.Dense(3, activation="softmax", name="kind")(joined)
+    return keras.Model({"word": word, "size": size}, kind)
+"""
+WORDS = (
+    "model=custom", "model._target_=mine.build", "dataset=parquet", "dataset.path=pets.parquet",
+    "dataset.inputs={word: word, size: [height, weight]}", "dataset.target=kind",
+    "trainer.batch_size=16", "trainer.epochs=1", "launcher.stall_timeout=120",
+    "tracking.model=final", "hydra.run.dir=pets",
+)  # fmt: skip
+TRACKED = (*QUICK[1:], "trainer.epochs=1", "name=small")
+
+
+def command_line(*words: object) -> int:
+    from dtrain.__main__ import main
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["dtrain", *map(str, words)])
+        return main()
+
+
+def client(folder: Path) -> Any:
+    return import_mlflow().tracking.MlflowClient(f"sqlite:///{folder}/outputs/mlflow.db")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
+    """A folder with a run that has logged and registered its best model."""
+    folder = tmp_path_factory.mktemp("promoted")
+    (folder / "outputs").mkdir()
+    shutil.copy(empty_store, folder / "outputs" / "mlflow.db")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
+        words = ("tracking.model=best", "tracking.register=small", "hydra.run.dir=outputs/a/one")
+        assert command_line(*TRACKED, *words) == 0
+    return folder
+
+
+@pytest.fixture
+def promote_here(capfd: pytest.CaptureFixture[str]) -> Any:
+    def command(run: object, *words: str) -> Shown:
+        capfd.readouterr()
+        code = command_line("promote", run, *words)
+        return Shown(code, *capfd.readouterr())
+
+    return command
+
+
+@pytest.fixture
+def promote(place: Path, promote_here: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(place)
+    return promote_here
+
+
+def test_what_a_run_logs(place: Path) -> None:
+    run = RunDir(place / "outputs/a/one")
+    found, tracked = client(place), read_json(run.tracking)
+    assert tracked is not None
+    run_id = tracked["run_id"]
+    [version] = found.search_model_versions("name = 'small'")
+    [logged] = found.search_logged_models([tracked["experiment_id"]])
+    manifest = read_json(run.checkpoints / "4" / "manifest.json")
+    assert manifest is not None
+    assert (version.run_id, version.tags["step"], version.tags["weights"]) == (run_id, "4", "raw")
+    assert version.tags["digest"] == manifest["digest"]
+    assert version.tags["run_dir"] == str(run.path)
+    points = {n: found.get_metric_history(run_id, n) for n in ("val_loss", "val_accuracy")}
+    assert all(len(each) == 1 for each in points.values()), "no point is there twice"
+    values = {name: each[0].value for name, each in points.items()}
+    assert json.loads(version.tags["metrics"]) == values
+    assert list(json.loads(version.tags["data"])) == ["val"]
+    assert (str(logged.status), logged.source_run_id) == ("READY", run_id)
+    assert {each.key: each.value for each in logged.metrics} == values
+    assert json.loads(logged.tags["mlflow.modelVersions"])[0]["name"] == "small"
+    [output] = found.get_run(run_id).outputs.model_outputs
+    assert (output.model_id, output.step) == (logged.model_id, 4)
+    folder = place / "outputs/mlartifacts/models" / logged.model_id / "artifacts"
+    assert (folder / "model/saved_model.pb").is_file()
+    assert json.loads((folder / "export.json").read_text())["digest"] == manifest["digest"]
+    example = json.loads((folder / "serving_input_example.json").read_text())
+    assert np.shape(example["inputs"]) == (2, 8)
+
+
+def test_promotion(place: Path, promote: Any, dtrain: Any) -> None:
+    one, two = "outputs/a/one", "outputs/a/two"
+    better = "if=val_accuracy>=@champion"
+    first = promote(one, "alias=champion", better)
+    said = "champion is version 1 of small: models:/small@champion"
+    assert (first.code, first.output.splitlines()[-1]) == (0, said), first.error
+    again = promote(one, "name=small", "alias=champion")
+    assert again.output.splitlines()[-1] == "champion is version 1 of small already"
+    # Another run, which logged nothing: of other weights, and the same data.
+    assert dtrain(*TRACKED, "seed=3", f"hydra.run.dir={two}").code == 0
+    found = client(place)
+    assert len(found.search_model_versions("name = 'small'")) == 1
+    worse = promote(two, "name=small", "alias=champion", "if=val_loss<0 and val_loss<9")
+    assert worse.code == 1
+    assert worse.error.startswith("error: champion of small stays: val_loss is 1.")
+    assert worse.error.endswith("which is not < 0\n")
+    assert found.get_model_version_by_alias("small", "champion").version == 1
+    moved = promote(two, "name=small", "alias=champion", "if=val_loss<9")
+    said = "champion is version 2 of small, and was version 1: models:/small@champion"
+    assert (moved.code, moved.output.splitlines()[-1]) == (0, said), moved.error
+    values = [
+        json.loads(each.tags["metrics"])["val_loss"]
+        for each in sorted(found.search_model_versions("name = 'small'"), key=lambda v: v.version)
+    ]
+    which = (one, two) if values[0] < values[1] else (two, one)
+    for run, code in zip(which, (0, 1), strict=True):
+        shown = promote(run, "name=small", "alias=lower", "if=val_loss<=@lower")
+        assert shown.code == code, shown
+    assert shown.error.startswith("error: lower of small stays: val_loss is ")
+    assert " which is not <= " in shown.error and "(@lower)" in shown.error
+    assert len(found.search_model_versions("name = 'small'")) == 2
+
+
+def test_other_data_is_not_compared(place: Path, promote: Any, dtrain: Any) -> None:
+    assert promote("outputs/a/one", "name=other", "alias=best").code == 0
+    run = dtrain(*TRACKED, "dataset.validation_examples=40", "hydra.run.dir=outputs/a/three")
+    assert run.code == 0, run.output
+    shown = promote("outputs/a/three", "name=other", "alias=best", "if=val_loss<=@best")
+    assert shown.code == 1
+    assert "val_loss of version 1 (@best) is of other data than that of this model" in shown.error
+    # Evaluated on the same, both can be compared; the version that is there is added to.
+    for each, words in (("one", ()), ("three", ("dataset.validation_examples=50",))):
+        assert command_line("evaluate", f"outputs/a/{each}", *words) == 0
+    for version in client(place).search_model_versions("name = 'other'"):
+        assert "test/loss" in json.loads(version.tags["metrics"])
+        assert set(json.loads(version.tags["data"])) == {"val", "test"}
+    shown = promote("outputs/a/three", "name=other", "alias=best", "if=test/loss<=@best")
+    assert "of other data" not in shown.error and shown.code in (0, 1), shown
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["name=small"], "alias=(none): is what is to name the model"),
+        (["alias=v3"], "alias=v3: stands for a version"),
+        (["alias=a b"], "alias=a b: has characters other than"),
+        (["alias=a", "name=a/b"], "name=a/b: has characters other than"),
+        (["alias=a", "if=val_loss"], "if=val_loss: is no condition (a shell takes > and <"),
+        (["alias=a", "if=val_los<1"], "the checkpoint has no number 'val_los' of known data; accep"
+         "ted: "),
+        (["alias=a", "if=val_loss<@b"], "no version of small has the alias b"),
+        (["alias=a", "checkpoint=all"], "checkpoint=all: an alias names one model"),
+        (["alias=a", "checkpoint=3"], "checkpoint=3: the run has no such checkpoint"),
+        (["alias=a", "weights=ema"], "weights=ema: checkpoint 4 has no averages"),
+        (["alias=a", "strategy=mirrored"], "strategy=mirrored: says nothing of a promote"),
+    ],
+)  # fmt: skip
+def test_usage(promote: Any, words: list[str], message: str) -> None:
+    shown = promote("outputs/a/one", *words)
+    assert shown.code == 2 and message in shown.error, shown
+    assert len(shown.error.splitlines()) == 1
+
+
+#: Another process, without dtrain: MLflow's own loader, and Keras on what the run has saved.
+LOADS = """
+import importlib.abc, json, sys
+
+class Nowhere(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("dtrain", "hydra"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Nowhere())
+import warnings
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import mlflow, mlflow.pyfunc
+import numpy as np, pandas as pd
+mlflow.set_tracking_uri(sys.argv[1])
+model = mlflow.pyfunc.load_model("models:/pets@champion")
+words = np.array(["ant", "bee", "cow", "bee", "ant"])
+size = np.random.default_rng(0).normal(size=(5, 2)).astype("float32")
+by_name = model.predict({"word": words, "size": size})
+table = pd.DataFrame({"word": words, "size": size.tolist()})
+many = model.predict({"word": np.tile(words, 500), "size": np.tile(size, (500, 1))})
+none = model.predict({"word": words[:0], "size": size[:0]})
+example = model.metadata.load_input_example(sys.argv[2])
+import keras, mine, tensorflow as tf
+saved = keras.models.load_model("pets/model.keras", custom_objects={"Doubled": mine.Doubled})
+expected = saved({"word": tf.constant(words), "size": tf.constant(size)}).numpy()
+print(json.dumps({
+    "named": float(abs(by_name - expected).max()),
+    "table": float(abs(model.predict(table) - expected).max()),
+    "many": float(abs(many - np.tile(expected, (500, 1))).max()),
+    "none": list(none.shape), "example": sorted(example), "type": str(by_name.dtype),
+    "signature": [repr(each) for each in model.metadata.signature.inputs],
+}))
+"""
+
+
+def test_texts_and_several_inputs_elsewhere(
+    tmp_path: Path, store: Path, user_code: Any, dtrain: Any, promote_here: Any
+) -> None:
+    user_code(USER)
+    generator = np.random.default_rng(1)
+    table = pd.DataFrame(
+        {
+            "word": generator.choice(["ant", "bee", "cow"], 60),
+            **{name: generator.normal(size=60).astype("float32") for name in ("height", "weight")},
+            "kind": generator.integers(0, 3, 60),
+        }
+    )
+    table.to_parquet("pets.parquet")
+    run = dtrain(*WORDS)
+    assert run.code == 0, run.output
+    assert promote_here("pets", "name=pets", "alias=champion").code == 0
+    [folder] = tmp_path.glob("outputs/mlartifacts/models/*/artifacts")
+    done = subprocess.run(
+        [sys.executable, "-c", LOADS, f"sqlite:///{store}", str(folder)],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": str(tmp_path)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert max(found.pop(name) for name in ("named", "table", "many")) < 1e-6
+    assert found == {
+        "none": [0, 3], "example": ["size", "word"], "type": "float32",
+        "signature": ["'size': Tensor('float32', (-1, 2))",
+                      "'word': Tensor('object', (-1,))"],
+    }  # fmt: skip
+
+
+def test_a_server_that_is_away(
+    store: Path, dtrain: Any, promote_here: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run ends well and says so once; ``sync`` ships model and version, and moves the alias."""
+    monkeypatch.setattr(delivery, "AWAY_SECONDS", 0.5)
+    monkeypatch.setattr(delivery, "INTERVAL", 0.1)
+    run = dtrain(
+        *TRACKED, "tracking.uri=http://127.0.0.1:9", "tracking.model=best",
+        "tracking.register=late", "hydra.run.dir=outputs/a/late",
+    )  # fmt: skip
+    assert run.code == 0, run.output
+    assert run.output.count("training continues") == 1
+    assert "MLflow has not got everything; type: python -m dtrain sync" in run.output
+    assert (Path("outputs/a/late/exports/small/4") / "saved_model.pb").is_file()
+    shown = promote_here("outputs/a/late", "alias=champion", "if=val_loss<=@champion")
+    assert shown.code == 1
+    assert "error: champion of late is not moved yet: " in shown.error
+    assert "type: python -m dtrain sync outputs/a/late" in shown.error
+    assert command_line("sync", "outputs/a/late", "--uri", f"sqlite:///{store}") == 0
+    found = client(Path.cwd())
+    assert found.get_model_version_by_alias("late", "champion").version == 1
+    registry = read_json(RunDir("outputs/a/late").registry)
+    assert registry is not None and registry["promotions"] == []
+    # Once more, and of an export that was lost or never made: nothing is there twice.
+    for removed in ((), ("registry.json", "exports")):
+        for name in removed:
+            path = Path("outputs/a/late", name)
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        assert command_line("sync", "outputs/a/late", "--uri", f"sqlite:///{store}") == 0
+        [version] = found.search_model_versions("name = 'late'")
+        [logged] = found.search_logged_models([found.get_run(version.run_id).info.experiment_id])
+        assert str(logged.status) == "READY"
+    assert (Path("outputs/a/late/exports/small/4") / "saved_model.pb").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["tracking=none", "tracking.model=best"],
+            "tracking.model=best: NoTracker keeps no models",
+        ),
+        (
+            ["tracking.register=a"],
+            "tracking.register=a: is the name of a model, and tracking.model=",
+        ),
+        (["tracking.model=best", "checkpoint.best=false"], "tracking.model=best: checkpoint.best="),
+        (["tracking.model=newest"], "tracking.model=newest: "),
+        (["tracking.model=best", "tracking.register=a/b"], "tracking.register=a/b: has characters"),
+    ],
+)
+def test_what_cannot_be_logged(dtrain: Any, words: list[str], message: str) -> None:
+    run = dtrain(*TRACKED, *words)
+    assert (run.code, run.rundir) == (2, None)
+    assert f"error: {message}" in run.output
+
+
+def test_a_run_that_is_recorded_nowhere(dtrain: Any, promote_here: Any) -> None:
+    assert dtrain(*TRACKED, "tracking=none", "hydra.run.dir=outputs/a/b").code == 0
+    shown = promote_here("outputs/a/b", "name=a", "alias=b")
+    assert shown.code == 2
+    assert shown.error == (
+        "error: tracking=none: the run is recorded nowhere; accepted: a run that MLflow has; type: "
+        "python -m dtrain sync outputs/a/b\n"
+    )
+    assert not Path("outputs/mlflow.db").exists() and not Path("outputs/a/b/exports").exists()
