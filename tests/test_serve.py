@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import json
 import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -19,6 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import dtrain
 from dtrain.run import checkpoint
 from dtrain.serving.follow import Folder
 from dtrain.serving.model import Limits
@@ -383,8 +386,10 @@ def test_limits(trained: Path) -> None:
             assert status == 401 and "Basic" in found["www-authenticate"]
         assert client("/", None, {"authorization": "Basic eDpzZWNyZXQ="})[0] == 200  # x:secret
         own = {"authorization": "Bearer secret"}
-        status, answer, _ = client("/v1/models/small:predict", {"inputs": ROWS.tolist()}, own)
-        assert status == 200 and len(answer["outputs"]) == 40, "alone it may be longer"
+        status, answer, _ = client("/v1/models/small:predict", {"inputs": ROWS[:6].tolist()}, own)
+        assert status == 200 and len(answer["outputs"]) == 6, "in two batches"
+        status, answer, _ = client("/v1/models/small:predict", {"inputs": ROWS[:7].tolist()}, own)
+        assert (status, answer) == (413, {"error": "a request has at most 6 rows: this 7"})
 
         def ask(_: int) -> int:
             body = {"inputs": ROWS[:3].tolist()}
@@ -513,6 +518,49 @@ def test_a_run_is_served_and_followed(
     assert f"serving: small, version {step} (within " in output
     assert f"version {step + 4} serves now; version {step} is kept for a rollback" in output + error
     assert not (run / "exports").exists(), "what it exports to follow goes with it"
+
+
+@pytest.mark.faults
+def test_a_training_that_is_killed(
+    tmp_path: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is followed while it removes its checkpoints, and its end disturbs no request."""
+    run = tmp_path / "outputs" / "run"
+    words = [*QUICK, "trainer.epochs=100000", "checkpoint.keep=1", f"hydra.run.dir={run}"]
+    monkeypatch.setenv("PYTHONPATH", str(Path(dtrain.__file__).parent.parent))
+    training = subprocess.Popen(
+        [sys.executable, "-m", "dtrain", *words], stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    seen: list[str] = []
+
+    def ask(address: str, _: int) -> None:
+        body = json.dumps({"inputs": ROWS[:2].tolist()}).encode()
+        request = urllib.request.Request(
+            f"{address}invocations", body, {"content-type": "application/json"}
+        )
+
+        def predict() -> int:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                if answer.headers["x-model-version"] not in seen:
+                    seen.append(answer.headers["x-model-version"])
+            return len(seen)
+
+        until(lambda: predict() > 2, 300)
+        os.killpg(training.pid, signal.SIGKILL)
+        for _ in range(300):
+            predict()
+
+    try:
+        until(run.is_dir)
+        code, _, error = command([str(run), "follow=true", "checkpoint=latest"], ask, capfd,
+                                 monkeypatch)  # fmt: skip
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(training.pid, signal.SIGKILL)
+        training.wait()
+    assert code == 0, error
+    assert list(map(int, seen)) == sorted(map(int, seen))
 
 
 @pytest.mark.parametrize(

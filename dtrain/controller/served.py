@@ -61,21 +61,24 @@ class OfRun:
     ):
         self._rundir, self._word, self._weights, self._own = rundir, word, weights, own
         self._mode = config.objective_mode.name
-        self._ends = threading.Event()
-        self._waiting = waiting
-        self._exporter = exporting.Exporter(
-            config, rundir, ["savedmodel"], weights, hear, self._turn
-        )
+        self._ends, self._served = threading.Event(), False
+
+        def quietly() -> None:
+            if self._ends.is_set():
+                raise Stopped("the server stops")
+
+        # The first is waited for; those after it must not be in the way of what is served.
+        self._exporters = [
+            exporting.Exporter(config, rundir, ["savedmodel"], weights, hear, waiting),
+            exporting.Exporter(
+                config, rundir, ["savedmodel"], weights, lambda _: None, quietly, gives_way=True
+            ),
+        ]
         self.name = exporting.name_of(rundir, weights)
 
     def end(self) -> None:
         """Let an export that is at work end."""
         self._ends.set()
-
-    def _turn(self) -> None:
-        if self._ends.is_set():
-            raise Stopped("the server stops")
-        self._waiting()
 
     def choose(self) -> Path:
         """Return the folder of the checkpoint that is meant now.
@@ -84,6 +87,22 @@ class OfRun:
             UsageError: there is none.
         """
         return checkpoint.choose(self._rundir.checkpoints, self._word, self._mode)[-1]
+
+    def first(self) -> tuple[str, Candidate]:
+        """Return the version to begin with, and its key.
+
+        Raises:
+            DtrainError, OSError: there is none, or it cannot be had.
+        """
+        while True:
+            self.choose()  # says what is wrong
+            key = self.newest() or ""
+            try:
+                return key, self.fetch(key)
+            except (UsageError, CheckpointError):
+                if self.newest() == key:
+                    raise
+                # A training has removed it: there is a better one.
 
     def newest(self) -> str | None:
         """Return step and digest of the checkpoint that is meant now; None where there is none."""
@@ -95,28 +114,34 @@ class OfRun:
         return f"{manifest['step']} {manifest.get('digest')}"
 
     def fetch(self, key: str) -> Candidate:
-        """Export the checkpoint that is meant now.
+        """Export a checkpoint.
 
         Raises:
-            DtrainError: it cannot be exported, or computes other numbers than Keras.
+            DtrainError: it is gone, cannot be exported, or computes other numbers than Keras.
             OSError: it cannot be written.
         """
         step, _, digest = key.partition(" ")
         there = self._rundir.path / "exports" / self.name / step
         if self._is_there(there, digest):
+            self._served = True
             return Candidate(step, str(there))
         place = self._rundir.path / "exports"
         if self._own is not None:
             place = Path(tempfile.mkdtemp(dir=self._own))
         remove = _remover(place) if self._own is not None else lambda: None
         try:
-            [made] = self._exporter.export(lambda: [self.choose()], place / self.name)
+            exporter = self._exporters[-1] if self._served else self._exporters[0]
+            folder, mode = self._rundir.checkpoints, self._mode
+            [made] = exporter.export(
+                lambda: checkpoint.choose(folder, step, mode), place / self.name
+            )
         except BaseException:
             remove()
             raise
         if made.refused:
             remove()
             raise Unusable(next(iter(made.refused.values())))
+        self._served = True
         return Candidate(made.path.name, str(made.path), remove)
 
     def _is_there(self, path: Path, digest: str) -> bool:
@@ -143,6 +168,9 @@ class OfRegistry:
 
     def __init__(self, model: Registered, own: Path):
         self._model, self._own = model, own
+
+    def end(self) -> None:
+        """Do nothing: a download is short."""
 
     def newest(self) -> str | None:
         """Return the version that is meant now.

@@ -25,7 +25,7 @@ class Options:
         weights: of a run: raw or ema.
         max_batch: rows of a batch, at most.
         max_delay_ms: milliseconds that a request waits for others to share its batch.
-        max_queue: rows that wait, at most.
+        max_queue: rows that wait, and rows of a request, at most.
         max_body_mb: megabytes of the body of a request, at most.
         timeout: seconds until a request is given up.
         threads: of one batch; 0 for one on each core.
@@ -41,7 +41,7 @@ class Options:
     max_batch: int = 64
     max_delay_ms: float = 0.0
     max_queue: int = 4096
-    max_body_mb: float = 64.0
+    max_body_mb: float = 16.0
     timeout: float = 30.0
     threads: int = 0
     uri: str | None = None

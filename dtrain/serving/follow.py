@@ -34,6 +34,9 @@ class Source(Protocol):
 
     seconds: float
 
+    def end(self) -> None:
+        """Have :meth:`fetch`, in another thread, end soon."""
+
     def newest(self) -> str | None:
         """Return a word for the version that is to serve, another for each; None: as before."""
 
@@ -77,6 +80,7 @@ class Follower(threading.Thread):
     def end(self) -> None:
         """Look no more."""
         self._ends.set()
+        self._source.end()
 
     def run(self) -> None:
         """Look until the end."""
@@ -136,6 +140,9 @@ class Folder:
 
     def __init__(self, path: Path):
         self._path = path
+
+    def end(self) -> None:
+        """Do nothing: what is there need not be made."""
 
     def newest(self) -> str | None:
         """Return the number, or ``.`` where the folder itself is a SavedModel."""

@@ -21,17 +21,20 @@ class Histogram:
 
     Args:
         ends: the upper ends of the buckets, ascending.
+
+    Attributes:
+        sum: of all values.
     """
 
     def __init__(self, ends: tuple[float, ...]):
         self._ends = ends
         self._counts = [0] * (len(ends) + 1)
-        self._sum = 0.0
+        self.sum = 0.0
 
     def add(self, value: float) -> None:
         """Count a value."""
         self._counts[bisect.bisect_left(self._ends, value)] += 1
-        self._sum += value
+        self.sum += value
 
     def lines(self, name: str, labels: str = "") -> Iterator[str]:
         """Yield its lines.
@@ -45,7 +48,7 @@ class Histogram:
             total += count
             yield f'{name}_bucket{{{labels}le="{end}"}} {total}'
         braces = f"{{{labels.rstrip(',')}}}" if labels else ""
-        yield f"{name}_sum{braces} {self._sum:.6f}"
+        yield f"{name}_sum{braces} {self.sum:.6f}"
         yield f"{name}_count{braces} {total}"
 
 
@@ -84,6 +87,11 @@ class Metrics:
     def requests(self) -> int:
         """How many requests there were."""
         return self._requests.total()
+
+    @property
+    def seconds(self) -> float:
+        """How long all of them took together."""
+        return sum(each.sum for each in self._seconds.values())
 
     def text(self, version: str | None, gauges: Mapping[str, float]) -> str:
         """Return all of it.

@@ -34,7 +34,7 @@ class Limits:
     Attributes:
         max_batch: rows of a batch.
         max_delay: seconds that the first request of a batch waits for others.
-        max_queue: rows that wait.
+        max_queue: rows that wait, and rows of a request.
         timeout: seconds until a request is given up.
         load_timeout: seconds that loading a version may take.
     """
@@ -135,13 +135,16 @@ class Model:
             inputs: by name, of the signature's types and shapes.
 
         Raises:
-            Refused: the inputs do not go together, the model refuses them, too much waits, or the
-                process died of them.
+            Refused: the inputs do not go together, are too many, or the model refuses them; too
+                much waits, or the process died of them.
         """
         rows = self.signature.check(inputs)
         if self._closed:
             raise busy("the server stops")
-        if self._queue.rows + rows > self._limits.max_queue and self._queue.rows:
+        if rows > self._limits.max_queue:
+            most = self._limits.max_queue
+            raise Refused(413, f"a request has at most {most:,} rows: this {rows:,}")
+        if self._queue.rows + rows > self._limits.max_queue:
             raise busy(f"{self._queue.rows} rows wait for the model, and no more may")
         cuts = [slice(0, rows)]
         if self.signature.batched:

@@ -9,7 +9,7 @@ import math
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from dtrain.host import terminal
@@ -38,7 +38,7 @@ class Settings:
 
     name: str
     limits: Limits
-    max_body: int = 64 << 20
+    max_body: int = 16 << 20
     token: str | None = None
 
 
@@ -98,6 +98,7 @@ class Serving:
         begun: Callable[[Model], None],
         source: Source | None = None,
         key: str = "",
+        watch: Callable[[], None] = lambda: None,
     ) -> None:
         """Serve until a signal, or :meth:`stop`.
 
@@ -106,6 +107,7 @@ class Serving:
             begun: called when it serves.
             source: of newer ones; None: there are none.
             key: of ``first`` in it.
+            watch: called once a second.
 
         Raises:
             Unusable: it cannot serve.
@@ -115,7 +117,8 @@ class Serving:
         config = uvicorn.Config(
             self._app, log_config=None, access_log=False, lifespan="off", server_header=False,
             ws="none", log_level="critical", limit_concurrency=_CONNECTIONS, backlog=_BACKLOG,
-            timeout_graceful_shutdown=math.ceil(self._grace),
+            timeout_graceful_shutdown=math.ceil(self._grace), callback_notify=_calling(watch),
+            timeout_notify=1,
         )  # fmt: skip
 
         class Server(uvicorn.Server):
@@ -185,6 +188,13 @@ class Serving:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def _calling(watch: Callable[[], None]) -> Callable[[], Awaitable[None]]:
+    async def call() -> None:
+        watch()
+
+    return call
 
 
 def address(listener: socket.socket) -> str:

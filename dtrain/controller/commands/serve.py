@@ -22,7 +22,7 @@ from dtrain.controller.launchers.model_process import ModelProcess
 from dtrain.controller.served import OfRegistry, OfRun, own_folder
 from dtrain.controller.serving_options import WORDS, Options, taken
 from dtrain.controller.task_environment import task_environment
-from dtrain.controller.terminal.activity import Activity
+from dtrain.controller.terminal.serving import Status
 from dtrain.errors import DtrainError, UsageError, printable
 from dtrain.host import forkserver
 from dtrain.serving import server
@@ -65,7 +65,8 @@ class _Command:
                 key, getattr(options, key), f"cannot be used ({error.strerror})",
                 "a free port of this machine; 0 for any", "port=0",
             ) from None  # fmt: skip
-        self.activity = Activity()
+        self._status = Status()
+        self.activity = self._status.activity
 
     def close(self) -> None:
         """Let go of the port."""
@@ -106,10 +107,11 @@ class _Command:
             for line in self._lines(name, model):
                 print(printable(line), flush=True)
 
-        serving = Serving(settings, start, self._listener, _notice)
+        serving = Serving(settings, start, self._listener, self._status.say)
         self.activity.begin("loading the model")
         try:
-            serving.run(first, begun, source if options.follow else None, key)
+            followed = source if options.follow else None
+            serving.run(first, begun, followed, key, lambda: self._status.show(serving))
         finally:
             self.activity.end()
         print(f"stopped: {serving.metrics.requests:,} requests answered", flush=True)
@@ -133,10 +135,6 @@ class _Command:
         if self._options.follow:
             shown.append(f"follows: {self._given}")
         return [*shown, "Ctrl-C ends it"]
-
-
-def _notice(text: str) -> None:
-    print(printable(f"{time.strftime('%H:%M:%S')} {text}"), file=sys.stderr, flush=True)
 
 
 class _Run(Export):
@@ -166,14 +164,8 @@ class _Run(Export):
             )  # fmt: skip
             if options.follow:
                 self._wait(source)
-            else:
-                source.choose()  # says what is wrong
-            key = source.newest() or ""
-            first = source.fetch(key)
-            try:
-                return self._command.run(source.name, source, key, first)
-            finally:
-                source.end()
+            key, first = source.first()
+            return self._command.run(source.name, source, key, first)
 
     def _wait(self, source: OfRun) -> None:
         """Wait for the first checkpoint of a run that trains.
