@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 
 import dtrain
+from dtrain.controller.served import own_folder
 from dtrain.run import checkpoint
 from dtrain.serving.follow import Folder
 from dtrain.serving.model import Limits
@@ -518,6 +519,20 @@ def test_a_run_is_served_and_followed(
     assert f"serving: small, version {step} (within " in output
     assert f"version {step + 4} serves now; version {step} is kept for a rollback" in output + error
     assert not (run / "exports").exists(), "what it exports to follow goes with it"
+
+
+def test_what_a_killed_server_has_left_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with own_folder() as mine:
+        left, new = tmp_path / "dtrain-serve-left", tmp_path / "dtrain-serve-new"
+        for folder in (left, new):
+            (folder / "model").mkdir(parents=True)
+        for folder in (left, mine):
+            os.utime(folder, (1, 1))
+        with own_folder():
+            assert not left.exists() and new.exists() and mine.exists()
 
 
 @pytest.mark.faults

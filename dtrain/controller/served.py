@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,15 +24,40 @@ from dtrain.serving.problems import Unusable
 from dtrain.serving.versions import Candidate
 from dtrain.tracking.mlflow.registered import Registered
 
+#: Of the names of folders with what is served, and seconds until one can be a killed server's.
+_PREFIX, _SECONDS = "dtrain-serve-", 60.0
+
 
 @contextmanager
 def own_folder() -> Iterator[Path]:
-    """Yield a folder for files that are served, which goes with the server."""
-    folder = Path(tempfile.mkdtemp(prefix="dtrain-serve-"))
+    """Yield a folder for files that are served, which goes with the server.
+
+    Those of servers that were killed go now.
+    """
+    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):  # another user's, or gone
+            _remove_if_left(left)
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    descriptor = os.open(folder, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _remove_if_left(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        about = os.fstat(descriptor)
+        # One that is being made has no lock yet.
+        if about.st_uid != os.getuid() or time.time() - about.st_mtime < _SECONDS:
+            return
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder)
+    finally:
+        os.close(descriptor)
 
 
 def _remover(folder: Path) -> Callable[[], None]:
