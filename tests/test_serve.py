@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import http.client
 import json
 import os
 import random
@@ -391,6 +392,15 @@ def test_limits(trained: Path) -> None:
         assert status == 200 and len(answer["outputs"]) == 6, "in two batches"
         status, answer, _ = client("/v1/models/small:predict", {"inputs": ROWS[:7].tolist()}, own)
         assert (status, answer) == (413, {"error": "a request has at most 6 rows: this 7"})
+        host, port = client.address.removeprefix("http://").split(":")
+        with contextlib.closing(http.client.HTTPConnection(host, int(port))) as kept:
+            began = time.monotonic()
+            for count, status in ((7, 413), (6, 200)):  # on one connection
+                body = json.dumps({"inputs": ROWS[:count].tolist()})
+                kept.request("POST", "/v1/models/small:predict", body, own)
+                with kept.getresponse() as found:
+                    assert (found.status, bool(found.read())) == (status, True)
+            assert time.monotonic() - began < 4, "nothing is waited for"
 
         def ask(_: int) -> int:
             body = {"inputs": ROWS[:3].tolist()}

@@ -12,5 +12,6 @@
 ``follow``     takes newer versions from where they appear
 ``metrics``    counts for Prometheus
 ``openapi``    the description of all that, and ``page`` a page of it
+``endpoints``  what is answered at each address
 ``app``        the HTTP application, and ``server`` what runs it
 """

@@ -89,14 +89,14 @@ class Follower(threading.Thread):
             pause = self._source.seconds
             try:
                 key = self._source.newest()
-            except (DtrainError, OSError) as error:
+            except Exception as error:  # whatever a library raises: the server goes on
                 self._say(f"nothing newer can be seen: {_reason(error)}")
                 continue
             if key is None or key == self._served or self._failed == (key, _TRIES):
                 continue
             try:
                 self._take(key)
-            except (DtrainError, OSError) as error:
+            except Exception as error:
                 if self._ends.is_set():
                     return
                 times = self._failed[1] + 1 if self._failed[0] == key else 1
@@ -124,7 +124,7 @@ class Follower(threading.Thread):
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename else str(error)
-    return str(error)
+    return str(error) if isinstance(error, DtrainError) else f"{type(error).__name__}: {error}"
 
 
 class Folder:

@@ -23,6 +23,8 @@ from dtrain.serving.versions import Candidate, Versions
 #: Connections at once; each more is answered with 503.
 _CONNECTIONS = 1000
 _BACKLOG = 1024
+#: Seconds that a connection may be idle: longer than clients and proxies keep one to use it again.
+_KEEP_ALIVE = 75
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +120,7 @@ class Serving:
             self._app, log_config=None, access_log=False, lifespan="off", server_header=False,
             ws="none", log_level="critical", limit_concurrency=_CONNECTIONS, backlog=_BACKLOG,
             timeout_graceful_shutdown=math.ceil(self._grace), callback_notify=_calling(watch),
-            timeout_notify=1,
+            timeout_notify=1, timeout_keep_alive=_KEEP_ALIVE,
         )  # fmt: skip
 
         class Server(uvicorn.Server):
