@@ -67,6 +67,7 @@ class Exporter:
         weights: ``raw`` or ``ema``.
         hear: called with each clause about what is being done.
         waiting: called once a second while none comes; what it raises ends the export.
+        gives_way: others have the cores first.
     """
 
     def __init__(
@@ -77,11 +78,12 @@ class Exporter:
         weights: str,
         hear: Callable[[str], None],
         waiting: Callable[[], None],
+        gives_way: bool = False,
     ):
         plain = dataclasses.replace(config.hardware, precision=Precision.float32, remat=[])
         config = dataclasses.replace(config, hardware=plain)
         cluster = Cluster((Task("chief", 0, 1),), "cpu", 1, task_environment())
-        self._steps = Steps(section.plain(config), cluster, hear, waiting)
+        self._steps = Steps(section.plain(config), cluster, hear, waiting, gives_way)
         self._rundir = rundir
         self._formats = formats
         self._weights = weights

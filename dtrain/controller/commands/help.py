@@ -32,6 +32,7 @@ commands:
   export RUN to=FORMAT,...    SavedModel, ONNX, LiteRT, Keras: written, run and compared with Keras
   promote RUN alias=ALIAS     let an alias name the model of a run, if it is better
   predict RUN                 predict rows with a checkpoint of a run
+  serve RUN|models:/...       answer requests over HTTP, with newer versions as they appear
 
 options:
   --help [KEY]                this, or the type, default and accepted values of one key

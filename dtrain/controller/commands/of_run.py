@@ -9,18 +9,24 @@ from dtrain.controller import cli, early_import
 from dtrain.controller.commands import failures
 
 
-def parser(command: str, description: str, keys: str) -> argparse.ArgumentParser:
+def parser(
+    command: str,
+    description: str,
+    keys: str,
+    run: tuple[str, str] = ("RUN", "a run folder, or RUN/checkpoints/STEP"),
+) -> argparse.ArgumentParser:
     """Return the parser of such a command line.
 
     Args:
         command: its name.
         description: what it does.
         keys: those that it takes, in a paragraph.
+        run: what its first argument is called, and what that is.
     """
     made = argparse.ArgumentParser(
         prog=f"python -m dtrain {command}", allow_abbrev=False, description=description, epilog=keys
     )
-    made.add_argument("run", metavar="RUN", help="a run folder, or RUN/checkpoints/STEP")
+    made.add_argument("run", metavar=run[0], help=run[1])
     made.add_argument(
         "overrides", nargs="*", metavar="GROUP=OPTION | KEY=VALUE", help="changes of the run's own"
     )

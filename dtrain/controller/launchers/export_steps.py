@@ -31,6 +31,7 @@ class Steps:
         cluster: of one process.
         hear: called with each clause about what is being done.
         waiting: called once a second while none comes.
+        gives_way: others have the cores first.
     """
 
     def __init__(
@@ -39,8 +40,9 @@ class Steps:
         cluster: Cluster,
         hear: Callable[[str], None],
         waiting: Callable[[], None],
+        gives_way: bool = False,
     ):
-        self._config, self._cluster = config, cluster
+        self._config, self._cluster, self._gives_way = config, cluster, gives_way
         self._hear, self._waiting = hear, waiting
 
     def write(self, **arguments: Any) -> dict[str, Any]:
@@ -62,6 +64,13 @@ class Steps:
 
     def _ask(self, subject: str, asked: dict[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = ask_of_a_run(
-            _enter, self._config, self._cluster, asked, subject, self._hear, self._waiting
+            _enter,
+            self._config,
+            self._cluster,
+            asked,
+            subject,
+            self._hear,
+            self._waiting,
+            self._gives_way,
         )
         return found

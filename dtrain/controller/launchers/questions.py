@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Callable
@@ -15,6 +16,8 @@ from dtrain.run.cluster import Cluster
 
 #: Seconds between two calls of ``waiting``.
 _TURN = 1.0
+#: By how much a process that gives way to others is nicer than they are.
+_NICE = 10
 
 
 def ask(
@@ -24,6 +27,7 @@ def ask(
     subject: str,
     hear: Callable[[Any], None] = lambda part: None,
     waiting: Callable[[], None] = lambda: None,
+    gives_way: bool = False,
 ) -> Any:
     """Call ``target(*arguments, pipe)`` in a process of its own, and return what it answers.
 
@@ -37,12 +41,16 @@ def ask(
         subject: the process in words, for the message if it dies.
         hear: called with each part.
         waiting: called once a second while nothing comes.
+        gives_way: others have the cores first.
 
     Raises:
         DtrainError: the message, with its exit code.
     """
     process = Process(environment, subject, target, arguments, environment)
     try:
+        if gives_way:
+            with contextlib.suppress(OSError):  # it has ended
+                os.setpriority(os.PRIO_PROCESS, process.pid, _NICE)
         while (message := _next(process, waiting)) is not None:
             code, answer = message
             if code is not None:
@@ -69,6 +77,7 @@ def ask_of_a_run(
     subject: str,
     hear: Callable[[Any], None],
     waiting: Callable[[], None],
+    gives_way: bool = False,
 ) -> Any:
     """Ask as :func:`ask` does what a configuration makes; no GPU is looked at.
 
@@ -78,7 +87,7 @@ def ask_of_a_run(
         config: as plain values.
         cluster: as planned.
         asked: what is asked.
-        subject, hear, waiting: of :func:`ask`.
+        subject, hear, waiting, gives_way: of :func:`ask`.
 
     Raises:
         DtrainError: the message, with its exit code.
@@ -87,7 +96,7 @@ def ask_of_a_run(
     # What the user's own code prints belongs to the user; the server's standard error is closed.
     with Connection(os.dup(2), readable=False) as output:
         arguments = (config, cluster.to_json(), environment, asked, output)
-        return ask(target, arguments, cluster.environment, subject, hear, waiting)
+        return ask(target, arguments, cluster.environment, subject, hear, waiting, gives_way)
 
 
 def _next(process: Process, waiting: Callable[[], None]) -> Any:

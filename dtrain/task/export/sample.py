@@ -105,7 +105,7 @@ def compared(run: Run, sample: Sample, limit: float = LIMIT) -> float:
     """Run an exported model on all examples, and return how far it is from Keras.
 
     Args:
-        run: it.
+        run: the model.
         sample: the examples.
         limit: how far it may be.
 
