@@ -17,11 +17,11 @@ from dtrain.controller import result
 from dtrain.controller.folders import claim, create, lock
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.launchers.model_report import describe
-from dtrain.controller.outcome import Outcome
+from dtrain.controller.outcome import Failure, Outcome
 from dtrain.controller.plan import Plan
 from dtrain.controller.resources.devices import Machine
 from dtrain.controller.run_files import RunFiles, is_start
-from dtrain.controller.supervisor import Failure, Requests, Signals, Supervisor
+from dtrain.controller.supervisor import Requests, Signals, Supervisor
 from dtrain.controller.terminal import report
 from dtrain.controller.terminal.progress import Display, Log, View
 from dtrain.errors import TrainingError, UsageError
@@ -30,6 +30,7 @@ from dtrain.run import checkpoint, schemas
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, short
 from dtrain.run.journal import Follower, Journal
+from dtrain.run.sidecar import Sidecar
 from dtrain.tracking.base import TrackedRun
 from dtrain.tracking.choose import tracker
 from dtrain.tracking.delivery import RunDelivery
@@ -187,6 +188,8 @@ class Job:
         """Start the tasks, and again after a failure as often as may be."""
         stolen = 0
         while True:
+            if self._cluster.evaluator is not None:
+                Sidecar(self._rundir).begin()
             try:
                 placed: Any = self._launcher.start(self._rundir, self._cluster)
             except TrainingError as error:
@@ -200,8 +203,9 @@ class Job:
             self._launched = time.time()  # TensorFlow is imported: a fork has been answered
             signals.started = True
             supervisor = Supervisor(
-                self._launcher, self._cluster, self._rundir, self._view, self.saving
-            )
+                self._launcher, self._cluster, self._rundir, self._view, self.saving,
+                self._config.sidecar.max_restarts,
+            )  # fmt: skip
             failure = supervisor.watch(signals, self._look)
             self._launcher.kill()
             self._replaced += supervisor.replaced
@@ -217,7 +221,11 @@ class Job:
                 return failure
 
     def _refused(self) -> bool:
-        return errors.USAGE in self._launcher.exit_codes().values()
+        codes = self._launcher.exit_codes()
+        return any(
+            code == errors.USAGE and name != self._cluster.evaluator_name
+            for name, code in codes.items()
+        )
 
     def _restart(self, failure: Failure) -> None:
         self._look()
@@ -254,6 +262,8 @@ class Job:
         if progress is not None and self._start_seconds is None:
             seconds = round(progress["time"] - self._launched, 3)
             self._start_seconds = seconds if seconds > 0 else None  # launcher=inline forks nothing
+        if progress is not None and progress.get("waiting"):
+            progress = schemas.glance(Sidecar(self._rundir).progress, schemas.Progress)
         self._view.update(progress)
         for event in self._follower.events():
             if event["event"] in result.KEPT:  # a long run has millions of the others

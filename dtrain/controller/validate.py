@@ -8,6 +8,7 @@ from typing import Any
 
 from dtrain.config import consent, load, section, targets
 from dtrain.config.schema import Config
+from dtrain.controller import evaluator
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.plan import Plan, plan, sizes
 from dtrain.controller.resources.devices import machine
@@ -81,6 +82,8 @@ def check(
         UsageError: they do not go together.
     """
     launcher: Launcher = targets.instantiate(config.launcher, "launcher")
+    if trains:
+        evaluator.check_launcher(config, launcher)
     here = machine(launcher.shares_machine)
     early = plan(config, None, here, trains)
     facts = {key: text for key, text in flatten(load.written(config)).items() if _shared(key)}

@@ -32,7 +32,7 @@ def gpu_names(machine: Machine) -> list[str]:
 
 def gpus(cluster: Cluster) -> int:
     """Return how many GPUs a job takes."""
-    return sum(task.devices for task in cluster.tasks) if cluster.device_kind == "gpu" else 0
+    return sum(task.devices for task in cluster.processes) if cluster.device_kind == "gpu" else 0
 
 
 def at_once(wanted: int | None, needs: Sequence[int], machine: Machine) -> int:
@@ -101,4 +101,8 @@ def place(cluster: Cluster, slot: Slot, machine: Machine) -> Cluster:
         own = tuple(slot.cores[position] for position in task.cores) or slot.cores
         return dataclasses.replace(task, cores=own, threads=task.threads or len(own))
 
-    return dataclasses.replace(cluster, tasks=tuple(keep(task) for task in cluster.tasks))
+    return dataclasses.replace(
+        cluster,
+        tasks=tuple(keep(task) for task in cluster.tasks),
+        evaluator=None if cluster.evaluator is None else keep(cluster.evaluator),
+    )

@@ -5,6 +5,9 @@ second, whether it is time to save, whether a stop was requested) is agreed on b
 
 At the end of an epoch the state is saved first and evaluated then: a stop during the validation
 leaves it to the resumed run, which begins by it (``pending_validation`` of a checkpoint).
+
+With an evaluator (``sidecar.evaluate``) nothing is evaluated here: its points are taken in between
+two calls, and the run ends when all of them are.
 """
 
 from __future__ import annotations
@@ -19,12 +22,13 @@ import keras
 import numpy as np
 
 from dtrain.errors import NonFiniteLoss
-from dtrain.run.checkpoint import Checkpoint
+from dtrain.run.checkpoint import EVALUATES, Checkpoint
 from dtrain.task import train_state
+from dtrain.task.actions.late_points import LOOK, PREFIX, LatePoints, Point
 from dtrain.task.actions.notices import Notices
 from dtrain.task.actions.timing import Timing
 from dtrain.task.actions.validation import CALL_SECONDS, evaluate
-from dtrain.task.callbacks import Callbacks
+from dtrain.task.callbacks import Callbacks, shared
 from dtrain.task.metric_sums import Sums
 from dtrain.task.recorder import Records
 from dtrain.task.snapshots import Saving, Snapshot
@@ -46,6 +50,7 @@ class Loop:
         stopping: says whether the user or a scheduler asked this task to stop.
         identity: JSON values to be saved with every checkpoint.
         begun: called once, when there is something that a stop would have to save.
+        late: the points of an evaluator; None where validations are done here.
     """
 
     def __init__(
@@ -59,7 +64,9 @@ class Loop:
         stopping: Callable[[], bool],
         identity: dict[str, Any],
         begun: Callable[[], None] = lambda: None,
+        late: LatePoints | None = None,
     ):
+        self._late = late
         self._model = model
         self._strategy = strategy
         self._steps = steps
@@ -125,6 +132,7 @@ class Loop:
         if self._saving.step != self.step:
             self._save()
         self._records.wait()
+        self._await_points()
         if self._model.optimizer is not None:
             # As Keras' fit does at its end: with use_ema the model is left with averaged weights.
             with self._strategy.engine.scope():
@@ -138,12 +146,16 @@ class Loop:
         count = int(CALL_SECONDS / max(self.timing.step_seconds, 1e-6)) if known else 1
         count = min(count, self._steps.max_steps)
         is_chief = self._records.is_chief
-        steps, stop, end, save = self._strategy.all_reduce_numbers([
+        late = [] if self._late is None else [self._late.ready()]
+        steps, stop, end, save, *ready = self._strategy.all_reduce_numbers([
             max(1, count) if is_chief else 0,
             self._stopping(),
             self._model.stop_training,
             is_chief and self.step > max(0, self._saving.step) and self._saving.by_time(),
+            *late,
         ])  # fmt: skip
+        for _ in range(int(sum(ready))):
+            self._take_in()
         self._stop, self._end, self._save_now = stop > 0, end > 0, save > 0
         return int(steps)
 
@@ -213,9 +225,54 @@ class Loop:
                 self._log_interval()
         self._report_progress()
 
-    def _report_progress(self, evaluated: int = 0) -> None:
+    def _take_in(self) -> None:
+        """Record a point of the evaluator, and show it to the callbacks that wait for it."""
+        assert self._late is not None
+        own = self._late.pop()
+        numbers = {} if own is None else own.to_numbers()
+        point = Point.of(shared(self._strategy, self._records.is_chief, numbers))
+        per_epoch = self._schedule.steps_per_epoch
+        epoch = (point.step - 1) // per_epoch
+        if own is not None and not own.recorded:
+            self._records.point(point.step, epoch + 1, point.metrics)
+        logs = {**point.logs, **point.metrics}
+        self._notices.objective(logs)
+        self.logs = {**self.logs, **point.metrics}
+        self.evaluated = point.examples
+        ends = point.step % per_epoch == 0 and self._schedule.validates(epoch)
+        if ends and point.step > self._late.position:
+            self._callbacks.validated(epoch, logs)
+        self._late.position = max(self._late.position, point.step)
+        value = point.metrics.get(self._schedule.objective)
+        value = value if value is not None and math.isfinite(value) else None
+        if own is not None:
+            self._records.rate(self._late.rating(point.step, value))
+
+    def _await_points(self) -> None:
+        """Take in what the evaluator finds until it has evaluated all checkpoints of the run.
+
+        Raises:
+            Interrupted: a stop was asked for; the resumed run begins with the rest.
+        """
+        while self._late is not None:
+            self._records.wait()  # ORDER: what is taken in is let go before it is counted
+            waiting, ready, stop, *_ = self._strategy.all_reduce_numbers(
+                [self._late.waiting(), self._late.ready(), self._stopping(), 0, 0]  # as in _consult
+            )
+            for _ in range(int(ready)):
+                self._take_in()
+            if not (waiting or ready):
+                return
+            if stop:
+                self._saving.interrupt(self.step, None)
+            if self._records.is_chief and not ready:
+                self._report_progress(waiting=int(waiting))
+                time.sleep(LOOK)
+
+    def _report_progress(self, evaluated: int = 0, waiting: int = 0) -> None:
         schedule = self._schedule
-        report = {
+        report: dict[str, Any] = {"waiting": waiting} if waiting else {}
+        report |= {
             "step": self.step,
             "total_steps": schedule.total_steps,
             "epoch": (self.step - 1) // schedule.steps_per_epoch + 1,
@@ -250,14 +307,16 @@ class Loop:
             seen = {"epoch_examples": self._epoch.examples, "examples": self.examples}
             self._records.point(self.step, epoch + 1, {k: float(n) for k, n in seen.items()})
         validation: dict[str, float] = {}
-        if self._schedule.validates(epoch):
-            validation = {f"val_{name}": value for name, value in self._validate(due).items()}
+        validates = self._schedule.validates(epoch)
+        if validates and self._late is None:
+            validation = {f"{PREFIX}{name}": value for name, value in self._validate(due).items()}
             logs.update(validation)
+        due = due or (validates and self._late is not None)  # an evaluator needs a checkpoint
         self._pending, self._epoch = False, Sums()
         # Callbacks of Keras add the learning rate, of which there is a point already.
         written = self._learning_rate() if self._interval.examples == 0 else {}
         try:
-            self._callbacks.hooks.on_epoch_end(epoch, logs)
+            self._callbacks.epoch_ended(epoch, logs)
         finally:  # a callback that raises ends the run, and what was measured is written
             added, ignored = self._callbacks.added(logs)
             new = {k: v for k, v in added.items() if written.get(k) != v}
@@ -321,9 +380,21 @@ class Loop:
             "pending_validation": self._pending,
             "objective": self._objective(),
         }
+        if self._late is not None:
+            meta |= {EVALUATES: self._is_evaluated(), "evaluated": self._late.position}
         return self._saving.take(arrays, meta)
 
+    def _is_evaluated(self) -> bool:
+        """Say whether the evaluator is to look at the present state."""
+        if not self._schedule.validation_examples:
+            return False
+        if self.step % self._schedule.steps_per_epoch == 0:
+            return self._schedule.validates(self.step // self._schedule.steps_per_epoch - 1)
+        return not self._stop  # a run that is resumed comes past here
+
     def _objective(self) -> float | None:
+        if self._late is not None and self._schedule.objective.startswith(PREFIX):
+            return None  # the evaluator says
         if self.step % self._schedule.steps_per_epoch or self._pending:
             return None  # the logs are of an earlier step
         value = self.logs.get(self._schedule.objective)
@@ -339,3 +410,5 @@ class Loop:
         self._epoch = train_state.unpack_sums("epoch", arrays, meta["epoch"])
         self._callbacks.restore(arrays, meta["callbacks"])
         self._pending = meta.get("pending_validation", False)
+        if self._late is not None:
+            self._late.restore(meta.get("evaluated", 0))
