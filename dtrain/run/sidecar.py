@@ -57,6 +57,7 @@ class Sidecar:
         """
         for path in (self._queue, self._work):
             path.mkdir(parents=True, exist_ok=True)
+            writing.remove_leftovers(path)
         for path in (self._finished, self._given_up, self.progress):
             writing.remove(path)
 
@@ -88,8 +89,7 @@ class Sidecar:
             CheckpointError, OSError: it cannot be read, or not be linked.
         """
         step = int(path.name)
-        old = self.items().get(step)
-        if old is not None and digest_of(old) == digest_of(path):
+        if self.digests().get(step) == digest_of(path):
             return
         self.remove(step)
         self._queue.mkdir(parents=True, exist_ok=True)
