@@ -26,11 +26,10 @@ from dtrain.controller.terminal import report
 from dtrain.controller.terminal.progress import Display, Log, View
 from dtrain.errors import TrainingError, UsageError
 from dtrain.files import writing
-from dtrain.run import checkpoint, schemas
+from dtrain.run import checkpoint, sidecar
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, short
 from dtrain.run.journal import Follower, Journal
-from dtrain.run.sidecar import Sidecar
 from dtrain.tracking.base import TrackedRun
 from dtrain.tracking.choose import tracker
 from dtrain.tracking.delivery import RunDelivery
@@ -188,8 +187,6 @@ class Job:
         """Start the tasks, and again after a failure as often as may be."""
         stolen = 0
         while True:
-            if self._cluster.evaluator is not None:
-                Sidecar(self._rundir).begin()
             try:
                 placed: Any = self._launcher.start(self._rundir, self._cluster)
             except TrainingError as error:
@@ -221,11 +218,8 @@ class Job:
                 return failure
 
     def _refused(self) -> bool:
-        codes = self._launcher.exit_codes()
-        return any(
-            code == errors.USAGE and name != self._cluster.evaluator_name
-            for name, code in codes.items()
-        )
+        codes, beside = self._launcher.exit_codes(), self._cluster.evaluator_name
+        return any(code == errors.USAGE for name, code in codes.items() if name != beside)
 
     def _restart(self, failure: Failure) -> None:
         self._look()
@@ -258,12 +252,10 @@ class Job:
         self._unread = problem
 
     def _take_in(self) -> None:
-        progress: Any = schemas.glance(self._rundir.progress, schemas.Progress)
+        progress: Any = sidecar.progress(self._rundir)
         if progress is not None and self._start_seconds is None:
             seconds = round(progress["time"] - self._launched, 3)
             self._start_seconds = seconds if seconds > 0 else None  # launcher=inline forks nothing
-        if progress is not None and progress.get("waiting"):
-            progress = schemas.glance(Sidecar(self._rundir).progress, schemas.Progress)
         self._view.update(progress)
         for event in self._follower.events():
             if event["event"] in result.KEPT:  # a long run has millions of the others

@@ -22,7 +22,7 @@ from typing import Any
 
 from dtrain.errors import CheckpointError
 from dtrain.files import writing
-from dtrain.run import checkpoint
+from dtrain.run import checkpoint, schemas
 from dtrain.run.checkpoint.format import read_manifest
 from dtrain.run.folder import RunDir, write_text
 from dtrain.run.journal import Follower, Journal
@@ -201,6 +201,14 @@ class Points:
         self._journal.sync()
         if event == EVALUATED:
             self.done.add((fields["step"], fields["digest"]))
+
+
+def progress(rundir: RunDir) -> schemas.Progress | None:
+    """Return how far a run is; of one that waits for its evaluator, how far that is."""
+    found = schemas.glance(rundir.progress, schemas.Progress)
+    if found is None or not found.get("waiting"):
+        return found
+    return schemas.glance(Sidecar(rundir).progress, schemas.Progress)
 
 
 def is_evaluation(event: dict[str, Any]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import sys
 import threading
@@ -17,7 +18,10 @@ from dtrain.run import checkpoint, journal
 from dtrain.run.folder import RunDir
 from dtrain.run.sidecar import Sidecar
 from tests.conftest import QUICK
-from tests.integration.test_failures import processes, until
+from tests.integration.test_env import ENV, ended, shells, the_run
+from tests.integration.test_failures import command, processes, until
+
+__all__ = ["command", "shells"]
 
 SIDECAR = ("sidecar.evaluate=true", "checkpoint.keep=1")
 #: The arithmetic of a task that has one core for itself.
@@ -94,9 +98,8 @@ def inline(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, dict[str
 def clean(rundir: RunDir) -> None:
     """Assert that nothing is left of what was shared, and no process."""
     assert Sidecar(rundir).items() == {} and not processes(rundir.path)
-    assert sorted(p.name for p in Sidecar(rundir).folder.iterdir()) == [
-        "finished", "points.jsonl", "progress.json", "queue", "work"
-    ]  # fmt: skip
+    left = {path.name for path in Sidecar(rundir).folder.iterdir()}
+    assert left - {"progress.json"} == {"finished", "points.jsonl", "queue", "work"}
 
 
 def test_the_bits_of_a_validation_of_its_own(inline: Any, store: Path, dtrain: Any) -> None:
@@ -260,16 +263,99 @@ def waiting(run: RunDir) -> int:
 STOP = "{_target_: keras.callbacks.EarlyStopping, monitor: val_loss, min_delta: 100, patience: 2}"
 
 
-def test_callbacks_and_exports_follow_it(dtrain: Any, tmp_path: Path) -> None:
+def test_callbacks_listen_to_it(dtrain: Any) -> None:
     run = dtrain(
         *QUICK, *SIDECAR, "strategy=one_device", "trainer.epochs=100000", "sidecar.every=newest",
-        "sidecar.export=true", f"trainer.callbacks=[{STOP}]",
+        f"trainer.callbacks=[{STOP}]",
     )  # fmt: skip
     assert run.code == 0, run.output
     assert run.result["status"] == "FINISHED" and 12 <= run.result["step"] < 100_000
     found = points(run.rundir)
     assert len(found) >= 3 and found[-1][0] == run.result["step"]
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("evaluate", ["true", "false"])
+def test_the_best_is_exported(evaluate: str, dtrain: Any) -> None:
+    run = dtrain(
+        *QUICK, "strategy=one_device", "sidecar.export=true", f"sidecar.evaluate={evaluate}",
+    )  # fmt: skip
+    assert run.code == 0, run.output
     best = run.result["best_step"]
-    assert f"exported: {run.rundir.path}/exports/mlp_one_device/{best}" in run.output
-    [*made] = (run.rundir.path / "exports" / "mlp_one_device").glob("[0-9]*")
-    assert (max(made, key=lambda p: p.stat().st_mtime) / "saved_model.pb").is_file()
+    assert f"exported: {run.rundir.path.absolute()}/exports/mlp_one_device/{best}" in run.output
+    made = run.rundir.path / "exports" / "mlp_one_device" / str(best)
+    assert (made / "saved_model.pb").is_file() and (made / "export.json").is_file()
+    assert not processes(run.rundir.path)
+
+
+@pytest.mark.faults
+def test_twenty_kills(dtrain: Any, user_code: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    """An evaluation takes five times as long as an epoch, and is killed at random moments of it."""
+    user_code(SLOW)
+    monkeypatch.setenv("SLOW", "0.5")
+    draw = random.Random(0)
+    killer = Killer(tmp_path, 20, moment=lambda: draw.uniform(0, 1.5))
+    run = dtrain(
+        *HELD, *SIDECAR, "hydra.run.dir=run", "trainer.epochs=30", "sidecar.max_restarts=30",
+    )  # fmt: skip
+    killer.done()
+    assert run.code == 0, run.output
+    assert run.output.count("is started again") == 20
+    assert [step for step, _ in points(RunDir("run"))] == list(range(4, 121, 4))
+    clean(RunDir(tmp_path / "run"))
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("seed", range(6))
+def test_all_of_it_is_killed(
+    seed: int, command: Any, user_code: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """The command and its tasks, at random moments; the bits of a run that was not."""
+    user_code(SLOW)
+    monkeypatch.setenv("SLOW", "0.05")
+    run, draw = RunDir(tmp_path / "run"), random.Random(seed)
+    words = (*HELD, *SIDECAR, "trainer.epochs=40", "optimizer.learning_rate=0.1")
+    first = command(*words, "hydra.run.dir=run")
+    for _ in range(3):
+        until(lambda: run.progress.exists(), lambda: first.output, 60)
+        threading.Event().wait(draw.uniform(0, 1.0))
+        assert first.process.poll() is None, first.output
+        first.process.send_signal(signal.SIGKILL)
+        first.process.wait()
+        until(lambda: not processes(tmp_path), lambda: "tasks are left", 30)
+        run.progress.unlink(missing_ok=True)
+        first = command("resume=run")
+    assert first.process.wait(120) == 0, first.output
+    found = points(run)
+    assert sorted(found, key=lambda each: each[0]) == found
+    assert [step for step, _ in found] == list(range(4, 161, 4))
+    clean(run)
+    assert here(*words, "hydra.run.dir=whole", "sidecar.evaluate=false", ONE_CORE) == 0
+    assert found == points(RunDir(tmp_path / "whole"))
+
+
+@pytest.mark.faults
+def test_a_host_of_its_own(inline: Any, shells: Any, tmp_path: Path) -> None:
+    words = (*QUICK, *ENV, *SIDECAR, ONE_CORE, "strategy=one_device")
+    started = shells({"chief": 1, "evaluator": 1}, *words)
+    assert ended(started) == {"chief-0": 0, "evaluator-0": 0}, started[1].output
+    run = the_run(tmp_path)
+    assert points(run) == inline
+    clean(run)
+
+
+@pytest.mark.faults
+def test_a_host_of_its_own_is_lost(user_code: Any, shells: Any, tmp_path: Path) -> None:
+    """First its task, which is started again there; then its command."""
+    user_code(SLOW)
+    (tmp_path / "hold").touch()
+    words = (*HELD, *ENV, *SIDECAR, "hydra.run.dir=run")
+    chief, beside = shells({"chief": 1, "evaluator": 1}, *words)
+    killer = Killer(tmp_path, 1)
+    killer.done()
+    until(lambda: "it is started again" in beside.output, lambda: beside.output)
+    until(lambda: bool(waiting(RunDir(tmp_path / "run"))), lambda: chief.output)
+    beside.process.kill()
+    assert chief.process.wait(60) == 0, chief.output
+    assert "evaluator-0 is gone: its command has ended; training continues" in chief.output
+    assert list(Sidecar(RunDir(tmp_path / "run")).items()) == [4, 8]

@@ -6,8 +6,7 @@ second, whether it is time to save, whether a stop was requested) is agreed on b
 At the end of an epoch the state is saved first and evaluated then: a stop during the validation
 leaves it to the resumed run, which begins by it (``pending_validation`` of a checkpoint).
 
-With an evaluator (``sidecar.evaluate``) nothing is evaluated here: its points are taken in between
-two calls, and the run ends when all of them are.
+With an evaluator (``sidecar.evaluate``) its points are taken in between two calls instead.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
-import numpy as np
 
 from dtrain.errors import NonFiniteLoss
-from dtrain.run.checkpoint import EVALUATES, Checkpoint
+from dtrain.run.checkpoint import Checkpoint
 from dtrain.task import train_state
-from dtrain.task.actions.late_points import LOOK, PREFIX, LatePoints, Point
-from dtrain.task.actions.notices import Notices
+from dtrain.task.actions.late_points import PREFIX
+from dtrain.task.actions.late_validation import LateValidation
+from dtrain.task.actions.notices import Notices, learning_rate, progress
 from dtrain.task.actions.timing import Timing
 from dtrain.task.actions.validation import CALL_SECONDS, evaluate
-from dtrain.task.callbacks import Callbacks, shared
+from dtrain.task.callbacks import Callbacks
 from dtrain.task.metric_sums import Sums
 from dtrain.task.recorder import Records
 from dtrain.task.snapshots import Saving, Snapshot
@@ -50,7 +49,7 @@ class Loop:
         stopping: says whether the user or a scheduler asked this task to stop.
         identity: JSON values to be saved with every checkpoint.
         begun: called once, when there is something that a stop would have to save.
-        late: the points of an evaluator; None where validations are done here.
+        late: takes in what an evaluator finds; None where validations are done here.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class Loop:
         stopping: Callable[[], bool],
         identity: dict[str, Any],
         begun: Callable[[], None] = lambda: None,
-        late: LatePoints | None = None,
+        late: LateValidation | None = None,
     ):
         self._late = late
         self._model = model
@@ -132,7 +131,9 @@ class Loop:
         if self._saving.step != self.step:
             self._save()
         self._records.wait()
-        self._await_points()
+        if self._late is not None and not self._late.wait(self._stopping, self._take_in,
+                                                          self._report_progress):  # fmt: skip
+            self._saving.interrupt(self.step, None)
         if self._model.optimizer is not None:
             # As Keras' fit does at its end: with use_ema the model is left with averaged weights.
             with self._strategy.engine.scope():
@@ -146,7 +147,7 @@ class Loop:
         count = int(CALL_SECONDS / max(self.timing.step_seconds, 1e-6)) if known else 1
         count = min(count, self._steps.max_steps)
         is_chief = self._records.is_chief
-        late = [] if self._late is None else [self._late.ready()]
+        late = [] if self._late is None else [self._late.points.ready()]
         steps, stop, end, save, *ready = self._strategy.all_reduce_numbers([
             max(1, count) if is_chief else 0,
             self._stopping(),
@@ -226,71 +227,23 @@ class Loop:
         self._report_progress()
 
     def _take_in(self) -> None:
-        """Record a point of the evaluator, and show it to the callbacks that wait for it."""
+        """Let the next point of the evaluator be one of the run."""
         assert self._late is not None
-        own = self._late.pop()
-        numbers = {} if own is None else own.to_numbers()
-        point = Point.of(shared(self._strategy, self._records.is_chief, numbers))
-        per_epoch = self._schedule.steps_per_epoch
-        epoch = (point.step - 1) // per_epoch
-        if own is not None and not own.recorded:
-            self._records.point(point.step, epoch + 1, point.metrics)
-        logs = {**point.logs, **point.metrics}
-        self._notices.objective(logs)
-        self.logs = {**self.logs, **point.metrics}
-        self.evaluated = point.examples
-        ends = point.step % per_epoch == 0 and self._schedule.validates(epoch)
-        if ends and point.step > self._late.position:
-            self._callbacks.validated(epoch, logs)
-        self._late.position = max(self._late.position, point.step)
-        value = point.metrics.get(self._schedule.objective)
-        value = value if value is not None and math.isfinite(value) else None
-        if own is not None:
-            self._records.rate(self._late.rating(point.step, value))
-
-    def _await_points(self) -> None:
-        """Take in what the evaluator finds until it has evaluated all checkpoints of the run.
-
-        Raises:
-            Interrupted: a stop was asked for; the resumed run begins with the rest.
-        """
-        while self._late is not None:
-            self._records.wait()  # ORDER: what is taken in is let go before it is counted
-            waiting, ready, stop, *_ = self._strategy.all_reduce_numbers(
-                [self._late.waiting(), self._late.ready(), self._stopping(), 0, 0]  # as in _consult
-            )
-            for _ in range(int(ready)):
-                self._take_in()
-            if not (waiting or ready):
-                return
-            if stop:
-                self._saving.interrupt(self.step, None)
-            if self._records.is_chief and not ready:
-                self._report_progress(waiting=int(waiting))
-                time.sleep(LOOK)
+        point = self._late.take()
+        self.logs, self.evaluated = {**self.logs, **point.metrics}, point.examples
 
     def _report_progress(self, evaluated: int = 0, waiting: int = 0) -> None:
-        schedule = self._schedule
-        report: dict[str, Any] = {"waiting": waiting} if waiting else {}
-        report |= {
-            "step": self.step,
-            "total_steps": schedule.total_steps,
-            "epoch": (self.step - 1) // schedule.steps_per_epoch + 1,
-            "epochs": schedule.epochs,
-            "steps_per_epoch": schedule.steps_per_epoch,
-            "loss": self._loss,
-            "metrics": self.logs,
-            "examples_per_second": self.timing.examples_per_second,
-            "evaluated": evaluated,
-        }
-        self._records.progress(report, always=self.step in (1, schedule.total_steps))
+        speed = self.timing.examples_per_second
+        report = progress(self._schedule, self.step, self._loss, self.logs, speed)
+        counts = {"evaluated": evaluated, **({"waiting": waiting} if waiting else {})}
+        self._records.progress({**report, **counts}, self.step in (1, self._schedule.total_steps))
 
     def _log_interval(self) -> None:
         if self._interval.examples == 0:
             return
         epoch = (self.step - 1) // self._schedule.steps_per_epoch
         metrics = self._steps.results(self._interval)
-        metrics.update(self._learning_rate())
+        metrics.update(learning_rate(self._model))
         metrics.update(self.timing.end_interval(self._interval.steps, self._interval.examples))
         metrics.update(self._steps.interval())
         self._records.point(self.step, epoch + 1, metrics)
@@ -307,14 +260,14 @@ class Loop:
             seen = {"epoch_examples": self._epoch.examples, "examples": self.examples}
             self._records.point(self.step, epoch + 1, {k: float(n) for k, n in seen.items()})
         validation: dict[str, float] = {}
-        validates = self._schedule.validates(epoch)
-        if validates and self._late is None:
+        validates, late = self._schedule.validates(epoch), self._late is not None
+        if validates and not late:
             validation = {f"{PREFIX}{name}": value for name, value in self._validate(due).items()}
             logs.update(validation)
-        due = due or (validates and self._late is not None)  # an evaluator needs a checkpoint
+        due = due or (validates and late)  # an evaluator needs a checkpoint
         self._pending, self._epoch = False, Sums()
         # Callbacks of Keras add the learning rate, of which there is a point already.
-        written = self._learning_rate() if self._interval.examples == 0 else {}
+        written = learning_rate(self._model) if self._interval.examples == 0 else {}
         try:
             self._callbacks.epoch_ended(epoch, logs)
         finally:  # a callback that raises ends the run, and what was measured is written
@@ -329,12 +282,6 @@ class Loop:
         self._records.epoch_ended(self.step, self._model)
         if due:
             self._save()
-
-    def _learning_rate(self) -> dict[str, float]:
-        optimizer = self._model.optimizer
-        if optimizer is None:  # which a train_step of its own may do without
-            return {}
-        return {"learning_rate": float(np.asarray(optimizer.learning_rate))}
 
     def _validate(self, due: bool) -> dict[str, float]:
         # ORDER: taken before anything of the validation has happened, hooks included: a resumed
@@ -380,22 +327,12 @@ class Loop:
             "pending_validation": self._pending,
             "objective": self._objective(),
         }
-        if self._late is not None:
-            meta |= {EVALUATES: self._is_evaluated(), "evaluated": self._late.position}
+        meta |= {} if self._late is None else self._late.meta(self.step, self._stop)
         return self._saving.take(arrays, meta)
 
-    def _is_evaluated(self) -> bool:
-        """Say whether the evaluator is to look at the present state."""
-        if not self._schedule.validation_examples:
-            return False
-        if self.step % self._schedule.steps_per_epoch == 0:
-            return self._schedule.validates(self.step // self._schedule.steps_per_epoch - 1)
-        return not self._stop  # a run that is resumed comes past here
-
     def _objective(self) -> float | None:
-        if self._late is not None and self._schedule.objective.startswith(PREFIX):
-            return None  # the evaluator says
-        if self.step % self._schedule.steps_per_epoch or self._pending:
+        late = self._late is not None and self._late.judges
+        if late or self.step % self._schedule.steps_per_epoch or self._pending:
             return None  # the logs are of an earlier step
         value = self.logs.get(self._schedule.objective)
         return value if value is not None and math.isfinite(value) else None
@@ -411,4 +348,4 @@ class Loop:
         self._callbacks.restore(arrays, meta["callbacks"])
         self._pending = meta.get("pending_validation", False)
         if self._late is not None:
-            self._late.restore(meta.get("evaluated", 0))
+            self._late.points.restore(meta.get("evaluated", 0))

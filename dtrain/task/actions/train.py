@@ -18,6 +18,7 @@ from dtrain.run.sidecar import Sidecar
 from dtrain.task import data_identity, final_model, restore
 from dtrain.task.actions.base import Action
 from dtrain.task.actions.late_points import ChiefsPoints, LatePoints
+from dtrain.task.actions.late_validation import LateValidation
 from dtrain.task.actions.loop import Loop
 from dtrain.task.callbacks import Callbacks, made, shared
 from dtrain.task.recorder import Records, Silence
@@ -92,7 +93,7 @@ class Train(Action):
                 "topology": {"strategy": config.strategy.name, "replicas": strategy.replicas},
             },
             begun=process.begun,
-            late=late,
+            late=late and LateValidation(late, strategy, schedule, callbacks, records),
         )  # fmt: skip
         status = "FAILED"
         try:
