@@ -65,8 +65,7 @@ class Loop:
         begun: Callable[[], None] = lambda: None,
         late: LateValidation | None = None,
     ):
-        self._late = late
-        self._model = model
+        self._late, self._model = late, model
         self._strategy = strategy
         self._steps = steps
         self._schedule = schedule

@@ -83,6 +83,9 @@ class Train(Action):
         examples = examples_in(session.inputs.train)
         start = past.step if past else 0
         records.event("start", step=start, **derived(model, strategy, schedule, examples))
+        taken = None
+        if late is not None:
+            taken = LateValidation(late, strategy, schedule, callbacks, records)
         loop = Loop(
             model, strategy, steps, schedule, callbacks, records, process.stop,
             identity={
@@ -93,7 +96,7 @@ class Train(Action):
                 "topology": {"strategy": config.strategy.name, "replicas": strategy.replicas},
             },
             begun=process.begun,
-            late=late and LateValidation(late, strategy, schedule, callbacks, records),
+            late=taken,
         )  # fmt: skip
         status = "FAILED"
         try:
