@@ -175,6 +175,23 @@ def test_the_command_waits_for_it_when_training_is_done(
     assert found() is None and found.seconds == pytest.approx(500, abs=1) and not found.said
 
 
+def test_what_ends_it_before_the_training_begins_is_for_the_training_to_say(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story = Story(run)
+    story.at(10, story.end_with(2, "evaluator-0")).at(12, story.end_with(2, "chief-0"))
+    found = watched(story, run, monkeypatch)
+    failure = found()
+    assert failure is not None and failure.task == "chief-0" and not found.said
+
+
+def test_a_job_without_anything_to_do_ends(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    story = Story(run)
+    story.at(10, story.end_with(0, "evaluator-0")).at(12, story.end_with(0, "chief-0"))
+    found = watched(story, run, monkeypatch)
+    assert found() is None and found.seconds == pytest.approx(12, abs=1) and not found.said
+
+
 @pytest.mark.parametrize(("code", "sentence"), [
     (2, "evaluator-0 it is no model \\(log: "), (1, "it is started again"),
 ])  # fmt: skip

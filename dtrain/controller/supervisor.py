@@ -104,6 +104,7 @@ class Supervisor:
         self._training = {task.name for task in followed if not task.serves}
         self._waited_for = {task.name for task in followed}  # have not joined
         self._begun = False  # there is something that a stop has to save
+        self._beside_ended = False  # and nothing was made of it yet
         self._over = False  # a stop was asked for before that
         self._unborn = set(self._waited_for)
         self._start_deadline = time.monotonic() + launcher.start_timeout
@@ -137,6 +138,7 @@ class Supervisor:
         while True:
             events = self._launcher.poll(INTERVAL)
             failure = self._hear(events)
+            self._look_beside()
             look()
             if failure is not None:
                 return failure
@@ -198,8 +200,6 @@ class Supervisor:
         ended, lost = [], []
         if any(status == "training" for _, status in events):
             self._begun = True
-        if self._beside is not None:
-            self._beside.look()
         for name, status in events:
             if self._beside is not None and name == self._cluster.evaluator_name:
                 self._hear_beside(name, status)
@@ -235,11 +235,23 @@ class Supervisor:
         """Take in what became of the evaluator, which ends nothing."""
         assert self._beside is not None
         if status == "ended":
-            gone = self._cluster.chief.name not in self._training
-            code = self._launcher.exit_codes()[name]
-            self._beside.ended(code, self.asked or (gone and not self._is_followed()))
+            self._beside_ended = True
         elif status == "lost":
             self._beside.lost(self._launcher.loss(name))
+
+    def _look_beside(self) -> None:
+        """Have an evaluator that has ended started again, once the training has begun.
+
+        What ends it before then ends the training as well, which says why.
+        """
+        if self._beside is None:
+            return
+        self._beside.look()
+        gone = self._cluster.chief.name not in self._training
+        if self._beside_ended and (gone or self._has_begun()):
+            self._beside_ended = False
+            code = self._launcher.exit_codes()[self._cluster.evaluator_name]
+            self._beside.ended(code, self.asked or (gone and not self._is_followed()))
 
     def _reads(self, name: str) -> None:
         """Give a task that reads (TensorFlow, a checkpoint, its data) as much time again."""
