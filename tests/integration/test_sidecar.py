@@ -345,17 +345,25 @@ def test_a_host_of_its_own(inline: Any, shells: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.faults
-def test_a_host_of_its_own_is_lost(user_code: Any, shells: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "how"),
+    [(signal.SIGKILL, "is gone: its command has ended"), (signal.SIGTERM, "was asked to stop")],
+)
+def test_a_host_of_its_own_is_lost(
+    number: signal.Signals, how: str, user_code: Any, shells: Any, tmp_path: Path
+) -> None:
     """First its task, which is started again there; then its command."""
     user_code(SLOW)
     (tmp_path / "hold").touch()
     words = (*HELD, *ENV, *SIDECAR, "hydra.run.dir=run")
     chief, beside = shells({"chief": 1, "evaluator": 1}, *words)
-    killer = Killer(tmp_path, 1)
-    killer.done()
+    Killer(tmp_path, 1).done()
     until(lambda: "it is started again" in beside.output, lambda: beside.output)
     until(lambda: bool(waiting(RunDir(tmp_path / "run"))), lambda: chief.output)
-    beside.process.kill()
+    beside.process.send_signal(number)
+    if number == signal.SIGTERM:
+        until(lambda: "asked to stop: the training goes on" in beside.output, lambda: beside.output)
+        (tmp_path / "hold").unlink()  # it looks between two calls
     assert chief.process.wait(60) == 0, chief.output
-    assert "evaluator-0 is gone: its command has ended; training continues" in chief.output
-    assert list(Sidecar(RunDir(tmp_path / "run")).items()) == [4, 8]
+    assert f"evaluator-0 {how}; training continues" in chief.output
+    assert list(Sidecar(RunDir(tmp_path / "run")).items())[-1] == 8
