@@ -26,7 +26,10 @@ LAUNCHER = Path("controller/launchers/base.py")
 #: Those of Config apart from the others: where ``config.trainer`` is unknown, its fields are too.
 PASSES: list[dict[Path, tuple[str, ...]]] = [
     {SCHEMA: ("Config",)},
-    {SCHEMA: ("Hardware", "Trainer", "Checkpointing", "Sweep"), LAUNCHER: ("Launcher",)},
+    {
+        SCHEMA: ("Hardware", "Trainer", "Checkpointing", "Sidecar", "Sweep"),
+        LAUNCHER: ("Launcher",),
+    },
 ]
 _ERROR = re.compile(r'^(.+?):(\d+):(\d+): error: "(\w+)" has no attribute "(\w+)"', re.M)
 
@@ -87,7 +90,15 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
-    "kind", [schema.Config, schema.Hardware, schema.Trainer, schema.Checkpointing, schema.Sweep]
+    "kind",
+    [
+        schema.Config,
+        schema.Hardware,
+        schema.Trainer,
+        schema.Checkpointing,
+        schema.Sidecar,
+        schema.Sweep,
+    ],
 )
 def test_every_field_of_a_section_is_read(kind: type, known: set[tuple[str, str]]) -> None:
     dead = {f.name for f in dataclasses.fields(kind)} - {n for o, n in known if o == kind.__name__}

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from dtrain.controller.outcome import Failure
 from dtrain.controller.result import error, last_lines, problem, result
-from dtrain.controller.supervisor import Failure
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, write_json
 from dtrain.run.journal import Journal

@@ -14,7 +14,8 @@ import pytest
 from dtrain import errors
 from dtrain.controller import supervisor as module
 from dtrain.controller.launchers import Launcher, LocalProcesses
-from dtrain.controller.supervisor import Failure, Signals, Supervisor
+from dtrain.controller.outcome import Failure
+from dtrain.controller.supervisor import Signals, Supervisor
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, write_json
 

@@ -24,6 +24,7 @@ from dtrain.config.schema import (
     Hardware,
     Launcher,
     MLflow,
+    Sidecar,
     Sweep,
     Tracking,
     Trainer,
@@ -117,7 +118,8 @@ def refuse_unknown(config: DictConfig) -> None:
             function is called that takes them.
     """
     typed = {"": Config, "hardware": Hardware, "trainer": Trainer}
-    for prefix, kind in {**typed, "checkpoint": Checkpointing, "sweep": Sweep}.items():
+    sections = {"checkpoint": Checkpointing, "sidecar": Sidecar, "sweep": Sweep}
+    for prefix, kind in {**typed, **sections}.items():
         known = [field.name for field in dataclasses.fields(kind)]
         for name in map(str, OmegaConf.select(config, prefix) if prefix else config):
             if name not in known:

@@ -69,6 +69,7 @@ class Hardware(Section):
         hosts: processes of strategy=multiworker, one a host; null: 2.
         intra_op_threads: threads inside one operation; null: TensorFlow's own choice.
         inter_op_threads: operations that run at once; null: TensorFlow's own choice.
+        evaluator_cores: cores of the evaluator (sidecar), which training leaves to it; null: 1.
         onednn: use Intel's CPU kernels (oneDNN).
         memory_growth: take GPU memory as it is needed, not all at once.
         precision: Keras' numeric policy; mixed_float16 comes with loss scaling.
@@ -81,6 +82,7 @@ class Hardware(Section):
     hosts: int | None = within(None, 1, 10_000)
     intra_op_threads: int | None = within(None, 1, 100_000)
     inter_op_threads: int | None = within(None, 1, 100_000)
+    evaluator_cores: int | None = within(None, 1, 10_000)
     onednn: bool = True
     memory_growth: bool = True
     precision: Precision = Precision.float32
@@ -193,6 +195,27 @@ class Checkpointing(Section):
     best: bool = True
 
 
+#: Which checkpoints the evaluator looks at.
+Every = enum.Enum("Every", ["all", "newest"])
+
+
+@dataclasses.dataclass
+class Sidecar(Section):
+    """A process beside the training, with cores of its own (hardware.evaluator_cores).
+
+    Attributes:
+        evaluate: it evaluates the checkpoints; training evaluates no more and waits for nobody.
+        export: it exports the best checkpoint, and each better one, as a SavedModel.
+        every: all: each checkpoint, in order; newest: those that it has no time for are left out.
+        max_restarts: how often it may die in a row before it has done something.
+    """
+
+    evaluate: bool = False
+    export: bool = False
+    every: Every = Every.all
+    max_restarts: int = within(5, 0, 10_000)
+
+
 @dataclasses.dataclass
 class Sweep(Section):
     """Many jobs by one command (-m).
@@ -294,6 +317,7 @@ class Config(Section):
         trainer: how long is trained, on what batches, with which loss and metrics.
         tracking: where a run is recorded besides its folder.
         checkpoint: when checkpoints are saved, and which are kept.
+        sidecar: a process that evaluates and exports beside the training.
         sweep: many jobs by one command (-m).
         name: name of the run; by default the chosen model and strategy.
         seed: seed of weights, of the order of examples, and of all that is random.
@@ -315,6 +339,7 @@ class Config(Section):
     trainer: Trainer = dataclasses.field(default_factory=Trainer)
     tracking: Open = formed(MISSING, NODE)
     checkpoint: Checkpointing = dataclasses.field(default_factory=Checkpointing)
+    sidecar: Sidecar = dataclasses.field(default_factory=Sidecar)
     sweep: Sweep = dataclasses.field(default_factory=Sweep)
     name: str = formed(MISSING, FILE_NAME)
     seed: int = within(0, 0, SEED)

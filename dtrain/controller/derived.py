@@ -27,7 +27,17 @@ from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, short
 
 #: Keys of a training that have no meaning here.
-_OF_A_RUN = ("resume", "fork", "output_dir", "tracking", "action", "sweep", "hydra", "objective")
+_OF_A_RUN = (
+    "resume",
+    "fork",
+    "output_dir",
+    "tracking",
+    "action",
+    "sidecar",
+    "sweep",
+    "hydra",
+    "objective",
+)
 #: Keys of how many devices and hosts there are: another strategy has its own.
 _SIZES = ("hardware.devices", "hardware.hosts")
 

@@ -17,16 +17,16 @@ from dtrain.controller import logging_models, result
 from dtrain.controller.folders import claim, create, lock
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.launchers.model_report import describe
-from dtrain.controller.outcome import Outcome
+from dtrain.controller.outcome import Failure, Outcome
 from dtrain.controller.plan import Plan
 from dtrain.controller.resources.devices import Machine
 from dtrain.controller.run_files import RunFiles, is_start
-from dtrain.controller.supervisor import Failure, Requests, Signals, Supervisor
+from dtrain.controller.supervisor import Requests, Signals, Supervisor
 from dtrain.controller.terminal import report
 from dtrain.controller.terminal.progress import Display, Log, View
 from dtrain.errors import TrainingError, UsageError
 from dtrain.files import writing
-from dtrain.run import checkpoint, schemas
+from dtrain.run import checkpoint, sidecar
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, short
 from dtrain.run.journal import Follower, Journal
@@ -200,8 +200,9 @@ class Job:
             self._launched = time.time()  # TensorFlow is imported: a fork has been answered
             signals.started = True
             supervisor = Supervisor(
-                self._launcher, self._cluster, self._rundir, self._view, self.saving
-            )
+                self._launcher, self._cluster, self._rundir, self._view, self.saving,
+                self._config.sidecar.max_restarts,
+            )  # fmt: skip
             failure = supervisor.watch(signals, self._look)
             self._launcher.kill()
             self._replaced += supervisor.replaced
@@ -217,7 +218,8 @@ class Job:
                 return failure
 
     def _refused(self) -> bool:
-        return errors.USAGE in self._launcher.exit_codes().values()
+        codes, beside = self._launcher.exit_codes(), self._cluster.evaluator_name
+        return any(code == errors.USAGE for name, code in codes.items() if name != beside)
 
     def _restart(self, failure: Failure) -> None:
         self._look()
@@ -250,7 +252,7 @@ class Job:
         self._unread = problem
 
     def _take_in(self) -> None:
-        progress: Any = schemas.glance(self._rundir.progress, schemas.Progress)
+        progress: Any = sidecar.progress(self._rundir)
         if progress is not None and self._start_seconds is None:
             seconds = round(progress["time"] - self._launched, 3)
             self._start_seconds = seconds if seconds > 0 else None  # launcher=inline forks nothing

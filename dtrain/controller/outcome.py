@@ -29,3 +29,20 @@ class Outcome:
     error: str | None = None
     log: Path | None = None
     pruned: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """Why a job could not continue.
+
+    Attributes:
+        task: whose end, or absence, was the first.
+        reason: a clause; None where the task's own last lines say it.
+        port: nothing is wrong but that another program has taken its port.
+        silent: tasks of other hosts of which nothing had been heard for a while.
+    """
+
+    task: str
+    reason: str | None = None
+    port: bool = False
+    silent: tuple[str, ...] = ()

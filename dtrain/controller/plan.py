@@ -7,6 +7,7 @@ from typing import Any
 
 from dtrain.config import targets
 from dtrain.config.schema import Config
+from dtrain.controller import evaluator
 from dtrain.controller.resources import limits
 from dtrain.controller.resources.devices import Machine, device_count, device_kind
 from dtrain.controller.task_environment import task_environment
@@ -112,19 +113,24 @@ def plan(config: Config, splits: Splits | None, machine: Machine, trains: bool =
     computing = strategy.computing(hosts)
     sharing = computing if machine.shared else 1  # tasks that the machine is divided among
     devices = device_count(config, strategy, kind, machine.gpus, sharing)
+    beside = trains and (config.sidecar.evaluate or config.sidecar.export)
+    left = machine.cores - (evaluator.cores(config, machine) if beside else 0)
     threads, own = hardware.intra_op_threads, 0  # cores that each computing task has for itself
-    if kind == "cpu" and sharing > 1:
-        own = machine.cores // sharing
+    if kind == "cpu" and (sharing > 1 or left < machine.cores):
+        own = left // sharing
         threads = threads or max(1, own)
         own = own if own >= threads else 0
     tasks = _with_cores(strategy.tasks(hosts, devices), threads, own)
     replicas = strategy.replicas(hosts, devices)
     cluster = Cluster(tasks, kind, replicas, task_environment(hardware.onednn))
     strategy.check(config, cluster)
+    if beside:
+        cluster = evaluator.beside(config, cluster, machine)
     limits.check_cluster(config, cluster, machine, strategy.size())
     _check_jit(config, strategy)
     if trains:
         _check_batch(config.trainer.batch_size, replicas, splits)
+        evaluator.check_data(config, splits)
     per_epoch = config.trainer.steps_per_epoch
     if splits is not None:
         per_epoch = per_epoch or len(splits.train) // config.trainer.batch_size

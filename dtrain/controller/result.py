@@ -12,7 +12,7 @@ from typing import Any
 
 from dtrain import secrets
 from dtrain.config.schema import Config
-from dtrain.controller.supervisor import Failure
+from dtrain.controller.outcome import Failure
 from dtrain.controller.terminal.progress import without_chatter
 from dtrain.errors import DamagedFile
 from dtrain.files import reading
@@ -104,7 +104,7 @@ def result(
         "examples_per_second": end.get("examples_per_second"),
         "replicas": cluster.replicas,
         "forked_from": config.fork,
-        "tasks": len(cluster.tasks),
+        "tasks": len(cluster.processes),
         "parameters": start.get("parameters"),
         "restarts": restarts,
         "replaced_workers": replaced,

@@ -14,6 +14,7 @@ from dtrain.run import checkpoint
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, read_json, write_json, write_text
 from dtrain.run.journal import Follower, cut
+from dtrain.run.sidecar import Sidecar
 
 
 class RunFiles:
@@ -55,6 +56,8 @@ class RunFiles:
             write_json(self._rundir.command, {**past, **command}, lasting=True)
             write_json(self._rundir.cluster, cluster.to_json())
             self._rundir.logs.mkdir(exist_ok=True)
+            if cluster.evaluator is not None:
+                Sidecar(self._rundir).begin()
         except OSError as error:
             key, value = "output_dir", Path(self._config.output_dir)
             if self._resumed:
@@ -74,6 +77,8 @@ class RunFiles:
         pending = found is not None and bool(found.meta.get("pending_validation"))
         passed = cut(self._rundir.journal, step, validated=not pending)
         writing.remove(self._rundir.progress)
+        if (sidecar := Sidecar(self._rundir)).folder.is_dir():
+            sidecar.begin()
         return step, passed
 
     def begin(self) -> None:

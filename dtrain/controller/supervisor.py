@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import math
 import signal
 import time
@@ -10,7 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from dtrain import errors
+from dtrain.controller.beside import Beside
 from dtrain.controller.launchers import Launcher, LocalProcesses
+from dtrain.controller.outcome import Failure
 from dtrain.controller.terminal.progress import View
 from dtrain.host import terminal
 from dtrain.run import schemas
@@ -70,23 +72,6 @@ class Signals(Requests):
             raise KeyboardInterrupt
 
 
-@dataclasses.dataclass(frozen=True)
-class Failure:
-    """Why a job could not continue.
-
-    Attributes:
-        task: whose end, or absence, was the first.
-        reason: a clause; None where the task's own last lines say it.
-        port: nothing is wrong but that another program has taken its port.
-        silent: tasks of other hosts of which nothing had been heard for a while.
-    """
-
-    task: str
-    reason: str | None = None
-    port: bool = False
-    silent: tuple[str, ...] = ()
-
-
 class Supervisor:
     """Follows one start of the tasks to its end.
 
@@ -96,6 +81,7 @@ class Supervisor:
         rundir: where the chief reports its progress.
         view: shows the user what happens.
         saving: what the tasks do when they are asked to stop.
+        evaluator_deaths: times that the evaluator may die before it has done something.
     """
 
     def __init__(
@@ -105,17 +91,20 @@ class Supervisor:
         rundir: RunDir,
         view: View,
         saving: str = "saving a checkpoint",
+        evaluator_deaths: int = 0,
     ):
+        self._beside = self._evaluator(launcher, cluster, rundir, view, evaluator_deaths)
         self._saving = saving
         self._launcher = launcher
         self._processes = launcher if isinstance(launcher, LocalProcesses) else None
         self._cluster = cluster
         self._rundir = rundir
         self._view = view
-        followed = launcher.followed(cluster)
+        followed = [task for task in launcher.followed(cluster) if task != cluster.evaluator]
         self._training = {task.name for task in followed if not task.serves}
         self._waited_for = {task.name for task in followed}  # have not joined
         self._begun = False  # there is something that a stop has to save
+        self._beside_ended = False  # and nothing was made of it yet
         self._over = False  # a stop was asked for before that
         self._unborn = set(self._waited_for)
         self._start_deadline = time.monotonic() + launcher.start_timeout
@@ -125,6 +114,18 @@ class Supervisor:
         self._moved_at = time.monotonic()
         self.replaced = 0  # workers that were started again
         self.asked = False  # the user or a scheduler asked the job, or one of its tasks, to stop
+
+    @staticmethod
+    def _evaluator(
+        launcher: Launcher, cluster: Cluster, rundir: RunDir, view: View, deaths: int
+    ) -> Beside | None:
+        task = cluster.evaluator
+        if task is None:
+            return None
+        again = None
+        if task in launcher.followed(cluster) and isinstance(launcher, LocalProcesses):
+            again = functools.partial(launcher.start_again, task.name)
+        return Beside(rundir, task, again, deaths, view.message)
 
     def watch(self, signals: Requests, look: Callable[[], None]) -> Failure | None:
         """Return when the job has ended, well or not, or cannot continue.
@@ -137,10 +138,11 @@ class Supervisor:
         while True:
             events = self._launcher.poll(INTERVAL)
             failure = self._hear(events)
+            self._look_beside()
             look()
             if failure is not None:
                 return failure
-            if not self._training or self._over:
+            if self._over or not (self._training or self._is_followed()):
                 return None
             if signals.count > asked:
                 asked += 1
@@ -161,6 +163,18 @@ class Supervisor:
             failure = self._absent(now) or self._frozen(now) or self._stalled(now)
             if failure is not None:
                 return failure
+
+    def _is_followed(self) -> bool:
+        """Say whether the evaluator has still to do something for a job that is done."""
+        if self._beside is None or self._processes is None or not self._beside.is_alive:
+            return False
+        task = self._cluster.evaluator
+        done = self._launcher.exit_codes().get(self._cluster.chief.name) == errors.OK
+        if not done or task not in self._launcher.followed(self._cluster):
+            return False
+        if not self.asked:
+            self._deadline = math.inf
+        return True
 
     def _saves(self, more: str = "") -> str:
         if self._has_begun():
@@ -187,7 +201,9 @@ class Supervisor:
         if any(status == "training" for _, status in events):
             self._begun = True
         for name, status in events:
-            if status == "started":
+            if self._beside is not None and name == self._cluster.evaluator_name:
+                self._hear_beside(name, status)
+            elif status == "started":
                 self._unborn.discard(name)
             elif status == "joined":
                 self._waited_for.discard(name)
@@ -214,6 +230,28 @@ class Supervisor:
         if lost and self._training:  # else the chief has done all
             return Failure(lost[0], self._launcher.loss(lost[0]))
         return None
+
+    def _hear_beside(self, name: str, status: str) -> None:
+        """Take in what became of the evaluator, which ends nothing."""
+        assert self._beside is not None
+        if status == "ended":
+            self._beside_ended = True
+        elif status == "lost":
+            self._beside.lost(self._launcher.loss(name))
+
+    def _look_beside(self) -> None:
+        """Have an evaluator that has ended started again, once the training has begun.
+
+        What ends it before then ends the training as well, which says why.
+        """
+        if self._beside is None:
+            return
+        self._beside.look()
+        gone = self._cluster.chief.name not in self._training
+        if self._beside_ended and (gone or self._has_begun()):
+            self._beside_ended = False
+            code = self._launcher.exit_codes()[self._cluster.evaluator_name]
+            self._beside.ended(code, self.asked or (gone and not self._is_followed()))
 
     def _reads(self, name: str) -> None:
         """Give a task that reads (TensorFlow, a checkpoint, its data) as much time again."""
@@ -269,7 +307,9 @@ class Supervisor:
         for name, since in self._frozen_since.items():
             if now - since < FROZEN_SECONDS:
                 continue
-            if self._cluster.task(name).replaceable and self._processes is not None:
+            task = self._cluster.task(name)
+            again = task.replaceable or task == self._cluster.evaluator
+            if again and self._processes is not None:
                 self._processes.end(name)
             else:
                 return Failure(name, f"was stopped (SIGSTOP) for {FROZEN_SECONDS:g} s")
@@ -281,6 +321,10 @@ class Supervisor:
         report: Any = schemas.glance(self._rundir.progress, schemas.Step)
         if timeout is None or report != self._report:
             self._report, self._moved_at = report, now
+        elif now - self._moved_at >= timeout and report and report.get("waiting"):
+            self._moved_at = now  # it is the evaluator that does not move
+            if self._beside is not None and self._processes is not None and self._beside.is_alive:
+                self._processes.end(self._cluster.evaluator_name)
         elif now - self._moved_at >= timeout:
             stacks = ""
             if self._processes is not None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from dtrain.config import consent, load, section, targets
 from dtrain.config.schema import Config
-from dtrain.controller import logging_models
+from dtrain.controller import evaluator, logging_models
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.plan import Plan, plan, sizes
 from dtrain.controller.resources.devices import machine
@@ -83,6 +83,8 @@ def check(
     """
     launcher: Launcher = targets.instantiate(config.launcher, "launcher")
     logging_models.check(config, choose.tracker(config))
+    if trains:
+        evaluator.check_launcher(config, launcher)
     here = machine(launcher.shares_machine)
     early = plan(config, None, here, trains)
     facts = {key: text for key, text in flatten(load.written(config)).items() if _shared(key)}

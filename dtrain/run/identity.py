@@ -40,6 +40,7 @@ OUTSIDE = (
     "tracking",
     "launcher",
     "checkpoint",
+    "sidecar",
     "sweep",
 )
 _PACKAGES = ("dtrain", "tensorflow", "keras", "numpy")

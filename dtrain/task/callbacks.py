@@ -79,6 +79,8 @@ class Callbacks:
         steps_per_epoch: likewise.
         share: returns the chief's numbers by name, given those of this task; each task calls it at
             the same points.
+        late: validations come late: callbacks that monitor one see the end of an epoch then
+            (:meth:`validated`).
     """
 
     def __init__(
@@ -88,15 +90,41 @@ class Callbacks:
         epochs: int,
         steps_per_epoch: int,
         share: Callable[[dict[str, float]], dict[str, float]] = dict,
+        late: bool = False,
     ):
         self._callbacks = callbacks
         self._behind = [_Behind(share) for _ in callbacks]
-        pairs = zip(callbacks, self._behind, strict=True)
-        guard = [_Unchanged(callbacks)] if callbacks else []
+        self._guard = [_Unchanged(callbacks)] if callbacks else []
+        self._late = [late and _monitors_validation(callback) for callback in callbacks]
         self.hooks = keras.callbacks.CallbackList(
-            [*guard, *(each for pair in pairs for each in pair), *guard],
+            self._guarded(lambda late: True),
             model=model, epochs=epochs, steps=steps_per_epoch, verbose=0,
         )  # fmt: skip
+
+    def _guarded(self, chosen: Callable[[bool], bool]) -> list[keras.callbacks.Callback]:
+        """Return callbacks, what stands behind each, and what guards them all.
+
+        Args:
+            chosen: which, by whether they wait for validations.
+        """
+        rows = zip(self._callbacks, self._behind, self._late, strict=True)
+        pairs = [each for *pair, late in rows if chosen(bool(late)) for each in pair]
+        return [*self._guard, *pairs, *self._guard] if pairs else []
+
+    def epoch_ended(self, epoch: int, logs: dict[str, float]) -> None:
+        """Call ``on_epoch_end`` of those that wait for nothing."""
+        if not any(self._late):
+            self.hooks.on_epoch_end(epoch, logs)
+            return
+        for callback in self._guarded(lambda late: not late):
+            callback.on_epoch_end(epoch, logs)
+
+    def validated(self, epoch: int, logs: dict[str, float]) -> None:
+        """Call ``on_epoch_end`` of those that have waited for the validation of an epoch."""
+        for callback in self._guarded(lambda late: late):
+            callback.on_epoch_end(epoch, logs)
+        for behind in self._behind:
+            behind.seen = None
 
     @property
     def every_batch(self) -> bool:
@@ -218,6 +246,13 @@ def _state(callback: keras.callbacks.Callback, values: dict[str, Any]) -> dict[s
             and (isinstance(value, str) or isinstance(vars(callback).get(name), str))
         )
     }
+
+
+def _monitors_validation(callback: keras.callbacks.Callback) -> bool:
+    """Whether a callback acts by what a validation finds."""
+    if isinstance(callback, keras.callbacks.ModelCheckpoint) and not callback.save_best_only:
+        return False  # it has the attribute, and does not look at it
+    return str(getattr(callback, "monitor", "")).startswith("val_")
 
 
 def _wants_batches(callback: keras.callbacks.Callback) -> bool:

@@ -208,15 +208,16 @@ def _numbers(found: dict[str, Any] | None) -> list[float]:
     return [_UNKNOWN if examples is None else float(examples), *map(float, parts)]
 
 
-def check_stream(splits: Splits, alone: bool) -> str | None:
+def check_stream(splits: Splits, alone: bool, evaluator: bool = False) -> str | None:
     """Return what is to be reported of a stream that gives other examples each time it is made.
 
     Args:
         splits: of which some are streams.
         alone: whether one process reads it, once.
+        evaluator: whether a process beside the training reads the validation.
 
     Raises:
-        UsageError: several hosts would read different examples.
+        UsageError: several hosts, or validations, would read different examples.
     """
     for split, source in (("training", splits.train), ("validation", splits.validation)):
         if not isinstance(source, Stream) or source.steady is not False:
@@ -226,6 +227,12 @@ def check_stream(splits: Splits, alone: bool) -> str | None:
                 "dataset", f"{split} stream", "gives other examples each time it is read, and "
                 "every host reads it", "a stream that is the same for all",
                 "a seed for its shuffle, or for the generator's own draws",
+            )  # fmt: skip
+        if evaluator and split == "validation":
+            raise UsageError(
+                "sidecar.evaluate", "true", "the validation stream gives other examples each time "
+                "it is read, and the evaluator reads it anew", "a stream that gives the same",
+                "a seed for its shuffle, or sidecar.evaluate=false",
             )  # fmt: skip
         return (
             f"the {split} stream gives other examples each time it is read: a resumed run does not "

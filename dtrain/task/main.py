@@ -24,11 +24,12 @@ from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json
 from dtrain.run.journal import Journal
 from dtrain.task import restore, unreadable
+from dtrain.task.actions import follow
 from dtrain.task.actions.base import Action
 from dtrain.task.process import hardware, parent_death, sockets
 from dtrain.task.process.signals import Stop
 from dtrain.task.session import Process, quietly
-from dtrain.task.strategies import Strategy
+from dtrain.task.strategies import Default, Strategy
 from dtrain.task.strategies.base import check_replicas
 
 
@@ -51,7 +52,8 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
     config = load.read(rundir.config)
     cluster = Cluster.from_json(read_json(rundir.cluster) or {}, rundir.cluster)
     task = cluster.task(task_name)
-    leads, cluster = task == cluster.chief, cluster.of(task)
+    leads, alike = task == cluster.chief, cluster.is_alike(task)
+    follows, cluster = task == cluster.evaluator, cluster.of(task)
     journal: Journal | None = None
     ending = contextlib.ExitStack()
     try:
@@ -67,11 +69,17 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
             if (message := hardware.overlooked(config.hardware, cluster)) is not None:
                 journal.write("notice", message=message)
             past = restore.find(rundir, config, journal)
-        strategy = _strategy(config, cluster, task, devices)
+        if follows and not config.sidecar.evaluate:
+            say("joined")
+            follow.export_only(config, rundir, stop)
+            return errors.OK
+        strategy = _strategy(config, cluster, task, devices) if alike else Default(devices)
         say("joined")
         stop.install()  # ORDER: some strategies install TensorFlow's own SIGTERM handler when made
         past = strategy.broadcast(past)
-        action: Action = targets.instantiate(config.action, "action")
+        action: Action = (
+            follow.Follow(rundir) if follows else targets.instantiate(config.action, "action")
+        )
         begun = functools.partial(say, "training")
         process = Process(rundir, cluster, task, journal, stop, begun, ending)
         session = action.assemble(config, strategy, process, past)

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from dtrain.errors import CheckpointError
-from dtrain.run.checkpoint import Writer
+from dtrain.run.checkpoint import Rating, Writer
 from dtrain.run.folder import RunDir, read_json, write_json
 from dtrain.run.journal import Journal
 from dtrain.task.tensorboard import Summaries
@@ -70,6 +70,11 @@ class Records:
         tracked = read_json(self._rundir.tracking) or {}
         self._writer.submit(step, arrays, {**meta, "mlflow_run_id": tracked.get("run_id")})
 
+    def rate(self, rating: Rating | None) -> None:
+        """Take in what was found of a checkpoint (:meth:`dtrain.run.checkpoint.Writer.rate`)."""
+        if rating is not None:
+            self._writer.rate(rating)
+
     @property
     def last_step(self) -> int | None:
         """The step that a resumed run begins with, None where nothing is saved."""
@@ -125,6 +130,9 @@ class Silence(Records):
         """Nothing."""
 
     def save(self, step: int, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
+        """Nothing."""
+
+    def rate(self, rating: Rating | None) -> None:
         """Nothing."""
 
     def wait(self) -> None:

@@ -195,7 +195,8 @@ def tell_apart(
     """
     several = sum(not task.serves for task in process.cluster.tasks) > 1
     data_identity.check_hosts(data.identity, strategy, process.cluster, process.task)
-    notices = [*data.notices, data_identity.check_stream(data.splits, alone=not several)]
+    stream = data_identity.check_stream(data.splits, not several, config.sidecar.evaluate)
+    notices = [*data.notices, stream]
     if process.journal is not None:
         found = data.identity
         about = (

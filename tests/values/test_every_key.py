@@ -25,7 +25,8 @@ PLACES: dict[type, tuple[str, tuple[str, ...]]] = {
         kind: (key, ())
         for key, kind in {
             "hardware": schema.Hardware, "trainer": schema.Trainer,
-            "checkpoint": schema.Checkpointing, "sweep": schema.Sweep,
+            "checkpoint": schema.Checkpointing, "sidecar": schema.Sidecar,
+            "sweep": schema.Sweep,
         }.items()
     },
 }  # fmt: skip

@@ -63,7 +63,7 @@ class Launcher(ABC):
 
     def followed(self, cluster: Cluster) -> tuple[Task, ...]:
         """Return the tasks of which there will be events, the chief always among them."""
-        return cluster.tasks
+        return cluster.processes
 
     @abstractmethod
     def start(self, rundir: RunDir, cluster: Cluster) -> Cluster:

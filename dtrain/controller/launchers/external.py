@@ -85,9 +85,9 @@ class Env(Local):
         """
         cluster, place = _placed(rundir, cluster)
         chief = cluster.chief
-        if len(cluster.tasks) > 1:
+        if len(cluster.processes) > 1:
             assert chief.address is not None
-            names = [task.name for task in cluster.tasks[1:]]
+            names = [task.name for task in cluster.processes[1:]]
             key = self._key or cluster_key.make()
             timeout = self.peer_timeout
             self._host = Host(chief.address, names, self._facts, place, key, timeout)
@@ -117,7 +117,9 @@ class Env(Local):
         if self._host is not None:
             self._host.move(int((read_json(self._rundir.progress) or {}).get("step", 0)))
         for name, message in self._host.messages() if self._host is not None else []:
-            if message["kind"] == "stop":
+            if name == self._cluster.evaluator_name:
+                events += self._beside(name, message)
+            elif message["kind"] == "stop":
                 events.append((name, "stop"))
             elif name not in self._losses:
                 self._losses[name] = how = self._how(name, message)
@@ -126,6 +128,15 @@ class Env(Local):
                 elif how:
                     events.append((name, "lost"))
         return events
+
+    def _beside(self, name: str, message: Message) -> list[tuple[str, str]]:
+        """Return what became of the evaluator: nobody waits for it where it is gone."""
+        if message["kind"] in ("stop", "late") or name in self._losses:
+            return []
+        self._losses[name] = how = self._how(name, message)
+        if not how and message["code"] == errors.INTERRUPTED:
+            self._losses[name] = how = "was asked to stop"
+        return [(name, "lost")] if how else []
 
     def _how(self, name: str, message: Message) -> str:
         """Return how another host's task was lost; empty if it ended as it should."""

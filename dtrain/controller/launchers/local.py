@@ -53,7 +53,7 @@ class Local(Launcher, LocalProcesses):
         write_json(rundir.cluster, cluster.to_json())
         self._rundir, self._cluster = rundir, cluster
         self._started = {}
-        for task in cluster.tasks:
+        for task in cluster.processes:
             self._start(task)
         return cluster
 
@@ -85,13 +85,13 @@ class Local(Launcher, LocalProcesses):
         if self._cluster.device_kind == "cpu" or task.devices == 0:
             return "-1"
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        total = sum(each.devices for each in self._cluster.tasks)
+        processes = self._cluster.processes
+        total = sum(each.devices for each in processes)
         names = visible.split(",") if visible else [str(index) for index in range(total)]
         names = names if self.gpus is None else list(self.gpus)
         first = 0
         if self.shares_machine:
-            position = self._cluster.tasks.index(task)
-            first = sum(each.devices for each in self._cluster.tasks[:position])
+            first = sum(each.devices for each in processes[: processes.index(task)])
         return ",".join(names[first : first + task.devices])
 
     def poll(self, timeout: float) -> list[tuple[str, str]]:

@@ -56,7 +56,8 @@ def run(master: Master, source: Source) -> int:
         todo = [draft for draft in drafts if done[draft.number] is None]
         to_come = source.total - len(drafts)
         needs = [draft.gpus for draft in todo]
-        parallel = at_once(settings.parallel, [*needs, *needs[:1] * to_come], here)
+        least = max((draft.cores for draft in todo), default=1)
+        parallel = at_once(settings.parallel, [*needs, *needs[:1] * to_come], here, least)
         config = drafts[0].config if drafts else master.config
         if config.dry_run:
             print_plan(drafts, todo, parallel, here)

@@ -23,7 +23,7 @@ from dtrain.controller import resume
 from dtrain.controller.folders import check_name
 from dtrain.controller.plan import Plan, plan, sizes
 from dtrain.controller.resources.devices import Machine
-from dtrain.controller.sweep.resources import gpus
+from dtrain.controller.sweep.resources import cores, gpus
 from dtrain.controller.validate import Checked, check, check_address
 from dtrain.data.sources import Splits
 from dtrain.errors import UsageError
@@ -59,6 +59,11 @@ class Draft:
     def gpus(self) -> int:
         """How many GPUs it takes."""
         return gpus(self.plan().cluster)
+
+    @property
+    def cores(self) -> int:
+        """How many cores it takes at least."""
+        return cores(self.plan().cluster)
 
     def plan(self, machine: Machine | None = None) -> Plan:
         """Return its processes on a machine, or if it has this one to itself."""

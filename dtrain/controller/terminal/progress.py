@@ -92,6 +92,10 @@ class Display:
         """Show what the task last wrote to ``progress.json``."""
         if not report or report == self._shown:
             return
+        if report.get("units") != self._shown.get("units"):
+            self._began = None  # it counts something else
+            if self._live is not None and self._shown:
+                self._live.reset(self._task)
         self._shown = report
         if self._began is None:
             self._began = (report["time"], report["step"])

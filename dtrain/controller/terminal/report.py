@@ -71,13 +71,15 @@ def _validation(config: Config, planned: Plan) -> dict[str, str]:
 def drawing(cluster: Cluster) -> list[str]:
     """Return the cluster as lines: who leads, who trains, who serves, where and on what."""
     rows = [("task", "does", "devices", "address")]
-    for task in cluster.tasks:
+    for task in cluster.processes:
         kind = cluster.device_kind.upper() if task.devices else "CPU"
         devices = ", ".join(f"{kind}:{index}" for index in range(max(1, task.devices)))
         if task == cluster.chief:
             does = "coordinates" if task.devices == 0 else "trains and records"
         elif task.role == "ps":
             does = "keeps variables"
+        elif task == cluster.evaluator:
+            does = "follows the checkpoints"
         else:
             does = "computes gradients" if task.serves else "trains"
         address = task.address or "this machine"

@@ -20,10 +20,12 @@ from dtrain.run.checkpoint.choice import choose, has_averages, is_average
 from dtrain.run.checkpoint.format import Checkpoint, load, pack, unpack
 from dtrain.run.checkpoint.held import hold
 from dtrain.run.checkpoint.store import newest, save, steps
-from dtrain.run.checkpoint.writer import Writer
+from dtrain.run.checkpoint.writer import EVALUATES, Rating, Writer
 
 __all__ = [
+    "EVALUATES",
     "Checkpoint",
+    "Rating",
     "Writer",
     "choose",
     "digest",

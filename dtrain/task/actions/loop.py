@@ -5,6 +5,8 @@ second, whether it is time to save, whether a stop was requested) is agreed on b
 
 At the end of an epoch the state is saved first and evaluated then: a stop during the validation
 leaves it to the resumed run, which begins by it (``pending_validation`` of a checkpoint).
+
+With an evaluator (``sidecar.evaluate``) its points are taken in between two calls instead.
 """
 
 from __future__ import annotations
@@ -16,12 +18,13 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
-import numpy as np
 
 from dtrain.errors import NonFiniteLoss
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.task import train_state
-from dtrain.task.actions.notices import Notices
+from dtrain.task.actions.late_points import PREFIX
+from dtrain.task.actions.late_validation import LateValidation
+from dtrain.task.actions.notices import Notices, learning_rate, progress
 from dtrain.task.actions.timing import Timing
 from dtrain.task.actions.validation import CALL_SECONDS, evaluate
 from dtrain.task.callbacks import Callbacks
@@ -46,6 +49,7 @@ class Loop:
         stopping: says whether the user or a scheduler asked this task to stop.
         identity: JSON values to be saved with every checkpoint.
         begun: called once, when there is something that a stop would have to save.
+        late: takes in what an evaluator finds; None where validations are done here.
     """
 
     def __init__(
@@ -59,8 +63,9 @@ class Loop:
         stopping: Callable[[], bool],
         identity: dict[str, Any],
         begun: Callable[[], None] = lambda: None,
+        late: LateValidation | None = None,
     ):
-        self._model = model
+        self._late, self._model = late, model
         self._strategy = strategy
         self._steps = steps
         self._schedule = schedule
@@ -125,6 +130,9 @@ class Loop:
         if self._saving.step != self.step:
             self._save()
         self._records.wait()
+        if self._late is not None and not self._late.wait(self._stopping, self._take_in,
+                                                          self._report_progress):  # fmt: skip
+            self._saving.interrupt(self.step, None)
         if self._model.optimizer is not None:
             # As Keras' fit does at its end: with use_ema the model is left with averaged weights.
             with self._strategy.engine.scope():
@@ -138,12 +146,16 @@ class Loop:
         count = int(CALL_SECONDS / max(self.timing.step_seconds, 1e-6)) if known else 1
         count = min(count, self._steps.max_steps)
         is_chief = self._records.is_chief
-        steps, stop, end, save = self._strategy.all_reduce_numbers([
+        late = [] if self._late is None else [self._late.points.ready()]
+        steps, stop, end, save, *ready = self._strategy.all_reduce_numbers([
             max(1, count) if is_chief else 0,
             self._stopping(),
             self._model.stop_training,
             is_chief and self.step > max(0, self._saving.step) and self._saving.by_time(),
+            *late,
         ])  # fmt: skip
+        for _ in range(int(sum(ready))):
+            self._take_in()
         self._stop, self._end, self._save_now = stop > 0, end > 0, save > 0
         return int(steps)
 
@@ -213,27 +225,24 @@ class Loop:
                 self._log_interval()
         self._report_progress()
 
-    def _report_progress(self, evaluated: int = 0) -> None:
-        schedule = self._schedule
-        report = {
-            "step": self.step,
-            "total_steps": schedule.total_steps,
-            "epoch": (self.step - 1) // schedule.steps_per_epoch + 1,
-            "epochs": schedule.epochs,
-            "steps_per_epoch": schedule.steps_per_epoch,
-            "loss": self._loss,
-            "metrics": self.logs,
-            "examples_per_second": self.timing.examples_per_second,
-            "evaluated": evaluated,
-        }
-        self._records.progress(report, always=self.step in (1, schedule.total_steps))
+    def _take_in(self) -> None:
+        """Let the next point of the evaluator be one of the run."""
+        assert self._late is not None
+        point = self._late.take()
+        self.logs, self.evaluated = {**self.logs, **point.metrics}, point.examples
+
+    def _report_progress(self, evaluated: int = 0, waiting: int = 0) -> None:
+        speed = self.timing.examples_per_second
+        report = progress(self._schedule, self.step, self._loss, self.logs, speed)
+        counts = {"evaluated": evaluated, **({"waiting": waiting} if waiting else {})}
+        self._records.progress({**report, **counts}, self.step in (1, self._schedule.total_steps))
 
     def _log_interval(self) -> None:
         if self._interval.examples == 0:
             return
         epoch = (self.step - 1) // self._schedule.steps_per_epoch
         metrics = self._steps.results(self._interval)
-        metrics.update(self._learning_rate())
+        metrics.update(learning_rate(self._model))
         metrics.update(self.timing.end_interval(self._interval.steps, self._interval.examples))
         metrics.update(self._steps.interval())
         self._records.point(self.step, epoch + 1, metrics)
@@ -250,14 +259,16 @@ class Loop:
             seen = {"epoch_examples": self._epoch.examples, "examples": self.examples}
             self._records.point(self.step, epoch + 1, {k: float(n) for k, n in seen.items()})
         validation: dict[str, float] = {}
-        if self._schedule.validates(epoch):
-            validation = {f"val_{name}": value for name, value in self._validate(due).items()}
+        validates, late = self._schedule.validates(epoch), self._late is not None
+        if validates and not late:
+            validation = {f"{PREFIX}{name}": value for name, value in self._validate(due).items()}
             logs.update(validation)
+        due = due or (validates and late)  # an evaluator needs a checkpoint
         self._pending, self._epoch = False, Sums()
         # Callbacks of Keras add the learning rate, of which there is a point already.
-        written = self._learning_rate() if self._interval.examples == 0 else {}
+        written = learning_rate(self._model) if self._interval.examples == 0 else {}
         try:
-            self._callbacks.hooks.on_epoch_end(epoch, logs)
+            self._callbacks.epoch_ended(epoch, logs)
         finally:  # a callback that raises ends the run, and what was measured is written
             added, ignored = self._callbacks.added(logs)
             new = {k: v for k, v in added.items() if written.get(k) != v}
@@ -270,12 +281,6 @@ class Loop:
         self._records.epoch_ended(self.step, self._model)
         if due:
             self._save()
-
-    def _learning_rate(self) -> dict[str, float]:
-        optimizer = self._model.optimizer
-        if optimizer is None:  # which a train_step of its own may do without
-            return {}
-        return {"learning_rate": float(np.asarray(optimizer.learning_rate))}
 
     def _validate(self, due: bool) -> dict[str, float]:
         # ORDER: taken before anything of the validation has happened, hooks included: a resumed
@@ -321,10 +326,12 @@ class Loop:
             "pending_validation": self._pending,
             "objective": self._objective(),
         }
+        meta |= {} if self._late is None else self._late.meta(self.step, self._stop)
         return self._saving.take(arrays, meta)
 
     def _objective(self) -> float | None:
-        if self.step % self._schedule.steps_per_epoch or self._pending:
+        late = self._late is not None and self._late.judges
+        if late or self.step % self._schedule.steps_per_epoch or self._pending:
             return None  # the logs are of an earlier step
         value = self.logs.get(self._schedule.objective)
         return value if value is not None and math.isfinite(value) else None
@@ -339,3 +346,5 @@ class Loop:
         self._epoch = train_state.unpack_sums("epoch", arrays, meta["epoch"])
         self._callbacks.restore(arrays, meta["callbacks"])
         self._pending = meta.get("pending_validation", False)
+        if self._late is not None:
+            self._late.points.restore(meta.get("evaluated", 0))

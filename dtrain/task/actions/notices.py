@@ -1,10 +1,15 @@
-"""Notices of what an epoch logs and the journal does not have, each written once."""
+"""What the loop reports: its progress, and what an epoch logs and the journal does not have."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
+
+import keras
+import numpy as np
 
 from dtrain.task.recorder import Records
+from dtrain.task.step_schedule import Schedule
 
 
 class Notices:
@@ -35,3 +40,34 @@ class Notices:
             self._noticed.update(new)
             message = f"callbacks put into logs what is no finite number: {', '.join(new)}"
             self._records.event("notice", message=f"{message}; it is not recorded")
+
+
+def learning_rate(model: keras.Model) -> dict[str, float]:
+    """Return the learning rate by its name; nothing without an optimizer."""
+    if model.optimizer is None:  # which a train_step of its own may do without
+        return {}
+    return {"learning_rate": float(np.asarray(model.optimizer.learning_rate))}
+
+
+def progress(
+    schedule: Schedule, step: int, loss: float | None, logs: dict[str, float], speed: float
+) -> dict[str, Any]:
+    """Return what ``progress.json`` has of a training.
+
+    Args:
+        schedule: of the run.
+        step: where it is.
+        loss: of the last call.
+        logs: of the last whole epoch.
+        speed: examples per second.
+    """
+    return {
+        "step": step,
+        "total_steps": schedule.total_steps,
+        "epoch": (step - 1) // schedule.steps_per_epoch + 1,
+        "epochs": schedule.epochs,
+        "steps_per_epoch": schedule.steps_per_epoch,
+        "loss": loss,
+        "metrics": logs,
+        "examples_per_second": speed,
+    }

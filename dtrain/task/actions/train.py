@@ -14,12 +14,15 @@ from dtrain.errors import UsageError, nearest
 from dtrain.run import checkpoint, identity
 from dtrain.run.folder import RunDir, read_json
 from dtrain.run.journal import Journal
+from dtrain.run.sidecar import Sidecar
 from dtrain.task import data_identity, final_model, restore
 from dtrain.task.actions.base import Action
+from dtrain.task.actions.late_points import ChiefsPoints, LatePoints
+from dtrain.task.actions.late_validation import LateValidation
 from dtrain.task.actions.loop import Loop
 from dtrain.task.callbacks import Callbacks, made, shared
 from dtrain.task.recorder import Records, Silence
-from dtrain.task.session import Session, quietly
+from dtrain.task.session import NO_VALIDATION, Session, quietly
 from dtrain.task.step_logs import has_own, named
 from dtrain.task.step_schedule import Schedule
 from dtrain.task.strategies import Strategy
@@ -39,6 +42,12 @@ class Train(Action):
         Raises:
             UsageError: naming it.
         """
+        if config.sidecar.evaluate and not schedule.validation_examples:
+            raise UsageError(
+                "sidecar.evaluate", "true",
+                f"the dataset has no validation, or {NO_VALIDATION.partition(': ')[2]}",
+                "a dataset with a validation, and a model with a loss", "sidecar.evaluate=false",
+            )  # fmt: skip
         # What a step or a callback of the user's own names, is not known before it ran.
         if has_own(model, "train_step") or any(
             not str(node.get("_target_")).startswith("keras.") for node in config.trainer.callbacks
@@ -67,11 +76,16 @@ class Train(Action):
             schedule.epochs,
             schedule.steps_per_epoch,
             functools.partial(shared, strategy, process.is_chief),
+            late=config.sidecar.evaluate,
         )
-        records = make_records(process.rundir, config, process.journal, past)
+        late = _late_points(session)
+        records = make_records(process.rundir, config, process.journal, past, late)
         examples = examples_in(session.inputs.train)
         start = past.step if past else 0
         records.event("start", step=start, **derived(model, strategy, schedule, examples))
+        taken = None
+        if late is not None:
+            taken = LateValidation(late, strategy, schedule, callbacks, records)
         loop = Loop(
             model, strategy, steps, schedule, callbacks, records, process.stop,
             identity={
@@ -82,12 +96,16 @@ class Train(Action):
                 "topology": {"strategy": config.strategy.name, "replicas": strategy.replicas},
             },
             begun=process.begun,
+            late=taken,
         )  # fmt: skip
         status = "FAILED"
         try:
             loop.run(past if restore.has_position(past) else None)
             process.notice(_slow_input(loop.timing.input_share))
             final_model.save(model, process.rundir, records)
+            if process.is_chief and (config.sidecar.evaluate or config.sidecar.export):
+                records.wait()  # ORDER: the best checkpoint is there before the evaluator ends
+                Sidecar(process.rundir).end()
             strategy.barrier()  # ORDER: none leaves before the chief is done: it would be missed
             status = "FINISHED"
         except errors.Interrupted:
@@ -96,6 +114,17 @@ class Train(Action):
             raise
         finally:
             quietly(lambda: records.end(status=status, **outcome(loop, steps)))
+
+
+def _late_points(session: Session) -> LatePoints | None:
+    """Return where the points of the evaluator come from; None where there is none."""
+    config, process = session.config, session.process
+    if not config.sidecar.evaluate:
+        return None
+    if process.journal is None:
+        return LatePoints()
+    alone = config.sidecar.every.name == "newest"
+    return ChiefsPoints(process.rundir, session.past, alone)
 
 
 def _slow_input(share: float) -> str | None:
@@ -113,8 +142,17 @@ def make_records(
     config: Config,
     journal: Journal | None,
     past: checkpoint.Checkpoint | None = None,
+    late: LatePoints | None = None,
 ) -> Records:
-    """Return what records a run; without a journal, what records nothing."""
+    """Return what records a run; without a journal, what records nothing.
+
+    Args:
+        rundir: of the run.
+        config: of it.
+        journal: of it.
+        past: the checkpoint that it is resumed from, or that it forks.
+        late: has checkpoints evaluated.
+    """
     tracking, saving = config.tracking, config.checkpoint
     steps = tracking.profile_steps
     traced = (steps[0], steps[1]) if steps else None
@@ -138,6 +176,7 @@ def make_records(
             saved=lambda step: journal.write("checkpoint", step=step, path=f"checkpoints/{step}"),
             before=journal.sync,
             resumed=past.step if past and past.path.parent == rundir.checkpoints else None,
+            evaluates=(late or LatePoints()).add,
         ),
     )
 

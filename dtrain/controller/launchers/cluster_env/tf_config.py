@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from dtrain.errors import UsageError, nearest
-from dtrain.run.cluster import Cluster, Task
+from dtrain.run.cluster import EVALUATOR, Cluster, Task
 
 #: Hosts that mean "this machine" on every machine, besides 127.x.
 _HERE = ("localhost", "localhost.localdomain", "ip6-localhost", "::1", "0.0.0.0", "::")
@@ -52,7 +52,8 @@ def read(text: str | None, planned: Cluster, strategy: str, on_hosts: bool) -> t
     Raises:
         UsageError: TF_CONFIG is wrong in itself, or is not the cluster that was planned.
     """
-    if len(planned.tasks) == 1 and not on_hosts:
+    beside = planned.evaluator is not None
+    if len(planned.tasks) == 1 and not (on_hosts or beside):
         raise UsageError(
             "strategy", strategy, "is one process and has no use for a cluster",
             "with launcher=env: multiworker, ps; with launcher=local: any",
@@ -62,7 +63,7 @@ def read(text: str | None, planned: Cluster, strategy: str, on_hosts: bool) -> t
     usable = list(dict.fromkeys(["chief", "worker", *(task.role for task in planned.tasks)]))
     addresses: dict[str, list[str]] = {}
     for role, listed in value["cluster"].items():
-        if listed == []:
+        if listed == [] or (beside and role == EVALUATOR):  # its address is nobody's business
             continue
         _check_role(f"TF_CONFIG.cluster.{role}", role, listed, usable, strategy)
         addresses[role] = _addresses(f"TF_CONFIG.cluster.{role}", listed)
@@ -75,6 +76,13 @@ def read(text: str | None, planned: Cluster, strategy: str, on_hosts: bool) -> t
         ]
         planned = dataclasses.replace(planned, tasks=tuple(workers))
     placed = planned.at([addresses[task.role][task.index] for task in planned.tasks])
+    if beside and value["task"].get("type") == EVALUATOR:
+        if value["task"].get("index", 0) != 0:
+            raise UsageError(
+                "TF_CONFIG.task.index", json.dumps(value["task"]["index"]),
+                "a run has one evaluator", "0", '"index": 0',
+            )  # fmt: skip
+        return placed, placed.task(placed.evaluator_name)
     return placed, placed.task(_own_name(value["task"], addresses, usable, strategy))
 
 
@@ -144,10 +152,10 @@ def _check_role(key: str, role: Any, value: Any, usable: list[str], strategy: st
     if role == "master":
         problem = "is an old name of the role: name it chief"
     elif role == "evaluator":
-        problem = "dtrain evaluates in the training loop itself and needs no evaluator"
+        problem = "dtrain evaluates in the training loop itself, unless sidecar.evaluate=true"
         if key.startswith("TF_CONFIG.cluster"):
             problem = f"an evaluator is not part of TensorFlow's cluster, and {problem}"
-        hint = "TF_CONFIG without the evaluator, and start none"
+        hint = "sidecar.evaluate=true on every host; or TF_CONFIG without the evaluator"
     elif role == "ps":
         problem, hint = f"strategy={strategy} has no use for parameter servers", "strategy=ps"
     raise UsageError(key, value if isinstance(value, str) else json.dumps(value), problem,
