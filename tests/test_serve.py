@@ -324,7 +324,7 @@ def test_a_model_that_is_not_what_was_stored_is_refused(models: Path) -> None:
 
 def test_one_bad_request_of_a_batch_fails_alone(models: Path) -> None:
     """What the model refuses, and what it never ends at, spoils no request beside it."""
-    limits = Limits(max_delay=0.2, timeout=3.0)
+    limits = Limits(max_delay=0.2, timeout=100.0, batch_timeout=1.0)
     with served(models / "touchy", limits) as client:
 
         def ask(value: float) -> Any:

@@ -107,15 +107,25 @@ def requests(draw: Any, paths: list[tuple[str, str]]) -> tuple[str, str, bytes, 
 
 
 def test_requests_made_of_the_description(client: Client) -> None:
+    statuses = answered(client, 400, derandomize=True)
+    assert {200, 400, 404, 405} <= statuses
+
+
+@pytest.mark.faults
+def test_very_many_of_them(client: Client) -> None:
+    answered(client, 20_000, derandomize=False)
+
+
+def answered(client: Client, count: int, derandomize: bool) -> set[int]:
+    """Send so many requests, and return the statuses of their answers."""
     described = client("/openapi.json")[1]["paths"]
     paths = [(method.upper(), path) for path, each in described.items() for method in each]
     assert len(paths) > 10
     host = client.address.removeprefix("http://")
-    connection = contextlib.closing(http.client.HTTPConnection(host, timeout=30))
     statuses = set()
 
     @settings(
-        max_examples=600, deadline=None, database=None,
+        max_examples=count, deadline=None, database=None, derandomize=derandomize,
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     @given(requests(paths))
@@ -129,11 +139,11 @@ def test_requests_made_of_the_description(client: Client) -> None:
         if answer.status >= 400 and method != "HEAD":
             assert json.loads(text)["error"], "a sentence"
 
-    with connection as asked:
+    with contextlib.closing(http.client.HTTPConnection(host, timeout=30)) as asked:
         ask()
-    assert {200, 400, 404, 405} <= statuses
     assert client("/v2/health/ready")[0] == 200
     assert client.serving.metrics.restarts == 0
+    return statuses
 
 
 @pytest.mark.parametrize(

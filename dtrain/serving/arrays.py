@@ -39,7 +39,7 @@ def array(value: Any, spec: Spec) -> np.ndarray:
     if found.size == 0:
         return found.astype(spec.kind)
     if found.dtype.kind not in _TAKEN[_kind(spec)]:
-        found = _whole(found, spec)
+        found = _whole(found, value, spec)
     return _cast(found, spec)
 
 
@@ -47,17 +47,18 @@ def _kind(spec: Spec) -> str:
     return "f" if spec.dtype == "bfloat16" else spec.kind.kind
 
 
-def _whole(found: np.ndarray, spec: Spec) -> np.ndarray:
-    """Return integers that were written as 3.0.
+def _whole(found: np.ndarray, value: Any, spec: Spec) -> np.ndarray:
+    """Return integers of which some were written as 3.0, each exactly as it was written.
 
     Raises:
         Refused: they are anything else.
     """
     if found.dtype.kind == "f" and _kind(spec) in "iu":
-        off = found[~(np.isfinite(found) & (found == np.trunc(found)))]
-        if not off.size:
-            return found
-        raise _bad(spec, f"it has {off.reshape(-1)[0]:g}")
+        exact = np.asarray(value, object)
+        for each in exact.reshape(-1).tolist():
+            if type(each) not in (int, float) or each != each or each % 1:
+                raise _bad(spec, f"it has {_shown(each)}")
+        return exact
     kinds = {"b": "truth values", "U": "text", "i": "integers", "u": "integers", "f": "numbers"}
     raise _bad(spec, f"it has {kinds.get(found.dtype.kind) or _odd(found)}")
 

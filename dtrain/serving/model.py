@@ -36,6 +36,8 @@ class Limits:
         max_delay: seconds that the first request of a batch waits for others.
         max_queue: rows that wait, and rows of a request.
         timeout: seconds until a request is given up.
+        batch_timeout: seconds until a process that computes a batch is taken to hang; its requests
+            are then computed again, one by one, and are to have time for that.
         load_timeout: seconds that loading a version may take.
     """
 
@@ -43,15 +45,8 @@ class Limits:
     max_delay: float = 0.0
     max_queue: int = 4096
     timeout: float = 30.0
+    batch_timeout: float = 10.0
     load_timeout: float = 600.0
-
-    @property
-    def batch_timeout(self) -> float:
-        """Seconds until a process that computes a batch is taken to hang.
-
-        Its requests are then computed again, one by one, and have time for that.
-        """
-        return self.timeout / 3
 
 
 class Model:

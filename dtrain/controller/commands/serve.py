@@ -35,6 +35,8 @@ from dtrain.tracking.mlflow.registered import SCHEME, Registered
 #: The variable with the token that requests have to bring; empty: anybody may ask.
 TOKEN = "DTRAIN_SERVE_TOKEN"
 _MEGABYTE = 1 << 20
+#: Batches that a request has time for: one that hangs, itself alone, and one before it.
+_BATCHES = 3
 #: Seconds between two looks for the first checkpoint of a run.
 _LOOK = 0.5
 
@@ -89,7 +91,11 @@ class _Command:
                 "name=digits",
             )  # fmt: skip
         limits = Limits(
-            options.max_batch, options.max_delay_ms / 1000, options.max_queue, options.timeout
+            options.max_batch,
+            options.max_delay_ms / 1000,
+            options.max_queue,
+            options.timeout,
+            options.timeout / _BATCHES,
         )
         settings = Settings(name, limits, int(options.max_body_mb * _MEGABYTE), self._token or None)
         environment = task_environment()
