@@ -111,8 +111,9 @@ def _lacks_model(rundir: RunDir) -> bool:
         return False
     result = schemas.read(rundir.result, schemas.Result)
     config = load.read(rundir.config, hidden=True)
-    ended = result is not None and result["status"] == "FINISHED"
-    return ended and logging_models.wanted(config) is not None
+    if result is None or result["status"] != "FINISHED" or config.tracking is None:
+        return False
+    return logging_models.wanted(config) is not None
 
 
 class Late(OfModel):
