@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 
 from dtrain.run.folder import RunDir, read_json
+from dtrain.run.samples import Sample
 from dtrain.tracking import delivery
 from dtrain.tracking.mlflow.store import import_mlflow
 from tests.conftest import QUICK
@@ -228,6 +229,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.faults
 def test_texts_and_several_inputs_elsewhere(
     tmp_path: Path, store: Path, user_code: Any, dtrain: Any, promote_here: Any
 ) -> None:
@@ -293,6 +295,65 @@ def test_a_server_that_is_away(
         [logged] = found.search_logged_models([found.get_run(version.run_id).info.experiment_id])
         assert str(logged.status) == "READY"
     assert (Path("outputs/a/late/exports/small/4") / "saved_model.pb").is_file()
+
+
+#: Outputs that differ each time: there is nothing to compare an export with.
+NOISE = """
+import keras
+
+
+class Noise(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.seeds = keras.random.SeedGenerator(1)
+
+    def call(self, inputs):
+        return inputs + keras.random.normal((4,), seed=self.seeds)
+
+
+def build():
+    inputs = keras.Input((8,))
+    return keras.Model(inputs, keras.layers.Softmax()(Noise()(keras.layers.Dense(4)(inputs))))
+"""
+
+
+def test_a_model_that_cannot_be_exported(store: Path, user_code: Any, dtrain: Any) -> None:
+    """The run ends well all the same."""
+    user_code(NOISE)
+    words = [word for word in TRACKED if not word.startswith("model")]
+    run = dtrain(
+        *words, "model=custom", "model._target_=mine.build", "tracking.model=best",
+        "tracking.register=noise", "hydra.run.dir=outputs/a/b",
+    )  # fmt: skip
+    assert run.code == 0 and run.result["status"] == "FINISHED", run.output
+    [line] = [each for each in run.output.splitlines() if "the model is not logged" in each]
+    assert "differs each time" in line and line.endswith("python -m dtrain sync outputs/a/b")
+    assert client(Path.cwd()).search_model_versions("name = 'noise'") == []
+    assert not Path("outputs/a/b/exports").exists()
+
+
+@pytest.mark.task
+def test_mlflow_loads_it(place: Path) -> None:
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of types of MLflow's own
+        import mlflow.pyfunc
+    [folder, *_] = place.glob("outputs/mlartifacts/models/*/artifacts")
+    model = mlflow.pyfunc.load_model(str(folder))
+    sample = Sample.load(place / "outputs/a/one/exports/small/4/sample.npz")
+    x, expected = sample.inputs["inputs"], sample.outputs["outputs"]
+    np.testing.assert_allclose(model.predict(x), expected, atol=1e-6)
+    many = model.predict(np.tile(x, (100, 1)))  # more than are computed at once
+    np.testing.assert_allclose(many, np.tile(expected, (100, 1)), atol=1e-6)
+    assert model.predict(x[:0]).shape == (0, 4)
+    own = model._model_impl  # without MLflow's own checks before it
+    for wrong, message in (
+        ({"x": x}, "the input 'inputs' is missing, of inputs"),
+        ([["a"]], "the input 'inputs' takes float32"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            own.predict(wrong)
 
 
 @pytest.mark.parametrize(
