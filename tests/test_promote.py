@@ -387,3 +387,21 @@ def test_a_run_that_is_recorded_nowhere(dtrain: Any, promote_here: Any) -> None:
         "python -m dtrain sync outputs/a/b\n"
     )
     assert not Path("outputs/mlflow.db").exists() and not Path("outputs/a/b/exports").exists()
+
+
+def test_a_resumed_run_logs_its_new_best(place: Path, promote: Any, dtrain: Any) -> None:
+    """And what is known of the model before stays."""
+    found = client(place)
+    name, run = "name = 'resumed'", "outputs/a/resumed"
+    words = (*TRACKED, "optimizer.learning_rate=0.05", "objective=val_loss", "objective_mode=min")
+    logged = ("tracking.model=best", "tracking.register=resumed", f"hydra.run.dir={run}")
+    assert dtrain(*words, *logged).code == 0
+    assert promote(run, "alias=champion").code == 0
+    assert dtrain(f"resume={run}", "trainer.epochs=3").code == 0
+    assert dtrain(f"resume={run}").code == 0  # there is nothing to do
+    versions = sorted(found.search_model_versions(name), key=lambda each: each.version)
+    assert [each.tags["step"] for each in versions] == ["4", versions[-1].tags["step"]]
+    losses = [json.loads(each.tags["metrics"])["val_loss"] for each in versions]
+    assert losses[1] < losses[0]
+    shown = promote(run, "alias=champion", "if=val_loss<@champion")
+    assert shown.output.splitlines()[-1].startswith("champion is version 2 of resumed, and was")

@@ -93,6 +93,7 @@ class Record(TypedDict):
     digest: str | None
     weights: str
     run: str
+    data: NotRequired[str]
     signature: Signature
     examples: schemas.Count
     formats: dict[str, Exported]

@@ -197,11 +197,7 @@ def tell_apart(
     data_identity.check_hosts(data.identity, strategy, process.cluster, process.task)
     notices = [*data.notices, data_identity.check_stream(data.splits, alone=not several)]
     if process.journal is not None:
-        found = data.identity
-        about = (
-            {"evaluated": data_identity.evaluated(config, found)} if "validation" in found else {}
-        )
-        process.journal.write("data", **found, **about)
+        process.journal.write("data", **data.identity)
         forked = past is not None and past.path.parent != process.rundir.checkpoints
         accepted = data.options.accept_changes
         notices.append(data_identity.check_past(data.identity, past, accepted, forked))

@@ -141,7 +141,7 @@ def _known(rundir: RunDir, path: Any, weights: str) -> dict[str, registry.Measur
     manifest = read_manifest(path)
     model: Model = {
         "path": "", "step": manifest["step"], "digest": str(manifest.get("digest")),
-        "weights": weights, "names": [],
+        "weights": weights, "data": manifest["meta"].get("evaluated", ""), "names": [],
     }  # fmt: skip
     return registry.measured(rundir, model)
 
