@@ -20,6 +20,7 @@ from dtrain.tracking import delivery
 from dtrain.tracking.mlflow.store import import_mlflow
 from tests.conftest import QUICK
 from tests.test_data_command import Shown
+from tests.test_sync import leave
 
 #: Two inputs, of which one is of texts, and a layer of the user's own.
 USER = """
@@ -121,35 +122,35 @@ def test_what_a_run_logs(place: Path) -> None:
 
 def test_promotion(place: Path, promote: Any, dtrain: Any) -> None:
     one, two = "outputs/a/one", "outputs/a/two"
-    better = "if=val_accuracy>=@champion"
-    first = promote(one, "alias=champion", better)
+    first = promote(one, "alias=champion", "if=val_loss<@champion")
     said = "champion is version 1 of small: models:/small@champion"
     assert (first.code, first.output.splitlines()[-1]) == (0, said), first.error
     again = promote(one, "name=small", "alias=champion")
     assert again.output.splitlines()[-1] == "champion is version 1 of small already"
     # Another run, which logged nothing: of other weights, and the same data.
-    assert dtrain(*TRACKED, "seed=3", f"hydra.run.dir={two}").code == 0
+    words = ("optimizer.learning_rate=0.05", "objective=val_loss", "objective_mode=min")
+    assert dtrain(*TRACKED, *words, f"hydra.run.dir={two}").code == 0
     found = client(place)
     assert len(found.search_model_versions("name = 'small'")) == 1
     worse = promote(two, "name=small", "alias=champion", "if=val_loss<0 and val_loss<9")
     assert worse.code == 1
-    assert worse.error.startswith("error: champion of small stays: val_loss is 1.")
+    assert worse.error.startswith("error: champion of small stays: val_loss is 0.")
     assert worse.error.endswith("which is not < 0\n")
     assert found.get_model_version_by_alias("small", "champion").version == 1
-    moved = promote(two, "name=small", "alias=champion", "if=val_loss<9")
+    moved = promote(two, "name=small", "alias=champion", "if=val_loss<@champion")
     said = "champion is version 2 of small, and was version 1: models:/small@champion"
     assert (moved.code, moved.output.splitlines()[-1]) == (0, said), moved.error
-    values = [
-        json.loads(each.tags["metrics"])["val_loss"]
-        for each in sorted(found.search_model_versions("name = 'small'"), key=lambda v: v.version)
-    ]
-    which = (one, two) if values[0] < values[1] else (two, one)
-    for run, code in zip(which, (0, 1), strict=True):
-        shown = promote(run, "name=small", "alias=lower", "if=val_loss<=@lower")
-        assert shown.code == code, shown
-    assert shown.error.startswith("error: lower of small stays: val_loss is ")
-    assert " which is not <= " in shown.error and "(@lower)" in shown.error
-    assert len(found.search_model_versions("name = 'small'")) == 2
+    back = promote(one, "name=small", "alias=champion", "if=val_loss<=@champion")
+    assert back.code == 1 and back.error.startswith("error: champion of small stays: val_loss is ")
+    assert " which is not <= " in back.error and "of version 2 (@champion)" in back.error
+    # It is resumed, and has a better checkpoint: what is known of that before stays.
+    logged = ("tracking.model=best", "tracking.register=small")
+    assert dtrain(f"resume={two}", "trainer.epochs=3", *logged).code == 0
+    versions = sorted(found.search_model_versions("name = 'small'"), key=lambda v: v.version)
+    losses = [json.loads(each.tags["metrics"])["val_loss"] for each in versions]
+    assert len(losses) == 3 and losses[2] < losses[1] < losses[0]
+    assert promote(two, "name=small", "alias=champion", "if=val_loss<@champion").code == 0
+    assert found.get_model_version_by_alias("small", "champion").version == 3
 
 
 def test_other_data_is_not_compared(place: Path, promote: Any, dtrain: Any) -> None:
@@ -285,15 +286,13 @@ def test_a_server_that_is_away(
     assert found.get_model_version_by_alias("late", "champion").version == 1
     registry = read_json(RunDir("outputs/a/late").registry)
     assert registry is not None and registry["promotions"] == []
-    # Once more, and of an export that was lost or never made: nothing is there twice.
-    for removed in ((), ("registry.json", "exports")):
-        for name in removed:
-            path = Path("outputs/a/late", name)
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-        assert command_line("sync", "outputs/a/late", "--uri", f"sqlite:///{store}") == 0
-        [version] = found.search_model_versions("name = 'late'")
-        [logged] = found.search_logged_models([found.get_run(version.run_id).info.experiment_id])
-        assert str(logged.status) == "READY"
+    # Once more, of an export that was lost or never made: nothing is there twice.
+    shutil.rmtree("outputs/a/late/exports")
+    Path("outputs/a/late/registry.json").unlink()
+    assert command_line("sync", "outputs/a/late", "--uri", f"sqlite:///{store}") == 0
+    [version] = found.search_model_versions("name = 'late'")
+    [logged] = found.search_logged_models([found.get_run(version.run_id).info.experiment_id])
+    assert str(logged.status) == "READY"
     assert (Path("outputs/a/late/exports/small/4") / "saved_model.pb").is_file()
 
 
@@ -378,30 +377,12 @@ def test_what_cannot_be_logged(dtrain: Any, words: list[str], message: str) -> N
     assert f"error: {message}" in run.output
 
 
-def test_a_run_that_is_recorded_nowhere(dtrain: Any, promote_here: Any) -> None:
-    assert dtrain(*TRACKED, "tracking=none", "hydra.run.dir=outputs/a/b").code == 0
-    shown = promote_here("outputs/a/b", "name=a", "alias=b")
+def test_a_run_that_is_recorded_nowhere(tmp_path: Path, promote_here: Any) -> None:
+    run = leave(tmp_path / "outputs", "tracking=none").path.relative_to(tmp_path)
+    shown = promote_here(run, "name=a", "alias=b")
     assert shown.code == 2
     assert shown.error == (
         "error: tracking=none: the run is recorded nowhere; accepted: a run that MLflow has; type: "
-        "python -m dtrain sync outputs/a/b\n"
+        f"python -m dtrain sync {run}\n"
     )
-    assert not Path("outputs/mlflow.db").exists() and not Path("outputs/a/b/exports").exists()
-
-
-def test_a_resumed_run_logs_its_new_best(place: Path, promote: Any, dtrain: Any) -> None:
-    """And what is known of the model before stays."""
-    found = client(place)
-    name, run = "name = 'resumed'", "outputs/a/resumed"
-    words = (*TRACKED, "optimizer.learning_rate=0.05", "objective=val_loss", "objective_mode=min")
-    logged = ("tracking.model=best", "tracking.register=resumed", f"hydra.run.dir={run}")
-    assert dtrain(*words, *logged).code == 0
-    assert promote(run, "alias=champion").code == 0
-    assert dtrain(f"resume={run}", "trainer.epochs=3").code == 0
-    assert dtrain(f"resume={run}").code == 0  # there is nothing to do
-    versions = sorted(found.search_model_versions(name), key=lambda each: each.version)
-    assert [each.tags["step"] for each in versions] == ["4", versions[-1].tags["step"]]
-    losses = [json.loads(each.tags["metrics"])["val_loss"] for each in versions]
-    assert losses[1] < losses[0]
-    shown = promote(run, "alias=champion", "if=val_loss<@champion")
-    assert shown.output.splitlines()[-1].startswith("champion is version 2 of resumed, and was")
+    assert not Path("outputs/mlflow.db").exists() and not (run / "exports").exists()
