@@ -338,8 +338,9 @@ def test_mlflow_loads_it(place: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of types of MLflow's own
         import mlflow.pyfunc
-    [folder, *_] = place.glob("outputs/mlartifacts/models/*/artifacts")
-    model = mlflow.pyfunc.load_model(str(folder))
+    records = place.glob("outputs/mlartifacts/models/*/artifacts/export.json")
+    [record] = [each for each in records if json.loads(each.read_text())["run"].endswith("one")]
+    model = mlflow.pyfunc.load_model(str(record.parent))
     sample = Sample.load(place / "outputs/a/one/exports/small/4/sample.npz")
     x, expected = sample.inputs["inputs"], sample.outputs["outputs"]
     np.testing.assert_allclose(model.predict(x), expected, atol=1e-6)
