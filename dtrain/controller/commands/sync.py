@@ -113,6 +113,10 @@ def _lacks_model(rundir: RunDir) -> bool:
     config = load.read(rundir.config, hidden=True)
     if result is None or result["status"] != "FINISHED" or config.tracking is None:
         return False
+    lock = rundir.lock()
+    if lock is None:  # a command is at work there
+        return False
+    os.close(lock)
     return logging_models.wanted(config) is not None
 
 
