@@ -14,12 +14,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dtrain.run.folder import RunDir, read_json
+from dtrain.controller import logging_models
+from dtrain.controller.commands import promote as promote_command
+from dtrain.controller.commands.promote import Promote
+from dtrain.errors import CheckpointError, UsageError
+from dtrain.run.folder import RunDir, read_json, write_json
 from dtrain.run.samples import Sample
 from dtrain.tracking import delivery
+from dtrain.tracking.choose import tracker
 from dtrain.tracking.mlflow.store import import_mlflow
 from tests.conftest import QUICK
 from tests.test_data_command import Shown
+from tests.test_schema import composed
 from tests.test_sync import leave
 
 #: Two inputs, of which one is of texts, and a layer of the user's own.
@@ -387,3 +393,41 @@ def test_a_run_that_is_recorded_nowhere(tmp_path: Path, promote_here: Any) -> No
         f"python -m dtrain sync {run}\n"
     )
     assert not Path("outputs/mlflow.db").exists() and not (run / "exports").exists()
+
+
+def test_refusals(place: Path, promote: Any, tmp_path: Path, empty_store: Path) -> None:
+    sweep = tmp_path / "sweep"
+    sweep.mkdir()
+    jobs = [{"number": n, "folder": str(n), "status": "FINISHED", "differs": {}} for n in (0, 1)]
+    write_json(sweep / "sweep.json", {"name": "s", "status": "FINISHED", "jobs": jobs, "best": 1})
+    shown = promote(sweep, "name=a", "alias=b")
+    assert shown.code == 2
+    assert "is a sweep, and a model is of one job" in shown.error
+    assert f"promote {sweep}/1 alias=..." in shown.error
+    with pytest.raises(UsageError, match=r"name=\(none\): is what the model is registered as"):
+        Promote("outputs/a/one", None)._name(composed())
+    # What is there is not what was compared with Keras.
+    store = shutil.copy(empty_store, tmp_path / "other.db")
+    shutil.copytree("outputs/a/one", tmp_path / "one")
+    with (tmp_path / "one/exports/small/4/saved_model.pb").open("ab") as file:
+        file.write(b"more")
+    shown = promote(tmp_path / "one", "alias=b", "--uri", f"sqlite:///{store}")
+    assert shown.code == 2
+    assert "exports/small/4 holds other files than export.json says" in shown.error
+    path = tmp_path / "one/exports/small/4/export.json"
+    write_json(path, {**(read_json(path) or {}), "digest": None})
+    with pytest.raises(CheckpointError, match="step 4 was saved by a dtrain that made no digests"):
+        logging_models._described(RunDir(tmp_path / "one"), path.parent, [])
+
+
+def test_a_run_at_work_is_taken_as_it_is(tmp_path: Path) -> None:
+    rundir = leave(tmp_path / "outputs")
+    lock, config = rundir.lock(), composed(f"output_dir={tmp_path}/outputs")
+    assert lock is not None
+    with pytest.raises(UsageError, match="is at work, and MLflow does not have it yet"):
+        promote_command._record(tracker(config), config, rundir)
+    about = {"uri": tracker(config).address, "experiment_id": "1", "token": "0" * 32}
+    write_json(rundir.tracking, {**about, "run_id": "1" * 32})
+    promote_command._record(tracker(config), config, rundir)
+    os.close(lock)
+    assert not (tmp_path / "outputs/mlflow.db").exists(), "nothing was shipped"
