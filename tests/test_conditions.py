@@ -64,15 +64,14 @@ def test_what_holds(text: str, own: float, champion: Any, message: str | None) -
 
 
 MODEL: registry.Model = {
-    "path": "exports/a/4", "step": 4, "digest": "d", "weights": "raw", "names": ["a"],
+    "path": "exports/a/4", "step": 4, "digest": "d", "weights": "raw", "data": "v",
+    "names": ["a"],
 }  # fmt: skip
 
 
 def leave(folder: Path) -> RunDir:
     rundir = RunDir.create(folder / "run")
     journal = Journal(rundir.journal)
-    journal.write("metrics", step=4, time=1.0, metrics={"val_loss": 9.0})  # of unknown data
-    journal.write("data", train={}, validation={}, evaluated="v")
     for step in (2, 4):
         journal.write(
             "metrics", step=step, time=2.5,
@@ -92,6 +91,8 @@ def test_what_is_known_of_a_checkpoint(tmp_path: Path) -> None:
     assert registry.measured(rundir, MODEL) == {
         "val_loss": Measured(4.0, "v", 2500), "test/loss": Measured(1.0, "t", 3000),
     }  # fmt: skip
+    unknown: registry.Model = {**MODEL, "data": ""}
+    assert list(registry.measured(rundir, unknown)) == ["test/loss"]
     averaged: registry.Model = {**MODEL, "weights": "ema"}
     assert registry.measured(rundir, averaged) == {"test/loss": Measured(2.0, "t", 3000)}
 

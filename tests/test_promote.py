@@ -14,11 +14,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dtrain.run.folder import RunDir, read_json
+from dtrain.controller import logging_models
+from dtrain.controller.commands import promote as promote_command
+from dtrain.controller.commands.promote import Promote
+from dtrain.errors import CheckpointError, UsageError
+from dtrain.run.folder import RunDir, read_json, write_json
+from dtrain.run.samples import Sample
 from dtrain.tracking import delivery
+from dtrain.tracking.choose import tracker
 from dtrain.tracking.mlflow.store import import_mlflow
 from tests.conftest import QUICK
 from tests.test_data_command import Shown
+from tests.test_schema import composed
+from tests.test_sync import leave
 
 #: Two inputs, of which one is of texts, and a layer of the user's own.
 USER = """
@@ -120,35 +128,35 @@ def test_what_a_run_logs(place: Path) -> None:
 
 def test_promotion(place: Path, promote: Any, dtrain: Any) -> None:
     one, two = "outputs/a/one", "outputs/a/two"
-    better = "if=val_accuracy>=@champion"
-    first = promote(one, "alias=champion", better)
+    first = promote(one, "alias=champion", "if=val_loss<@champion")
     said = "champion is version 1 of small: models:/small@champion"
     assert (first.code, first.output.splitlines()[-1]) == (0, said), first.error
     again = promote(one, "name=small", "alias=champion")
     assert again.output.splitlines()[-1] == "champion is version 1 of small already"
     # Another run, which logged nothing: of other weights, and the same data.
-    assert dtrain(*TRACKED, "seed=3", f"hydra.run.dir={two}").code == 0
+    words = ("optimizer.learning_rate=0.05", "objective=val_loss", "objective_mode=min")
+    assert dtrain(*TRACKED, *words, f"hydra.run.dir={two}").code == 0
     found = client(place)
     assert len(found.search_model_versions("name = 'small'")) == 1
     worse = promote(two, "name=small", "alias=champion", "if=val_loss<0 and val_loss<9")
     assert worse.code == 1
-    assert worse.error.startswith("error: champion of small stays: val_loss is 1.")
+    assert worse.error.startswith("error: champion of small stays: val_loss is 0.")
     assert worse.error.endswith("which is not < 0\n")
     assert found.get_model_version_by_alias("small", "champion").version == 1
-    moved = promote(two, "name=small", "alias=champion", "if=val_loss<9")
+    moved = promote(two, "name=small", "alias=champion", "if=val_loss<@champion")
     said = "champion is version 2 of small, and was version 1: models:/small@champion"
     assert (moved.code, moved.output.splitlines()[-1]) == (0, said), moved.error
-    values = [
-        json.loads(each.tags["metrics"])["val_loss"]
-        for each in sorted(found.search_model_versions("name = 'small'"), key=lambda v: v.version)
-    ]
-    which = (one, two) if values[0] < values[1] else (two, one)
-    for run, code in zip(which, (0, 1), strict=True):
-        shown = promote(run, "name=small", "alias=lower", "if=val_loss<=@lower")
-        assert shown.code == code, shown
-    assert shown.error.startswith("error: lower of small stays: val_loss is ")
-    assert " which is not <= " in shown.error and "(@lower)" in shown.error
-    assert len(found.search_model_versions("name = 'small'")) == 2
+    back = promote(one, "name=small", "alias=champion", "if=val_loss<=@champion")
+    assert back.code == 1 and back.error.startswith("error: champion of small stays: val_loss is ")
+    assert " which is not <= " in back.error and "of version 2 (@champion)" in back.error
+    # It is resumed, and has a better checkpoint: what is known of that before stays.
+    logged = ("tracking.model=best", "tracking.register=small")
+    assert dtrain(f"resume={two}", "trainer.epochs=3", *logged).code == 0
+    versions = sorted(found.search_model_versions("name = 'small'"), key=lambda v: v.version)
+    losses = [json.loads(each.tags["metrics"])["val_loss"] for each in versions]
+    assert len(losses) == 3 and losses[2] < losses[1] < losses[0]
+    assert promote(two, "name=small", "alias=champion", "if=val_loss<@champion").code == 0
+    assert found.get_model_version_by_alias("small", "champion").version == 3
 
 
 def test_other_data_is_not_compared(place: Path, promote: Any, dtrain: Any) -> None:
@@ -228,6 +236,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.faults
 def test_texts_and_several_inputs_elsewhere(
     tmp_path: Path, store: Path, user_code: Any, dtrain: Any, promote_here: Any
 ) -> None:
@@ -283,16 +292,74 @@ def test_a_server_that_is_away(
     assert found.get_model_version_by_alias("late", "champion").version == 1
     registry = read_json(RunDir("outputs/a/late").registry)
     assert registry is not None and registry["promotions"] == []
-    # Once more, and of an export that was lost or never made: nothing is there twice.
-    for removed in ((), ("registry.json", "exports")):
-        for name in removed:
-            path = Path("outputs/a/late", name)
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-        assert command_line("sync", "outputs/a/late", "--uri", f"sqlite:///{store}") == 0
-        [version] = found.search_model_versions("name = 'late'")
-        [logged] = found.search_logged_models([found.get_run(version.run_id).info.experiment_id])
-        assert str(logged.status) == "READY"
+    # Once more, of an export that was lost or never made: nothing is there twice.
+    shutil.rmtree("outputs/a/late/exports")
+    Path("outputs/a/late/registry.json").unlink()
+    assert command_line("sync", "outputs/a/late", "--uri", f"sqlite:///{store}") == 0
+    [version] = found.search_model_versions("name = 'late'")
+    [logged] = found.search_logged_models([found.get_run(version.run_id).info.experiment_id])
+    assert str(logged.status) == "READY"
     assert (Path("outputs/a/late/exports/small/4") / "saved_model.pb").is_file()
+
+
+#: Outputs that differ each time: there is nothing to compare an export with.
+NOISE = """
+import keras
+
+
+class Noise(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.seeds = keras.random.SeedGenerator(1)
+
+    def call(self, inputs):
+        return inputs + keras.random.normal((4,), seed=self.seeds)
+
+
+def build():
+    inputs = keras.Input((8,))
+    return keras.Model(inputs, keras.layers.Softmax()(Noise()(keras.layers.Dense(4)(inputs))))
+"""
+
+
+def test_a_model_that_cannot_be_exported(store: Path, user_code: Any, dtrain: Any) -> None:
+    """The run ends well all the same."""
+    user_code(NOISE)
+    words = [word for word in TRACKED if not word.startswith("model")]
+    run = dtrain(
+        *words, "model=custom", "model._target_=mine.build", "tracking.model=best",
+        "tracking.register=noise", "hydra.run.dir=outputs/a/b",
+    )  # fmt: skip
+    assert run.code == 0 and run.result["status"] == "FINISHED", run.output
+    [line] = [each for each in run.output.splitlines() if "the model is not logged" in each]
+    assert "differs each time" in line and line.endswith("python -m dtrain sync outputs/a/b")
+    assert client(Path.cwd()).search_model_versions("name = 'noise'") == []
+    assert not Path("outputs/a/b/exports").exists()
+
+
+@pytest.mark.task
+def test_mlflow_loads_it(place: Path) -> None:
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of types of MLflow's own
+        import mlflow.pyfunc
+    records = place.glob("outputs/mlartifacts/models/*/artifacts/export.json")
+    [record] = [each for each in records if json.loads(each.read_text())["run"].endswith("one")]
+    model = mlflow.pyfunc.load_model(str(record.parent))
+    sample = Sample.load(place / "outputs/a/one/exports/small/4/sample.npz")
+    x, expected = sample.inputs["inputs"], sample.outputs["outputs"]
+    np.testing.assert_allclose(model.predict(x), expected, atol=1e-6)
+    many = model.predict(np.tile(x, (100, 1)))  # more than are computed at once
+    np.testing.assert_allclose(many, np.tile(expected, (100, 1)), atol=1e-6)
+    assert model.predict(x[:0]).shape == (0, 4)
+    own = model._model_impl  # without MLflow's own checks before it
+    for wrong, message in (
+        ({"x": x}, "the input 'inputs' is missing, of inputs"),
+        ([["a"]], "the input 'inputs' takes float32"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            own.predict(wrong)
 
 
 @pytest.mark.parametrize(
@@ -317,12 +384,50 @@ def test_what_cannot_be_logged(dtrain: Any, words: list[str], message: str) -> N
     assert f"error: {message}" in run.output
 
 
-def test_a_run_that_is_recorded_nowhere(dtrain: Any, promote_here: Any) -> None:
-    assert dtrain(*TRACKED, "tracking=none", "hydra.run.dir=outputs/a/b").code == 0
-    shown = promote_here("outputs/a/b", "name=a", "alias=b")
+def test_a_run_that_is_recorded_nowhere(tmp_path: Path, promote_here: Any) -> None:
+    run = leave(tmp_path / "outputs", "tracking=none").path.relative_to(tmp_path)
+    shown = promote_here(run, "name=a", "alias=b")
     assert shown.code == 2
     assert shown.error == (
         "error: tracking=none: the run is recorded nowhere; accepted: a run that MLflow has; type: "
-        "python -m dtrain sync outputs/a/b\n"
+        f"python -m dtrain sync {run}\n"
     )
-    assert not Path("outputs/mlflow.db").exists() and not Path("outputs/a/b/exports").exists()
+    assert not Path("outputs/mlflow.db").exists() and not (run / "exports").exists()
+
+
+def test_refusals(place: Path, promote: Any, tmp_path: Path, empty_store: Path) -> None:
+    sweep = tmp_path / "sweep"
+    sweep.mkdir()
+    jobs = [{"number": n, "folder": str(n), "status": "FINISHED", "differs": {}} for n in (0, 1)]
+    write_json(sweep / "sweep.json", {"name": "s", "status": "FINISHED", "jobs": jobs, "best": 1})
+    shown = promote(sweep, "name=a", "alias=b")
+    assert shown.code == 2
+    assert "is a sweep, and a model is of one job" in shown.error
+    assert f"promote {sweep}/1 alias=..." in shown.error
+    with pytest.raises(UsageError, match=r"name=\(none\): is what the model is registered as"):
+        Promote("outputs/a/one", None)._name(composed())
+    # What is there is not what was compared with Keras.
+    store = shutil.copy(empty_store, tmp_path / "other.db")
+    shutil.copytree("outputs/a/one", tmp_path / "one")
+    with (tmp_path / "one/exports/small/4/saved_model.pb").open("ab") as file:
+        file.write(b"more")
+    shown = promote(tmp_path / "one", "alias=b", "--uri", f"sqlite:///{store}")
+    assert shown.code == 2
+    assert "exports/small/4 holds other files than export.json says" in shown.error
+    path = tmp_path / "one/exports/small/4/export.json"
+    write_json(path, {**(read_json(path) or {}), "digest": None})
+    with pytest.raises(CheckpointError, match="step 4 was saved by a dtrain that made no digests"):
+        logging_models._described(RunDir(tmp_path / "one"), path.parent, [])
+
+
+def test_a_run_at_work_is_taken_as_it_is(tmp_path: Path) -> None:
+    rundir = leave(tmp_path / "outputs")
+    lock, config = rundir.lock(), composed(f"output_dir={tmp_path}/outputs")
+    assert lock is not None
+    with pytest.raises(UsageError, match="is at work, and MLflow does not have it yet"):
+        promote_command._record(tracker(config), config, rundir)
+    about = {"uri": tracker(config).address, "experiment_id": "1", "token": "0" * 32}
+    write_json(rundir.tracking, {**about, "run_id": "1" * 32})
+    promote_command._record(tracker(config), config, rundir)
+    os.close(lock)
+    assert not (tmp_path / "outputs/mlflow.db").exists(), "nothing was shipped"

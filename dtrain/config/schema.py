@@ -151,8 +151,6 @@ class Tracking:
         experiment: experiment that the run belongs to.
         histograms: TensorBoard: the distribution of every weight, each epoch.
         profile_steps: TensorBoard: [first, last] step of a profiler trace.
-        model: which checkpoint of a finished run is exported and logged as a model.
-        register: name under which the logged model becomes a version; null: under none.
     """
 
     _target_: str = target()
@@ -160,8 +158,6 @@ class Tracking:
     experiment: str = formed("dtrain", text(250))
     histograms: bool = False
     profile_steps: list[int] | None = formed(None, TRACE)
-    model: Logged = Logged.none
-    register: str | None = formed(None, REGISTERED)
 
 
 @dataclasses.dataclass
@@ -170,10 +166,14 @@ class MLflow(Tracking):
 
     Attributes:
         uri: address of the tracking store; null: SQLite under output_dir.
+        model: which checkpoint of a finished run is exported and logged as a model.
+        register: name under which the logged model becomes a version; null: under none.
     """
 
     _target_: str = target("dtrain.tracking.mlflow.tracker.MLflow")
     uri: str | None = formed(None, STORE)
+    model: Logged = Logged.none
+    register: str | None = formed(None, REGISTERED)
 
 
 @dataclasses.dataclass

@@ -148,6 +148,7 @@ class Exporter:
                 "digest": manifest.get("digest"),
                 "weights": weights,
                 "run": str(self._rundir.path),
+                "data": manifest["meta"].get("evaluated", ""),
                 "signature": written["signature"],
                 "examples": written["examples"],
                 "formats": kept,

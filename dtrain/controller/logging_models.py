@@ -142,5 +142,6 @@ def _described(rundir: RunDir, path: Path, names: list[str]) -> Model:
         "step": record["step"],
         "digest": record["digest"],
         "weights": record["weights"],
+        "data": record.get("data", ""),
         "names": names,
     }

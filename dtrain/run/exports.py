@@ -98,6 +98,7 @@ class Record(TypedDict):
     digest: str | None
     weights: str
     run: str
+    data: NotRequired[str]
     signature: Signature
     examples: schemas.Count
     formats: dict[str, Exported]

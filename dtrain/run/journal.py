@@ -6,8 +6,7 @@ A damaged line costs that line: whoever reads the journal passes over it and cou
 
 Every line has ``event`` and ``time`` (seconds since the epoch). Events:
 
-``data``        what the data is, by split (:mod:`dtrain.data.identity`); ``evaluated``: a digest of
-                what the metrics of the validation are of
+``data``        what the data is, by split (:mod:`dtrain.data.identity`)
 ``start``       training is about to begin: what was derived (replicas, parameters, ...)
 ``metrics``     ``step``, ``epoch``, ``metrics``: means over the steps since the last point
 ``checkpoint``  ``step``, ``path``

@@ -29,6 +29,7 @@ class Model(TypedDict):
     Attributes:
         path: of the version, below the run's folder.
         step, digest, weights: of the checkpoint.
+        data: a digest of the examples of the run's validation; empty where that is not known.
         names: under which it is to be a version.
     """
 
@@ -36,6 +37,7 @@ class Model(TypedDict):
     step: schemas.Count
     digest: str
     weights: Annotated[str, fields.like(_WEIGHTS, "raw or ema")]
+    data: str
     names: list[str]
 
 
@@ -156,11 +158,9 @@ def measured(rundir: RunDir, model: Model) -> dict[str, Measured]:
         DamagedFile, OSError: a file of the run cannot be read.
     """
     found: dict[str, Measured] = {}
-    data = ""
-    for event in Follower(rundir.journal).events() if model["weights"] == "raw" else ():
-        if event["event"] == "data":
-            data = str(event.get("evaluated", ""))
-        elif event["event"] == "metrics" and event["step"] == model["step"] and data:
+    data = model["data"] if model["weights"] == "raw" else ""
+    for event in Follower(rundir.journal).events() if data else ():
+        if event["event"] == "metrics" and event["step"] == model["step"]:
             named, at = event["metrics"].items(), int(event["time"] * 1000)
             found |= {name: Measured(v, data, at) for name, v in named if name.startswith("val_")}
     for each in evaluations.read(rundir):

@@ -227,6 +227,7 @@ class Origin(TypedDict, total=False):
 
     config: dict[str, str]
     versions: dict[str, str | None]
+    evaluated: str
 
 
 class _Steps(TypedDict, total=False):

@@ -106,14 +106,16 @@ def digests(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def evaluated(config: Config, found: dict[str, dict[str, Any]]) -> str:
-    """Return a digest of the examples that are evaluated, wherever they are.
+    """Return a digest of the examples that are evaluated, wherever they are; empty for none.
 
     Two models whose metrics are to be compared were evaluated on the same ones.
 
     Args:
         config: of the run or the command.
-        found: of :func:`records`, with a validation.
+        found: of :func:`records`.
     """
+    if "validation" not in found:
+        return ""
     node = options.deciding(load.select(config, "dataset"))
     declared = {name: value for name, value in node.items() if name not in _NOT_EVALUATED}
     text = json.dumps([found["validation"]["digest"], declared], sort_keys=True, default=str)

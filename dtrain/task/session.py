@@ -198,11 +198,7 @@ def tell_apart(
     stream = data_identity.check_stream(data.splits, not several, config.sidecar.evaluate)
     notices = [*data.notices, stream]
     if process.journal is not None:
-        found = data.identity
-        about = (
-            {"evaluated": data_identity.evaluated(config, found)} if "validation" in found else {}
-        )
-        process.journal.write("data", **found, **about)
+        process.journal.write("data", **data.identity)
         forked = past is not None and past.path.parent != process.rundir.checkpoints
         accepted = data.options.accept_changes
         notices.append(data_identity.check_past(data.identity, past, accepted, forked))

@@ -51,7 +51,8 @@ class Tracker(ABC):
 
     Training never waits for it: it is called from a thread of its own, and again where a call
     fails. So it may be given the same events twice. Its constructor takes, by their names, those
-    that it needs of ``config`` (of the job), ``uri`` and ``experiment``, and all keys of its own.
+    that it needs of ``config`` (of the job), ``uri`` and ``experiment``, and all keys of its own;
+    ``model`` and ``register``, as those of ``conf/tracking/mlflow.yaml``, are the controller's.
     """
 
     #: Whether :meth:`close` and :meth:`add` take over the models that the run's folder names

@@ -20,7 +20,8 @@ def tracker(config: Config) -> Tracker:
         UsageError: it cannot be made, or is none.
     """
     written = config.tracking.written()
-    node, general = config.tracking, {field.name for field in dataclasses.fields(schema.Tracking)}
+    # Also of a class of the user's whose preset is made of that of MLflow.
+    node, general = config.tracking, {field.name for field in dataclasses.fields(schema.MLflow)}
     found = targets.instantiate(
         # ORDER: what is not its own is not resolved: an address may refer to a password.
         {key: node[key] for key in node if key not in general - {"_target_"}},

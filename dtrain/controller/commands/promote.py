@@ -141,7 +141,7 @@ def _known(rundir: RunDir, path: Any, weights: str) -> dict[str, registry.Measur
     manifest = read_manifest(path)
     model: Model = {
         "path": "", "step": manifest["step"], "digest": str(manifest.get("digest")),
-        "weights": weights, "names": [],
+        "weights": weights, "data": manifest["meta"].get("evaluated", ""), "names": [],
     }  # fmt: skip
     return registry.measured(rundir, model)
 
@@ -181,17 +181,19 @@ def _record(tracker: Tracker, config: Config, rundir: RunDir) -> None:
     Raises:
         UsageError: it has nothing, and the command that trains is at work.
     """
-    tracked = schemas.read(rundir.tracking, schemas.Shipped) or {}
+    tracked: Any = schemas.read(rundir.tracking, schemas.Tracking) or {}
+    there = "run_id" in tracked and tracked["uri"] == tracker.address
     lock = rundir.lock()
     if lock is None:
-        if "run_id" not in tracked:
+        if not there:
             raise UsageError(
-                "RUN", rundir.path, "has just begun, and MLflow does not have it yet",
-                "a run that has trained for some seconds", "the same command in a while",
+                "RUN", rundir.path, "is at work, and MLflow does not have it yet",
+                "a run that has trained for some seconds, and its own store",
+                "the same command in a while",
             )  # fmt: skip
         return
     try:
-        if "shipped" not in tracked:
+        if not there or "shipped" not in tracked:
             ship_folder(tracker, config, rundir)
     finally:
         os.close(lock)

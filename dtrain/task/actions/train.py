@@ -93,6 +93,7 @@ class Train(Action):
                 "config": identity.fingerprints(config),
                 "versions": identity.versions(),
                 "data": data_identity.digests(session.data.identity),
+                "evaluated": data_identity.evaluated(config, session.data.identity),
                 "topology": {"strategy": config.strategy.name, "replicas": strategy.replicas},
             },
             begun=process.begun,

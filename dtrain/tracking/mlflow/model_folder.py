@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from dtrain.errors import DamagedFile
-from dtrain.files import writing
 from dtrain.host.versions import version
 from dtrain.run import exports
 from dtrain.run.exports import Record, Tensor
@@ -33,8 +32,10 @@ _LOADER = Path(__file__).with_name("loader.py")
 _EXAMPLES = 2
 
 
-def write(version_folder: Path, record: Record, folder: Path, run_id: str, model: Any) -> None:
-    """Write a model as MLflow has it.
+def write(
+    version_folder: Path, record: Record, folder: Path, run_id: str, model: Any
+) -> list[tuple[Path, str]]:
+    """Write a model as MLflow has it, but for what lies in the export as it is.
 
     Args:
         version_folder: ``FOLDER/NAME/<step>`` of the export.
@@ -42,6 +43,9 @@ def write(version_folder: Path, record: Record, folder: Path, run_id: str, model
         folder: to be made.
         run_id: of MLflow.
         model: MLflow's logged model that the folder is of.
+
+    Returns:
+        Files of the export, with the folder of the model that each belongs to.
 
     Raises:
         DamagedFile: the export is not what its record says.
@@ -69,20 +73,14 @@ def write(version_folder: Path, record: Record, folder: Path, run_id: str, model
         pip_requirements=requirements,
     )  # fmt: skip
     code.unlink()
-    for name in found:
-        _copy(version_folder / name, folder / FOLDER / name)
-    for name in (exports.RECORD, exports.SAMPLE):
-        if (version_folder / name).exists():
-            _copy(version_folder / name, folder / name)
-    written = models.Model.load(str(folder))
+    parts = [(name, str(Path(FOLDER, name).parent)) for name in found]
+    parts += [(n, "") for n in (exports.RECORD, exports.SAMPLE) if (version_folder / n).is_file()]
     files = [path for path in folder.rglob("*") if path.is_file()]
+    files += [version_folder / name for name, _ in parts]
+    written = models.Model.load(str(folder))
     written.model_size_bytes = sum(path.stat().st_size for path in files)
     written.save(str(folder / "MLmodel"))
-
-
-def _copy(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    writing.copy(source, target)
+    return [(version_folder / name, place) for name, place in parts]
 
 
 def signature(record: Record) -> Any:

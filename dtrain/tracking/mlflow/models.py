@@ -143,8 +143,10 @@ class Models:
             raise DamagedFile(path / exports.RECORD, "is of another model", "digest")
         with tempfile.TemporaryDirectory(prefix="dtrain-") as folder:
             whole = Path(folder, "logged")
-            model_folder.write(path, record, whole, self._run_id, logged)
+            parts = model_folder.write(path, record, whole, self._run_id, logged)
             self._store.call("log_model_artifacts", logged.model_id, str(whole))
+        for part, place in parts:
+            self._store.call("log_model_artifact", logged.model_id, str(part), place or None)
 
     def _measured(self, model: Model, logged: Any, measured: Mapping[str, Measured]) -> None:
         """Give the logged model its metrics, which are points of the run."""
