@@ -11,6 +11,7 @@ from dtrain.config.settle import settle
 from dtrain.errors import UsageError
 from dtrain.run import checkpoint
 from dtrain.run.folder import RunDir
+from dtrain.run.journal import Journal
 from dtrain.run.sidecar import NOTICE, Points, Sidecar
 from tests import warm
 from tests.test_schema import node
@@ -117,3 +118,25 @@ def test_nothing_to_evaluate_is_refused_by_name() -> None:
     for action in (Follow(RunDir("x")), Train()):
         with pytest.raises(UsageError, match=r"sidecar\.evaluate=true: the dataset has no valid"):
             action.check(config, None, schedule)  # type: ignore[arg-type]  # not looked at
+
+
+@pytest.mark.task
+def test_other_examples_than_those_of_the_chief_are_refused(run: RunDir) -> None:
+    import types
+
+    from dtrain.task.actions.follow import Follow
+
+    def session(digest: str) -> Any:
+        data = types.SimpleNamespace(identity={"validation": {"digest": digest}})
+        dataset = {"_target_": "mine.data"}
+        return types.SimpleNamespace(data=data, config=types.SimpleNamespace(dataset=dataset))
+
+    followed: Any = Follow(run)
+    followed._compare(session("b"))  # the chief has not said yet
+    log = Journal(run.journal)
+    log.write("data", train={"digest": "t"}, validation={"digest": "a"})
+    with pytest.raises(UsageError, match=r"dataset=mine.data: gives the evaluator other examples"):
+        followed._compare(session("b"))
+    followed = Follow(run)
+    followed._compare(session("a"))
+    followed._compare(session("a"))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from dtrain import errors, secrets
 from dtrain.controller import result
 from dtrain.host import terminal
+from dtrain.run import schemas
 from dtrain.run.cluster import Task
 from dtrain.run.folder import RunDir, short
 from dtrain.run.sidecar import NOTICE, Sidecar
@@ -74,6 +76,11 @@ class Beside:
         self.is_alive = False
         self._sidecar.give_up()
         self._say(f"{self._task.name} {why}; training continues, and resume= evaluates the rest")
+
+    def state(self) -> dict[str, Any]:
+        """Return what changes while it does something."""
+        progress: Any = schemas.glance(self._sidecar.progress, schemas.Step)
+        return {"deeds": self._sidecar.deeds(), "progress": progress}
 
     def look(self) -> None:
         """Pass on what it has reported."""

@@ -138,7 +138,7 @@ class Supervisor:
         while True:
             events = self._launcher.poll(INTERVAL)
             failure = self._hear(events)
-            self._look_beside()
+            self._look_beside(signals)
             look()
             if failure is not None:
                 return failure
@@ -239,10 +239,13 @@ class Supervisor:
         elif status == "lost":
             self._beside.lost(self._launcher.loss(name))
 
-    def _look_beside(self) -> None:
+    def _look_beside(self, signals: Requests) -> None:
         """Have an evaluator that has ended started again, once the training has begun.
 
         What ends it before then ends the training as well, which says why.
+
+        Args:
+            signals: of :meth:`watch`; Ctrl-C reaches the evaluator as well.
         """
         if self._beside is None:
             return
@@ -251,7 +254,8 @@ class Supervisor:
         if self._beside_ended and (gone or self._has_begun()):
             self._beside_ended = False
             code = self._launcher.exit_codes()[self._cluster.evaluator_name]
-            self._beside.ended(code, self.asked or (gone and not self._is_followed()))
+            stopping = self.asked or signals.count > 0
+            self._beside.ended(code, stopping or (gone and not self._is_followed()))
 
     def _reads(self, name: str) -> None:
         """Give a task that reads (TensorFlow, a checkpoint, its data) as much time again."""
@@ -319,11 +323,14 @@ class Supervisor:
         """Have every task write its stacks where nothing has moved for too long."""
         timeout = self._launcher.stall_timeout
         report: Any = schemas.glance(self._rundir.progress, schemas.Step)
+        waiting = self._beside is not None and bool(report and report.get("waiting"))
+        if self._beside is not None and waiting:  # the chief has nothing to do but to say so
+            report = self._beside.state()
         if timeout is None or report != self._report:
             self._report, self._moved_at = report, now
-        elif now - self._moved_at >= timeout and report and report.get("waiting"):
+        elif now - self._moved_at >= timeout and self._beside is not None and waiting:
             self._moved_at = now  # it is the evaluator that does not move
-            if self._beside is not None and self._processes is not None and self._beside.is_alive:
+            if self._processes is not None and self._beside.is_alive:
                 self._processes.end(self._cluster.evaluator_name)
         elif now - self._moved_at >= timeout:
             stacks = ""

@@ -221,20 +221,24 @@ def check_stream(splits: Splits, alone: bool, evaluator: bool = False) -> str | 
     Raises:
         UsageError: several hosts, or validations, would read different examples.
     """
-    for split, source in (("training", splits.train), ("validation", splits.validation)):
-        if not isinstance(source, Stream) or source.steady is not False:
-            continue
+    both = {"training": splits.train, "validation": splits.validation}
+    unsteady = [
+        name
+        for name, source in both.items()
+        if isinstance(source, Stream) and source.steady is False
+    ]
+    if evaluator and "validation" in unsteady:
+        raise UsageError(
+            "sidecar.evaluate", "true", "the validation stream gives other examples each time it "
+            "is read, and the evaluator reads it anew", "a stream that gives the same",
+            "a seed for its shuffle, or sidecar.evaluate=false",
+        )  # fmt: skip
+    for split in unsteady:
         if not alone:
             raise UsageError(
                 "dataset", f"{split} stream", "gives other examples each time it is read, and "
                 "every host reads it", "a stream that is the same for all",
                 "a seed for its shuffle, or for the generator's own draws",
-            )  # fmt: skip
-        if evaluator and split == "validation":
-            raise UsageError(
-                "sidecar.evaluate", "true", "the validation stream gives other examples each time "
-                "it is read, and the evaluator reads it anew", "a stream that gives the same",
-                "a seed for its shuffle, or sidecar.evaluate=false",
             )  # fmt: skip
         return (
             f"the {split} stream gives other examples each time it is read: a resumed run does not "

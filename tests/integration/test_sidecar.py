@@ -335,12 +335,16 @@ def test_all_of_it_is_killed(
 
 
 @pytest.mark.faults
-def test_a_host_of_its_own(inline: Any, shells: Any, tmp_path: Path) -> None:
-    words = (*QUICK, *ENV, *SIDECAR, ONE_CORE, "strategy=one_device")
-    started = shells({"chief": 1, "evaluator": 1}, *words)
-    assert ended(started) == {"chief-0": 0, "evaluator-0": 0}, started[1].output
+@pytest.mark.parametrize(("strategy", "workers"), [("one_device", 0), ("multiworker", 1)])
+def test_a_host_of_its_own(
+    strategy: str, workers: int, inline: Any, shells: Any, tmp_path: Path
+) -> None:
+    words = (*QUICK, *ENV, *SIDECAR, ONE_CORE, f"strategy={strategy}")
+    started = shells({"chief": 1, "worker": workers, "evaluator": 1}, *words)
+    assert set(ended(started).values()) == {0}, [each.output for each in started]
     run = the_run(tmp_path)
-    assert points(run) == inline
+    for (step, found), (other, metrics) in zip(points(run), inline, strict=True):
+        assert step == other and found == pytest.approx(metrics, abs=1e-5 if workers else 0)
     clean(run)
 
 

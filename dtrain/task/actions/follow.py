@@ -12,6 +12,7 @@ from dtrain.config.schema import Config
 from dtrain.errors import CheckpointError, UsageError
 from dtrain.run import checkpoint
 from dtrain.run.folder import RunDir, write_json
+from dtrain.run.journal import Follower
 from dtrain.run.sidecar import EVALUATED, NOTICE, Points, Sidecar, digest_of
 from dtrain.task import train_state
 from dtrain.task.actions.base import Action
@@ -44,6 +45,7 @@ class Follow(Action):
         self._rundir = rundir
         self._index = 0  # of the checkpoint, among those of this process
         self._reported = 0.0
+        self._compared = False  # its examples with those of the chief
 
     def check(self, config: Config, model: keras.Model, schedule: Schedule) -> None:
         """Refuse data without a validation, and models without anything to evaluate by.
@@ -94,6 +96,7 @@ class Follow(Action):
                 points.write(NOTICE, message=message[:4000])
                 self._sidecar.remove(int(path.name))
             return  # else the chief has removed it, which has gone back to an earlier one
+        self._compare(session)
         begin, process = time.perf_counter(), session.process
         train_state.restore_weights(session.model, session.strategy, found.arrays, averaged=False)
         found.arrays.clear()
@@ -115,6 +118,26 @@ class Follow(Action):
         )  # fmt: skip
         self._report(session, found.step, count, examples, begin, always=True)
         self._index += 1
+
+    def _compare(self, session: Session) -> None:
+        """Refuse to evaluate other examples than the chief would; it has written which they are.
+
+        Raises:
+            UsageError: they are others.
+        """
+        if self._compared:
+            return
+        for event in Follower(self._rundir.journal).events():
+            if event["event"] == "data":
+                theirs = (event.get("validation") or {}).get("digest")
+                self._compared = True
+        if self._compared and theirs != session.data.identity["validation"]["digest"]:
+            raise UsageError(
+                "dataset", session.config.dataset["_target_"],
+                "gives the evaluator other examples to evaluate on than the training",
+                "the same files, and the same examples whenever they are read",
+                "a seed for whatever shuffles them",
+            )  # fmt: skip
 
     def _report(
         self, session: Session, step: int, count: int, done: int, begin: float, always: bool = False
