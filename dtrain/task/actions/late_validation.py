@@ -55,7 +55,7 @@ class LateValidation:
         wanted = not stopped if within else schedule.validates(epoch - 1)
         return {
             EVALUATES: bool(wanted and schedule.validation_examples),
-            "evaluated": self.points.position,
+            "points_taken": self.points.position,
         }
 
     def take(self) -> Point:

@@ -347,4 +347,4 @@ class Loop:
         self._callbacks.restore(arrays, meta["callbacks"])
         self._pending = meta.get("pending_validation", False)
         if self._late is not None:
-            self._late.points.restore(meta.get("evaluated", 0))
+            self._late.points.restore(meta.get("points_taken", 0))
