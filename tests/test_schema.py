@@ -195,5 +195,5 @@ def test_defaults_of_conf_are_complete() -> None:
         first = {"hardware": "auto", "trainer": "default", "tracking": "mlflow"}[group]
         written = OmegaConf.load(CONF / group / f"{first}.yaml")
         kind = {"hardware": schema.Hardware, "trainer": schema.Trainer,
-                "tracking": schema.Tracking}[group]  # fmt: skip
+                "tracking": schema.MLflow}[group]  # fmt: skip
         assert set(written) - {"defaults"} == {f.name for f in dataclasses.fields(kind)}

@@ -111,13 +111,13 @@ def _lacks_model(rundir: RunDir) -> bool:
         return False
     result = schemas.read(rundir.result, schemas.Result)
     config = load.read(rundir.config, hidden=True)
-    if result is None or result["status"] != "FINISHED" or config.tracking is None:
+    ended = result is not None and result["status"] == "FINISHED"
+    if not ended or config.tracking is None or logging_models.wanted(config) is None:
         return False
     lock = rundir.lock()
-    if lock is None:  # a command is at work there
-        return False
-    os.close(lock)
-    return logging_models.wanted(config) is not None
+    if lock is not None:  # else a command is at work there
+        os.close(lock)
+    return lock is not None
 
 
 class Late(OfModel):
