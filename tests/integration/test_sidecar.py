@@ -131,6 +131,7 @@ def history(rundir: RunDir, name: str) -> list[tuple[int, float]]:
     return [(each.step, each.value) for each in client.get_metric_history(found["run_id"], name)]
 
 
+@pytest.mark.faults
 def test_of_several_processes(inline: Any, dtrain: Any) -> None:
     run = dtrain(*QUICK, *SIDECAR, "strategy=multiworker")
     assert run.code == 0, run.output
