@@ -10,6 +10,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -441,6 +442,11 @@ def swaps(trained: Path, folder: Path, count: int, clients: int) -> None:
                 except Exception as error:
                     bad.append(error)
 
+        host, port = client.address.removeprefix("http://").split(":")
+        body = json.dumps({"instances": ROWS[:1].tolist()}).encode()
+        slow = socket.create_connection((host, int(port)), timeout=30)
+        head = f"POST /v1/models/small:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}"
+        slow.sendall(f"{head}\r\n\r\n".encode() + body[:9])
         with concurrent.futures.ThreadPoolExecutor(clients) as pool:
             for seed in range(clients):
                 pool.submit(load, seed)
@@ -448,6 +454,9 @@ def swaps(trained: Path, folder: Path, count: int, clients: int) -> None:
                 swap(folder, trained, number)
                 until(lambda: str(number) in seen)  # noqa: B023
             ends.set()
+        with slow:  # which began before all of them
+            slow.sendall(body[9:])
+            assert slow.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
         assert not bad
         versions = client.serving.versions
         assert [each.version for each in versions.kept] == [str(count + 1), str(count)]

@@ -57,8 +57,9 @@ class Endpoints:
 
     async def infer(self, asked: Asked) -> Answer:
         """Predict, by KServe's protocol."""
-        model = self._versions.find(asked.words["model"], asked.words["version"])
         body = await asked.body()
+        # ORDER: no wait from here on to the model's queue: it may leave meanwhile.
+        model = self._versions.find(asked.words["model"], asked.words["version"])
         request = v2.parsed(body, asked.headers.get(v2.HEADER), model.signature)
         found = await model.infer(request.inputs)
         name = self._versions.name
@@ -70,19 +71,21 @@ class Endpoints:
 
     async def rows(self, asked: Asked) -> Answer:
         """Predict, by TensorFlow Serving's protocol."""
+        body = await asked.body()
         model = self._versions.find(asked.words["model"], asked.words["version"])
-        inputs, by_rows = rows.predict(v2.load(await asked.body()), model.signature)
+        inputs, by_rows = rows.predict(v2.load(body), model.signature)
         found = await model.infer(inputs)
         value = rows.by_rows(found) if by_rows else rows.by_columns(found, "outputs")
         return of_json(value, headers={VERSION: model.version})
 
     async def invocations(self, asked: Asked) -> Answer:
         """Predict, by MLflow's protocol."""
-        model = self._versions.find(None, None)
         kind = asked.headers.get("content-type", _JSON).partition(";")[0].strip().lower()
         if kind == "text/csv":
             raise Refused(415, f"text/csv is not taken here: {_JSON} is")
-        inputs = rows.invocations(v2.load(await asked.body()), model.signature)
+        body = await asked.body()
+        model = self._versions.find(None, None)
+        inputs = rows.invocations(v2.load(body), model.signature)
         found = await model.infer(inputs)
         return of_json(rows.by_columns(found, "predictions"), headers={VERSION: model.version})
 
