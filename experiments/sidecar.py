@@ -1,30 +1,53 @@
 """Measures training beside its evaluator: ``python experiments/sidecar.py``; minutes.
 
-Steps a second of a training on one core, in pairs: without any evaluation, and with an evaluator
-on another core. The sides alternate in their order; a ratio is the median of the ratios pair by
-pair. Steps a second are those from the end of the second epoch to the end of the last one, with all
-that happens in between; each epoch saves a checkpoint on both sides.
+Steps a second of a training on the first of two cores, in turn: ``none`` beside an evaluator that
+has nothing to evaluate, ``busy`` beside that and a program of no concern on the second core, which
+shows what the machine itself takes, and ``sidecar`` beside an evaluator at work. A ratio is the
+median of the ratios of a turn. Steps a second are those from the end of the second epoch to the end
+of the last one, with all that happens in between; each epoch saves a checkpoint on all sides.
 
-``--inline`` adds a third side, which evaluates by itself.
+``--inline`` adds a side that evaluates by itself.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-#: What each side says; without an evaluator there is one core.
+#: Evaluates nothing before the end.
+_NEVER = ["trainer.validation_freq=1000000", "objective=loss", "objective_mode=min"]
+#: What each side says; that which evaluates by itself has one core.
 SIDES: dict[str, tuple[list[str], int]] = {
-    "none": (["trainer.validation_freq=1000000", "objective=loss", "objective_mode=min"], 1),
+    "none": ([*_NEVER, "sidecar.evaluate=true"], 2),
+    "busy": ([*_NEVER, "sidecar.evaluate=true"], 2),
     "sidecar": (["sidecar.evaluate=true"], 2),
     "inline": ([], 1),
 }
+#: Multiplies matrices of 600 x 600 until it is ended.
+BUSY = "import numpy; a = numpy.random.rand(600, 600)\nwhile True: a @ a"
+
+
+@contextlib.contextmanager
+def busy() -> Iterator[None]:
+    """Keep the second core busy."""
+
+    def pin() -> None:
+        os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[1]})
+
+    process = subprocess.Popen([sys.executable, "-c", BUSY], preexec_fn=pin)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
 
 
 def run(folder: Path, side: str, words: list[str]) -> float:
@@ -34,11 +57,13 @@ def run(folder: Path, side: str, words: list[str]) -> float:
     def pin() -> None:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
 
-    subprocess.run(
-        [sys.executable, "-m", "dtrain", f"hydra.run.dir={folder}", "tracking=none",
-         "strategy=one_device", "hardware.intra_op_threads=1", "checkpoint.keep=1", *words, *own],
-        check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=pin,
-    )  # fmt: skip
+    with busy() if side == "busy" else contextlib.nullcontext():
+        subprocess.run(
+            [sys.executable, "-m", "dtrain", f"hydra.run.dir={folder}", "tracking=none",
+             "strategy=one_device", "hardware.intra_op_threads=1", "checkpoint.keep=1",
+             *words, *own],
+            check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=pin,
+        )  # fmt: skip
     ends: list[tuple[float, int]] = []
     for line in (folder / "journal.jsonl").read_text().splitlines():
         event = json.loads(line)
@@ -55,7 +80,7 @@ def main() -> None:
     parser.add_argument("--inline", action="store_true")
     parser.add_argument("words", nargs="*", help="overrides for all sides")
     given = parser.parse_args()
-    names = list(SIDES) if given.inline else ["none", "sidecar"]
+    names = list(SIDES) if given.inline else ["none", "busy", "sidecar"]
     words = [
         "model=cnn", "dataset=synthetic", "dataset.shape=[16,16,1]", "dataset.examples=20000",
         "dataset.validation_examples=20000", f"trainer.epochs={given.epochs}", *given.words,
