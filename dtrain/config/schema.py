@@ -133,12 +133,8 @@ class Trainer(Section):
     log_every_steps: int | None = within(None, 1, MANY)
 
 
-class Logged(enum.Enum):
-    """Which model of a run is logged where the run is recorded."""
-
-    none = 1
-    best = 2
-    final = 3
+#: Which model of a run is logged where the run is recorded.
+Logged = enum.Enum("Logged", ["none", "best", "final"])
 
 
 @dataclasses.dataclass

@@ -103,8 +103,7 @@ class Job:
         self._unread: str | None = None  # what was said last of files that cannot be read
         self._began = self._launched = time.time()
         self._start_seconds: float | None = None
-        self._restarts = 0
-        self._replaced = 0  # workers
+        self._restarts = self._replaced = 0  # of all tasks; workers alone
         self._asked = False  # to stop
         self._prepared = False
         self._trained = False  # a task has reported `start`
@@ -218,8 +217,8 @@ class Job:
                 return failure
 
     def _refused(self) -> bool:
-        codes, beside = self._launcher.exit_codes(), self._cluster.evaluator_name
-        return any(code == errors.USAGE for name, code in codes.items() if name != beside)
+        codes, beside = self._launcher.exit_codes().items(), self._cluster.evaluator_name
+        return any(code == errors.USAGE for name, code in codes if name != beside)
 
     def _restart(self, failure: Failure) -> None:
         self._look()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
 import tempfile
 import threading
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 from dtrain.config.schema import Config
 from dtrain.controller import exporting
 from dtrain.errors import CheckpointError, DtrainError, UsageError
+from dtrain.files import writing
 from dtrain.run import checkpoint, exports
 from dtrain.run.checkpoint.format import read_manifest
 from dtrain.run.folder import RunDir
@@ -43,7 +43,7 @@ def own_folder() -> Iterator[Path]:
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        writing.remove(folder)
         os.close(descriptor)
 
 
@@ -55,13 +55,13 @@ def _remove_if_left(folder: Path) -> None:
         if about.st_uid != os.getuid() or time.time() - about.st_mtime < _SECONDS:
             return
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder)
+        writing.remove(folder)
     finally:
         os.close(descriptor)
 
 
 def _remover(folder: Path) -> Callable[[], None]:
-    return lambda: shutil.rmtree(folder, ignore_errors=True)
+    return lambda: writing.remove(folder)
 
 
 class OfRun:

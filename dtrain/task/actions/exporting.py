@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dtrain.config.schema import Config
 from dtrain.errors import CheckpointError, UsageError
+from dtrain.files import writing
 from dtrain.host import python_path
 from dtrain.run import checkpoint
 from dtrain.run.exports import RECORD
@@ -83,7 +84,8 @@ class Exporter:
     def _begin(self, step: int) -> None:
         self._step = step
         words = ("export", str(self._rundir.path), f"checkpoint={step}")
-        with self._log.open("wb") as log:
+        writing.write_bytes(self._log, b"")
+        with os.fdopen(writing.open_append(self._log), "ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _COMMAND, *words],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.errors import DamagedFile
+from dtrain.files import writing
 from dtrain.host.versions import version
 from dtrain.run import exports
 from dtrain.run.exports import Record, Tensor
@@ -60,7 +61,7 @@ def write(
     # Models of several versions of dtrain may be loaded by one process.
     loader = f"dtrain_model_{hashlib.sha256(source).hexdigest()[:12]}"
     code = folder.with_name(f"{loader}.py")
-    code.write_bytes(source)
+    writing.write_bytes(code, source)
     described = models.Model(
         artifact_path=model.artifact_location, model_uuid=model.model_id, run_id=run_id,
         model_id=model.model_id,
@@ -72,7 +73,7 @@ def write(
         signature=signature(record), input_example=_example(version_folder, record),
         pip_requirements=requirements,
     )  # fmt: skip
-    code.unlink()
+    writing.unlink(code)
     parts = [(name, str(Path(FOLDER, name).parent)) for name in found]
     parts += [(n, "") for n in (exports.RECORD, exports.SAMPLE) if (version_folder / n).is_file()]
     files = [path for path in folder.rglob("*") if path.is_file()]
