@@ -200,7 +200,7 @@ class Sidecar(Section):
     """A process beside the training, with cores of its own (hardware.evaluator_cores).
 
     Attributes:
-        evaluate: it evaluates the checkpoints; training evaluates no more and waits for nobody.
+        evaluate: it evaluates the checkpoints; training evaluates no more and does not wait.
         export: it exports the best checkpoint, and each better one, as a SavedModel.
         every: all: each checkpoint, in order; newest: those that it has no time for are left out.
         max_restarts: how often it may die in a row before it has done something.

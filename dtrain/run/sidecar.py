@@ -62,7 +62,7 @@ class Sidecar:
             writing.remove(path)
 
     def give_up(self) -> None:
-        """Let nobody wait for the evaluator any more."""
+        """Note that the evaluator will not come back."""
         with contextlib.suppress(OSError):  # a full disk: the run fails by itself
             write_text(self._given_up, "")
 

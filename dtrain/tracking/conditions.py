@@ -124,7 +124,7 @@ def failure(condition: Condition, own: Measured, other: Other | None) -> str | N
         if known.data != own.data:
             return (
                 f"{name} of {whose} is of other data than that of this model; evaluate both on "
-                f"the same: {hint} dataset...=..., and this run likewise"
+                f"the same: {hint} dataset...=..., and this run too"
             )
         value, who = known.value, f" of {whose}"
     if _HOLDS[condition.relation](own.value, value):

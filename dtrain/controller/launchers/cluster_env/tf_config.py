@@ -63,7 +63,7 @@ def read(text: str | None, planned: Cluster, strategy: str, on_hosts: bool) -> t
     usable = list(dict.fromkeys(["chief", "worker", *(task.role for task in planned.tasks)]))
     addresses: dict[str, list[str]] = {}
     for role, listed in value["cluster"].items():
-        if listed == [] or (beside and role == EVALUATOR):  # its address is nobody's business
+        if listed == [] or (beside and role == EVALUATOR):  # its address is not needed
             continue
         _check_role(f"TF_CONFIG.cluster.{role}", role, listed, usable, strategy)
         addresses[role] = _addresses(f"TF_CONFIG.cluster.{role}", listed)
