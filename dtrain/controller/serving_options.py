@@ -14,7 +14,7 @@ _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The words of the command.
+    """The options of the command.
 
     Attributes:
         follow: newer versions are taken as they appear.

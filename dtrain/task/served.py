@@ -47,7 +47,7 @@ _TYPES = {
 
 
 def child(path: str, options: Mapping[str, Any], given: Connection, pipe: Any) -> None:
-    """Load the SavedModel at ``path``, then answer until nobody can ask any more.
+    """Load the SavedModel at ``path``, then answer until the socket is closed.
 
     Args:
         path: of its folder.
@@ -99,7 +99,7 @@ def _answer(served: Served, stream: socket.socket) -> None:
 
 def _text(error: BaseException) -> str:
     text = getattr(error, "message", None) or str(error)
-    # Of the graph's operations come first where they stand in somebody's code, then the problem.
+    # Of the graph's operations come first where they stand in the model's code, then the problem.
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     said = [line for line in lines if not _PLACE.match(line)]
     line = _NODE.sub("", said[-1] if said else "").strip() or type(error).__name__

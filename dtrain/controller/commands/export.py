@@ -13,12 +13,12 @@ from typing import Any
 from dtrain import errors
 from dtrain.config.schema import Precision
 from dtrain.config.settle import settle
-from dtrain.controller import cli, exporting
-from dtrain.controller.commands import failures, of_run
+from dtrain.controller import exporting
+from dtrain.controller.commands import of_model, of_run
 from dtrain.controller.commands.of_model import OfModel
 from dtrain.controller.terminal import exports as terminal
 from dtrain.controller.terminal.activity import Activity
-from dtrain.errors import CheckpointError, UsageError, printable
+from dtrain.errors import UsageError, printable
 from dtrain.host.versions import version
 from dtrain.run import checkpoint
 from dtrain.run.exports import FORMATS
@@ -120,12 +120,4 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: in place of those of the process.
     """
     run, given = of_run.parsed(_PARSER, arguments)
-    try:
-        return cli.composed(given, Export(run))
-    except (UsageError, CheckpointError) as error:
-        return failures.report(error, "")
-    except OSError as error:
-        return failures.report(error, f"{error.filename or run}: {error.strerror}")
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-        return errors.FAILED
+    return of_model.answer(run, given, lambda: Export(run))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from dtrain import errors
 from dtrain.config.overrides import key_of, parse
 from dtrain.controller import cli, resume
-from dtrain.errors import UsageError
+from dtrain.controller.commands import failures
+from dtrain.errors import CheckpointError, UsageError
 from dtrain.run.folder import short
 
 #: Which weights of a checkpoint there are.
@@ -100,3 +103,22 @@ class OfModel(cli.Command):
     def folder(self) -> Path:
         """The run's folder."""
         return self._rundir.path
+
+
+def answer(run: str, given: list[str], made: Callable[[], OfModel]) -> int:
+    """Do what a command line says, and return the exit code.
+
+    Args:
+        run: that it names.
+        given: its words and overrides.
+        made: makes the command.
+    """
+    try:
+        return cli.composed(given, made())
+    except (UsageError, CheckpointError) as error:
+        return failures.report(error, "")
+    except OSError as error:
+        return failures.report(error, f"{error.filename or run}: {error.strerror}")
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return errors.FAILED

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from typing import Any
 
 from dtrain import errors
@@ -19,11 +18,11 @@ from dtrain.config import load
 from dtrain.config.forms import ALIAS, REGISTERED
 from dtrain.config.schema import Config
 from dtrain.config.settle import settle
-from dtrain.controller import cli, logging_models, shipping
-from dtrain.controller.commands import failures, of_run
+from dtrain.controller import logging_models, shipping
+from dtrain.controller.commands import of_model, of_run
 from dtrain.controller.commands.of_model import OfModel
 from dtrain.controller.terminal.activity import Activity
-from dtrain.errors import CheckpointError, DtrainError, UsageError, printable
+from dtrain.errors import DtrainError, UsageError, printable
 from dtrain.run import checkpoint, registry, schemas
 from dtrain.run.checkpoint.format import read_manifest
 from dtrain.run.cluster import Cluster
@@ -219,12 +218,4 @@ def main(arguments: list[str] | None = None) -> int:
     """
     to = _PARSER.parse_intermixed_args(arguments).uri
     run, given = of_run.parsed(_PARSER, arguments)
-    try:
-        return cli.composed(given, Promote(run, to))
-    except (UsageError, CheckpointError) as error:
-        return failures.report(error, "")
-    except OSError as error:
-        return failures.report(error, f"{error.filename or run}: {error.strerror}")
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-        return errors.FAILED
+    return of_model.answer(run, given, lambda: Promote(run, to))

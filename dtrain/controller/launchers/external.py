@@ -130,7 +130,7 @@ class Env(Local):
         return events
 
     def _beside(self, name: str, message: Message) -> list[tuple[str, str]]:
-        """Return what became of the evaluator: nobody waits for it where it is gone."""
+        """Return what became of the evaluator, whose loss does not end the job."""
         if message["kind"] in ("stop", "late") or name in self._losses:
             return []
         self._losses[name] = how = self._how(name, message)

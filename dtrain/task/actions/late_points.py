@@ -156,7 +156,7 @@ class ChiefsPoints(LatePoints):
         self._points.append(Point(event["step"], metrics, logs, examples, recorded))
 
     def waiting(self) -> int:
-        """Return how many are to be evaluated, or to be taken in; 0 if nobody evaluates any more.
+        """Return how many are to be evaluated, or to be taken in; 0 without an evaluator.
 
         Where one is about to be let go of it is counted, too.
         """

@@ -98,7 +98,7 @@ class LateValidation:
             report: called with how many are ``waiting``.
 
         Returns:
-            Whether all are evaluated, as far as somebody does so.
+            Whether all are evaluated, as far as there is an evaluator.
 
         Raises:
             CheckpointError: the best one could not be kept.
