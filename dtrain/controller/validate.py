@@ -85,7 +85,7 @@ def check(
     logging_models.check(config, choose.tracker(config))
     if trains:
         evaluator.check_launcher(config, launcher)
-    here = machine(launcher.shares_machine)
+    here = launcher.part(machine())
     early = plan(config, None, here, trains)
     facts = {key: text for key, text in flatten(load.written(config)).items() if _shared(key)}
     facts["strategy.on_hosts"] = str(early.strategy.on_hosts)
@@ -94,7 +94,9 @@ def check(
         launcher.prepare(cluster)
         forkserver.end_guessed()  # of a launcher that forks nothing
     splits = look(config)
-    planned = dataclasses.replace(plan(config, splits, here, trains), cluster=cluster)
+    planned = dataclasses.replace(
+        plan(config, splits, here, trains), cluster=cluster, where=launcher.where
+    )
     return Checked(config, launcher, planned, splits)
 
 

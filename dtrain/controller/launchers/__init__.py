@@ -1,9 +1,10 @@
 """Launchers start planned tasks and watch their processes; they know nothing of training."""
 
+from dtrain.controller.launchers.automatic import auto
 from dtrain.controller.launchers.base import Launcher
 from dtrain.controller.launchers.external import Env
 from dtrain.controller.launchers.inline import Inline
 from dtrain.controller.launchers.local import Local
 from dtrain.controller.launchers.processes import LocalProcesses
 
-__all__ = ["Env", "Inline", "Launcher", "Local", "LocalProcesses"]
+__all__ = ["Env", "Inline", "Launcher", "Local", "LocalProcesses", "auto"]
