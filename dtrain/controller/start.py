@@ -40,6 +40,7 @@ def start(
     cluster = planned.cluster
     if config.dry_run:
         kind.show(config, planned, folder)
+        launcher.kill()
         return Outcome(errors.OK)
     if isinstance(launcher, Env) and launcher.own(cluster) != cluster.chief:
         return Outcome(own_task.run(config, cluster, launcher, folder if chosen else None))

@@ -85,18 +85,22 @@ def check(
     logging_models.check(config, choose.tracker(config))
     if trains:
         evaluator.check_launcher(config, launcher)
-    here = launcher.part(machine())
-    early = plan(config, None, here, trains)
-    facts = {key: text for key, text in flatten(load.written(config)).items() if _shared(key)}
-    facts["strategy.on_hosts"] = str(early.strategy.on_hosts)
-    cluster = launcher.check(early.cluster, facts)
-    if prepare:
-        launcher.prepare(cluster)
-        forkserver.end_guessed()  # of a launcher that forks nothing
-    splits = look(config)
-    planned = dataclasses.replace(
-        plan(config, splits, here, trains), cluster=cluster, where=launcher.where
-    )
+    try:
+        here = launcher.part(machine())
+        early = plan(config, None, here, trains)
+        facts = {key: text for key, text in flatten(load.written(config)).items() if _shared(key)}
+        facts["strategy.on_hosts"] = str(early.strategy.on_hosts)
+        cluster = launcher.check(early.cluster, facts)
+        if prepare:
+            launcher.prepare(cluster)
+            forkserver.end_guessed()  # of a launcher that forks nothing
+        splits = look(config)
+        planned = dataclasses.replace(
+            plan(config, splits, here, trains), cluster=cluster, where=launcher.where
+        )
+    except BaseException:
+        launcher.kill()  # it may have asked other hosts
+        raise
     return Checked(config, launcher, planned, splits)
 
 
