@@ -400,7 +400,7 @@ def test_too_few_places(together: Together, several: Cluster) -> None:
 
 # --- whole runs
 
-AGENTS = (*QUICK, "launcher._target_=tests.agents.Together")
+AGENTS = (*QUICK, "launcher=local", "launcher._target_=tests.agents.Together")
 
 
 def test_a_run_equals_one_device(dtrain: Any) -> None:

@@ -24,7 +24,7 @@ def found() -> dict[str, Any]:
     reaches this machine, None where nothing says so; ``time``: of its clock; ``folder``: where
     tasks look for files.
     """
-    here = machine(True)
+    here = machine()
     return {
         "dtrain": dtrain.__version__,
         "tensorflow": version("tensorflow"),
