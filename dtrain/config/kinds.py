@@ -85,7 +85,8 @@ LAUNCHER = Kind(
 )  # fmt: skip
 ENVIRONMENT = Kind(
     "cluster environment", "dtrain.controller.launchers.cluster_env.tf_config.TFConfig",
-    r"dtrain\.controller\.launchers\.cluster_env\.(tf_config\.TFConfig|slurm\.Slurm)",
+    r"dtrain\.controller\.launchers\.cluster_env\.(tf_config\.TFConfig|slurm\.Slurm"
+    r"|open_mpi\.OpenMPI|vertex\.Vertex|sagemaker\.SageMaker)",
 )  # fmt: skip
 ACTION = Kind(
     "action", "dtrain.task.actions.*",

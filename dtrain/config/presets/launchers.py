@@ -31,7 +31,7 @@ class Env(Launcher):
 
 @dataclasses.dataclass
 class Auto(Launcher):
-    """The cluster that this command was started in, else this machine.
+    """The cluster that this command was started in, or this machine.
 
     Attributes:
         start_timeout: seconds until all tasks are there; null: 60, or 600 where hosts meet.
