@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping
 
 from dtrain.controller.launchers.cluster_env.base import Ranked, Started
 from dtrain.errors import UsageError
@@ -47,40 +48,54 @@ class KubernetesPod(Ranked):
         """
         if INDEX not in os.environ or POD not in os.environ:
             return None
-        index = _number(INDEX)
-        full, _, domain = socket.getfqdn().partition(".")
-        name = os.environ.get("HOSTNAME", "").partition(".")[0] or full
-        jobset = os.environ.get("JOBSET_NAME", "")
-        domain = domain.partition(".")[0] or jobset
-        if not domain:
-            return None
-        if not name.endswith(f"-{index}"):
-            raise UsageError(
-                "HOSTNAME", name, f"is not the host name of pod {index} of an indexed Job",
-                f"JOB-{index}, which Kubernetes gives it", "no spec.hostname in the pod's template",
-            )  # fmt: skip
-        job = name.removesuffix(f"-{index}")
-        rank, number, first, what = index, None, f"{job}-0", f"the pods of Job {job}"
-        if jobset and (number := _number("GLOBAL_REPLICAS")) > 1:
-            rank, what = _number("JOB_GLOBAL_INDEX"), f"the pods of JobSet {jobset}"
-            role = os.environ.get("REPLICATED_JOB_NAME", "chief")
-            first = f"{jobset}-{'chief' if role in _ROLES else role}-0-0"
-        elif jobset:
-            number = None  # one Job: of so many pods as its manifest says
-        chief = f"{first}.{domain}"
-        return Started(
-            what, rank, number, chief=(chief,), job=chief, own_gpus=True, one="a Job of one pod"
-        )
+        return read(os.environ, socket.getfqdn())
 
 
-def _number(name: str) -> int:
-    """Return the number in a variable; 1 where a JobSet's manifest does not say it.
+def read(environ: Mapping[str, str], full_name: str) -> Started | None:
+    """Return the pods of a job; None where they do not find each other.
+
+    Args:
+        environ: of a pod of an indexed Job.
+        full_name: of the pod, with the domains that it is in.
+
+    Raises:
+        UsageError: a number is none, or the host name is not that of the pod.
+    """
+    index = _number(INDEX, environ)
+    full, _, domain = full_name.partition(".")
+    name = environ.get("HOSTNAME", "").partition(".")[0] or full
+    jobset = environ.get("JOBSET_NAME", "")
+    domain = domain.partition(".")[0] or jobset
+    if not domain:
+        return None
+    if not name.endswith(f"-{index}"):
+        raise UsageError(
+            "HOSTNAME", name, f"is not the host name of pod {index} of an indexed Job",
+            f"JOB-{index}, which Kubernetes gives it", "no spec.hostname in the pod's template",
+        )  # fmt: skip
+    job = name.removesuffix(f"-{index}")
+    jobs = _number("GLOBAL_REPLICAS", environ, "1")
+    if not jobset or jobs == 1:  # one Job, of so many pods as its manifest says
+        chief = f"{job}-0.{domain}"
+        return Started(f"the pods of Job {job}", index, None, chief=(chief,), job=chief,
+                       own_gpus=True)  # fmt: skip
+    rank, role = _number("JOB_GLOBAL_INDEX", environ), environ.get("REPLICATED_JOB_NAME", "chief")
+    if rank >= jobs:
+        raise UsageError("JOB_GLOBAL_INDEX", rank, f"GLOBAL_REPLICAS={jobs} has no such job",
+                         f"0 to {jobs - 1}", "JOB_GLOBAL_INDEX=0")  # fmt: skip
+    chief = f"{jobset}-{'chief' if role in _ROLES else role}-0-0.{domain}"
+    return Started(f"the pods of JobSet {jobset}", rank, jobs, chief=(chief,), job=chief,
+                   own_gpus=True)  # fmt: skip
+
+
+def _number(name: str, environ: Mapping[str, str], default: str = "") -> int:
+    """Return the number in a variable.
 
     Raises:
         UsageError: it is none.
     """
-    text = os.environ.get(name, "1")
+    text = environ.get(name, default)
     if not (text.isascii() and text.isdigit() and len(text) < 7):
-        raise UsageError(name, text, "is not the number of a pod or job", "0, 1, 2, ...",
-                         f"{name}=0")  # fmt: skip
+        raise UsageError(name, text or "(not set)", "is not the number of a pod or job",
+                         "0, 1, 2, ...", f"{name}=0")  # fmt: skip
     return int(text)
