@@ -199,7 +199,7 @@ def test_a_plain_job_is_followed_too(followed: Followed, server: Server) -> None
 
     code, output = followed(does, kind="job")
     assert code == 0, output
-    assert "dtrain: worker-0 has started (p)" in output
+    assert "dtrain: worker-0: has started (p)" in output
     assert server.names("services") == [NAME]
 
 
@@ -215,40 +215,40 @@ STATES: list[tuple[dict[str, Any], str]] = [
             "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
             "message": "0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",
         }]},
-        "chief-0 waits for a node: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",
+        "chief-0: waits for a node: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",
     ),
     (
         {"phase": "Pending", "state": {"waiting": {
             "reason": "ImagePullBackOff", "message": 'Back-off pulling image "digits:1"',
         }}},
-        'chief-0 its image cannot be pulled: Back-off pulling image "digits:1"',
+        'chief-0: its image cannot be pulled: Back-off pulling image "digits:1"',
     ),
     (
         {"phase": "Pending", "state": {"waiting": {
             "reason": "CreateContainerConfigError", "message": 'secret "store" not found',
         }}},
-        'chief-0 its container cannot be made: secret "store" not found',
+        'chief-0: its container cannot be made: secret "store" not found',
     ),
     (
         {"phase": "Failed", "state": ended(137, reason="OOMKilled")},
-        "chief-0 used more memory than it may (launcher.memory), and was ended",
+        "chief-0: used more memory than it may (launcher.memory), and was ended",
     ),
     (
         {"phase": "Failed", "reason": "Evicted",
          "message": "The node was low on resource: ephemeral-storage."},
-        "chief-0 was evicted: The node was low on resource: ephemeral-storage.",
+        "chief-0: was evicted: The node was low on resource: ephemeral-storage.",
     ),
     (
         {"phase": "Failed", "state": ended(75), "conditions": [{
             "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
             "message": "default-scheduler: preempting to accommodate a higher priority pod",
         }]},
-        "chief-0 was ended: a pod of higher priority took its place: default-scheduler: ",
+        "chief-0: was ended: a pod of higher priority took its place: default-scheduler: ",
     ),
-    ({"phase": "Failed", "state": ended(75)}, "chief-0 was asked to stop, and has saved a "),
+    ({"phase": "Failed", "state": ended(75)}, "chief-0: was asked to stop, and has saved a "),
     (
         {"phase": "Failed", "state": ended(1, message="Traceback\nValueError: bang\n\n")},
-        "chief-0 ended with exit code 1: ValueError: bang",
+        "chief-0: ended with exit code 1: ValueError: bang",
     ),
 ]  # fmt: skip
 
@@ -281,7 +281,7 @@ def test_a_command_that_is_refused_in_its_pod_is_refused_here(
     with Scripted(server, does):
         done = dtrain(*COMMAND)
     assert done.code == 2, done.output
-    assert "chief-0 ended with exit code 2: error: dataset.path=x: is not there" in done.output
+    assert "chief-0: ended with exit code 2: error: dataset.path=x: is not there" in done.output
 
 
 def test_a_restart_is_said_and_the_new_chief_is_heard(followed: Followed, server: Server) -> None:

@@ -122,9 +122,11 @@ class Api:
         """
         query = [("follow", "true"), ("timestamps", "true")]
         query += [] if since is None else [("sinceTime", since)]
-        answer = self._request("GET", f"{self._path('Pod')}/{pod}/log", query=query, stream=True)
-        rest = b""
-        with self._reported("read", "Pod"), contextlib.closing(answer):
+        path, rest = f"{self._path('Pod')}/{pod}/log", b""
+        with (
+            self._reported("get", "Pod"),
+            contextlib.closing(self._request("GET", path, query=query, stream=True)) as answer,
+        ):
             for part in answer.stream(amt=None):
                 *lines, rest = (rest + part).split(b"\n")
                 for line in lines:
@@ -139,7 +141,8 @@ class Api:
         self, method: str, kind: str, name: str = "", body: Object | None = None, query: Any = ()
     ) -> Object | None:
         path = f"{self._path(kind)}/{name}".rstrip("/")
-        with self._reported(_VERBS[method], kind):
+        verb = _VERBS[method] if name or method != "GET" else "list"
+        with self._reported(verb, kind):
             try:
                 answer = self._request(method, path, body, query)
             except self._refusals() as error:

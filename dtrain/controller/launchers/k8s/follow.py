@@ -142,7 +142,7 @@ class Follower:
         name, state = pod["metadata"]["name"], pods.state(pod)
         task = pods.task(pod, self._cluster)
         if self._states.get(name) != state:
-            _say(f"{task} {state} ({name})")
+            _say(f"{task}: {state} ({name})")
         self._states[name] = state
         if task != self._cluster.chief.name:
             return
