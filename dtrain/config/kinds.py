@@ -81,12 +81,12 @@ PLAN = Kind(
 )  # fmt: skip
 LAUNCHER = Kind(
     "launcher", "dtrain.controller.launchers.*",
-    r"dtrain\.controller\.launchers\.(auto|Env|Inline|Local|Ssh)",
+    r"dtrain\.controller\.launchers\.(auto|Env|Inline|Kubernetes|Local|Ssh)",
 )  # fmt: skip
 ENVIRONMENT = Kind(
-    "cluster environment", "dtrain.controller.launchers.cluster_env.tf_config.TFConfig",
+    "cluster environment", "dtrain.controller.launchers.cluster_env.*",
     r"dtrain\.controller\.launchers\.cluster_env\.(tf_config\.TFConfig|slurm\.Slurm"
-    r"|open_mpi\.OpenMPI|vertex\.Vertex|sagemaker\.SageMaker)",
+    r"|open_mpi\.OpenMPI|vertex\.Vertex|sagemaker\.SageMaker|kubernetes\.KubernetesPod)",
 )  # fmt: skip
 ACTION = Kind(
     "action", "dtrain.task.actions.*",

@@ -6,6 +6,7 @@ from typing import Any
 
 from dtrain.controller.launchers.base import Launcher
 from dtrain.controller.launchers.cluster_env.base import Platform, Started
+from dtrain.controller.launchers.cluster_env.kubernetes import KubernetesPod
 from dtrain.controller.launchers.cluster_env.open_mpi import OpenMPI
 from dtrain.controller.launchers.cluster_env.sagemaker import SageMaker
 from dtrain.controller.launchers.cluster_env.slurm import Slurm
@@ -16,7 +17,9 @@ from dtrain.controller.launchers.local import Local
 
 #: What is looked for, in this order: what is nearest to the command comes first. Open MPI may have
 #: been started in a step of SLURM, which runs one daemon a node.
-ENVIRONMENTS: tuple[type[Platform], ...] = (TFConfig, OpenMPI, Slurm, Vertex, SageMaker)
+ENVIRONMENTS: tuple[type[Platform], ...] = (
+    TFConfig, OpenMPI, Slurm, Vertex, SageMaker, KubernetesPod,
+)  # fmt: skip
 
 
 def found() -> tuple[Platform, Started] | None:
