@@ -142,7 +142,7 @@ def test_no_port_is_free(free: list[str]) -> None:
 
 
 def test_a_flood(free: list[str], pool: ThreadPoolExecutor) -> None:
-    """1,000 connections, lines of 10 MB without an end, parts of greetings: the job meets beside them."""
+    """1,000 connections, lines of 10 MB without an end, parts of greetings: the job meets."""
     host = Host(free[:1], ["worker-0"], FACTS, KEY, LONG)
     waiting = pool.submit(host.wait, LONG)
     while not waiting.done():

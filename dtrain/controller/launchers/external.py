@@ -78,7 +78,7 @@ class Env(Local):
         machine, started = super().part(machine), self._started_by
         if started is None:
             return machine
-        tasks = started.local[1]
+        tasks = max(1, started.local[1])
         return dataclasses.replace(
             machine,
             gpus=machine.gpus if started.own_gpus else machine.gpus // tasks,
@@ -119,11 +119,12 @@ class Env(Local):
             reach = environment.reach if isinstance(environment, Ranked) else str
             self._meeting = meeting.of(started, self._network, self._chief, reach)
             return started.is_on_one_machine or started.same_home
-        if self._network is not None:
-            raise UsageError(
-                "launcher.network", self._network, "the environment has the addresses of the tasks",
-                "null, and addresses of that network in the environment", "launcher.network=null",
-            )  # fmt: skip
+        for key, value in (("network", self._network), ("chief", self._chief)):
+            if value is not None:
+                raise UsageError(
+                    f"launcher.{key}", value, "the environment has the addresses of the tasks",
+                    "null, and the addresses in the environment", f"launcher.{key}=null",
+                )  # fmt: skip
         return all(tf_config.is_local(tf_config.host_port(str(t.address))[0]) for t in placed.tasks)
 
     def own(self, cluster: Cluster) -> Task:
