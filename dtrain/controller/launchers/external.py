@@ -55,7 +55,7 @@ class Env(Local):
         if self.max_restarts:
             raise UsageError(
                 "launcher.max_restarts", self.max_restarts,
-                "launcher=env starts one task of many, and cannot start the others again",
+                "a command that starts one task of many cannot start the others again",
                 "0; what started the commands can start them again", "launcher.max_restarts=0",
             )  # fmt: skip
         self._environment, self._network = environment, network
@@ -63,7 +63,8 @@ class Env(Local):
         self._chief = chief
         self._meeting: meeting.Meeting | None = None  # where addresses are agreed
         if self._started_by is not None:
-            self.commands, self.where = self._started_by.number, self._started_by.where
+            self.commands = self._started_by.number
+            self.where = self._started_by.where or f"a host of {self._started_by.what}"
         self._facts: dict[str, str] = {}
         self._own: Task | None = None
         self._host: Host | None = None
