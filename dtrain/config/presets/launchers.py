@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from dtrain.config.forms import PATH, TEXTS, target
+from dtrain.config.forms import COMMANDS, HOSTS, PATH, VARIABLES, target
 from dtrain.config.ranges import YEAR, formed, within
 from dtrain.config.schema import Launcher
 
@@ -26,10 +26,10 @@ class Ssh(Launcher):
 
     _target_: str = target("dtrain.controller.launchers.Ssh")
     start_timeout: float = within(120.0, 1, YEAR)
-    hosts: list[str] = formed([], TEXTS)
+    hosts: list[str] = formed([], HOSTS)
     hostfile: str | None = formed(None, PATH)
     python: str | None = formed(None, PATH)
     folder: str | None = formed(None, PATH)
-    setup: list[str] = formed([], TEXTS)
+    setup: list[str] = formed([], COMMANDS)
     ssh_config: str | None = formed(None, PATH)
-    variables: list[str] = formed([], TEXTS)
+    variables: list[str] = formed([], VARIABLES)
