@@ -46,10 +46,8 @@ def write_bytes(path: Path, data: bytes, lasting: bool = False) -> None:
 def write_parts(path: Path, parts: Iterable[bytes], lasting: bool = False) -> None:
     """Write what ``parts`` make together, one after the other, as :func:`write_bytes` does."""
     temporary = aside(path)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        descriptor = os.open(temporary, flags, 0o666)
-        with os.fdopen(descriptor, "wb") as file:
+        with os.fdopen(open_new(temporary), "wb") as file:
             for part in parts:
                 file.write(part)
             file.flush()
@@ -64,6 +62,16 @@ def write_parts(path: Path, parts: Iterable[bytes], lasting: bool = False) -> No
         raise
     if lasting:
         sync(path.parent)
+
+
+def open_new(path: Path, mode: int = 0o666) -> int:
+    """Make a file and open it to write; return the descriptor.
+
+    Raises:
+        OSError: it cannot be made, or something has its name.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.open(path, flags, mode)
 
 
 def aside(path: Path) -> Path:
@@ -180,9 +188,8 @@ def write_first(path: Path, data: bytes, mode: int = 0o666) -> bool:
         OSError: it cannot be made.
     """
     temporary = aside(path)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        with os.fdopen(os.open(temporary, flags, mode), "wb") as file:
+        with os.fdopen(open_new(temporary, mode), "wb") as file:
             file.write(data)
         # ORDER: it appears as a whole, and the first of several commands makes it for all.
         os.link(temporary, path)

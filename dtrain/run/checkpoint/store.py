@@ -174,6 +174,25 @@ def save(folder: Path, step: int, arrays: Mapping[str, np.ndarray], meta: dict[s
     return final
 
 
+def put(temporary: Path) -> None:
+    """Give a checkpoint that was written elsewhere its name; one that has it is there until then.
+
+    Args:
+        temporary: ``.tmp-<step>`` in the folder of the checkpoints, on the disk.
+
+    Raises:
+        OSError: it cannot be done.
+    """
+    folder, name = temporary.parent, temporary.name.removeprefix(TEMPORARY)
+    final, aside = folder / name, folder / f"{ASIDE}{name}"
+    if final.exists():
+        discard(folder, [aside])
+        writing.rename(final, aside)  # ORDER: it counts there, until the new one has its name
+    writing.rename(temporary, final)
+    writing.sync(folder)
+    discard(folder, [aside])
+
+
 def rewrite(folder: Path, step: int, meta: dict[str, Any]) -> None:
     """Give the checkpoint of ``step`` another ``meta``; its arrays stay as they are.
 
