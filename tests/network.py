@@ -103,6 +103,15 @@ class Host:
             )  # fmt: skip
             assert done.returncode == 0, done.stderr
 
+    def slow(self, milliseconds: int, percent: int) -> None:
+        """Delay each packet that it sends, and lose some of them."""
+        done = subprocess.run(
+            ["ip", "netns", "exec", self.space, "tc", "qdisc", "add", "dev", "eth0", "root",
+             "netem", "delay", f"{milliseconds}ms", "loss", f"{percent}%"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+
     def start(self, folder: Path, tf_config: dict[str, Any], *arguments: str) -> Command:
         """Start ``python -m dtrain`` there, in a folder of its own."""
         self.commands.append(Command(self, folder / self.name, tf_config, arguments))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from dtrain.run.folder import RunDir
 from tests import network
+from tests.agents import HIDE
 from tests.network import Host, Network
 
 SSHD = "/usr/sbin/sshd"
@@ -45,35 +46,39 @@ class Server:
         Path("/run/sshd").mkdir(exist_ok=True)
         self.start(*options)
 
-    def start(self, *options: str) -> None:
-        """Start it."""
+    def start(self, *options: str, hidden: Path | None = None) -> None:
+        """Start it.
+
+        Args:
+            options: lines of its configuration.
+            hidden: a folder that is empty for whoever logs in.
+        """
         config = self.folder / "sshd_config"
-        config.write_text(
-            "\n".join(
-                [
-                    *options,
-                    "Port 22",
-                    f"HostKey {self.folder / 'host_key'}",
-                    "PidFile none",
-                    f"AuthorizedKeysFile {self._keys}",
-                    "StrictModes no",
-                    "UsePAM no",
-                    "PasswordAuthentication no",
-                    "KbdInteractiveAuthentication no",
-                    "LogLevel VERBOSE",
-                    "MaxStartups 1000",
-                    "PermitRootLogin yes",
-                ]
-            )  # fmt: skip
+        lines = [
+            *options, "Port 22", f"HostKey {self.folder / 'host_key'}", "PidFile none",
+            f"AuthorizedKeysFile {self._keys}", "StrictModes no", "UsePAM no",
+            "PasswordAuthentication no", "KbdInteractiveAuthentication no", "LogLevel VERBOSE",
+            "MaxStartups 1000", "PermitRootLogin yes",
+        ]  # fmt: skip
+        config.write_text("\n".join(lines))
+        hide = (
+            []
+            if hidden is None
+            else ["unshare", "-m", "sh", "-c", f'{HIDE} && exec "$@"', str(hidden)]
         )
         self.process = subprocess.Popen(
-            ["ip", "netns", "exec", self.host.space, SSHD, "-D", "-f", str(config), "-E",
+            ["ip", "netns", "exec", self.host.space, *hide, SSHD, "-D", "-f", str(config), "-E",
              str(self.folder / "log")],
         )  # fmt: skip
 
     @property
     def log(self) -> str:
         return (self.folder / "log").read_text()
+
+    def hide(self, folder: Path) -> None:
+        """Start it again, with an empty folder in the place of one."""
+        self.close()
+        self.start(hidden=folder)
 
     def close(self) -> None:
         self.process.kill()
@@ -115,9 +120,10 @@ class Command:
         self._file = self.folder / f"output-{len(list(self.folder.glob('output-*')))}.txt"
         words = ["launcher=ssh", f"launcher.ssh_config={cluster.config}",
                  f"launcher.setup=['export PYTHONPATH={ROOT}']", *arguments]  # fmt: skip
+        space = ["ip", "netns", "exec", cluster.login.space]
         with self._file.open("w") as file:
             self.process = subprocess.Popen(
-                ["ip", "netns", "exec", cluster.login.space, sys.executable, "-m", "dtrain", *words],
+                [*space, sys.executable, "-m", "dtrain", *words],
                 cwd=self.folder, stdout=file, stderr=file, stdin=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
             )  # fmt: skip

@@ -62,6 +62,11 @@ _MEANINGS = (
         "pip install dtrain there, or launcher.python=PATH",
     ),
     (
+        r"ModuleNotFoundError",
+        "its Python lacks a package that dtrain needs",
+        "pip install dtrain there, or launcher.python=PATH",
+    ),
+    (
         r"(not found|No such file or directory|Permission denied)$",
         "its Python cannot be started",
         "launcher.python=PATH, of a Python there that has dtrain",

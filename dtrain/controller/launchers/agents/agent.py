@@ -22,7 +22,7 @@ import traceback
 from typing import Any
 
 from dtrain import errors
-from dtrain.controller.launchers.agents import facts, reach
+from dtrain.controller.launchers.agents import facts, mirror, reach
 from dtrain.controller.launchers.agents.stream import Message, Stream
 from dtrain.controller.launchers.local import Local
 from dtrain.errors import DtrainError
@@ -78,6 +78,8 @@ class Agent:
         self._tasks = Tasks()
         self._patience = PATIENCE
         self._open: reach.Doors | None = None
+        self._own: mirror.Own | None = None  # where the launcher's folder is not to be seen
+        self._mirror: mirror.Mirror | None = None
         self._looked = 0.0
         self._frozen: set[str] = set()
         self._asked = False  # a signal asked this host's tasks to stop
@@ -108,6 +110,10 @@ class Agent:
         finally:
             self._tasks.kill()
             self._stream.flush(LAST)
+            if self._mirror is not None:
+                self._mirror.close()
+            if self._own is not None:
+                self._own.remove()
 
     def _ask(self, *_: object) -> None:
         self._asked = True
@@ -152,22 +158,30 @@ class Agent:
 
         threading.Thread(target=look, daemon=True).start()
 
+    def _on_look(self, run: str, job: str) -> None:
+        """Say whether the launcher's run folder is here; make one of this host's own if not."""
+        shared = (read_json(RunDir(run).cluster) or {}).get("job") == job
+        if not shared:
+            self._own = mirror.Own(job)
+        self._stream.send("look", shared=shared)
+
+    def _on_change(self, **change: Any) -> None:
+        """Take a file of the launcher's run folder in."""
+        if self._own is None:
+            raise DtrainError("a file came, and no folder is made for it")
+        self._own.take(mirror.of_message(**change))
+
     def _on_start(
-        self,
-        run: str,
-        job: str,
-        tasks: list[str],
-        cluster: dict[str, Any],
-        variables: dict[str, str],
+        self, run: str, tasks: list[str], cluster: dict[str, Any], variables: dict[str, str]
     ) -> None:
         os.environ.update(variables)
         # ORDER: the ports have to be free when TensorFlow takes them.
         if self._open is not None:
             self._open.close()
-        rundir = RunDir(run)
-        if (read_json(rundir.cluster) or {}).get("job") != job:
-            raise DtrainError(f"the run folder {run} is not there")
+        rundir = RunDir(run) if self._own is None else self._own.rundir
         rundir.logs.mkdir(exist_ok=True)
+        if self._own is not None:
+            self._mirror = mirror.Mirror(rundir, self._stream)
         self._tasks.begin(rundir, Cluster.from_json(cluster), tasks)
         self._stream.send("begun")
 
@@ -186,13 +200,23 @@ class Agent:
     def _on_kill(self) -> None:
         self._tasks.kill()
         self._look()
-        self._stream.send("killed")
+        self._send_after("killed")
+
+    def _send_after(self, kind: str, **fields: Any) -> None:
+        """Send a message after all that the tasks have written."""
+        if self._mirror is None:
+            self._stream.send(kind, **fields)
+        else:
+            self._mirror.after(lambda: self._stream.send(kind, **fields))
 
     def _look(self) -> None:
         """Pass on what the tasks report."""
         for name, event in self._tasks.poll(0):
             more: Any = {"code": self._tasks.exit_codes()[name]} if event == "ended" else {}
-            self._stream.send("event", task=name, event=event, **more)
+            if event == "ended":
+                self._send_after("event", task=name, event=event, **more)
+            else:
+                self._stream.send("event", task=name, event=event)
         if self._asked and self._tasks.live:
             self._asked = False
             self._stream.send("event", task=self._tasks.live[0], event="stop")
