@@ -324,7 +324,7 @@ def test_a_stopped_agent_is_silent_and_then_lost(tmp_path: Path, cluster: Cluste
     os.kill(launcher._hosts[0].facts["pid"], signal.SIGSTOP)
     heard(launcher, ("chief-0", "lost"))
     assert "nothing came from it for 5 s (launcher.peer_timeout)" in launcher.loss("chief-0")
-    assert launcher.silent() == ["chief-0"]
+    assert launcher.silent() == ["chief-0 (host h0)"]
     launcher.kill()
     until(lambda: not processes(tmp_path), lambda: processes(tmp_path), 10)
 
@@ -400,7 +400,7 @@ def test_too_few_places(together: Together, several: Cluster) -> None:
 
 # --- whole runs
 
-AGENTS = (*QUICK, "launcher._target_=tests.agents.Together")
+AGENTS = (*QUICK, "launcher=local", "launcher._target_=tests.agents.Together")
 
 
 def test_a_run_equals_one_device(dtrain: Any) -> None:

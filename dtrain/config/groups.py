@@ -13,14 +13,12 @@ from omegaconf import DictConfig, OmegaConf
 
 import dtrain
 from dtrain.config import strategies
-from dtrain.config.presets import datasets, models, optimizers, tables
+from dtrain.config.presets import datasets, launchers, models, optimizers, tables
 from dtrain.config.presets.actions import Predict
-from dtrain.config.presets.launchers import Ssh
 from dtrain.config.schema import (
     Action,
     Checkpointing,
     Config,
-    Env,
     Evaluate,
     Hardware,
     Launcher,
@@ -43,7 +41,7 @@ GROUPS = {
     "trainer": "default",
     "action": "train",
     "tracking": "mlflow",
-    "launcher": "local",
+    "launcher": "auto",
 }
 
 #: Schema of each option, by the group and name that ``conf/`` refers to it with.
@@ -82,7 +80,12 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "tpu": strategies.Tpu,
     },
     "action": {"action": Action, "evaluate": Evaluate, "predict": Predict},
-    "launcher": {"launcher": Launcher, "env": Env, "ssh": Ssh},
+    "launcher": {
+        "launcher": Launcher,
+        "env": launchers.Env,
+        "auto": launchers.Auto,
+        "ssh": launchers.Ssh,
+    },
     "tracking": {"tracking": Tracking, "mlflow": MLflow},
 }
 

@@ -81,11 +81,11 @@ PLAN = Kind(
 )  # fmt: skip
 LAUNCHER = Kind(
     "launcher", "dtrain.controller.launchers.*",
-    r"dtrain\.controller\.launchers\.(Env|Inline|Local|Ssh)",
+    r"dtrain\.controller\.launchers\.(auto|Env|Inline|Local|Ssh)",
 )  # fmt: skip
 ENVIRONMENT = Kind(
     "cluster environment", "dtrain.controller.launchers.cluster_env.tf_config.TFConfig",
-    r"dtrain\.controller\.launchers\.cluster_env\.tf_config\.TFConfig",
+    r"dtrain\.controller\.launchers\.cluster_env\.(tf_config\.TFConfig|slurm\.Slurm)",
 )  # fmt: skip
 ACTION = Kind(
     "action", "dtrain.task.actions.*",

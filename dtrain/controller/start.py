@@ -36,8 +36,7 @@ def start(
     """
     checked = check(config, prepare=not config.dry_run, trains=kind.trains)
     launcher = checked.launcher
-    here = launcher.machine(machine(launcher.shares_machine))
-    planned = kind.spread(config, checked.planned, here)
+    planned = kind.spread(config, checked.planned, launcher.part(machine()))
     cluster = planned.cluster
     if config.dry_run:
         kind.show(config, planned, folder)

@@ -86,7 +86,7 @@ def check(
     if trains:
         evaluator.check_launcher(config, launcher)
     try:
-        here = launcher.machine(machine(launcher.shares_machine))
+        here = launcher.part(machine())
         early = plan(config, None, here, trains)
         facts = {key: text for key, text in flatten(load.written(config)).items() if _shared(key)}
         facts["strategy.on_hosts"] = str(early.strategy.on_hosts)
@@ -95,7 +95,9 @@ def check(
             launcher.prepare(cluster)
             forkserver.end_guessed()  # of a launcher that forks nothing
         splits = look(config)
-        planned = dataclasses.replace(plan(config, splits, here, trains), cluster=cluster)
+        planned = dataclasses.replace(
+            plan(config, splits, here, trains), cluster=cluster, where=launcher.where
+        )
     except BaseException:
         launcher.kill()  # it may have asked other hosts
         raise

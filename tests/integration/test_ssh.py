@@ -133,8 +133,9 @@ def test_ctrl_c_saves_and_a_resume_continues_on_other_hosts(cluster: Cluster) ->
     command = trained(cluster.start(*QUICK, *MULTIWORKER, *ENDLESS))
     command.process.send_signal(signal.SIGINT)
     assert command.wait() == 75, command.output
-    rundir, step = command.rundir, steps(command)
-    assert checkpoint.steps(rundir.checkpoints)[-1] == step
+    rundir = command.rundir
+    step = checkpoint.steps(rundir.checkpoints)[-1]
+    assert (read_json(rundir.result) or {})["step"] == step, "what was saved last came back"
     gone(cluster)
     again = cluster.start(
         f"resume={rundir.path}", "launcher.hosts=[c,b]", "hardware.hosts=2",
@@ -175,14 +176,18 @@ def test_two_jobs_of_one_user(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("host", ["login", "b"])
 def test_a_link_that_is_back_after_5_s(host: str, cluster: Cluster) -> None:
-    command = trained(cluster.start(*QUICK, *MULTIWORKER, *ENDLESS))
-    before = steps(command)
+    # TensorFlow's own patience is 10 s: on a busy machine that may be over.
+    command = trained(cluster.start(*QUICK, *MULTIWORKER, *ENDLESS, "launcher.max_restarts=2"))
     which = cluster.login if host == "login" else cluster.servers[host].host
     which.cut()
     time.sleep(5)  # of the fault itself
     which.heal()
-    until(lambda: steps(command) > before + 500, lambda: command.output, 60)
+    before = steps(command)
+    until(lambda: steps(command) > before + 200, lambda: command.output, 120)
     assert command.process.poll() is None, command.output
+    assert "is lost with its host" not in command.output
+    command.process.send_signal(signal.SIGINT)
+    assert command.wait() == 75, command.output
 
 
 @pytest.mark.parametrize("host", ["login", "b", "a"])
@@ -197,7 +202,7 @@ def test_a_link_that_is_gone(host: str, cluster: Cluster) -> None:
     result = read_json(command.rundir.result) or {}
     assert result["status"] == "FAILED"
     if host != "login":
-        assert f"host {host}" in result["error"], result
+        assert f"(host {host})" in result["error"], result
     until(lambda: not cluster.left(), cluster.left, 30)
     assert checkpoint.steps(command.rundir.checkpoints)
 
@@ -290,8 +295,9 @@ def test_another_version(cluster: Cluster) -> None:
 def test_a_firewall(cluster: Cluster) -> None:
     subprocess.run(
         ["ip", "netns", "exec", cluster.servers["b"].host.space, "nft",
-         "table inet f { chain i { type filter hook input priority 0; tcp dport 1024-65535 "
-         "ct state new drop; } }"], check=True,
+         "table inet f { chain i { type filter hook input priority 0; } }\n"
+         "add rule inet f i tcp dport 1024-65535 tcp flags & (syn | ack) == syn drop\n"],
+        check=True,
     )  # fmt: skip
     said = cluster.start(*QUICK, HOSTS, "strategy=multiworker", BATCH)
     assert said.wait() == 1, said.output

@@ -1,5 +1,6 @@
 """Launchers start planned tasks and watch their processes; they know nothing of training."""
 
+from dtrain.controller.launchers.automatic import auto
 from dtrain.controller.launchers.base import Launcher
 from dtrain.controller.launchers.external import Env
 from dtrain.controller.launchers.inline import Inline
@@ -7,4 +8,4 @@ from dtrain.controller.launchers.local import Local
 from dtrain.controller.launchers.processes import LocalProcesses
 from dtrain.controller.launchers.ssh import Ssh
 
-__all__ = ["Env", "Inline", "Launcher", "Local", "LocalProcesses", "Ssh"]
+__all__ = ["Env", "Inline", "Launcher", "Local", "LocalProcesses", "Ssh", "auto"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import shlex
@@ -11,6 +12,7 @@ from typing import Any
 from dtrain.controller.launchers.agents import Agents, Command, Transport, checks, facts, hosts
 from dtrain.controller.launchers.agents.host import Host
 from dtrain.errors import UsageError
+from dtrain.host import network as network_of
 
 #: Of the client, whatever its configuration says: it asks nothing, forwards nothing, and shares its
 #: connection with no other job, whose end would be this one's.
@@ -86,6 +88,8 @@ class Ssh(Agents):
         setup: commands of the shell there, before the interpreter.
         ssh_config: configuration of the client; None: the user's.
         variables: names of variables that go along to the hosts.
+        network: ``10.0.0.0/8``, or the name of an interface, by which the hosts reach each other;
+            None: as this machine reaches them.
     """
 
     def __init__(
@@ -98,12 +102,14 @@ class Ssh(Agents):
         setup: list[str] | None = None,
         ssh_config: str | None = None,
         variables: list[str] | None = None,
+        network: str | None = None,
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
         self._given, self._hostfile = list(hosts or []), hostfile
         self._python, self._folder, self._setup = python, folder, list(setup or [])
         self._ssh_config, self._variables = ssh_config, list(variables or [])
+        self._network = network
 
     def transports(self) -> list[tuple[Transport, int]]:
         """Return the command that leads to each host."""
@@ -155,6 +161,28 @@ class Ssh(Agents):
                 f"{missing[0]}=VALUE in front of the command",
             )  # fmt: skip
         return {**super().variables(), **{name: os.environ[name] for name in self._variables}}
+
+    def address(self, host: Host) -> str | None:
+        """Return the address of a host in ``launcher.network``, if that is given.
+
+        Raises:
+            UsageError: it has none there.
+        """
+        if self._network is None or host.lost is not None:
+            return super().address(host)
+        found = [
+            text
+            for name, text in host.facts["addresses"]
+            if network_of.is_of(self._network, name, ipaddress.ip_address(text))
+        ]
+        if not found:
+            has = ", ".join(f"{text} ({name})" for name, text in host.facts["addresses"])
+            raise UsageError(
+                "launcher.network", self._network, f"{host.name} has no address there, but {has}",
+                "a network in CIDR notation, or the name of an interface, that every host has",
+                "launcher.network=10.0.0.0/8",
+            )  # fmt: skip
+        return str(found[0])
 
     def examine(self, found: list[Host]) -> None:
         """Print what the hosts are, and refuse those on which the job would be another.

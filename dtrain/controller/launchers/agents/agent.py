@@ -11,7 +11,6 @@ else: what prints there, by whatever mistake, writes to standard error.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import queue
 import signal
@@ -27,7 +26,7 @@ from dtrain.controller.launchers.agents.stream import Message, Stream
 from dtrain.controller.launchers.local import Local
 from dtrain.errors import DtrainError
 from dtrain.host import terminal
-from dtrain.run.cluster import Cluster
+from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json
 
 #: Seconds between two looks at the tasks, and between two looks at which are stopped.
@@ -43,6 +42,7 @@ class Tasks(Local):
 
     def __init__(self) -> None:
         super().__init__(grace_seconds=0, start_timeout=0, stall_timeout=None, max_restarts=0)
+        self._own: list[Task] = []
 
     def ports(self, count: int) -> list[int]:
         """Return free ports, held until the tasks have ended."""
@@ -51,14 +51,14 @@ class Tasks(Local):
 
     def begin(self, rundir: RunDir, cluster: Cluster, names: list[str]) -> None:
         """Start the tasks called ``names``."""
-        own = [task for task in cluster.processes if task.name in names]
-        beside = cluster.evaluator if cluster.evaluator in own else None
-        tasks = tuple(task for task in own if task != cluster.evaluator)
-        self._rundir = rundir
-        self._cluster = dataclasses.replace(cluster, tasks=tasks, evaluator=beside)
+        self._rundir, self._cluster = rundir, cluster
+        self._own = [task for task in cluster.processes if task.name in names]
         self._started = {}
-        for task in own:
+        for task in self._own:
             self._start(task)
+
+    def _first_gpu(self, task: Task) -> int:
+        return sum(each.devices for each in self._own[: self._own.index(task)])
 
     @property
     def live(self) -> list[str]:

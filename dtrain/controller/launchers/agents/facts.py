@@ -13,6 +13,7 @@ from typing import Any
 
 import dtrain
 from dtrain.controller.resources.devices import machine
+from dtrain.host import network
 from dtrain.host.versions import version
 
 
@@ -21,10 +22,11 @@ def found() -> dict[str, Any]:
 
     ``dtrain``, ``tensorflow``, ``keras``, ``python``: versions; ``code``: a digest of dtrain's own;
     ``gpus``, ``cores``: that tasks may have; ``address``: by which the launcher's connection
-    reaches this machine, None where nothing says so; ``time``: of its clock; ``folder``: where
+    reaches this machine, None where nothing says so; ``addresses``: of its interfaces, with their
+    names; ``time``: of its clock; ``folder``: where
     tasks look for files.
     """
-    here = machine(True)
+    here = machine()
     return {
         "dtrain": dtrain.__version__,
         "tensorflow": version("tensorflow"),
@@ -35,6 +37,7 @@ def found() -> dict[str, Any]:
         "cores": here.cores,
         "name": socket.gethostname(),
         "address": own_address(),
+        "addresses": [[name, str(address)] for name, address in network.interfaces()],
         "time": time.time(),
         "folder": os.getcwd(),
         "pid": os.getpid(),

@@ -43,6 +43,7 @@ class Agents(Launcher, LocalProcesses):
 
     shares_machine = False
     several = False
+    patience = 120.0
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -113,12 +114,17 @@ class Agents(Launcher, LocalProcesses):
             if (problem := checks.problem(host.facts, facts.found())) is not None:
                 raise TrainingError(f"{host.name} {problem[0]}")
 
-    def machine(self, here: Machine) -> Machine:
-        """Return what one task has: the part of a place on the host that has least."""
+    def part(self, machine: Machine) -> Machine:
+        """Return what one task has: the part of a place on the host that has least.
+
+        Raises:
+            UsageError, TrainingError: that cannot be found out.
+        """
         hosts = self.connect()
         gpus = min(host.facts["gpus"] // host.slots for host in hosts)
         cores = min(max(1, host.facts["cores"] // host.slots) for host in hosts)
-        return Machine(gpus, cores, shared=False, hosts=sum(host.slots for host in hosts))
+        places = sum(host.slots for host in hosts)
+        return Machine(gpus, cores, shared=False, hosts=places, evaluator=False)
 
     def check(self, cluster: Cluster, facts: dict[str, str]) -> Cluster:
         """Return the cluster with the addresses of its tasks, which reach each other.
@@ -136,6 +142,7 @@ class Agents(Launcher, LocalProcesses):
                 f"{places}", f"places for {tasks}, such as {hosts[0].name}:{tasks}",
                 f"'launcher.hosts=[{hosts[0].name}:{tasks}]'",
             )  # fmt: skip
+        self.where = hosts[0].name
         return self.place(cluster)
 
     def prepare(self, cluster: Cluster) -> None:
@@ -248,8 +255,9 @@ class Agents(Launcher, LocalProcesses):
         return self._losses[name]
 
     def silent(self) -> list[str]:
-        """Return the tasks of hosts from which nothing has come lately."""
-        return [name for host in self._used() if host.silent > 3 * BEAT for name in host.tasks]
+        """Return the tasks of hosts from which nothing has come lately, with their hosts."""
+        hosts = [host for host in self._used() if host.silent > 3 * BEAT]
+        return [f"{name} (host {host.name})" for host in hosts for name in host.tasks]
 
     def stop(self) -> None:
         """Have the tasks that train asked to stop."""
