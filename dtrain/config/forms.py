@@ -335,7 +335,7 @@ CALLBACKS = Each(NODE, 0, 1000, "[]")
 PREDICTED = Form("argmax, top_k, or a node with _target_", _predicted, "argmax")
 SPLIT = choice("train", "validation")
 PARTS = Each(choice("inputs", "labels"), 0, 2, "[labels]")
-HOSTS = Each(Form("[user@]host, or host:2 for two tasks", _slots, "HOST"), 0, 10_000, "[]")
+HOSTS = Each(Form("[user@]host, or host:2 for two tasks", _slots, "HOST"), 0, 1000, "[]")
 VARIABLES = Each(Form("the name of a variable", _variable), 0, 1000, "[]")
 COMMANDS = Each(
     Form("a command of the shell, in one line", lambda v: words(v, 10_000)), 0, 100, "[]"

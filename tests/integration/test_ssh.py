@@ -293,12 +293,10 @@ def test_another_version(cluster: Cluster) -> None:
 
 
 def test_a_firewall(cluster: Cluster) -> None:
-    subprocess.run(
-        ["ip", "netns", "exec", cluster.servers["b"].host.space, "nft",
-         "table inet f { chain i { type filter hook input priority 0; } }\n"
-         "add rule inet f i tcp dport 1024-65535 tcp flags & (syn | ack) == syn drop\n"],
-        check=True,
-    )  # fmt: skip
+    rules = "table inet f { chain i { type filter hook input priority 0; }\n}\n"
+    rules += "add rule inet f i tcp dport 1024-65535 tcp flags & (syn | ack) == syn drop\n"
+    space = cluster.servers["b"].host.space
+    subprocess.run(["ip", "netns", "exec", space, "nft", rules], check=True)
     said = cluster.start(*QUICK, HOSTS, "strategy=multiworker", BATCH)
     assert said.wait() == 1, said.output
     assert "a does not reach 10.77.0.3:" in said.output and "a firewall?" in said.output
