@@ -14,7 +14,6 @@ from pathlib import Path
 
 from dtrain.run.folder import RunDir
 from tests import network
-from tests.agents import HIDE
 from tests.network import Host, Network
 
 SSHD = "/usr/sbin/sshd"
@@ -46,12 +45,15 @@ class Server:
         Path("/run/sshd").mkdir(exist_ok=True)
         self.start(*options)
 
-    def start(self, *options: str, hidden: Path | None = None) -> None:
+    def start(
+        self, *options: str, hidden: Path | None = None, instead: tuple[Path, Path] | None = None
+    ) -> None:
         """Start it.
 
         Args:
             options: lines of its configuration.
             hidden: a folder that is empty for whoever logs in.
+            instead: a folder, and the place where whoever logs in sees it.
         """
         config = self.folder / "sshd_config"
         lines = [
@@ -61,11 +63,13 @@ class Server:
             "MaxStartups 1000", "PermitRootLogin yes",
         ]  # fmt: skip
         config.write_text("\n".join(lines))
-        hide = (
-            []
-            if hidden is None
-            else ["unshare", "-m", "sh", "-c", f'{HIDE} && exec "$@"', str(hidden)]
-        )
+        mount = "true"
+        if hidden is not None:
+            mount = f"mount -t tmpfs none '{hidden}'"
+        elif instead is not None:
+            instead[1].mkdir(exist_ok=True)
+            mount = f"mount --bind '{instead[0]}' '{instead[1]}'"
+        hide = ["unshare", "-m", "sh", "-c", f'{mount} && exec "$@"', "sh"]
         self.process = subprocess.Popen(
             ["ip", "netns", "exec", self.host.space, *hide, SSHD, "-D", "-f", str(config), "-E",
              str(self.folder / "log")],

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dtrain.run import checkpoint, journal
@@ -207,13 +208,18 @@ def test_a_link_that_is_gone(host: str, cluster: Cluster) -> None:
     assert checkpoint.steps(command.rundir.checkpoints)
 
 
-def test_a_slow_network_that_loses_packets(cluster: Cluster) -> None:
+def test_a_slow_network_that_loses_packets(cluster: Cluster, alone: dict[int, float]) -> None:
     hidden(cluster)
-    for server in cluster.servers.values():
-        server.host.slow(50, 5)
-    command = cluster.start(*QUICK, *MULTIWORKER, name="mine")
-    assert ended(command)["status"] == "FINISHED"
-    gone(cluster)
+    cables = [server.host.slow(50, 5) for server in cluster.servers.values()]
+    try:
+        command = cluster.start(*QUICK, *MULTIWORKER, name="mine")
+        assert command.wait(400) == 0, command.output
+        assert points(command.rundir) == pytest.approx(alone, abs=1e-5)
+        gone(cluster, 20)
+    finally:
+        for cable in cables:
+            cable.kill()
+            cable.wait()
 
 
 def test_a_death_and_a_restart(cluster: Cluster) -> None:
@@ -300,3 +306,44 @@ def test_a_firewall(cluster: Cluster) -> None:
     said = cluster.start(*QUICK, HOSTS, "strategy=multiworker", BATCH)
     assert said.wait() == 1, said.output
     assert "a does not reach 10.77.0.3:" in said.output and "a firewall?" in said.output
+
+
+MINE = """
+def build(input_shape, classes):
+    from dtrain import models
+    return models.mlp(input_shape, classes, units=[7])
+"""
+
+
+def test_the_users_own_modules_are_compared_or_sent(cluster: Cluster) -> None:
+    hidden(cluster)
+    (cluster.folder / "mine" / "own_code").mkdir()
+    (cluster.folder / "mine" / "own_code" / "__init__.py").write_text(MINE)
+    words = (*QUICK, HOSTS, "strategy=multiworker", BATCH, "model=custom",
+             "~model.units", "model._target_=own_code.build")  # fmt: skip
+    words = tuple(word for word in words if not word.startswith(("model=mlp", "model.units")))
+    words = tuple(word for word in words if word != "~model.units")
+    said = refused(cluster.start(*words, DTRAIN_TRUST="own_code"))
+    assert "the module own_code is not there, on a" in said
+    command = cluster.start(*words, "launcher.sync=true", DTRAIN_TRUST="own_code")
+    assert ended(command)["status"] == "FINISHED"
+    gone(cluster)
+
+
+def test_other_data_on_one_host(cluster: Cluster) -> None:
+    data = cluster.folder / "data"
+    for name, scale in (("a", 1.0), ("b", 2.0), ("c", 1.0)):
+        own = cluster.folder / f"data-{name}"
+        own.mkdir()
+        rows = np.arange(64, dtype=np.float32).reshape(32, 2) * scale
+        np.savez(own / "d.npz", x=rows, y=np.arange(32) % 2, x_val=rows, y_val=np.arange(32) % 2)
+        cluster.servers[name].close()
+        cluster.servers[name].start(instead=(own, data))
+    data.mkdir(exist_ok=True)
+    (data / "d.npz").write_bytes((cluster.folder / "data-a" / "d.npz").read_bytes())
+    words = [word for word in QUICK if not word.startswith("dataset")]
+    command = cluster.start(
+        *words, *MULTIWORKER, "trainer.batch_size=6", "dataset=npz", f"dataset.path={data}/d.npz"
+    )
+    assert command.wait() == 2, command.output
+    assert "worker-0" in command.output and "data" in command.output

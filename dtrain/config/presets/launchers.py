@@ -67,6 +67,7 @@ class Ssh(Launcher):
         setup: commands of the shell there, before the interpreter.
         ssh_config: configuration of the client (ssh -F); null: the user's own.
         variables: names of variables of this environment that the tasks get.
+        sync: send this folder along, as it is here, without data; tasks look for code in it.
         network: by which the hosts reach each other, 10.0.0.0/8 or eth0; null: as this one does.
     """
 
@@ -79,4 +80,5 @@ class Ssh(Launcher):
     setup: list[str] = formed([], COMMANDS)
     ssh_config: str | None = formed(None, PATH)
     variables: list[str] = formed([], VARIABLES)
+    sync: bool = False
     network: str | None = formed(None, NETWORK)

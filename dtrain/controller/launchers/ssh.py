@@ -7,12 +7,22 @@ import os
 import re
 import shlex
 import sys
+from pathlib import Path
 from typing import Any
 
-from dtrain.controller.launchers.agents import Agents, Command, Transport, checks, facts, hosts
-from dtrain.controller.launchers.agents.host import Host
+from dtrain.controller.launchers.agents import (
+    Agents,
+    Command,
+    Transport,
+    checks,
+    facts,
+    hosts,
+    tree,
+)
+from dtrain.controller.launchers.agents.host import Host, Inbox
 from dtrain.errors import UsageError
 from dtrain.host import network as network_of
+from dtrain.host.python_path import trusted
 
 #: Of the client, whatever its configuration says: it asks nothing, forwards nothing, and shares its
 #: connection with no other job, whose end would be this one's.
@@ -88,6 +98,7 @@ class Ssh(Agents):
         setup: commands of the shell there, before the interpreter.
         ssh_config: configuration of the client; None: the user's.
         variables: names of variables that go along to the hosts.
+        sync: send this command's folder along, as it is: tasks look for code there.
         network: ``10.0.0.0/8``, or the name of an interface, by which the hosts reach each other;
             None: as this machine reaches them.
     """
@@ -102,6 +113,7 @@ class Ssh(Agents):
         setup: list[str] | None = None,
         ssh_config: str | None = None,
         variables: list[str] | None = None,
+        sync: bool = False,
         network: str | None = None,
         **kwargs: Any,
     ):
@@ -109,7 +121,7 @@ class Ssh(Agents):
         self._given, self._hostfile = list(hosts or []), hostfile
         self._python, self._folder, self._setup = python, folder, list(setup or [])
         self._ssh_config, self._variables = ssh_config, list(variables or [])
-        self._network = network
+        self._sync, self._network = sync, network
 
     def transports(self) -> list[tuple[Transport, int]]:
         """Return the command that leads to each host."""
@@ -183,6 +195,33 @@ class Ssh(Agents):
                 "launcher.network=10.0.0.0/8",
             )  # fmt: skip
         return str(found[0])
+
+    def greeted(self, hosts: list[Host], inbox: Inbox) -> None:
+        """Send the working tree, or see that the user's own modules are the same everywhere.
+
+        Raises:
+            UsageError: they are not.
+            TrainingError: a host is gone.
+        """
+        if self._sync:
+            data = tree.archive(Path.cwd())
+            for host in hosts:
+                assert host.stream is not None
+                host.stream.send_all(tree.messages(data))
+            inbox.gather(hosts, "tree", self.start_timeout, "take the working tree in")
+        names = sorted({name.partition(".")[0] for name in trusted()})
+        here = facts.modules(names)
+        for host in hosts:
+            host.send("modules", names=names)
+        said = inbox.gather(hosts, "modules", self.start_timeout, "look for modules")
+        for host in hosts:
+            for name, digest in said[host.name]["found"].items():
+                if here.get(name) is not None and digest != here[name]:
+                    is_not = "is not there" if digest is None else "is another there"
+                    raise UsageError(
+                        "DTRAIN_TRUST", name, f"the module {name} {is_not}, on {host.name}",
+                        "the same code on every host", "launcher.sync=true",
+                    )  # fmt: skip
 
     def examine(self, found: list[Host]) -> None:
         """Print what the hosts are, and refuse those on which the job would be another.

@@ -21,7 +21,7 @@ import traceback
 from typing import Any
 
 from dtrain import errors
-from dtrain.controller.launchers.agents import facts, mirror, reach
+from dtrain.controller.launchers.agents import facts, mirror, reach, tree
 from dtrain.controller.launchers.agents.stream import Message, Stream
 from dtrain.controller.launchers.local import Local
 from dtrain.errors import DtrainError
@@ -80,6 +80,7 @@ class Agent:
         self._open: reach.Doors | None = None
         self._own: mirror.Own | None = None  # where the launcher's folder is not to be seen
         self._mirror: mirror.Mirror | None = None
+        self._tree: tuple[mirror.Folder, tree.Incoming] | None = None
         self._looked = 0.0
         self._frozen: set[str] = set()
         self._asked = False  # a signal asked this host's tasks to stop
@@ -114,6 +115,9 @@ class Agent:
                 self._mirror.close()
             if self._own is not None:
                 self._own.remove()
+            if self._tree is not None:
+                os.chdir("/")
+                self._tree[0].remove()
 
     def _ask(self, *_: object) -> None:
         self._asked = True
@@ -139,6 +143,18 @@ class Agent:
     def _on_greet(self, peer_timeout: float, variables: dict[str, str]) -> None:
         self._patience = float(peer_timeout)
         os.environ.update(variables)
+
+    def _on_tree(self, last: bool, data: bytes = b"") -> None:
+        """Take the launcher's working tree in: tasks look for code there."""
+        if self._tree is None:
+            folder = mirror.Folder("tree")
+            self._tree = folder, tree.Incoming(folder.path)
+        if self._tree[1].take(data, last):
+            os.chdir(self._tree[0].path)
+            self._stream.send("tree")
+
+    def _on_modules(self, names: list[str]) -> None:
+        self._stream.send("modules", found=facts.modules(names))
 
     def _on_prepare(self, environment: dict[str, str]) -> None:
         # A thread: the server answers nothing while it imports, and others may.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.machinery
 import os
 import platform
 import socket
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -53,9 +55,29 @@ def own_address() -> str | None:
 @functools.cache
 def code() -> str:
     """Return a digest of the source of dtrain."""
-    root = Path(dtrain.__file__).parent
+    return _digest(Path(dtrain.__file__).parent)
+
+
+def modules(names: list[str]) -> dict[str, str | None]:
+    """Return a digest of the source of each module at the top; None where it is not found.
+
+    Nothing is imported. Of modules that are not Python's or not files, it is empty.
+    """
+    found: dict[str, str | None] = {}
+    for name in names:
+        spec = importlib.machinery.PathFinder.find_spec(name, [*sys.path, os.getcwd()])
+        if spec is None:
+            found[name] = None
+            continue
+        places = list(spec.submodule_search_locations or [spec.origin or ""])
+        found[name] = _digest(Path(places[0])) if Path(places[0]).exists() else ""
+    return found
+
+
+def _digest(place: Path) -> str:
+    """Return a digest of a file, or of the Python files below a folder."""
     found = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        found.update(f"{path.relative_to(root)}\0".encode())
+    for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
+        found.update(f"{path.relative_to(place) if place.is_dir() else ''}\0".encode())
         found.update(path.read_bytes() + b"\0")
     return found.hexdigest()[:16]

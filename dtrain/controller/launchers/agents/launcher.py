@@ -90,6 +90,7 @@ class Agents(Launcher, LocalProcesses):
             self.examine(hosts)
             for host in hosts:
                 host.send("greet", peer_timeout=self.peer_timeout, variables=variables)
+            self.greeted(hosts, self._inbox)
         except BaseException:
             for host in hosts:
                 host.close(0.0)
@@ -113,6 +114,13 @@ class Agents(Launcher, LocalProcesses):
                 raise Lost(host, host.lost)
             if (problem := checks.problem(host.facts, facts.found())) is not None:
                 raise TrainingError(f"{host.name} {problem[0]}")
+
+    def greeted(self, hosts: list[Host], inbox: Inbox) -> None:
+        """Do with the agents what has to be done before all else.
+
+        Raises:
+            UsageError, TrainingError: it cannot be.
+        """
 
     def part(self, machine: Machine) -> Machine:
         """Return what one task has: the part of a place on the host that has least.

@@ -22,6 +22,39 @@ LOOK = 1.0
 _WAITING = 8 << 20
 
 
+class Folder:
+    """A folder on this host, for as long as this process lives.
+
+    Args:
+        name: of what it is for.
+
+    Attributes:
+        path: of it.
+
+    Raises:
+        OSError, DtrainError: there can be none.
+    """
+
+    def __init__(self, name: str):
+        # A local disk: of one that hosts share, locks may hold on one host alone.
+        above = Path(tempfile.gettempdir()) / f"dtrain-agents-{os.getuid()}"
+        above.mkdir(mode=0o700, exist_ok=True)
+        if above.lstat().st_uid != os.getuid():
+            raise DtrainError(f"{above} belongs to another user")
+        _tidy(above)
+        self.path = above / f"{name}-{os.getpid()}"
+        self.path.mkdir(mode=0o700)
+        self._lock = RunDir(self.path).lock()
+
+    def remove(self) -> None:
+        """Remove it."""
+        with contextlib.suppress(OSError):
+            writing.remove(self.path)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
 class Own:
     """A run folder on this host, for as long as the agent lives.
 
@@ -35,15 +68,8 @@ class Own:
     def __init__(self, job: str):
         if not re.fullmatch("[0-9a-f]{32}", job):
             raise DtrainError("the launcher names no job")
-        # A local disk: of one that hosts share, locks may hold on one host alone.
-        above = Path(tempfile.gettempdir()) / f"dtrain-runs-{os.getuid()}"
-        above.mkdir(mode=0o700, exist_ok=True)
-        if above.lstat().st_uid != os.getuid():
-            raise DtrainError(f"{above} belongs to another user")
-        _tidy(above)
-        self.rundir = RunDir(above / f"{job}-{os.getpid()}")
-        self.rundir.path.mkdir(mode=0o700)
-        self._lock = self.rundir.lock()
+        self._folder = Folder(job)
+        self.rundir = RunDir(self._folder.path)
         self._copy = Copy(self.rundir.path)
 
     def take(self, change: Change) -> None:
@@ -53,11 +79,7 @@ class Own:
     def remove(self) -> None:
         """Remove it."""
         self._copy.close()
-        with contextlib.suppress(OSError):
-            writing.remove(self.rundir.path)
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._folder.remove()
 
 
 def _tidy(above: Path) -> None:
