@@ -319,10 +319,9 @@ def test_the_users_own_modules_are_compared_or_sent(cluster: Cluster) -> None:
     hidden(cluster)
     (cluster.folder / "mine" / "own_code").mkdir()
     (cluster.folder / "mine" / "own_code" / "__init__.py").write_text(MINE)
-    words = (*QUICK, HOSTS, "strategy=multiworker", BATCH, "model=custom",
-             "~model.units", "model._target_=own_code.build")  # fmt: skip
-    words = tuple(word for word in words if not word.startswith(("model=mlp", "model.units")))
-    words = tuple(word for word in words if word != "~model.units")
+    quick = [word for word in QUICK if not word.startswith("model")]
+    words = (*quick, HOSTS, "strategy=multiworker", BATCH, "model=custom",
+             "model._target_=own_code.build")  # fmt: skip
     said = refused(cluster.start(*words, DTRAIN_TRUST="own_code"))
     assert "the module own_code is not there, on a" in said
     command = cluster.start(*words, "launcher.sync=true", DTRAIN_TRUST="own_code")
@@ -336,7 +335,7 @@ def test_other_data_on_one_host(cluster: Cluster) -> None:
         own = cluster.folder / f"data-{name}"
         own.mkdir()
         rows = np.arange(64, dtype=np.float32).reshape(32, 2) * scale
-        np.savez(own / "d.npz", x=rows, y=np.arange(32) % 2, x_val=rows, y_val=np.arange(32) % 2)
+        np.savez(own / "d.npz", x=rows, y=np.arange(32) % 2)
         cluster.servers[name].close()
         cluster.servers[name].start(instead=(own, data))
     data.mkdir(exist_ok=True)
