@@ -131,9 +131,13 @@ class Host:
             assert said.readline() == b"ready\n"
         return process
 
-    def start(self, folder: Path, tf_config: dict[str, Any], *arguments: str) -> Command:
-        """Start ``python -m dtrain`` there, in a folder of its own."""
-        self.commands.append(Command(self, folder / self.name, tf_config, arguments))
+    def start(
+        self, folder: Path, tf_config: dict[str, Any] | None, *arguments: str, **variables: str
+    ) -> Command:
+        """Start ``python -m dtrain`` there, in a folder of its own, with more variables."""
+        if tf_config is not None:
+            variables["TF_CONFIG"] = json.dumps(tf_config)
+        self.commands.append(Command(self, folder / self.name, variables, arguments))
         return self.commands[-1]
 
     def processes(self) -> list[int]:
@@ -151,7 +155,7 @@ class Command:
     """A command on a host."""
 
     def __init__(
-        self, host: Host, folder: Path, tf_config: dict[str, Any], arguments: tuple[str, ...]
+        self, host: Host, folder: Path, variables: dict[str, str], arguments: tuple[str, ...]
     ):
         folder.mkdir(parents=True, exist_ok=True)
         self.host, self.folder = host, folder
@@ -160,7 +164,7 @@ class Command:
             self.process = subprocess.Popen(
                 ["ip", "netns", "exec", host.space, sys.executable, "-m", "dtrain", *arguments],
                 cwd=folder, stdout=file, stderr=file,
-                env={**os.environ, "TF_CONFIG": json.dumps(tf_config), "DTRAIN_CLUSTER_KEY": KEY},
+                env={**os.environ, "DTRAIN_CLUSTER_KEY": KEY, **variables},
             )  # fmt: skip
 
     @property

@@ -85,6 +85,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "env": launchers.Env,
         "auto": launchers.Auto,
         "ssh": launchers.Ssh,
+        "k8s": launchers.Kubernetes,
     },
     "tracking": {"tracking": Tracking, "mlflow": MLflow},
 }

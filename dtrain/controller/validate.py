@@ -96,7 +96,7 @@ def check(
         if prepare:
             launcher.prepare(cluster)
             forkserver.end_guessed()  # of a launcher that forks nothing
-        splits = look(config)
+        splits = look(config) if launcher.sees_data else None
         planned = dataclasses.replace(
             plan(config, splits, here, trains), cluster=cluster, where=launcher.where
         )

@@ -303,9 +303,8 @@ def test_a_firewall(cluster: Cluster) -> None:
     rules += "add rule inet f i tcp dport 1024-65535 tcp flags & (syn | ack) == syn drop\n"
     space = cluster.servers["b"].host.space
     subprocess.run(["ip", "netns", "exec", space, "nft", rules], check=True)
-    said = cluster.start(*QUICK, HOSTS, "strategy=multiworker", BATCH)
-    assert said.wait() == 1, said.output
-    assert "a does not reach 10.77.0.3:" in said.output and "a firewall?" in said.output
+    said = refused(cluster.start(*QUICK, HOSTS, "strategy=multiworker", BATCH))
+    assert "a does not reach 10.77.0.3:" in said and "a firewall?" in said
 
 
 MINE = """

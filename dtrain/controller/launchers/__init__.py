@@ -4,8 +4,9 @@ from dtrain.controller.launchers.automatic import auto
 from dtrain.controller.launchers.base import Launcher
 from dtrain.controller.launchers.external import Env
 from dtrain.controller.launchers.inline import Inline
+from dtrain.controller.launchers.k8s.launcher import Kubernetes
 from dtrain.controller.launchers.local import Local
 from dtrain.controller.launchers.processes import LocalProcesses
 from dtrain.controller.launchers.ssh import Ssh
 
-__all__ = ["Env", "Inline", "Launcher", "Local", "LocalProcesses", "Ssh", "auto"]
+__all__ = ["Env", "Inline", "Kubernetes", "Launcher", "Local", "LocalProcesses", "Ssh", "auto"]

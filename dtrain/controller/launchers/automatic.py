@@ -6,14 +6,20 @@ from typing import Any
 
 from dtrain.controller.launchers.base import Launcher
 from dtrain.controller.launchers.cluster_env.base import Platform, Started
+from dtrain.controller.launchers.cluster_env.kubernetes import KubernetesPod
+from dtrain.controller.launchers.cluster_env.open_mpi import OpenMPI
+from dtrain.controller.launchers.cluster_env.sagemaker import SageMaker
 from dtrain.controller.launchers.cluster_env.slurm import Slurm
 from dtrain.controller.launchers.cluster_env.tf_config import TFConfig
+from dtrain.controller.launchers.cluster_env.vertex import Vertex
 from dtrain.controller.launchers.external import Env
 from dtrain.controller.launchers.local import Local
 
 #: What is looked for, in this order: what is nearest to the command comes first. Open MPI may have
 #: been started in a step of SLURM, which runs one daemon a node.
-ENVIRONMENTS: tuple[type[Platform], ...] = (TFConfig, Slurm)
+ENVIRONMENTS: tuple[type[Platform], ...] = (
+    TFConfig, OpenMPI, Slurm, Vertex, SageMaker, KubernetesPod,
+)  # fmt: skip
 
 
 def found() -> tuple[Platform, Started] | None:

@@ -34,6 +34,8 @@ class Launcher(ABC):
     where = "this machine"
     #: How many commands were started for the job, one a task; None where it is not known.
     commands: int | None = None
+    #: Whether the files of this machine are those that the tasks will read.
+    sees_data = True
     #: The GPUs that the tasks may have, named as in ``CUDA_VISIBLE_DEVICES``; None: all.
     gpus: tuple[str, ...] | None = None
 

@@ -8,6 +8,7 @@ import re
 import secrets
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from dtrain import errors
@@ -24,6 +25,9 @@ from dtrain.controller.resources.devices import Machine
 from dtrain.errors import TrainingError, UsageError
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json, write_json
+
+#: Variable that names a file, which is there once the commands have met: a pod is ready then.
+READY = "DTRAIN_READY_FILE"
 
 
 class Env(Local):
@@ -177,6 +181,8 @@ class Env(Local):
         """Fork this command's task, of which alone there will be events."""
         self._rundir, self._cluster = rundir, cluster
         self._started = {}
+        if met := os.environ.get(READY):
+            Path(met).touch()
         self._start(self.own(cluster))
 
     def peer(self, cluster: Cluster) -> Peer:

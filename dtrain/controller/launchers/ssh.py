@@ -17,12 +17,14 @@ from dtrain.controller.launchers.agents import (
     checks,
     facts,
     hosts,
+    placing,
     tree,
 )
 from dtrain.controller.launchers.agents.host import Host, Inbox
 from dtrain.errors import UsageError
 from dtrain.host import network as network_of
 from dtrain.host.python_path import trusted
+from dtrain.run.cluster import Cluster
 
 #: Of the client, whatever its configuration says: it asks nothing, forwards nothing, and shares its
 #: connection with no other job, whose end would be this one's.
@@ -195,6 +197,21 @@ class Ssh(Agents):
                 "launcher.network=10.0.0.0/8",
             )  # fmt: skip
         return str(found[0])
+
+    def place(self, cluster: Cluster) -> Cluster:
+        """Divide the tasks among the hosts.
+
+        Raises:
+            UsageError: they do not reach each other.
+        """
+        try:
+            return super().place(cluster)
+        except placing.Unreached as error:
+            raise UsageError(
+                "launcher.network", self._network or "null", str(error),
+                "a network in which the ports of the hosts, from 20000 to 32767, are open to the "
+                "other hosts", "launcher.network=10.0.0.0/8",
+            ) from None  # fmt: skip
 
     def greeted(self, hosts: list[Host], inbox: Inbox) -> None:
         """Send the working tree, or see that the user's own modules are the same everywhere.

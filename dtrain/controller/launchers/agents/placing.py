@@ -13,6 +13,10 @@ from dtrain.run.cluster import Cluster, Task
 REACH = 10.0
 
 
+class Unreached(TrainingError):
+    """A host does not reach a port of another."""
+
+
 def placed(cluster: Cluster, hosts: list[Host], inbox: Inbox, seconds: float) -> Cluster:
     """Divide the tasks among the hosts, and return the cluster with their addresses.
 
@@ -25,7 +29,8 @@ def placed(cluster: Cluster, hosts: list[Host], inbox: Inbox, seconds: float) ->
         seconds: that they have to find ports.
 
     Raises:
-        TrainingError: they do not reach each other, or have no ports.
+        Unreached: they do not reach each other.
+        TrainingError: there are no free ports, or a host is gone.
     """
     rooms = [host for host in hosts for _ in range(host.slots)]
     where = dict(zip((task.name for task in cluster.tasks), rooms, strict=False))
@@ -72,7 +77,7 @@ def _check(used: list[Host], addresses: list[str], secret: str, inbox: Inbox) ->
     for host in used:
         for address, why in said[host.name]["found"].items():
             if why is not None:
-                raise TrainingError(f"{host.name} does not reach {address}: {why}")
+                raise Unreached(f"{host.name} does not reach {address}: {why}")
 
 
 def _joined(host: str, port: int) -> str:
