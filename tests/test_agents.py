@@ -398,6 +398,15 @@ def test_too_few_places(together: Together, several: Cluster) -> None:
         together.check(several, {"strategy.name": "ps"})
 
 
+def test_variables_that_a_configuration_refers_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dtrain.controller.launchers.agents import launcher
+
+    monkeypatch.setenv("MY_TOKEN", "x")
+    monkeypatch.setenv("OTHER", "y")
+    text = "a: ${oc.env:MY_TOKEN}\nb: s3://${oc.env:'GONE',z}/${ oc.env : MY_TOKEN }\nc: OTHER\n"
+    assert launcher._referred(text) == {"MY_TOKEN": "x"}
+
+
 # --- whole runs
 
 AGENTS = (*QUICK, "launcher=local", "launcher._target_=tests.agents.Together")

@@ -53,7 +53,7 @@ def test_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         tree.archive(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["../out", "/tmp/out", "link"])
+@pytest.mark.parametrize("name", ["../out", "a/../../out", "link"])
 def test_nothing_gets_out(name: str, tmp_path: Path) -> None:
     held = io.BytesIO()
     with tarfile.open(fileobj=held, mode="w:gz") as tar:

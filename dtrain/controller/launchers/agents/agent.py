@@ -87,12 +87,16 @@ class Agent:
         self._stream = Stream(reader, writer, self._hear)
 
     def _hear(self, message: Message) -> None:
-        if message["kind"] == "gone":
-            # ORDER: whatever the main thread is at: a file system that hangs holds it for ever.
-            timer = threading.Timer(LAST, end_the_group)
-            timer.daemon = True
-            timer.start()
+        if message["kind"] == "gone":  # whatever the main thread is at
+            self._limit(LAST)
         self._inbox.put(message)
+
+    @staticmethod
+    def _limit(seconds: float) -> None:
+        """End all within so many seconds: a file system, or a connection, may hang for ever."""
+        timer = threading.Timer(seconds, end_the_group)
+        timer.daemon = True
+        timer.start()
 
     def run(self) -> int:
         """Do what comes, until the end."""
@@ -109,6 +113,7 @@ class Agent:
                 self._look()
             return errors.FAILED
         finally:
+            self._limit(2 * LAST)
             self._tasks.kill()
             self._stream.flush(LAST)
             if self._mirror is not None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import secrets
 import sys
 import time
 from abc import abstractmethod
 from typing import Any
 
+from dtrain import errors
 from dtrain.controller.launchers.agents import checks, facts, mirror, placing
 from dtrain.controller.launchers.agents.host import Host, Inbox, Lost
 from dtrain.controller.launchers.agents.stream import BEAT, Message
@@ -30,6 +32,7 @@ _TURN = 1.0
 _CHIEF_ONLY = frozenset(
     {"checkpoints", "tensorboard", "logs", "journal.jsonl", "exports", "predictions", "sidecar"}
 )
+_REFERENCE = re.compile(r"\$\{\s*oc\.env\s*:\s*['\"]?(\w+)")
 #: Variables that go along to every host.
 _OWN = ("DTRAIN_TRUST", "DTRAIN_ENV", "DTRAIN_SECRET_", "TF_CPP_MIN_LOG_LEVEL")
 
@@ -172,18 +175,21 @@ class Agents(Launcher, LocalProcesses):
         Raises:
             TrainingError: an agent could not.
         """
-        if not self._hosts:  # the tasks had ended, and the agents with them
-            self.connect()
+        again = not self._hosts  # the tasks had ended, and the agents with them
+        hosts = self.connect()
+        named = {task.name for task in cluster.processes}
+        if again or named != {name for host in hosts for name in host.tasks}:
             cluster = self.place(cluster)
             self.prepare(cluster)
         self._codes, self._losses = {}, {}
         self._cluster = cluster = dataclasses.replace(cluster, job=secrets.token_hex(16))
         write_json(rundir.cluster, cluster.to_json())
         self._share(rundir, cluster.job)
+        variables = {**self.variables(), **_referred(rundir.config.read_text())}
         for host in self._used():
             host.send(
                 "start", run=str(rundir.path), tasks=host.tasks, cluster=cluster.to_json(),
-                variables=self.variables(),
+                variables=variables,
             )  # fmt: skip
         self._wait("begun", "start its tasks", self.start_timeout)
         return cluster
@@ -227,14 +233,14 @@ class Agents(Launcher, LocalProcesses):
         """Return what the agents report of their tasks, and the tasks of hosts that are lost."""
         events: list[tuple[str, str]] = []
         for host, message in self._inbox.take(self._used(), timeout):
-            if message["kind"] == "event" and message["task"] in host.tasks:
-                if message["event"] == "ended":
-                    self._codes[message["task"]] = int(message["code"])
-                events.append((message["task"], message["event"]))
+            if message["kind"] == "event" and message.get("task") in host.tasks:
+                if message.get("event") == "ended":
+                    self._codes[message["task"]] = int(message.get("code", errors.FAILED))
+                events.append((message["task"], str(message.get("event"))))
             elif message["kind"] == "frozen":
-                host.frozen = set(message["tasks"]) & set(host.tasks)
+                host.frozen = set(message.get("tasks", ())) & set(host.tasks)
             elif message["kind"] == "problem":
-                self._say(f"{host.name}: {message['message']}")
+                self._say(f"{host.name}: {message.get('message')}")
             elif message["kind"] == "lost":
                 events += self._lose(host)
         return events
@@ -294,8 +300,9 @@ class Agents(Launcher, LocalProcesses):
             self._wait("killed", "end its tasks", LAST, alive)
         finally:
             for _, message in self._inbox.take([], 0):
-                if message["kind"] == "event" and message["event"] == "ended":
-                    self._codes.setdefault(message["task"], int(message["code"]))
+                if message["kind"] == "event" and message.get("event") == "ended":
+                    code = int(message.get("code", errors.FAILED))
+                    self._codes.setdefault(str(message.get("task")), code)
 
     def exit_codes(self) -> dict[str, int]:
         """Return what the tasks ended with."""
@@ -322,3 +329,8 @@ class Agents(Launcher, LocalProcesses):
     @staticmethod
     def _say(text: str) -> None:
         print(f"dtrain: {text}", file=sys.stderr)
+
+
+def _referred(text: str) -> dict[str, str]:
+    """Return the variables that a configuration refers to: secrets are not written there."""
+    return {name: os.environ[name] for name in _REFERENCE.findall(text) if name in os.environ}

@@ -23,16 +23,18 @@ def placed(cluster: Cluster, hosts: list[Host], inbox: Inbox, seconds: float) ->
     Hosts are filled in their order; a task that follows the chief's checkpoints is beside it.
 
     Args:
-        cluster: of at most as many tasks as there are places.
+        cluster: as planned.
         hosts: with agents; they get to know their tasks.
         inbox: of the hosts.
         seconds: that they have to find ports.
 
     Raises:
         Unreached: they do not reach each other.
-        TrainingError: there are no free ports, or a host is gone.
+        TrainingError: there are too few places, no free ports, or a host is gone.
     """
     rooms = [host for host in hosts for _ in range(host.slots)]
+    if len(rooms) < len(cluster.tasks):
+        raise TrainingError(f"{len(cluster.tasks)} tasks have {len(rooms)} places")
     where = dict(zip((task.name for task in cluster.tasks), rooms, strict=False))
     for host in hosts:
         host.tasks = [name for name, its in where.items() if its is host]

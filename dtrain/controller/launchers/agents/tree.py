@@ -57,11 +57,11 @@ def archive(folder: Path) -> bytes:
         for name in files(folder):
             sizes[name] = (folder / name).stat().st_size
             tar.add(folder / name, str(name), recursive=False)
-            if held.tell() > MOST:
+            if held.tell() > MOST or sum(sizes.values()) > 4 * MOST:
                 largest = max(sizes, key=lambda each: sizes[each])
                 raise UsageError(
                     "launcher.sync", "true", f"the files of {folder} are more than {MOST >> 20} "
-                    f"MiB; the largest is {largest}", "code, without data",
+                    f"MiB, packed; the largest is {largest}", "code, without data",
                     "the file in .gitignore, or launcher.sync=false",
                 )  # fmt: skip
     return held.getvalue()
