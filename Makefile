@@ -6,7 +6,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: install run test test-versions test-faults check bench clean
+.PHONY: install run test test-versions test-faults test-ssh check bench clean
 
 install: $(STAMP)
 
@@ -34,6 +34,11 @@ test-versions: install
 
 test-faults: install
 	$(BIN)/python -m pytest -m faults
+
+# As root, on Debian: installs the server whose copies run in network namespaces.
+test-ssh: install
+	apt-get install -y --no-install-recommends openssh-server nftables iproute2
+	$(BIN)/python -m pytest -n 0 -m faults tests/integration/test_ssh.py
 
 check: install
 	$(BIN)/ruff check .

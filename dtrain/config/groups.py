@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,23 @@ SCHEMAS: dict[str, dict[str, type]] = {
     },
     "tracking": {"tracking": Tracking, "mlflow": MLflow},
 }
+
+
+def of_hosts(node: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the keys of a launcher, and their values, that say what runs where on other hosts.
+
+    Args:
+        node: of the launcher, as plain values. Those of a user's own class are under its trust.
+    """
+    own = {field.name for field in dataclasses.fields(Launcher)}
+    for kind in SCHEMAS["launcher"].values():
+        fields = {field.name: field for field in dataclasses.fields(kind)}
+        if fields["_target_"].default != node.get("_target_"):
+            continue
+        for name in fields.keys() - own:
+            default = getattr(kind(), name)
+            if (value := node.get(name)) != default:
+                yield name, value
 
 
 def folder(name: str) -> Path:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from dtrain.config import consent, load, section, targets
+from dtrain.config import consent, groups, load, section, targets
 from dtrain.config.schema import Config
 from dtrain.controller import evaluator, logging_models
 from dtrain.controller.launchers import Launcher
@@ -50,6 +50,8 @@ def check_address(config: Config) -> None:
     for key, value in _texts(section.plain(config.dataset), "dataset"):
         if is_address(value):
             consent.check_data(key, value)
+    for key, value in groups.of_hosts(section.plain(config.launcher)):
+        consent.check_launcher(f"launcher.{key}", value)
 
 
 def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:

@@ -9,9 +9,38 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from dtrain.config.forms import HOST, NETWORK, NODE, PATH, TEXTS, target, text, words
+from dtrain.config.forms import (
+    HOST,
+    NETWORK,
+    NODE,
+    PATH,
+    target,
+    text,
+    words,
+)
 from dtrain.config.ranges import YEAR, Each, Form, formed, within
 from dtrain.config.schema import Launcher
+
+
+def _slots(value: Any) -> str | None:
+    problem = words(value, 300)
+    if problem is None and not re.fullmatch(r"([\w.+-]+@)?(\w[\w.-]*|\[[\w:.%]+\])(:\d+)?", value):
+        return "is no host"
+    return problem
+
+
+def _variable(value: Any) -> str | None:
+    problem = words(value, 200)
+    if problem is None and not re.fullmatch(r"[A-Za-z_]\w*", value):
+        return "is not the name of a variable"
+    return problem
+
+
+HOSTS = Each(Form("[user@]host, or host:2 for two tasks", _slots, "HOST"), 0, 1000, "[]")
+VARIABLES = Each(Form("the name of a variable", _variable), 0, 1000, "[]")
+COMMANDS = Each(
+    Form("a command of the shell, in one line", lambda v: words(v, 10_000)), 0, 100, "[]"
+)
 
 
 @dataclasses.dataclass
@@ -60,17 +89,21 @@ class Ssh(Launcher):
         setup: commands of the shell there, before the interpreter.
         ssh_config: configuration of the client (ssh -F); null: the user's own.
         variables: names of variables of this environment that the tasks get.
+        sync: send this folder along, as it is here, without data; tasks look for code in it.
+        network: by which the hosts reach each other, 10.0.0.0/8 or eth0; null: as this one does.
     """
 
     _target_: str = target("dtrain.controller.launchers.Ssh")
-    start_timeout: float = within(120.0, 1, YEAR)
-    hosts: list[str] = formed([], TEXTS)
+    start_timeout: float | None = within(120.0, 1, YEAR)
+    hosts: list[str] = formed([], HOSTS)
     hostfile: str | None = formed(None, PATH)
     python: str | None = formed(None, PATH)
     folder: str | None = formed(None, PATH)
-    setup: list[str] = formed([], TEXTS)
+    setup: list[str] = formed([], COMMANDS)
     ssh_config: str | None = formed(None, PATH)
-    variables: list[str] = formed([], TEXTS)
+    variables: list[str] = formed([], VARIABLES)
+    sync: bool = False
+    network: str | None = formed(None, NETWORK)
 
 
 #: What the pods of a job are made by (:mod:`dtrain.controller.launchers.k8s.manifest`).
