@@ -104,9 +104,12 @@ def test_a_manifest_trains_as_one_device(
 
 
 def test_a_job_of_one_pod(pods: Callable[..., Cluster], dtrain: Commands) -> None:
-    cluster = pods(*TRAINING, "strategy=one_device")
+    """It is recorded in the store beside the run folders, as it is anywhere."""
+    cluster = pods(*TRAINING[1:], "strategy=one_device")
     assert cluster.run() == "Completed", cluster.said()
     equal(cluster, dtrain)
+    assert (cluster.folder / "claims/runs/mlflow.db").is_file(), cluster.said()
+    assert (read_json(the_run(cluster).tracking) or {}).get("run_id"), cluster.said()
 
 
 @pytest.mark.parametrize("kind", ["jobset", "job"])
