@@ -20,6 +20,9 @@ KUBEFLOW = "kubeflow.org/docs, TFJob: TF_CONFIG"
 VERTEX = "cloud.google.com/vertex-ai/docs/training/distributed-training"
 TOOLKIT = "aws/sagemaker-training-toolkit, ENVIRONMENT_VARIABLES.md"
 
+PODS = "kubernetes.io/docs/tasks/job/job-with-pod-to-pod-communication"
+JOBSET = "kubernetes-sigs/jobset, api/jobset/v1alpha2/jobset_types.go: labels of pods"
+
 
 @dataclasses.dataclass(frozen=True)
 class Recorded:
@@ -54,6 +57,14 @@ def step(rank: int, nodes: str, counts: str, number: int, **more: str) -> dict[s
         **more,
     }  # fmt: skip
     return {name: value for name, value in found.items() if value}
+
+
+def pod(name: str, **more: str) -> dict[str, str]:
+    """Return what a pod of an indexed Job has, whose name ends with its number."""
+    return {
+        "KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443",
+        "HOSTNAME": name, "JOB_COMPLETION_INDEX": name.rpartition("-")[2], **more,
+    }  # fmt: skip
 
 
 def mpi(rank: int, number: int, local: tuple[int, int] | None, **more: str) -> dict[str, str]:
@@ -346,5 +357,39 @@ ENVIRONMENTS: dict[str, Recorded] = {
     "instances that are no list": Recorded(
         WHERE, {"SM_HOSTS": '"algo-1"', "SM_CURRENT_HOST": "algo-1"},
         sentence="is no list of different hosts",
+    ),
+    # --- Kubernetes
+    "a pod of a JobSet of ours": Recorded(
+        JOBSET, pod("digits-worker-1-0", REPLICATED_JOB_NAME="worker", JOB_GLOBAL_INDEX="2",
+                    GLOBAL_REPLICAS="4", JOBSET_NAME="digits"), "KubernetesPod", "worker-1",
+        {"what": "JobSet digits", "number": 4, "chief": ("digits-chief-0-0.digits",),
+         "own_gpus": True},
+    ),
+    "the chief of a JobSet of ours": Recorded(
+        JOBSET, pod("digits-chief-0-0", REPLICATED_JOB_NAME="chief", JOB_GLOBAL_INDEX="0",
+                    GLOBAL_REPLICAS="4", JOBSET_NAME="digits"), "KubernetesPod", "chief-0",
+        {"rank": 0},
+    ),
+    "a pod of a JobSet of one Job": Recorded(
+        JOBSET, pod("digits-node-0-1", REPLICATED_JOB_NAME="node", JOBSET_NAME="digits"),
+        "KubernetesPod", None,
+        {"rank": 1, "number": None, "chief": ("digits-node-0-0.digits",)},
+    ),
+    "a pod of an indexed Job without a subdomain": Recorded(PODS, pod("train-3")),
+    "a pod of a Deployment": Recorded(
+        PODS, {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "HOSTNAME": "web-5d4f8c7b9-x7k2p"}
+    ),
+    "a completion index outside of a cluster": Recorded(PODS, {"JOB_COMPLETION_INDEX": "1"}),
+    "a pod of the training operator": Recorded(
+        KUBEFLOW, {**pod("train-worker-1"), **tf({"type": "worker", "index": 0}, chief=["a:1"],
+                                                 worker=["b:1"])}, "TFConfig", "worker-0",
+    ),
+    "a completion index that is none": Recorded(
+        WHERE, pod("train-3", JOB_COMPLETION_INDEX="third"),
+        sentence="JOB_COMPLETION_INDEX=third: is not the number of a pod",
+    ),
+    "a pod with a host name of its own": Recorded(
+        WHERE, pod("train-3", JOBSET_NAME="train", HOSTNAME="gpu-box"),
+        sentence="HOSTNAME=gpu-box: is not the host name of pod 3",
     ),
 }  # fmt: skip

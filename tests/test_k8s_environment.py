@@ -101,4 +101,4 @@ def test_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
     platform = automatic.found()
     assert platform is not None
-    assert platform[1].what == "the pods of JobSet digits"
+    assert platform[1].what == "JobSet digits"

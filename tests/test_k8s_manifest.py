@@ -270,6 +270,16 @@ def test_a_dry_run_prints_what_kubectl_takes(dtrain: Commands) -> None:
     assert not Path("outputs").exists()
 
 
+def test_tensorflow_has_as_many_threads_as_a_pod_has_cores(dtrain: Commands) -> None:
+    done = dtrain(*K8S, "launcher.cpus=1.5", "hardware.inter_op_threads=1", "dry_run=true")
+    assert done.code == 0, done.output
+    [pod] = pods(documents(done.output))
+    args = pod["containers"][0]["args"]
+    assert sorted(each for each in args if "op_threads" in each) == [
+        "hardware.inter_op_threads=1", "hardware.intra_op_threads=2",
+    ]  # fmt: skip
+
+
 def test_a_manifest_is_written_for_its_user_alone(dtrain: Commands) -> None:
     done = dtrain(*K8S, *MULTI, "launcher.job_name=digits")
     assert done.code == 0, done.output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import secrets
@@ -94,6 +95,10 @@ def workload(
     if planned.strategy.on_hosts:
         kept = [*(each for each in kept if key_of(each) != "hardware.hosts"),
                 f"hardware.hosts={len(tasks)}"]  # fmt: skip
+    if launcher.cpus is not None:  # TensorFlow would start a thread for each core of the node
+        kept += [f"hardware.{key}={math.ceil(launcher.cpus)}"
+                 for key in ("intra_op_threads", "inter_op_threads")
+                 if getattr(config.hardware, key) is None]  # fmt: skip
     found = "auto" if len(tasks) > 1 else "local"
     work = Workload(
         name, planned.cluster,

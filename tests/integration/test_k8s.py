@@ -1,4 +1,7 @@
-"""Pods of real commands, made from the rendered manifests by a test kubelet (tests/kubelet.py)."""
+"""Pods of real commands, made from the rendered manifests by a test kubelet (tests/kubelet.py).
+
+``pytest -n 0 -m "faults or not faults" tests/integration/test_k8s.py`` needs root, some minutes.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from dtrain.run import journal
 from dtrain.run.folder import RunDir, read_json
 from tests import kubelet, network
 from tests.conftest import QUICK, Commands
+from tests.integration.test_failures import until
 from tests.kubelet import Cluster
 
 pytestmark = [
@@ -100,9 +104,12 @@ def test_a_manifest_trains_as_one_device(
 
 
 def test_a_job_of_one_pod(pods: Callable[..., Cluster], dtrain: Commands) -> None:
-    cluster = pods(*TRAINING, "strategy=one_device")
+    """It is recorded in the store beside the run folders, as it is anywhere."""
+    cluster = pods(*TRAINING[1:], "strategy=one_device")
     assert cluster.run() == "Completed", cluster.said()
     equal(cluster, dtrain)
+    assert (cluster.folder / "claims/runs/mlflow.db").is_file(), cluster.said()
+    assert (read_json(the_run(cluster).tracking) or {}).get("run_id"), cluster.said()
 
 
 @pytest.mark.parametrize("kind", ["jobset", "job"])
@@ -150,3 +157,73 @@ def test_a_wrong_configuration_fails_once(pods: Callable[..., Cluster]) -> None:
     assert cluster.run() == "Failed", cluster.said()
     assert [pod.code for pod in cluster.past] == [2]
     assert cluster.restarts == 0
+
+
+def test_a_job_that_is_applied_trains_and_is_followed(
+    tmp_path: Path, dtrain: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command of a user, its real client, and real pods: all but the cluster itself."""
+    pytest.importorskip("kubernetes")
+    pytest.importorskip("kmock")
+    from tests.k8s_server import NAMESPACE, Server
+
+    server = Server()
+    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path / "kubeconfig")))
+    app, folder = tmp_path / "app", tmp_path / "cluster"
+    app.mkdir()
+    folder.mkdir()
+    command = subprocess.Popen(
+        [sys.executable, "-m", "dtrain", *TRAINING, *STRATEGIES["multiworker"], "launcher=k8s",
+         "launcher.image=digits:1", "launcher.volume=runs", "launcher.job_name=digits",
+         "launcher.apply=true"],
+        cwd=app, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env={**os.environ, "PYTHONPATH": str(groups.folder("conf").parent)},
+    )  # fmt: skip
+
+    def job() -> dict[str, Any] | None:
+        found = server.find("jobsets", "digits")
+        return found if found is not None and not found["spec"]["suspend"] else None
+
+    with network.switch() as hosts:
+        until(lambda: job() is not None or command.poll() is not None, lambda: "no job", 60)
+        jobset = job()
+        assert jobset is not None, command.communicate()[0]
+        secret = server.find("secrets", "digits-key")
+        assert secret is not None
+        cluster = Cluster(hosts, folder, [secret, jobset], app)
+        try:
+            shown: dict[str, dict[str, Any]] = {}
+
+            def show() -> bool:
+                for pod in [*cluster.past, *cluster.pods]:
+                    name = f"{pod.name}-{pod.folder.name[4:7].rstrip('-')}"
+                    state: dict[str, Any] = {"running": {}}
+                    if pod.code is not None:
+                        state = {"terminated": {"exitCode": pod.code}}
+                    body = {
+                        "metadata": {"name": name, "namespace": NAMESPACE, "labels": pod.labels},
+                        "status": {"containerStatuses": [{"name": "dtrain", "state": state}]},
+                    }
+                    lines = pod.log.read_text().splitlines()
+                    server.write(name, *lines[len(server.logs.get(name, [])) :])
+                    (server.writing.discard if pod.code is not None else server.writing.add)(name)
+                    if shown.get(name) != body:
+                        server.put("pods", body)
+                    shown[name] = body
+                return False
+
+            cluster.until(show)
+            show()
+        finally:
+            cluster.close()
+        done = {"type": "Completed", "status": "True"}
+        server.put("jobsets", {**jobset, "status": {"conditions": [done]}})
+        output, _ = command.communicate(timeout=60)
+    server.close()
+    assert cluster.state == "Completed", cluster.said()
+    assert command.returncode == 0, output
+    assert "dtrain: chief-0: has started" in output
+    assert "dtrain: worker-1: is done" in output
+    assert "FINISHED: step" in output
+    assert "dtrain: digits is done" in output
+    equal(cluster, dtrain)

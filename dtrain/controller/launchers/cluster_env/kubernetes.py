@@ -62,10 +62,11 @@ def read(environ: Mapping[str, str], full_name: str) -> Started | None:
         UsageError: a number is none, or the host name is not that of the pod.
     """
     index = _number(INDEX, environ)
-    full, _, domain = full_name.partition(".")
+    full, _, domains = full_name.partition(".")
     name = environ.get("HOSTNAME", "").partition(".")[0] or full
     jobset = environ.get("JOBSET_NAME", "")
-    domain = domain.partition(".")[0] or jobset
+    # Where the pod has no name of its own it is that of its node, in other domains.
+    domain = (domains.partition(".")[0] if full == name else "") or jobset
     if not domain:
         return None
     if not name.endswith(f"-{index}"):
@@ -77,14 +78,14 @@ def read(environ: Mapping[str, str], full_name: str) -> Started | None:
     jobs = _number("GLOBAL_REPLICAS", environ, "1")
     if not jobset or jobs == 1:  # one Job, of so many pods as its manifest says
         chief = f"{job}-0.{domain}"
-        return Started(f"the pods of Job {job}", index, None, chief=(chief,), job=chief,
+        return Started(f"Job {job}", index, None, chief=(chief,), job=chief,
                        own_gpus=True)  # fmt: skip
     rank, role = _number("JOB_GLOBAL_INDEX", environ), environ.get("REPLICATED_JOB_NAME", "chief")
     if rank >= jobs:
         raise UsageError("JOB_GLOBAL_INDEX", rank, f"GLOBAL_REPLICAS={jobs} has no such job",
                          f"0 to {jobs - 1}", "JOB_GLOBAL_INDEX=0")  # fmt: skip
     chief = f"{jobset}-{'chief' if role in _ROLES else role}-0-0.{domain}"
-    return Started(f"the pods of JobSet {jobset}", rank, jobs, chief=(chief,), job=chief,
+    return Started(f"JobSet {jobset}", rank, jobs, chief=(chief,), job=chief,
                    own_gpus=True)  # fmt: skip
 
 

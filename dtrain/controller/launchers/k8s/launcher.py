@@ -38,6 +38,7 @@ class Kubernetes(Launcher):
     shares_machine = False
     several = False
     sees_data = False
+    where = "a pod of its own"
     patience = 600.0
 
     def __init__(

@@ -64,7 +64,7 @@ def state(pod: Object) -> str:
     scheduled = conditions.get("PodScheduled", {})
     if scheduled.get("status") == "False":
         return _with("waits for a node", scheduled.get("message"))
-    if container.get("running"):
+    if "running" in container:
         return "runs" if conditions.get("Ready", {}).get("status") == "True" else "has started"
     if status.get("phase") == "Failed":
         return _with("failed", status.get("message") or status.get("reason"))
