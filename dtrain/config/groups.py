@@ -80,7 +80,12 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "tpu": strategies.Tpu,
     },
     "action": {"action": Action, "evaluate": Evaluate, "predict": Predict},
-    "launcher": {"launcher": Launcher, "env": launchers.Env, "auto": launchers.Auto},
+    "launcher": {
+        "launcher": Launcher,
+        "env": launchers.Env,
+        "auto": launchers.Auto,
+        "slurm": launchers.Slurm,
+    },
     "tracking": {"tracking": Tracking, "mlflow": MLflow},
 }
 
