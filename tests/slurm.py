@@ -181,16 +181,15 @@ class Slurm:
         return dict(line.split() for line in text.splitlines())
 
     def processes(self) -> dict[int, str]:
-        """Return the processes of jobs: those with this cluster's configuration, less daemons."""
+        """Return the processes of jobs, those of SLURM that each step has among them."""
         found = {}
         for path in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                if f"SLURM_CONF={self.conf}".encode() not in (path / "environ").read_bytes():
-                    continue
-                if b"SLURM_JOB_ID=" in (path / "environ").read_bytes():
-                    words = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
-                    if words:  # else it has ended, and waits for its parent
-                        found[int(path.name)] = words
+                environment = (path / "environ").read_bytes()
+                words = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+                own = f"SLURM_CONF={self.conf}".encode() in environment
+                if own and (b"SLURM_JOB_ID=" in environment or words.startswith("slurmstepd")):
+                    found[int(path.name)] = words
         return found
 
     def stop(self) -> None:

@@ -1,8 +1,9 @@
-"""A job that another command does, as SLURM starts it: prepared here, and followed by its folder."""
+"""A job that another command does, as SLURM starts it: prepared here, followed by its folder."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import secrets
 import shlex
@@ -58,18 +59,22 @@ class HandedOver:
         self._requests = requests or Signals()
         self._resumed = config.resume is not None
         self._rundir, descriptor = self._take(folder, chosen)
-        self._running: str | None = None  # the job that is at work on the run already
+        #: The job that is at work on the run already.
+        self.running: str | None = None
         try:
             if descriptor is None:
-                self._running = self._at_work()
+                self.running = self._at_work()
             else:
                 self._prepare()
         finally:
             if descriptor is not None:
                 os.close(descriptor)
-        self._view: View = view or Display()
+        self._given = view
         self._follower = Follower(self._rundir.journal)
         self._console = Log(self._rundir.log(self._cluster.chief.name))
+        if self._resumed:  # what an earlier start wrote is known
+            self._follower.skip()
+            self._console.skip()
         self._unread: str | None = None
 
     @property
@@ -91,8 +96,6 @@ class HandedOver:
 
     def _submitted(self, rundir: RunDir) -> list[client.Found]:
         """Return the jobs of SLURM that have this run to do, and have not ended."""
-        if self._launcher.job is not None:  # of an array that was submitted just now
-            return []
         try:
             own = client.of_script(rundir.path / client.SCRIPT)
             return own or [
@@ -148,7 +151,7 @@ class HandedOver:
         """
         assert isinstance(self._launcher, Slurm)
         if self._launcher.job is None:
-            self._launcher.job = self._running or self._new()
+            self._launcher.job = self.running or self._new()
         return self._launcher.job
 
     def _new(self) -> str:
@@ -167,6 +170,29 @@ class HandedOver:
         else:
             writing.discard(self._rundir.path)
 
+    @property
+    def is_submitted(self) -> bool:
+        """Whether SLURM has it."""
+        return self.running is not None or getattr(self._launcher, "job", None) is not None
+
+    @property
+    def number(self) -> str | None:
+        """The number of the job that SLURM has for it."""
+        return getattr(self._launcher, "job", None) or self.running
+
+    def follow(self, job: str) -> None:
+        """Note the number of the job that does it: it was submitted together with others."""
+        assert isinstance(self._launcher, Slurm)
+        self._launcher.job = job
+
+    def shown(self, view: View, requests: Requests) -> None:
+        """Say where it is shown, and what asks it to stop."""
+        self._given, self._requests = view, requests
+
+    @functools.cached_property
+    def _view(self) -> View:
+        return self._given or Display()
+
     def run(self) -> Outcome:
         """Have the job done, and follow it to its end, or until the user leaves it."""
         with self._requests as signals:
@@ -183,13 +209,11 @@ class HandedOver:
             self.submit()
             signals.started = True
             self._view.detail(f"run folder: {short(self._rundir.path)}")
-            did = "has the run already" if self._running else "is submitted"
+            did = "has the run already" if self.running else "is submitted"
             self._view.detail(f"SLURM job {launcher.job} {did}")
             if not launcher.follow:
                 self._view.detail(self._again())
                 return Outcome(errors.OK, status="RUNNING")
-        self._follower.skip()  # what an earlier start wrote is known
-        self._console.skip()
         launcher.start(self._rundir, self._cluster)
         signals.started = True
         if not self._watch(signals):
@@ -266,7 +290,7 @@ class HandedOver:
             code = errors.INTERRUPTED if saved else errors.FAILED
             return Outcome(code, None, interrupted, "KILLED", error=problem)
         code = found.get("exit_code", code)
-        report.print_end(self._view, tracker(self._config), self._rundir, _shown(found), True)
+        report.print_end(self._view, tracker(self._config), self._rundir, found, True)
         pruned = self._requests.pruned and found["status"] == "KILLED"
         return Outcome(
             code, found.get("objective"), interrupted, found["status"], found.get("seconds"),
@@ -283,12 +307,6 @@ class HandedOver:
             if time.monotonic() > deadline:
                 return None
             time.sleep(INTERVAL)
-
-
-def _shown(found: dict[str, Any]) -> dict[str, Any]:
-    """Return a result as it is shown, whatever an older one lacks."""
-    empty = {"metrics": {}, "examples_per_second": None, "error": None, "step": 0, "exit_code": 1}
-    return {**empty, **found}
 
 
 def show(launcher: Slurm, planned: Plan, config: Config, folder: Path) -> None:

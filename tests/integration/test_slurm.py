@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 #: Waits at steps that files in the folder ``gates`` name, until a file says that it may go on.
-USER = '''
+USER = """
 import time
 from pathlib import Path
 
@@ -44,7 +44,7 @@ class Gates(keras.callbacks.Callback):
 class Fails(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         raise RuntimeError("a defect of the user's")
-'''
+"""
 GATES = "trainer.callbacks=[{_target_:mine.Gates}]"
 
 
@@ -157,13 +157,11 @@ def test_three_nodes_equal_one_device(words: tuple[str, ...], dtrain, alone) -> 
     assert (read_json(command.rundir.result) or {})["status"] == "FINISHED"
 
 
-def of(cluster: Slurm, *words: str) -> list[int]:
-    """Return the processes of jobs whose command line has all of these words."""
-    return [pid for pid, line in cluster.processes().items() if all(w in line for w in words)]
-
-
-def kill(cluster: Slurm, *words: str) -> None:
-    for pid in of(cluster, *words):
+def kill(cluster: Slurm, command: str) -> None:
+    """Send SIGKILL to the processes of jobs that were started by this command."""
+    found = [p for p, line in cluster.processes().items() if line.startswith(command)]
+    assert found, cluster.processes()
+    for pid in found:
         os.kill(pid, signal.SIGKILL)
 
 
@@ -201,11 +199,11 @@ def without_its_daemon(cluster: Slurm, job: str) -> None:
 
 
 def without_its_step(cluster: Slurm, job: str) -> None:
-    kill(cluster, "-m dtrain resume=", sys.executable)
+    kill(cluster, f"{sys.executable} -m dtrain resume=")
 
 
 def without_its_script(cluster: Slurm, job: str) -> None:
-    kill(cluster, "-m dtrain jobs run")
+    kill(cluster, f"{sys.executable} -m dtrain jobs run")
 
 
 DEATHS = (signalled, at_its_limit, without_its_daemon, without_its_step, without_its_script)
@@ -246,3 +244,197 @@ def tracked(folder: Path, name: str) -> list[Any]:
     experiments = [each.experiment_id for each in client.search_experiments()]
     runs = client.search_runs(experiments)
     return [run.info.status for run in runs if run.info.run_name.endswith(name)]
+
+
+def left(cluster: Slurm) -> bool:
+    return bool(cluster.jobs() or cluster.processes())
+
+
+def test_scancel_leaves_no_process_and_the_run_can_be_resumed(
+    cluster: Slurm, dtrain, tmp_path: Path
+) -> None:
+    (tmp_path / "gates/6.wait").touch()
+    words = (*QUICK, GATES, "strategy=multiworker", "hardware.hosts=2", "hardware.devices=1")
+    command = dtrain(*words, "hardware=cpu", "launcher=slurm")
+    until((tmp_path / "gates/6.here").exists, command.log, 90)
+    cluster.call("scancel", command.job)
+    (tmp_path / "gates/6.go").touch()
+    assert command.wait() == 75, command.log
+    assert "cancelled" in command.said
+    until(lambda: not left(cluster), f"left: {cluster.processes()}", 60)
+
+    again = dtrain(f"resume={command.rundir.path}")
+    assert again.wait() == 0, again.log
+    assert (read_json(command.rundir.result) or {})["status"] == "FINISHED"
+
+
+def interrupt(command: Command) -> None:
+    command.process.send_signal(signal.SIGINT)
+
+
+def test_ctrl_c_detaches_and_twice_cancels(cluster: Slurm, dtrain, tmp_path: Path) -> None:
+    (tmp_path / "gates/6.wait").touch()
+    command = dtrain(*QUICK, GATES, "launcher=slurm")
+    until((tmp_path / "gates/6.here").exists, command.log, 90)
+    interrupt(command)
+    assert command.wait() == 75
+    path = command.rundir.path.relative_to(tmp_path)
+    assert f"follow it with: python -m dtrain resume={path}" in command.said
+    assert cluster.jobs() == {command.job: "RUNNING"}
+
+    refused = dtrain(f"resume={path}", "trainer.epochs=3")
+    assert refused.wait() == 2
+    assert f"SLURM job {command.job} is at work on it" in refused.said
+
+    again = dtrain(f"resume={path}")
+    until(lambda: "has the run already" in again.said and "runs on" in again.said, again.said)
+    interrupt(again)
+    until(lambda: "detaching" in again.said, again.said)
+    interrupt(again)
+    until(lambda: "cancelling" in again.said, again.said)
+    (tmp_path / "gates/6.go").touch()
+    assert again.wait() == 75, again.log
+    until(lambda: not left(cluster), "the job is left", 60)
+
+
+def test_jobs_are_listed_and_cancelled(cluster: Slurm, dtrain, tmp_path: Path) -> None:
+    other = cluster.call("sbatch", "--parsable", "--wrap=sleep 300", cwd=tmp_path).strip()
+    (tmp_path / "gates/2.wait").touch()
+    command = dtrain(*QUICK, GATES, "launcher=slurm", "launcher.follow=false")
+    assert command.wait() == 0
+    until((tmp_path / "gates/2.here").exists, command.log, 90)
+    path = str(command.rundir.path.relative_to(tmp_path))
+
+    listed = dtrain("jobs")
+    assert listed.wait() == 0
+    [line] = [each for each in listed.said.splitlines() if each.startswith(command.job)]
+    assert "runs on n" in line and path in line
+    assert not [each for each in listed.said.splitlines() if each.startswith(f"{other} ")]
+
+    refused = dtrain("jobs", "cancel", other)
+    assert refused.wait() == 2
+    assert "is no job of yours that dtrain has submitted" in refused.said
+    cancelled = dtrain("jobs", "cancel", path)
+    assert cancelled.wait() == 0, cancelled.said
+    (tmp_path / "gates/2.go").touch()
+    until(lambda: cluster.jobs().keys() == {other}, str(cluster.jobs()), 60)
+
+
+def test_what_slurm_refuses_leaves_nothing(dtrain, tmp_path: Path) -> None:
+    command = dtrain(*QUICK, "launcher=slurm", "launcher.partition=none")
+    assert command.wait() == 2
+    assert "SLURM does not take the job:" in command.said
+    assert "invalid partition" in command.said
+    assert not (tmp_path / "outputs").exists()
+
+
+def test_a_training_that_fails_is_not_started_again(cluster: Slurm, dtrain) -> None:
+    callback = "trainer.callbacks=[{_target_:mine.Fails}]"
+    command = dtrain(*QUICK, callback, "launcher=slurm")
+    assert command.wait() == 1, command.log
+    assert "a defect of the user's" in command.said
+    assert cluster.job(command.job)["Restarts"] == "0"
+
+
+def test_a_job_that_makes_no_progress_is_given_up(cluster: Slurm, dtrain, tmp_path: Path) -> None:
+    (tmp_path / "gates/2.wait").touch()
+    command = dtrain(*QUICK, GATES, "launcher=slurm", "launcher.max_requeues=1")
+    for number in (1, 2):
+        until((tmp_path / "gates/2.here").exists, command.log, 90)
+        (tmp_path / "gates/2.here").unlink()
+        without_its_step(cluster, command.job)
+        hurry(cluster, command.job, number)
+    assert command.wait() == 1, command.log
+    assert "started 2 times since the last checkpoint: not again" in command.log
+
+
+def test_preempted_it_goes_on_later(cluster: Slurm, dtrain, tmp_path: Path) -> None:
+    for step in (2, 6):
+        (tmp_path / f"gates/{step}.wait").touch()
+    (tmp_path / "gates/2.go").touch()
+    words = (
+        *QUICK,
+        GATES,
+        "trainer.epochs=3",
+        "launcher=slurm",
+        "launcher.extra={exclusive: true}",
+    )
+    command = dtrain(*words)
+    until((tmp_path / "gates/6.here").exists, command.log, 90)
+    urgent = cluster.call(
+        "sbatch", "--parsable", "--partition=urgent", "--nodes=3", "--exclusive",
+        "--wrap=sleep 2", cwd=tmp_path,
+    ).strip()  # fmt: skip
+    until(lambda: cluster.job(command.job)["JobState"] != "RUNNING", "not preempted", 60)
+    (tmp_path / "gates/6.go").touch()
+    until(lambda: cluster.job(urgent)["JobState"] == "COMPLETED", "the urgent job waits", 90)
+    hurry(cluster, command.job, 1)
+    assert command.wait() == 0, command.log
+    assert len(list(tmp_path.glob("outputs/*/*/result.json"))) == 1
+
+
+SWEEP = ("-m", *QUICK, "seed=0,1,2,3,4,5,6,7", "launcher=slurm")
+
+
+def states(folder: Path) -> list[str]:
+    [sweep] = folder.glob("outputs/multirun/*/*/sweep.json")
+    return [job["status"] for job in (read_json(sweep) or {})["jobs"]]
+
+
+def test_an_array_of_eight_with_one_failing_job(cluster: Slurm, dtrain, tmp_path: Path) -> None:
+    failing = "trainer.callbacks=[{_target_:mine.FailsOn}]"
+    with (tmp_path / "mine.py").open("a") as file:
+        file.write("""
+
+class FailsOn(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        import os
+        if os.environ["SLURM_ARRAY_TASK_ID"] == "3":
+            raise RuntimeError("a defect of job 3")
+""")
+    command = dtrain(*SWEEP, failing, "sweep.parallel=2", "tracking=none")
+    most = 0
+    while command.process.poll() is None:
+        most = max(most, list(cluster.jobs().values()).count("RUNNING"))
+    assert command.wait() == 1, command.said
+    assert states(tmp_path) == ["FINISHED"] * 3 + ["FAILED"] + ["FINISHED"] * 4
+    assert "job 3 failed: " in command.said and "a defect of job 3" in command.said
+    assert most == 2
+    [sweep] = tmp_path.glob("outputs/multirun/*/*")
+    assert (sweep / "comparison.html").is_file()
+
+
+def test_a_sweep_is_left_and_found_again(cluster: Slurm, dtrain, tmp_path: Path) -> None:
+    command = dtrain(*SWEEP[:-2], "seed=0,1", "launcher=slurm", "launcher.follow=false")
+    assert command.wait() == 0, command.said
+    [sweep] = tmp_path.glob("outputs/multirun/*/*")
+    assert f"sweep.resume={sweep.relative_to(tmp_path)}" in command.said
+    again = dtrain(f"sweep.resume={sweep}")
+    assert again.wait() == 0, again.said
+    assert states(tmp_path) == ["FINISHED"] * 2
+    name = f"--name=dtrain-{sweep.name.partition('_')[2]}"
+    listed = cluster.call("squeue", "--noheader", "--states=all", "--array", name)
+    assert len(listed.splitlines()) == 2  # of one submission
+
+
+def steps_at_once(sweep: Path) -> int:
+    """Return how many jobs ran at the same time, by their journals."""
+    spans = []
+    for folder in sweep.glob("[0-9]*"):
+        events = journal.read(folder / "journal.jsonl")
+        times = [event["time"] for event in events if event["event"] in ("start", "end")]
+        spans.append((min(times), max(times)))
+    return max(sum(a <= begin < b for a, b in spans) for begin, _ in spans)
+
+
+def test_one_allocation_for_eight_jobs_two_at_a_time(
+    cluster: Slurm, dtrain, tmp_path: Path
+) -> None:
+    command = dtrain(*SWEEP, "launcher.allocation=1", "launcher.cpus_per_task=2",
+                     "sweep.parallel=2")  # fmt: skip
+    assert command.wait(400) == 0, command.said
+    assert states(tmp_path) == ["FINISHED"] * 8
+    [sweep] = tmp_path.glob("outputs/multirun/*/*")
+    assert steps_at_once(sweep) <= 2
+    assert cluster.job(command.job)["NumNodes"] == "1"
+    until(lambda: not left(cluster), "the allocation is left", 60)

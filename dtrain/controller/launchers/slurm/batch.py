@@ -1,8 +1,8 @@
-"""What the batch script of a job runs: the step, from its start to its end, and then, perhaps, again.
+"""What the batch script of a job runs: the step, from its start to its end, and perhaps once more.
 
-``python -m dtrain jobs run RUN_DIR -- COMMAND...`` starts the command, passes SLURM's warning before
-the time limit on, and puts the job back into the queue where the run is to continue: after exit
-code 75, and where its processes died. It imports nothing that takes long.
+``python -m dtrain jobs run RUN_DIR -- COMMAND...`` starts the command, passes SLURM's warning
+before the time limit on, and puts the job back into the queue where the run is to continue: after
+exit code 75, and where its processes died. It imports nothing that takes long.
 
 A run belongs to the start of a job that is noted in its ``slurm.json``. Where a node is lost, SLURM
 starts the job once more while processes of the start before may still be at work on it: they see
@@ -172,7 +172,7 @@ def left(folder: Path) -> int | None:
 
 
 def continues(folder: Path, code: int | None) -> bool:
-    """Say whether a run that has ended so is to continue: it was asked to stop, or lost a process."""
+    """Say whether a run that ended so is to continue: it was asked to stop, or lost a process."""
     if code == errors.FAILED:
         return bool((read_json(folder / "result.json") or {}).get("lost"))
     return code is None or code == errors.INTERRUPTED

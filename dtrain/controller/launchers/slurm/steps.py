@@ -1,4 +1,4 @@
-"""Jobs as steps of the allocation that this command is in: SLURM deals out nodes, cores and GPUs."""
+"""Jobs as steps of the allocation that this command is in: SLURM deals out cores and GPUs."""
 
 from __future__ import annotations
 
