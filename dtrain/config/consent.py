@@ -155,6 +155,23 @@ def check_data(key: str, address: str) -> None:
         raise _unnamed(key, address, f"{key}={address}")
 
 
+def check_shell(key: str, value: object, hint: str) -> None:
+    """Refuse what a batch script would run and only a folder from elsewhere has.
+
+    Args:
+        key, value: of it.
+        hint: the override that leaves it out.
+
+    Raises:
+        UsageError: saying how to consent.
+    """
+    if not _is_named(key):
+        raise UsageError(
+            key, value, "a batch script would run it, and only the run folder has it, which "
+            "another user or machine made", "what you type", hint,
+        )  # fmt: skip
+
+
 def _unnamed(key: str, address: str, hint: str) -> UsageError:
     return UsageError(
         key, address, "the run folder names it, which another user or machine made",

@@ -41,13 +41,16 @@ class Checked:
 
 
 def check_address(config: Config) -> None:
-    """Refuse addresses of a tracking store, and of data, that the user has not named.
+    """Refuse addresses of a tracking store, and of data, and shell that the user has not named.
 
     Raises:
         UsageError: a run folder, or a preset of it, names one.
     """
     if choose.tracker(config).address is not None:
         consent.check_address(load.address(config))
+    for name, without in (("setup", "[]"), ("extra", "null")):  # of launcher=slurm
+        if value := section.plain(config.launcher).get(name):
+            consent.check_shell(f"launcher.{name}", value, f"launcher.{name}={without}")
     for key, value in _texts(section.plain(config.dataset), "dataset"):
         if is_address(value):
             consent.check_data(key, value)

@@ -64,12 +64,11 @@ class Found:
         return self.state.lower().replace("_", " ")
 
 
-def run(*words: str, folder: Path | None = None) -> str:
+def run(*words: str) -> str:
     """Run a command of SLURM's and return what it printed.
 
     Args:
         words: the command.
-        folder: where it runs.
 
     Raises:
         Refused: it is not here, does not answer, or ended with an error.
@@ -77,7 +76,7 @@ def run(*words: str, folder: Path | None = None) -> str:
     try:
         done = subprocess.run(
             words, capture_output=True, text=True, errors="replace", check=False,
-            timeout=_PATIENCE, cwd=folder, stdin=subprocess.DEVNULL, env=_environment(words[0]),
+            timeout=_PATIENCE, stdin=subprocess.DEVNULL, env=_environment(words[0]),
         )  # fmt: skip
     except FileNotFoundError:
         raise Refused(f"there is no {words[0]} on this machine") from None
@@ -102,19 +101,13 @@ def _environment(command: str) -> dict[str, str]:
     }
 
 
-def submit(script: Path, folder: Path, *options: str) -> str:
+def submit(script: Path) -> str:
     """Submit a batch script; return the number of the job.
-
-    Args:
-        script: its path.
-        folder: where the job begins.
-        options: of sbatch.
 
     Raises:
         Refused: SLURM does not take it.
     """
-    words = ["sbatch", "--parsable", f"--chdir={folder}", *options, str(script)]
-    return run(*words, folder=folder).strip().split(";")[0]
+    return run("sbatch", "--parsable", str(script)).strip().split(";")[0]
 
 
 def queue(*options: str) -> list[Found]:

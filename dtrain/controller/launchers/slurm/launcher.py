@@ -148,7 +148,7 @@ class Slurm(OfSlurm):
         path = folder / client.SCRIPT
         writing.write_bytes(path, text.encode(), lasting=True)
         try:
-            return client.submit(path, Path.cwd())
+            return client.submit(path)
         except client.Refused as error:
             writing.remove(path)
             raise UsageError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,8 @@ from dtrain.errors import UsageError
 #: Seconds beyond ``launcher.grace_seconds`` from SLURM's signal to its time limit: what the command
 #: does when all is saved.
 MARGIN = 30
+#: What ends a quoted option of sbatch.
+_UNSAFE = "'\"\\\n"
 #: Longest time before the limit that SLURM can send a signal at.
 _EARLIEST = 65535
 #: Files in the folder of a run, beside the script.
@@ -63,7 +66,8 @@ def options(asked: Asked, name: str, log: Path, array: str | None = None) -> lis
         UsageError: an option of ``launcher.extra`` is one that dtrain gives.
     """
     found = {
-        "job-name": name,
+        "job-name": re.sub(r"[^\w.@+-]", "_", name),
+        "chdir": str(path(Path.cwd())),
         "partition": asked.partition,
         "account": asked.account,
         "time": asked.time,
@@ -144,6 +148,12 @@ def _word(word: str) -> str:
 def _quoted(option: str) -> str:
     """Return an option as sbatch reads it in a script: in quotes where it holds a blank."""
     key, sign, value = option.partition("=")
+    bad = next((c for c in value if c in _UNSAFE), None)
+    if bad is not None:
+        raise UsageError(
+            f"launcher.extra.{key[2:]}", value, f"a batch script cannot have {bad!r} in an option",
+            "a value without quotes and backslashes", f"launcher.extra without {key[2:]}",
+        )  # fmt: skip
     plain = all(c.isalnum() or c in "/._-:@%,+=[]*" for c in value)
     return option if plain else f"{key}{sign}'{value}'"
 
@@ -155,7 +165,7 @@ def path(folder: Path) -> str:
         UsageError: SLURM cannot have such a path.
     """
     found = str(folder)
-    bad = next((c for c in found if c in "'\"\\\n"), None)
+    bad = next((c for c in found if c in _UNSAFE), None)
     if bad is not None:
         raise UsageError(
             "output_dir", found, f"SLURM cannot write to a path with {bad!r} in it",

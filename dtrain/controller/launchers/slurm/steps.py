@@ -61,17 +61,17 @@ class Steps(OfSlurm):
         """Return the command that starts a job."""
         asked = self.wanted(cluster)
         cores = asked.cpus or self._each(asked)
-        named = None if self.gpus is None else len(self.gpus) // asked.nodes
-        each = asked.gpus if named is None else named
+        on_node = -(-asked.tasks // asked.nodes)
         words = [
             "srun", "--exact", f"--nodes={asked.nodes}", f"--ntasks={asked.tasks}",
             "--kill-on-bad-exit=1", f"--cpus-per-task={cores}",
-            f"--gres=gpu:{each}" if each else "--gres=none",
         ]  # fmt: skip
+        if gpus():
+            each = max(task.devices for task in cluster.processes) * on_node
+            words.append(f"--gres=gpu:{each}" if cluster.device_kind == "gpu" else "--gres=none")
         memory = os.environ.get("SLURM_MEM_PER_NODE", "")
         if memory.isdecimal():  # a step that does not say what it needs would take all
-            on_node = -(-asked.tasks // asked.nodes) * cores
-            words.append(f"--mem={max(1, int(memory) * on_node // max(cpus()))}M")
+            words.append(f"--mem={max(1, int(memory) * on_node * cores // max(cpus()))}M")
         return [*words, sys.executable, "-m", "dtrain", f"resume={rundir.path}"]
 
     def _each(self, asked: script.Asked) -> int:
@@ -84,7 +84,8 @@ class Steps(OfSlurm):
         """Start the step; what it prints goes to the run folder."""
         self._chief, self._over = cluster.chief.name, False
         self._rundir = rundir
-        writing.remove(rundir.path / batch.EXIT)
+        for name in (batch.START, batch.EXIT):  # of a job that had the run before
+            writing.remove(rundir.path / name)
         descriptor = writing.open_append(rundir.path / script.LOG)
         try:
             self._process = subprocess.Popen(
