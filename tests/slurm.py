@@ -153,11 +153,11 @@ class Slurm:
         self._daemons[name].kill()
         self._daemons.pop(name).wait()
 
-    def call(self, *words: str, cwd: Path | None = None) -> str:
+    def call(self, *words: str, cwd: Path | None = None, **environment: str) -> str:
         """Run a command of SLURM's, and return what it printed."""
         done = subprocess.run(
-            words, env=self.environment, capture_output=True, text=True, check=False, cwd=cwd,
-            timeout=120,
+            words, env={**self.environment, **environment}, capture_output=True, text=True,
+            check=False, cwd=cwd, timeout=120,
         )  # fmt: skip
         assert done.returncode == 0, (words, done.stdout, done.stderr)
         return done.stdout

@@ -116,6 +116,24 @@ def test_a_job_has_no_more_nodes_than_processes(monkeypatch) -> None:
         chosen(monkeypatch, {}, max_restarts=1).check(planned(1), {})
 
 
+@pytest.mark.parametrize(
+    ("time", "seconds"),
+    [
+        ("90", 5400), ("1:30", 90), ("1:30:00", 5400), ("2-12", 216000), ("1-0:30", 88200),
+        ("0-0:0:5", 5), ("INFINITE", None),
+    ],
+)  # fmt: skip
+def test_times_of_sbatch(time: str, seconds: int | None) -> None:
+    assert script.seconds(time) == seconds
+
+
+def test_a_time_in_which_nothing_is_trained(monkeypatch) -> None:
+    with pytest.raises(UsageError, match="SLURM warns 90 s before its end"):
+        chosen(monkeypatch, {}, time="2:00").check(planned(1), {})
+    launcher = chosen(monkeypatch, {}, time="3")
+    assert launcher.check(planned(1), {}) == planned(1)
+
+
 ALLOCATION = {
     "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_CPUS_PER_NODE": "8(x2)",
     "SLURM_GPUS_ON_NODE": "4", "SLURM_MEM_PER_NODE": "16000",

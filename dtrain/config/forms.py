@@ -281,18 +281,6 @@ def _host(value: Any) -> str | None:
     return problem
 
 
-def _options(value: Any) -> str | None:
-    """Say why ``value`` cannot be options of a command, by their names."""
-    if not isinstance(value, dict):
-        return "is no mapping from options to their values"
-    for name, each in value.items():
-        if not re.fullmatch(r"[a-z][a-z0-9-]{0,99}", str(name)):
-            return f"{short(name)} is not the name of an option"
-        if not isinstance(each, bool | int | float) and words(each, CHARACTERS) is not None:
-            return f"{name}: {short(each)} {words(each, CHARACTERS)}"
-    return None
-
-
 def choice(*values: str) -> Form:
     """Return the form of one of several texts."""
     return Form(
@@ -334,8 +322,6 @@ PREDICTED = Form("argmax, top_k, or a node with _target_", _predicted, "argmax")
 SPLIT = choice("train", "validation")
 PARTS = Each(choice("inputs", "labels"), 0, 2, "[labels]")
 PATTERNS = Each(Form("a regular expression", _regular), 0, 1000, "[]")
-LINES = Each(text(CHARACTERS), 0, 1000, "[]")
-OPTIONS = Form("null, or options by name", _options, "{exclusive: true}")
 PLACEMENT = Form("auto, or a list of rules", _rules, "auto")
 TRACE = Each(Range(0, MANY), 2, 2, "[20,25]", _trace)
 SHAPE = Each(Range(1, 2**31 - 1), 1, 8, "[28,28,1]", _size)

@@ -111,7 +111,7 @@ class Job:
 
     def _take(self, folder: Path, chosen: bool) -> tuple[RunDir, int]:
         if self._config.resume is not None:
-            return RunDir(self._config.resume), lock(RunDir(self._config.resume), "resume")
+            return (rundir := RunDir(self._config.resume)), lock(rundir, "resume")
         if chosen:
             return claim(folder)
         rundir = create(folder, self._config.output_dir)

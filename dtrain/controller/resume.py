@@ -37,8 +37,7 @@ def command(overrides: list[str], config_dir: str | None, uri: str | None = None
     kept = [
         override
         for override in overrides
-        if key_of(override) not in OF_ONE_COMMAND
-        and not key_of(override).startswith("sweep.")
+        if key_of(override) not in OF_ONE_COMMAND and not key_of(override).startswith("sweep.")
     ]
     return consent.signed(kept, config_dir, uri)
 

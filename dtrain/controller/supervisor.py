@@ -228,7 +228,8 @@ class Supervisor:
             if failure is not None:
                 return failure
         if lost and self._training:  # else the chief has done all
-            return Failure(lost[0], self._launcher.loss(lost[0]), lost=True)
+            died = self._launcher.died(lost[0])
+            return Failure(lost[0], self._launcher.loss(lost[0]), lost=died)
         return None
 
     def _hear_beside(self, name: str, status: str) -> None:

@@ -34,7 +34,7 @@ import keras
 
 class Gates(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
-        step = int(self.model.optimizer.iterations)
+        step = int(self.model.optimizer.iterations.numpy())
         if Path(f"gates/{step}.wait").exists():
             Path(f"gates/{step}.here").touch()
             while not Path(f"gates/{step}.go").exists():
@@ -196,6 +196,7 @@ def without_its_daemon(cluster: Slurm, job: str) -> None:
     cluster.kill_node(node)
     until(lambda: cluster.job(job)["JobState"] != "RUNNING", "the node is not missed", 90)
     cluster.start_node(node)
+    until(lambda: not cluster.processes(), f"it goes on: {cluster.processes()}", 60)
 
 
 def without_its_step(cluster: Slurm, job: str) -> None:
@@ -438,3 +439,36 @@ def test_one_allocation_for_eight_jobs_two_at_a_time(
     assert steps_at_once(sweep) <= 2
     assert cluster.job(command.job)["NumNodes"] == "1"
     until(lambda: not left(cluster), "the allocation is left", 60)
+
+
+def test_in_an_allocation_a_job_is_a_step(cluster: Slurm, dtrain, tmp_path: Path, alone) -> None:
+    words = (*ONE, "strategy=multiworker", "hardware.hosts=3", "hardware.devices=1")
+    command = " ".join(f"'{word}'" for word in (*words, "launcher=slurm"))
+    cluster.call(
+        "sbatch", "--wait", "--nodes=3", "--ntasks=3", "--output=said.txt",
+        f"--wrap={sys.executable} -m dtrain {command}", cwd=tmp_path,
+        PYTHONPATH=str(Path(__file__).parents[2]),
+    )  # fmt: skip
+    said = (tmp_path / "said.txt").read_text()
+    found = re.search(r"^run folder: (.+)$", said, re.M)
+    assert found is not None, said
+    rundir = RunDir(tmp_path / found[1])
+    assert points(rundir, "loss") == pytest.approx(alone, abs=1e-5)
+    assert "3 tasks on n[1-2,10]" in (rundir.path / "slurm.log").read_text()
+
+
+def test_names_with_several_numbers_and_paths_with_blanks(
+    tmp_path: Path, alone, monkeypatch
+) -> None:
+    folder = tmp_path / "a b 100%"
+    folder.mkdir()
+    with slurm.cluster(("r1n09", "r1n10", "r2n1")) as made:
+        environment = {**os.environ, **made.environment,
+                       "PYTHONPATH": str(Path(__file__).parents[2])}  # fmt: skip
+        words = ("strategy=multiworker", "hardware.hosts=3", "hardware.devices=1")
+        command = Command(folder, environment, *ONE, *words, "launcher=slurm")
+        assert command.wait() == 0, command.log
+        listed = made.call("scontrol", "show", "hostnames", "r1n[09-10],r2n1").split()
+        assert listed == list(made.names)
+    assert "3 tasks on r1n[09-10],r2n1" in command.log
+    assert points(command.rundir, "loss") == pytest.approx(alone, abs=1e-5)

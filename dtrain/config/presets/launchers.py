@@ -7,7 +7,8 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from dtrain.config.forms import HOST, LINES, NETWORK, NODE, OPTIONS, target, text
+from dtrain.config.forms import HOST, NETWORK, NODE, target, text
+from dtrain.config.launcher_forms import LINES, OPTIONS
 from dtrain.config.ranges import MANY, YEAR, formed, within
 from dtrain.config.schema import Launcher
 

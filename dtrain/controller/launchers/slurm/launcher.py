@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -64,6 +65,14 @@ class OfSlurm(Launcher):
                 "launcher.max_restarts", self.max_restarts,
                 "SLURM starts the job again, from its last checkpoint", "launcher.max_requeues",
                 "launcher.max_restarts=0",
+            )  # fmt: skip
+        warning, time = script.warning(self.grace_seconds), self.asked["time"]
+        limit = script.seconds(time) if time is not None else None
+        if limit is not None and limit < 2 * warning:
+            raise UsageError(
+                "launcher.time", time, f"a start of {limit} s would hardly train: SLURM warns "
+                f"{warning} s before its end (launcher.grace_seconds + {script.MARGIN})",
+                f"{2 * warning} s or more", f"launcher.time={math.ceil(warning / 30)}",
             )  # fmt: skip
         return cluster
 

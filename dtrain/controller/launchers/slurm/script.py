@@ -81,7 +81,7 @@ def options(asked: Asked, name: str, log: Path, array: str | None = None) -> lis
         "output": str(log),
         "open-mode": "append",
         "requeue": True,
-        "signal": f"B:USR2@{min(_EARLIEST, math.ceil(asked.grace_seconds) + MARGIN)}",
+        "signal": f"B:USR2@{warning(asked.grace_seconds)}",
     }
     for key, value in asked.extra.items():
         if key in found:
@@ -99,6 +99,24 @@ def options(asked: Asked, name: str, log: Path, array: str | None = None) -> lis
         elif value is not None and value is not False:
             lines.append(f"--{key}={value}")
     return lines
+
+
+def seconds(time: str) -> int | None:
+    """Return a time as sbatch takes it (``90``, ``1:30:00``, ``2-12``); None for what is none."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", time.strip())
+    if found is None:
+        return None
+    days, *parts = found.groups()
+    numbers = [int(part) for part in parts if part is not None]
+    # With days the first is hours; without, one is minutes, and two are minutes and seconds.
+    units = (3600, 60, 1) if days is not None or len(numbers) == 3 else (60, 1)
+    given = sum(number * unit for number, unit in zip(numbers, units, strict=False))
+    return int(days or 0) * 86400 + given
+
+
+def warning(grace_seconds: float) -> int:
+    """Return how long before the time limit SLURM sends its warning, in seconds."""
+    return min(_EARLIEST, math.ceil(grace_seconds) + MARGIN)
 
 
 def step(asked: Asked, *command: str) -> list[str]:
