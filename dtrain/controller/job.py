@@ -280,8 +280,8 @@ class Job:
             problem = result.problem(failure, self._cluster, self._rundir, self._events)
             full = writing.unwritable(self._rundir.path)  # then a task could not say so
             if full is not None:
-                why = f"cannot be written ({full}); {problem.splitlines()[-1]}"
-                problem = f"{self._rundir.path} {why}"
+                last = problem.splitlines()[-1]
+                problem = f"{self._rundir.path} cannot be written ({full}); {last}"
             log = self._rundir.log(failure.task)
         if code == errors.USAGE:
             message = result.error(self._events) or result.last_lines(
@@ -303,8 +303,7 @@ class Job:
         )  # fmt: skip
         if pruned := self._requests.pruned and status == "KILLED":
             found["pruned"] = True
-        if status == "FAILED" and failure is not None and failure.lost:
-            found["lost"] = True
+        found |= {"lost": True} if log and failure and failure.lost else {}
         if not kept or not self._rundir.result.exists():  # else how it ended before holds
             self._change(functools.partial(self._files.write_result, found))
         if self.trains and status == "FINISHED" and self._delivery is not None:
