@@ -48,6 +48,8 @@ def chosen(monkeypatch, environment: dict[str, str], **settings: Any) -> Any:
 
 def test_what_it_is_depends_on_the_place(monkeypatch) -> None:
     assert type(chosen(monkeypatch, {})) is Slurm
+    # What only looks at a run that SLURM had does it here.
+    assert type(chosen(monkeypatch, {}).here()) is Local
     assert type(chosen(monkeypatch, {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0"})) is Steps
     # The shell of salloc, where a cluster makes it a step of its own kind.
     assert type(chosen(monkeypatch, {"SLURM_STEP_ID": str(0xFFFF_FFFA)})) is Steps

@@ -32,7 +32,10 @@ from dtrain.tracking.choose import tracker
 #: Seconds that the second Ctrl-C, which cancels, may come after the first, which detaches.
 _SECOND = 3.0
 #: Seconds that a result may take to be seen: the file systems of clusters are slow to show changes.
-_RESULT = 30.0
+#: Of a job that did not end well there may be none.
+_RESULT, _NO_RESULT = 30.0, 5.0
+#: Seconds between two looks at what is done elsewhere: there may be hundreds of such jobs.
+_LOOK = 1.0
 
 
 class HandedOver:
@@ -232,8 +235,9 @@ class HandedOver:
     def _watch(self, signals: Requests) -> bool:
         """Follow the job; return whether it has ended, and not this command's part in it."""
         heard, leaves = 0, float("inf")
+        pause = _LOOK if self._launcher.detached else INTERVAL
         while True:
-            ended = self._launcher.poll(INTERVAL)
+            ended = self._launcher.poll(pause)
             for line in self._launcher.news():
                 self._view.detail(line)
             self._look()
@@ -299,7 +303,7 @@ class HandedOver:
 
     def _result(self, code: int) -> Any:
         """Return what the run's command wrote in the end; None where that is not of this job."""
-        deadline = time.monotonic() + (_RESULT if code == errors.OK else 0)
+        deadline = time.monotonic() + (_RESULT if code == errors.OK else _NO_RESULT)
         while True:
             result: Any = schemas.glance(self._rundir.result, schemas.Result)
             if result is not None and result.get("exit_code") == code:

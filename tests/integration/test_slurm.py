@@ -405,6 +405,33 @@ class FailsOn(keras.callbacks.Callback):
     assert (sweep / "comparison.html").is_file()
 
 
+def test_the_first_failure_of_an_array_cancels_the_others(
+    cluster: Slurm, dtrain, tmp_path: Path
+) -> None:
+    (tmp_path / "gates/2.wait").touch()
+    with (tmp_path / "mine.py").open("a") as file:
+        file.write("""
+
+class FailsOn(Gates):
+    def on_train_batch_end(self, batch, logs=None):
+        import os
+        if os.environ["SLURM_ARRAY_TASK_ID"] != "0":
+            super().on_train_batch_end(batch, logs)
+        elif Path("gates/2.here").exists():
+            raise RuntimeError("a defect of job 0")
+        else:
+            time.sleep(0.2)
+""")
+    failing = "trainer.callbacks=[{_target_:mine.FailsOn}]"
+    command = dtrain(*SWEEP, failing, "trainer.epochs=200", "sweep.fail_fast=true")
+    until((tmp_path / "gates/2.here").exists, command.said, 120)
+    until(lambda: "sweep.fail_fast=true" in command.said, command.said, 120)
+    (tmp_path / "gates/2.go").touch()
+    assert command.wait() == 1, command.said
+    assert states(tmp_path)[0] == "FAILED" and "FINISHED" not in states(tmp_path)
+    until(lambda: not left(cluster), f"left: {cluster.jobs()}", 60)
+
+
 def test_a_sweep_is_left_and_found_again(cluster: Slurm, dtrain, tmp_path: Path) -> None:
     command = dtrain(*SWEEP[:-2], "seed=0,1", "launcher=slurm", "launcher.follow=false")
     assert command.wait() == 0, command.said

@@ -174,11 +174,11 @@ class Runner:
                 self._stop(first if heard == 1 else again)
             self._table.refresh()
 
-    def _stop(self, said: str) -> None:
+    def _stop(self, said: str, requests: int = 1) -> None:
         self._stopping = True
         self._table.message(said)
         for running in self._running.values():
-            running.requests.count += 1
+            running.requests.count += requests
 
     def _start(self) -> bool:
         """Start one job, if there is one that there is room for; say whether to look again."""
@@ -282,4 +282,6 @@ class Runner:
         self._table.ended(row, state, outcome.seconds, outcome.error)
         self._source.report(row.number, outcome)
         if outcome.status == "FAILED" and self._fail_fast and not self._stopping:
-            self._stop("sweep.fail_fast=true: the other jobs are stopped")
+            # Once detaches from a job that SLURM has, and twice cancels it.
+            often = 2 if self._submitted else 1
+            self._stop("sweep.fail_fast=true: the other jobs are stopped", often)
