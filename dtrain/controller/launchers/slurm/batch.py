@@ -39,6 +39,8 @@ _PATIENCE = 180.0
 _LOOK, _INTERVAL = 5.0, 0.5
 #: Seconds that a job which was put back into the queue is waited for to be ended.
 _ENDING = 60.0
+#: What SLURM says of a job that is in the queue.
+_WAITS = "pending"
 #: States in which a job that was stopped is to continue, unless SLURM sees to that itself.
 _CONTINUES = ("RUNNING", "COMPLETING", "FAILED", "TIMEOUT", "NODE_FAIL", "STOPPED", "SIGNALING")
 
@@ -196,11 +198,12 @@ def _requeue() -> bool:
         state = client.queue(f"--jobs={job}")
         if state and state[0].state not in _CONTINUES:
             return False
-        _say(f"job {job} goes back into the queue: it continues from its last checkpoint")
         client.requeue(job)
     except client.Refused as error:
-        _say(f"job {job} cannot be started again: {error}")
-        return False
+        if _WAITS not in str(error):  # SLURM sees to it itself
+            _say(f"job {job} cannot be started again: {error}")
+            return False
+    _say(f"job {job} goes back into the queue: it continues from its last checkpoint")
     return True
 
 
