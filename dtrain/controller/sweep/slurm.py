@@ -95,8 +95,9 @@ def arrays(todo: Sequence[Draft]) -> list[list[Draft]]:
 
 def show(launcher: Slurm, folder: Path, todo: Sequence[Draft], parallel: int | None) -> None:
     """Print the batch scripts that would be submitted."""
+    folder = folder.absolute()
     if launcher.asked["allocation"] is not None:
-        print(launcher.whole(folder, folder.name), end="")
+        print(launcher.whole(folder, "sweep"), end="")
         return
     for drafts in arrays(todo):
         numbers = [draft.number for draft in drafts]
