@@ -257,3 +257,12 @@ def test_shell_of_a_foreign_run_folder_is_refused(dtrain, quick, monkeypatch, tm
     refused = dtrain(f"resume={folder}", "trainer.epochs=2")
     assert refused.code == errors.USAGE
     assert "a batch script would run it" in refused.output
+
+
+def test_the_first_task_knows_whether_the_script_lives(monkeypatch, tmp_path: Path) -> None:
+    assert not batch._is_without_script(tmp_path)  # there was none
+    holder = batch._lock(tmp_path)
+    assert holder is not None
+    assert not batch._is_without_script(tmp_path)
+    os.close(holder)
+    assert batch._is_without_script(tmp_path)

@@ -32,7 +32,7 @@ from dtrain.run.folder import LOCK, RunDir, read_json, write_json
 RUN = "DTRAIN_SLURM_RUN"
 #: Starts without a new checkpoint between them, after which the job is not started again.
 LIMIT = "DTRAIN_SLURM_REQUEUES"
-START, EXIT = "slurm.json", "slurm.exit"
+START, EXIT, ALIVE = "slurm.json", "slurm.exit", "slurm.lock"
 #: Seconds that processes of an earlier start have to end.
 _PATIENCE = 180.0
 #: Seconds between two looks at which start the run belongs to, and at what is waited for.
@@ -69,11 +69,13 @@ def main(folder: Path, command: Sequence[str]) -> int:
         folder: of the run, or of the sweep that has the allocation for itself.
         command: with its arguments.
     """
-    warned = threading.Event()
-    # ORDER: first of all: the signal would end a program that does not expect it.
-    for number in (signal.SIGUSR2, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda received, _: _note(received, warned))
+    warned, terminated = threading.Event(), threading.Event()
+    # ORDER: first of all: the signals would end a program that does not expect them.
+    signal.signal(signal.SIGUSR2, lambda *_: warned.set())
+    # SLURM sends it to the steps as well: they are not to get it twice.
+    signal.signal(signal.SIGTERM, lambda *_: terminated.set())
     limit = int(os.environ.get(LIMIT, "5"))
+    _lock(folder)  # until this process ends
     idle = begin(folder, time.time())
     if idle > limit:
         _say(
@@ -84,15 +86,16 @@ def main(folder: Path, command: Sequence[str]) -> int:
     if not wait_for(folder):
         return errors.FAILED
     code = carry(folder, command, warned)
-    if code in (errors.OK, errors.USAGE) or not continues(folder, code):
+    # Of a job that was cancelled SLURM's state says "completing" and no more, but SIGTERM comes
+    # unwarned. Where it is preempted, or a node is lost, SLURM itself puts it back into the queue.
+    cancelled = terminated.is_set() and not warned.is_set()
+    if cancelled or not continues(folder, code) or not _requeue():
         return errors.FAILED if code is None else code
-    return again(folder, code)
-
-
-def _note(received: int, warned: threading.Event) -> None:
-    # SLURM sends SIGTERM to the steps itself. Its warning goes to this process alone.
-    if received == signal.SIGUSR2:
-        warned.set()
+    # SLURM ends this process: if it ended by itself, the job might be over before that.
+    deadline = time.monotonic() + _ENDING
+    while time.monotonic() < deadline:
+        time.sleep(_INTERVAL)
+    return errors.INTERRUPTED
 
 
 def begin(folder: Path, now: float) -> int:
@@ -180,19 +183,8 @@ def continues(folder: Path, code: int | None) -> bool:
     return code is None or code == errors.INTERRUPTED
 
 
-def again(folder: Path, code: int | None) -> int:
-    """Put the job back into the queue, unless it was cancelled; return the script's exit code."""
-    if os.environ.get("SLURM_JOB_ID") is None or not _requeue():
-        return errors.INTERRUPTED if code == errors.INTERRUPTED else errors.FAILED
-    # SLURM ends this process: if it ended by itself, the job might be over before that.
-    deadline = time.monotonic() + _ENDING
-    while time.monotonic() < deadline:
-        time.sleep(_INTERVAL)
-    return errors.INTERRUPTED
-
-
 def _requeue() -> bool:
-    """Put this job back into the queue, if it is neither cancelled nor there already."""
+    """Put this job back into the queue, if it is not there already; say whether it is."""
     job = own()
     try:
         state = client.queue(f"--jobs={job}")
@@ -238,7 +230,7 @@ def in_step() -> Iterator[list[int]]:
             with contextlib.suppress(OSError):
                 writing.write_bytes(folder / EXIT, f"{code}\n".encode())
     for code in codes:
-        if continues(folder, code) and _is_without_script():
+        if continues(folder, code) and _is_without_script(folder):
             _requeue()
 
 
@@ -262,10 +254,22 @@ def _guard(folder: Path, over: threading.Event) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _is_without_script() -> bool:
-    """Say whether the job is about to end although this step of it has not."""
-    try:
-        found = client.queue(f"--jobs={own()}")
-    except client.Refused:
+def _is_without_script(folder: Path) -> bool:
+    """Say whether the batch script is gone, which holds a lock for as long as it lives."""
+    if not (folder / ALIVE).is_file():  # the step is one of an allocation, and not a job's only one
         return False
-    return bool(found) and found[0].state != "RUNNING"
+    descriptor = _lock(folder)
+    if descriptor is not None:
+        os.close(descriptor)
+    return descriptor is not None
+
+
+def _lock(folder: Path) -> int | None:
+    """Take the lock of the batch script; return its descriptor, None where another has it."""
+    descriptor = writing.open_lock(folder / ALIVE)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor

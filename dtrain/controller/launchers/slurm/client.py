@@ -138,18 +138,6 @@ def of_script(script: Path) -> list[Found]:
     return [found for found in queue() if found.script == str(script) and not found.ended]
 
 
-def exit_code(job: str) -> int | None:
-    """Return what the batch script of a job ended with; None where that is not known any more."""
-    try:
-        text = run("scontrol", "show", "job", "--oneliner", job)
-    except Refused:
-        return None
-    found = re.search(r"\bExitCode=(\d+):(\d+)", text)
-    if found is None:
-        return None
-    return -int(found[2]) if int(found[2]) else int(found[1])
-
-
 def requeue(job: str) -> None:
     """Put a job back into the queue.
 

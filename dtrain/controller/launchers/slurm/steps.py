@@ -84,7 +84,7 @@ class Steps(OfSlurm):
         """Start the step; what it prints goes to the run folder."""
         self._chief, self._over = cluster.chief.name, False
         self._rundir = rundir
-        for name in (batch.START, batch.EXIT):  # of a job that had the run before
+        for name in (batch.START, batch.EXIT, batch.ALIVE):  # of a job that had the run before
             writing.remove(rundir.path / name)
         descriptor = writing.open_append(rundir.path / script.LOG)
         try:
