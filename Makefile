@@ -6,7 +6,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: install run test test-versions test-faults test-ssh check bench clean
+.PHONY: install run test test-versions test-faults test-slurm test-ssh check bench clean
 
 install: $(STAMP)
 
@@ -31,6 +31,13 @@ test-versions: install
 	.venv-oldest/bin/python -m pip install --quiet -e ".[test]" $(OLDEST)
 	.venv-oldest/bin/python -m pytest $(CORE)
 	$(BIN)/python -m pytest $(CORE)
+
+# As root, on Debian: a SLURM of the tests' own, which is gone afterwards.
+SLURM := slurmctld slurmd slurm-client munge
+test-slurm: install
+	dpkg -s $(SLURM) >/dev/null 2>&1 || \
+		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends $(SLURM); }
+	$(BIN)/python -m pytest -n 0 -m slurm tests/integration/test_slurm.py
 
 test-faults: install
 	$(BIN)/python -m pytest -m faults

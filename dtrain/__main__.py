@@ -6,6 +6,7 @@ Kept light: a task process may import it, and must not get Hydra by it.
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import sys
 
@@ -15,12 +16,22 @@ from dtrain.host import terminal
 #: Each is a module of :mod:`dtrain.controller.commands`.
 COMMANDS = (
     "compare", "ui", "sync", "checkpoint", "data", "evaluate", "predict", "export", "promote",
-    "serve", "doctor",
+    "serve", "doctor", "jobs",
 )  # fmt: skip
 
 
 def main() -> int:
     """Run the command line and return its exit code."""
+    if "DTRAIN_SLURM_RUN" not in os.environ:
+        return _run()
+    from dtrain.controller.launchers.slurm import batch
+
+    with batch.in_step() as codes:
+        codes.append(_run())
+    return codes[0]
+
+
+def _run() -> int:
     with terminal.lasting():
         try:
             with terminal.interrupting():

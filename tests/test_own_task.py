@@ -275,7 +275,7 @@ def test_a_task_that_dies(
     told = story(name)
     told.looks = [told.end_with(-11)]
     assert run(told, tmp_path) == errors.FAILED
-    assert f"{name}: my last lines" in capsys.readouterr().err
+    assert f"{name}: ended by SIGSEGV: my last lines" in capsys.readouterr().err
 
 
 def test_the_chief_is_told_how_a_task_ended(story: Any, tmp_path: Path) -> None:

@@ -238,7 +238,7 @@ def test_a_task_of_another_host_that_is_lost(
     monkeypatch.setattr(Story, "loss", lambda self, name: f"{name} is gone", raising=False)
     story.come("chief-0").at(50, story.word("lost", "worker-1", "worker-0"))
     job = watched(WORKERS)
-    assert job() == Failure("worker-1", "worker-1 is gone")
+    assert job() == Failure("worker-1", "worker-1 is gone", lost=True)
     assert job.seconds == 50
 
 
@@ -268,7 +268,7 @@ def test_one_that_a_signal_ended_is_named_first(story: Story, watched: Any) -> N
     story.come(*names(WORKERS))
     story.at(10, story.end_with(1, "chief-0", "worker-0"), story.end_with(-9, "worker-1"))
     job = watched(WORKERS)
-    assert job() == Failure("worker-1", "ended by SIGKILL")
+    assert job() == Failure("worker-1", "ended by SIGKILL", lost=True)
     assert job.seconds == 10
 
 
@@ -335,7 +335,7 @@ def test_a_worker_that_dies_before_it_has_joined(
     story.at(2, story.word("joined", "chief-0", "worker-0", "ps-0"))
     story.at(3, story.end_with(code, "worker-1"))
     job = watched(SERVERS)
-    assert job() == Failure("worker-1", reason)
+    assert job() == Failure("worker-1", reason, lost=code < 0)
     assert (job.replaced, story.asked) == (0, [])
 
 
@@ -366,7 +366,7 @@ def test_who_dies_after_the_chief_has_ended_is_not_missed(story: Story, watched:
 def test_who_dies_before_the_chief_has_ended_is_missed(story: Story, watched: Any) -> None:
     story.come(*names(WORKERS)).at(10, story.end_with(0, "worker-0"))
     story.at(12, story.end_with(-6, "worker-1"))
-    assert watched(WORKERS)() == Failure("worker-1", "ended by SIGABRT")
+    assert watched(WORKERS)() == Failure("worker-1", "ended by SIGABRT", lost=True)
 
 
 # --- who hangs

@@ -86,6 +86,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "auto": launchers.Auto,
         "ssh": launchers.Ssh,
         "k8s": launchers.Kubernetes,
+        "slurm": launchers.Slurm,
     },
     "tracking": {"tracking": Tracking, "mlflow": MLflow},
 }

@@ -111,8 +111,7 @@ class Job:
 
     def _take(self, folder: Path, chosen: bool) -> tuple[RunDir, int]:
         if self._config.resume is not None:
-            rundir = RunDir(self._config.resume)
-            return rundir, lock(rundir, "resume")
+            return (rundir := RunDir(self._config.resume)), lock(rundir, "resume")
         if chosen:
             return claim(folder)
         rundir = create(folder, self._config.output_dir)
@@ -304,6 +303,7 @@ class Job:
         )  # fmt: skip
         if pruned := self._requests.pruned and status == "KILLED":
             found["pruned"] = True
+        found |= {"lost": True} if log and failure and failure.lost else {}
         if not kept or not self._rundir.result.exists():  # else how it ended before holds
             self._change(functools.partial(self._files.write_result, found))
         if self.trains and status == "FINISHED" and self._delivery is not None:

@@ -40,9 +40,11 @@ class Failure:
         reason: a clause; None where the task's own last lines say it.
         port: nothing is wrong but that another program has taken its port.
         silent: tasks of other hosts of which nothing had been heard for a while.
+        lost: a process or a host was lost: nothing is wrong with the training itself.
     """
 
     task: str
     reason: str | None = None
     port: bool = False
     silent: tuple[str, ...] = ()
+    lost: bool = False

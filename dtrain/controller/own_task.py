@@ -20,6 +20,7 @@ from dtrain.controller.launchers.rendezvous.peer import Peer
 from dtrain.controller.supervisor import FROZEN_SECONDS, INTERVAL, Signals
 from dtrain.errors import DamagedFile, UsageError
 from dtrain.files import reading, writing
+from dtrain.host import terminal
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json, short, write_json, write_text
 
@@ -75,7 +76,10 @@ def run(config: Config, cluster: Cluster, launcher: Env, chosen: Path | None = N
     own = errors.FAILED if own is None else own
     code = own if own >= 0 and not task.serves else errors.FAILED if ended is None else ended
     if code == errors.FAILED:
-        why = why or peer.reason or secrets.mask(result.last_lines(rundir.log(task.name)))
+        lines = secrets.mask(result.last_lines(rundir.log(task.name)))
+        if own < 0 and ended is None:  # else this command has ended it
+            lines = f"ended by {terminal.name(-own)}: {lines}"
+        why = why or peer.reason or lines
         if silent and ended is None:
             why = f"{why}; nothing came lately from {chief}"
         elif HEARTBEAT in why:  # the service is the chief's

@@ -21,6 +21,8 @@ from dtrain.run import checkpoint, identity
 from dtrain.run.folder import RunDir
 
 AUTO = "auto"
+#: What is of one command, and not of what it began.
+OF_ONE_COMMAND = ("resume", "sweep.resume", "dry_run", "launcher.follow")
 #: What the configuration of every run has.
 _GROUPS = ("dataset", "model", "optimizer", "strategy", "trainer")
 
@@ -35,8 +37,7 @@ def command(overrides: list[str], config_dir: str | None, uri: str | None = None
     kept = [
         override
         for override in overrides
-        if key_of(override) not in ("resume", "dry_run")
-        and not key_of(override).startswith("sweep.")
+        if key_of(override) not in OF_ONE_COMMAND and not key_of(override).startswith("sweep.")
     ]
     return consent.signed(kept, config_dir, uri)
 

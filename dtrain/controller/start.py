@@ -8,8 +8,10 @@ from typing import Any
 from dtrain import errors
 from dtrain.config.schema import Config
 from dtrain.controller import k8s_job, own_task
+from dtrain.controller.handed_over import HandedOver, show
 from dtrain.controller.job import Job
 from dtrain.controller.launchers import Env, Kubernetes
+from dtrain.controller.launchers.slurm import Slurm, Steps
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.resources.devices import machine
 from dtrain.controller.validate import check
@@ -49,7 +51,11 @@ def start(
     if config.dry_run:
         kind.show(config, planned, folder)
         launcher.kill()
+        if isinstance(launcher, Slurm):
+            show(launcher, planned, config, folder)
         return Outcome(errors.OK)
+    if isinstance(launcher, Slurm | Steps):
+        return HandedOver(config, planned, launcher, folder, command, chosen=chosen).run()
     if isinstance(launcher, Env) and launcher.own(cluster) != cluster.chief:
         return Outcome(own_task.run(config, cluster, launcher, folder if chosen else None))
     return kind(config, planned, launcher, folder, command, chosen=chosen).run()

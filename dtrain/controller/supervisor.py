@@ -228,7 +228,8 @@ class Supervisor:
             if failure is not None:
                 return failure
         if lost and self._training:  # else the chief has done all
-            return Failure(lost[0], self._launcher.loss(lost[0]))
+            died = self._launcher.died(lost[0])
+            return Failure(lost[0], self._launcher.loss(lost[0]), lost=died)
         return None
 
     def _hear_beside(self, name: str, status: str) -> None:
@@ -288,7 +289,7 @@ class Supervisor:
             self._start_deadline = time.monotonic() + self._launcher.start_timeout
             self.replaced += 1
             return None
-        return Failure(name, reason, silent=tuple(self._launcher.silent()))
+        return Failure(name, reason, silent=tuple(self._launcher.silent()), lost=code < 0)
 
     def _absent(self, now: float) -> Failure | None:
         """Name the task that never came."""

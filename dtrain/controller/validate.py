@@ -10,6 +10,7 @@ from dtrain.config import consent, groups, load, section, targets
 from dtrain.config.schema import Config
 from dtrain.controller import evaluator, logging_models
 from dtrain.controller.launchers import Launcher
+from dtrain.controller.launchers.slurm import OfSlurm
 from dtrain.controller.plan import Plan, plan, sizes
 from dtrain.controller.resources.devices import machine
 from dtrain.data.data_file import is_address
@@ -40,7 +41,7 @@ class Checked:
 
 
 def check_address(config: Config) -> None:
-    """Refuse addresses of a tracking store, and of data, that the user has not named.
+    """Refuse addresses of a tracking store, and of data, and keys of hosts that the user has not named.
 
     Raises:
         UsageError: a run folder, or a preset of it, names one.
@@ -84,6 +85,8 @@ def check(
         UsageError: they do not go together.
     """
     launcher: Launcher = targets.instantiate(config.launcher, "launcher")
+    if not trains and isinstance(launcher, OfSlurm):
+        launcher = launcher.here()
     logging_models.check(config, choose.tracker(config))
     if trains:
         evaluator.check_launcher(config, launcher)

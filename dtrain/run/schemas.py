@@ -43,6 +43,7 @@ class Result(TypedDict):
     status: Literal["FINISHED", "FAILED", "KILLED"]
     exit_code: NotRequired[Count]
     error: NotRequired[str | None]
+    lost: NotRequired[bool]
     objective: NotRequired[Number | None]
     metrics: NotRequired[dict[str, Number | None]]
     step: NotRequired[Count]

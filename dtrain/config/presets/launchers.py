@@ -9,16 +9,9 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from dtrain.config.forms import (
-    HOST,
-    NETWORK,
-    NODE,
-    PATH,
-    target,
-    text,
-    words,
-)
-from dtrain.config.ranges import YEAR, Each, Form, formed, within
+from dtrain.config.forms import HOST, NETWORK, NODE, PATH, target, text, words
+from dtrain.config.launcher_forms import LINES, OPTIONS
+from dtrain.config.ranges import MANY, YEAR, Each, Form, formed, within
 from dtrain.config.schema import Launcher
 
 
@@ -195,3 +188,39 @@ class Kubernetes(Launcher):
     queue: str | None = formed(None, OBJECT)
     user: int = within(1000, 1, 2**31 - 1)
     pod: Any | None = formed(None, POD_SPEC)
+
+
+@dataclasses.dataclass
+class Slurm(Auto):
+    """Submits to SLURM; in an allocation it starts steps, and in a step it trains.
+
+    Attributes:
+        grace_seconds: seconds from the request to stop to SIGKILL.
+        partition: of the cluster, as of sbatch's --partition; null: the cluster's own choice.
+        time: longest time of a start, as of sbatch's --time, such as 4:00:00; null: the cluster's.
+        account: that the time is taken from; null: the user's own.
+        nodes: machines of a job; null: one for each process.
+        gpus_per_node: GPUs of each node; null: none are asked for.
+        cpus_per_task: cores of each process; null: the cluster's own number.
+        memory: of each node, such as 16G; null: the cluster's own choice.
+        setup: lines of shell before the command, such as module load cuda.
+        extra: further options of sbatch, such as {qos: high, exclusive: true}.
+        follow: follow the job to its end; false: return when it is submitted.
+        max_requeues: starts in a row without a new checkpoint, after which the job is given up.
+        allocation: nodes of one allocation for all jobs of a sweep; null: an array of jobs.
+    """
+
+    _target_: str = target("dtrain.controller.launchers.slurm.choose")
+    grace_seconds: float = within(60.0, 0, YEAR)
+    partition: str | None = formed(None, text(200))
+    time: str | None = formed(None, text(40))
+    account: str | None = formed(None, text(200))
+    nodes: int | None = within(None, 1, 100_000)
+    gpus_per_node: int | None = within(None, 1, 1000)
+    cpus_per_task: int | None = within(None, 1, 100_000)
+    memory: str | None = formed(None, text(40))
+    setup: list[str] = formed([], LINES)
+    extra: Any | None = formed(None, OPTIONS)
+    follow: bool = True
+    max_requeues: int = within(5, 0, MANY)
+    allocation: int | None = within(None, 1, 100_000)

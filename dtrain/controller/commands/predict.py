@@ -26,7 +26,9 @@ from dtrain.run import checkpoint
 from dtrain.run.cluster import Task
 from dtrain.run.folder import short
 
-_AUTO, _LOCAL = "dtrain.controller.launchers.auto", "dtrain.controller.launchers.Local"
+#: Launchers that stand for others, and the one that every command has.
+_CHOICES = ("dtrain.controller.launchers.auto", "dtrain.controller.launchers.slurm.choose")
+_LOCAL = "dtrain.controller.launchers.Local"
 #: What the name of a folder is made of, where the user names none: what decides what is in it.
 _DECIDING = ("weights", "split", "function", "include", "format", "piece_rows", "batch")
 
@@ -101,7 +103,9 @@ class Predict(Derived):
         Raises:
             UsageError: there is no such checkpoint, or the launcher has no place for workers.
         """
-        if config.launcher["_target_"] == _AUTO:  # each of several commands is a worker by itself
+        if (
+            config.launcher["_target_"] in _CHOICES
+        ):  # each of several commands is a worker by itself
             names = [field.name for field in dataclasses.fields(Launcher)]
             shared = {name: config.launcher[name] for name in names}
             config.launcher = Node({**shared, "_target_": _LOCAL})

@@ -119,6 +119,10 @@ class Launcher(ABC):
         """Return how a task of another host was lost, as a clause."""
         raise NotImplementedError(f"{type(self).__name__} has no task {name} on another host")
 
+    def died(self, name: str) -> bool:
+        """Say whether a task of another host that is lost did not end by itself."""
+        return True
+
     def silent(self) -> list[str]:
         """Return the tasks of other hosts of which nothing has been heard lately."""
         return []

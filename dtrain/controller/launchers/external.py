@@ -28,6 +28,8 @@ from dtrain.run.folder import RunDir, read_json, write_json
 
 #: Variable that names a file, which is there once the commands have met: a pod is ready then.
 READY = "DTRAIN_READY_FILE"
+#: Of a task of another host that has ended, and was not lost.
+_ENDED = "ended with exit code"
 
 
 class Env(Local):
@@ -239,7 +241,7 @@ class Env(Local):
         if message["kind"] == "left":
             if message["code"] in (errors.OK, errors.INTERRUPTED):
                 return ""
-            return f"ended with exit code {message['code']}: {message['lines']}".rstrip(": ")
+            return f"{_ENDED} {message['code']}: {message['lines']}".rstrip(": ")
         if message["kind"] == "gone":
             return "is gone: its command has ended"
         if message["kind"] == "late":
@@ -268,6 +270,10 @@ class Env(Local):
     def loss(self, name: str) -> str:
         """Return how a task of another host was lost."""
         return self._losses[name]
+
+    def died(self, name: str) -> bool:
+        """Say whether a task of another host that is lost did not end by itself."""
+        return not self._losses[name].startswith(_ENDED) or "ended by SIG" in self._losses[name]
 
     def silent(self) -> list[str]:
         """Return the tasks of other hosts of which nothing has been heard lately."""

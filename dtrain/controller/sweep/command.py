@@ -8,9 +8,12 @@ from pathlib import Path
 
 from dtrain import compare, errors
 from dtrain.controller import folders
+from dtrain.controller.handed_over import HandedOver
+from dtrain.controller.launchers.slurm import Slurm
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.resources.devices import machine
 from dtrain.controller.supervisor import Signals
+from dtrain.controller.sweep import slurm
 from dtrain.controller.sweep.compose import Composer, Draft, Master, common_name
 from dtrain.controller.sweep.job_source import Source
 from dtrain.controller.sweep.report import jobs, print_plan, summary
@@ -52,15 +55,22 @@ def run(master: Master, source: Source) -> int:
             # Of the first this begins the import of TensorFlow, beside which the others continue.
             done[number] = examine(composer, past, drafts[-1])
         _check_baseline(settings.baseline, drafts, source)
-        here = machine()
         todo = [draft for draft in drafts if done[draft.number] is None]
+        launcher = slurm.launcher_of(todo)
+        here = machine() if launcher is None else slurm.room(launcher, todo)
         to_come = source.total - len(drafts)
         needs = [draft.gpus for draft in todo]
         least = max((draft.cores for draft in todo), default=1)
-        parallel = at_once(settings.parallel, [*needs, *needs[:1] * to_come], here, least)
+        wanted = settings.parallel
+        if isinstance(launcher, Slurm):
+            slurm.check(launcher, todo, to_come, wanted)
+            wanted = None  # SLURM sees to it
+        parallel = at_once(wanted, [*needs, *needs[:1] * to_come], here, least)
         config = drafts[0].config if drafts else master.config
         if config.dry_run:
             print_plan(drafts, todo, parallel, here)
+            if isinstance(launcher, Slurm):
+                slurm.show(launcher, master.folder("sweep"), todo, settings.parallel)
             return errors.OK
         if past is None:
             name = common_name([draft.config.name for draft in drafts] or [master.config.name])
@@ -73,9 +83,32 @@ def run(master: Master, source: Source) -> int:
                 raise
         else:
             record = past
+        submitted: dict[int, HandedOver] = {}
+        if isinstance(launcher, Slurm):
+            try:
+                if launcher.asked["allocation"] is None:
+                    submitted = slurm.submit(record, todo, composer, settings.parallel)
+                else:
+                    slurm.submit_whole(launcher, record, drafts)
+            except BaseException:
+                if past is None:
+                    record.undo()
+                raise
         shown = Table(config.objective, source.total)
         shown.message(f"sweep folder: {short(record.folder)}")
-        runner = Runner(source, composer, here, parallel, record, shown, settings.fail_fast)
+        if isinstance(launcher, Slurm):
+            if launcher.asked["allocation"] is not None:
+                assert lock is not None
+                os.close(lock)  # the command in the allocation takes it
+                lock = None
+                return slurm.follow_whole(launcher, record.folder, shown)
+            shown.message(slurm.numbers(submitted))
+            if not launcher.follow:
+                slurm.enter(record, drafts)
+                return slurm.leave(record.folder, submitted, shown.message)
+        runner = Runner(
+            source, composer, here, parallel, record, shown, settings.fail_fast, submitted
+        )
         tracker = choose.tracker(config)
         recorded = tracker.sweep(config, record.folder, shown.message)
         with Signals() as signals:
@@ -90,8 +123,10 @@ def run(master: Master, source: Source) -> int:
                 if recorded is not None:
                     recorded.open()
                 if todo:
-                    shown.message(f"{jobs(len(todo) + to_come)}, {parallel} at a time")
-                    shown.message("starting: importing TensorFlow takes 3 to 15 s")
+                    count = settings.parallel or parallel if submitted else parallel
+                    shown.message(f"{jobs(len(todo) + to_come)}, {count} at a time")
+                    if launcher is None:
+                        shown.message("starting: importing TensorFlow takes 3 to 15 s")
                     _wait_for_server(todo)
                 signals.started = True
                 runner.run(signals)

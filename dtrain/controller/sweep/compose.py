@@ -235,7 +235,7 @@ class Composer:
             key, value = _key_and_value(override)
             if key == "fork" and value in self._pinned:  # its newest checkpoint may be another soon
                 override = f"fork={self._pinned[value]}"
-            if key not in ("sweep.resume", "dry_run"):
+            if key not in resume.OF_ONE_COMMAND:
                 kept.append(override)
         return consent.signed(kept, self._master.config_dir, None)
 

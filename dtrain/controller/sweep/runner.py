@@ -7,10 +7,14 @@ import dataclasses
 import queue
 import threading
 import traceback
+import types
+from collections.abc import Mapping
 from typing import Any
 
 from dtrain import errors
+from dtrain.controller.handed_over import HandedOver
 from dtrain.controller.job import Job
+from dtrain.controller.launchers.slurm import Steps
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.plan import Plan
 from dtrain.controller.resources.devices import Machine
@@ -103,6 +107,7 @@ class Runner:
         record: is kept up to date.
         table: likewise.
         fail_fast: the first failure ends the sweep.
+        submitted: jobs that SLURM has, by their numbers.
     """
 
     def __init__(
@@ -114,10 +119,12 @@ class Runner:
         record: Record,
         table: Table,
         fail_fast: bool,
+        submitted: Mapping[int, HandedOver] = types.MappingProxyType({}),
     ):
         self._source = source
         self._composer = composer
         self._machine = machine
+        self._submitted = submitted
         self._slots = Slots(machine, gpu_names(machine), parallel)
         self._share = dataclasses.replace(machine, cores=self._slots.share)
         self._record = record
@@ -158,14 +165,20 @@ class Runner:
             while heard < requests.count:
                 heard += 1
                 first = "stopping: saving checkpoints (once more: stop at once)"
-                self._stop(first if heard == 1 else "stopping at once")
+                again = "stopping at once"
+                if self._submitted:
+                    first, again = (
+                        "detaching: the jobs go on (once more: cancel them)",
+                        "cancelling",
+                    )
+                self._stop(first if heard == 1 else again)
             self._table.refresh()
 
-    def _stop(self, said: str) -> None:
+    def _stop(self, said: str, requests: int = 1) -> None:
         self._stopping = True
         self._table.message(said)
         for running in self._running.values():
-            running.requests.count += 1
+            running.requests.count += requests
 
     def _start(self) -> bool:
         """Start one job, if there is one that there is room for; say whether to look again."""
@@ -219,7 +232,15 @@ class Runner:
             launcher = draft.checked.launcher
             launcher.gpus = running.slot.gpus
             folder, command = self._record.folder / str(number), self._composer.command(draft)
-            job = Job(draft.config, planned, launcher, folder, command, running.requests, watch)
+            given = draft.config, planned, launcher, folder, command, running.requests, watch
+            if number in self._submitted:
+                job: Job | HandedOver = self._submitted[number]
+                self._submitted[number].shown(watch, running.requests)
+            elif isinstance(launcher, Steps):
+                launcher.cores = len(running.slot.cores)
+                job = HandedOver(draft.config, draft.plan(), launcher, *given[3:])
+            else:
+                job = Job(*given)
             self._news.put((number, "began", job.folder))
             outcome = job.run()
         except DtrainError as error:
@@ -261,4 +282,6 @@ class Runner:
         self._table.ended(row, state, outcome.seconds, outcome.error)
         self._source.report(row.number, outcome)
         if outcome.status == "FAILED" and self._fail_fast and not self._stopping:
-            self._stop("sweep.fail_fast=true: the other jobs are stopped")
+            # Once detaches from a job that SLURM has, and twice cancels it.
+            often = 2 if self._submitted else 1
+            self._stop("sweep.fail_fast=true: the other jobs are stopped", often)

@@ -23,7 +23,8 @@ from dtrain.run.folder import write_json
 
 FILE = "sweep.json"
 #: What the command that resumes a sweep may say otherwise.
-_FREE = ("sweep.resume", "sweep.parallel", "sweep.fail_fast", "sweep.baseline", "dry_run")
+_FREE = ("sweep.resume", "sweep.parallel", "sweep.fail_fast", "sweep.baseline", "dry_run",
+         "launcher.follow")  # fmt: skip
 
 
 class Record:

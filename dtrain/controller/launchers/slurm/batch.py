@@ -1,0 +1,275 @@
+"""What the batch script of a job runs: the step, from its start to its end, and perhaps once more.
+
+``python -m dtrain jobs run RUN_DIR -- COMMAND...`` starts the command, passes SLURM's warning
+before the time limit on, and puts the job back into the queue where the run is to continue: after
+exit code 75, and where its processes died. It imports nothing that takes long.
+
+A run belongs to the start of a job that is noted in its ``slurm.json``. Where a node is lost, SLURM
+starts the job once more while processes of the start before may still be at work on it: they see
+the note, and end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from dtrain import errors
+from dtrain.controller.launchers.slurm import client
+from dtrain.files import reading, writing
+from dtrain.run.folder import LOCK, RunDir, read_json, write_json
+
+#: The folder that a command in a step works for; its first task leaves its exit code there.
+RUN = "DTRAIN_SLURM_RUN"
+#: Starts without a new checkpoint between them, after which the job is not started again.
+LIMIT = "DTRAIN_SLURM_REQUEUES"
+START, EXIT, ALIVE = "slurm.json", "slurm.exit", "slurm.lock"
+#: Seconds that processes of an earlier start have to end.
+_PATIENCE = 180.0
+#: Seconds between two looks at which start the run belongs to, and at what is waited for.
+_LOOK, _INTERVAL = 5.0, 0.5
+#: Seconds that a job which was put back into the queue is waited for to be ended.
+_ENDING = 60.0
+#: What SLURM says of a job that is in the queue.
+_WAITS = "pending"
+#: States in which a job that was stopped is to continue, unless SLURM sees to that itself.
+_CONTINUES = ("RUNNING", "COMPLETING", "FAILED", "TIMEOUT", "NODE_FAIL", "STOPPED", "SIGNALING")
+
+
+def own() -> str:
+    """Return the number of this job; of an array that of the element."""
+    array, element = (os.environ.get(f"SLURM_ARRAY_{n}_ID") for n in ("JOB", "TASK"))
+    return f"{array}_{element}" if array and element else os.environ.get("SLURM_JOB_ID", "?")
+
+
+def _start() -> dict[str, Any]:
+    return {"job": own(), "restart": int(os.environ.get("SLURM_RESTART_COUNT") or 0)}
+
+
+def _say(text: str) -> None:
+    print(f"dtrain: {text}", file=sys.stderr, flush=True)
+
+
+# Around the step
+
+
+def main(folder: Path, command: Sequence[str]) -> int:
+    """Run the command once, and return the exit code of the batch script.
+
+    Args:
+        folder: of the run, or of the sweep that has the allocation for itself.
+        command: with its arguments.
+    """
+    warned, terminated = threading.Event(), threading.Event()
+    # ORDER: first of all: the signals would end a program that does not expect them.
+    signal.signal(signal.SIGUSR2, lambda *_: warned.set())
+    # SLURM sends it to the steps as well: they are not to get it twice.
+    signal.signal(signal.SIGTERM, lambda *_: terminated.set())
+    limit = int(os.environ.get(LIMIT, "5"))
+    _lock(folder)  # until this process ends
+    idle = begin(folder, time.time())
+    if idle > limit:
+        _say(
+            f"started {idle} times since the last checkpoint: not again "
+            f"(launcher.max_requeues={limit})"
+        )
+        return errors.FAILED
+    if not wait_for(folder):
+        return errors.FAILED
+    code = carry(folder, command, warned)
+    # Of a job that was cancelled SLURM's state says "completing" and no more, but SIGTERM comes
+    # unwarned. Where it is preempted, or a node is lost, SLURM itself puts it back into the queue.
+    cancelled = terminated.is_set() and not warned.is_set()
+    if cancelled or not continues(folder, code) or not _requeue():
+        return errors.FAILED if code is None else code
+    # SLURM ends this process: if it ended by itself, the job might be over before that.
+    deadline = time.monotonic() + _ENDING
+    while time.monotonic() < deadline:
+        time.sleep(_INTERVAL)
+    return errors.INTERRUPTED
+
+
+def begin(folder: Path, now: float) -> int:
+    """Note which start the run belongs to from now on.
+
+    Returns:
+        How many starts before this one have brought no new checkpoint.
+    """
+    latest = _latest(folder)
+    before = read_json(folder / START) or {}
+    idle = before.get("idle", 0) + 1 if "idle" in before and before.get("latest") == latest else 0
+    if before.get("job") != own():
+        idle = 0  # the user has submitted it anew
+    note = {**_start(), "latest": latest, "idle": idle, "time": round(now, 3)}
+    write_json(folder / START, note, lasting=True)
+    writing.remove(folder / EXIT)
+    return idle
+
+
+def _latest(folder: Path) -> str:
+    """Return what changes with every checkpoint: of a sweep, of all its jobs."""
+    found = [folder / "checkpoints" / "latest", *sorted(folder.glob("[0-9]*/checkpoints/latest"))]
+    texts = []
+    for path in found:
+        with contextlib.suppress(OSError):
+            texts.append(reading.read_bytes(path, 100).decode(errors="replace").strip())
+    return " ".join(texts)[:10_000]
+
+
+def wait_for(folder: Path) -> bool:
+    """Wait until no process of an earlier start is at work in the folder; say whether that came."""
+    deadline, said = time.monotonic() + _PATIENCE, False
+    path = RunDir(folder).path / LOCK
+    while True:
+        descriptor = writing.open_lock(path)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                _say(f"process {RunDir(folder).holder()} is still at work in {folder}")
+                return False
+        finally:
+            os.close(descriptor)
+        if not said:
+            said = True
+            _say("an earlier start of the job is still at work: waiting for its end")
+        time.sleep(_INTERVAL)
+
+
+def carry(folder: Path, command: Sequence[str], warned: threading.Event) -> int | None:
+    """Run the command; return what its first task ended with, None where it was killed.
+
+    Args:
+        folder: of the run or the sweep.
+        command: with its arguments.
+        warned: set when SLURM is about to end the job.
+    """
+    environment = {**os.environ, RUN: str(folder)}
+    process = subprocess.Popen(list(command), env=environment)
+    passed = False
+    while process.poll() is None:
+        if warned.is_set() and not passed:
+            passed = True
+            _say("SLURM ends the job soon: saving")
+            process.send_signal(signal.SIGUSR2)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_INTERVAL)
+    return left(folder)
+
+
+def left(folder: Path) -> int | None:
+    """Return the exit code that the first task has left; None where it was killed."""
+    try:
+        text = reading.read_bytes(folder / EXIT, 100).decode(errors="replace").strip()
+    except OSError:
+        return None
+    return int(text) if text.lstrip("-").isdecimal() else None
+
+
+def continues(folder: Path, code: int | None) -> bool:
+    """Say whether a run that ended so is to continue: it was asked to stop, or lost a process."""
+    if code == errors.FAILED:
+        return bool((read_json(folder / "result.json") or {}).get("lost"))
+    return code is None or code == errors.INTERRUPTED
+
+
+def _requeue() -> bool:
+    """Put this job back into the queue, if it is not there already; say whether it is."""
+    job = own()
+    try:
+        state = client.queue(f"--jobs={job}")
+        if state and state[0].state not in _CONTINUES:
+            return False
+        client.requeue(job)
+    except client.Refused as error:
+        if _WAITS not in str(error):  # SLURM sees to it itself
+            _say(f"job {job} cannot be started again: {error}")
+            return False
+    _say(f"job {job} goes back into the queue: it continues from its last checkpoint")
+    return True
+
+
+# In the step
+
+
+@contextlib.contextmanager
+def in_step() -> Iterator[list[int]]:
+    """Do, around a command in a step, what the batch script relies on.
+
+    The first task leaves its exit code in the folder, for which the command puts it into the list
+    that is yielded, and the others end after it. It ends at once when the run belongs to another
+    start. And where the batch script itself was killed, it puts the job back into the queue.
+    """
+    run = os.environ.pop(RUN, None)
+    codes: list[int] = []
+    if run is None:
+        yield codes
+        return
+    folder = Path(run)
+    if os.environ.get("SLURM_PROCID", "0") != "0":
+        yield codes
+        _wait_for_first(folder)
+        return
+    over = threading.Event()
+    threading.Thread(target=_guard, args=(folder, over), name="start", daemon=True).start()
+    try:
+        yield codes
+    finally:
+        over.set()
+        for code in codes:
+            with contextlib.suppress(OSError):
+                writing.write_bytes(folder / EXIT, f"{code}\n".encode())
+    for code in codes:
+        if continues(folder, code) and _is_without_script(folder):
+            _requeue()
+
+
+def _wait_for_first(folder: Path) -> None:
+    """Wait for the end of the first task, to which srun sends SIGTERM when another one fails."""
+    deadline = time.monotonic() + _PATIENCE
+    while left(folder) is None and time.monotonic() < deadline:
+        time.sleep(_INTERVAL)
+
+
+def _guard(folder: Path, over: threading.Event) -> None:
+    """End this process when the run belongs to another start; its tasks end with it."""
+    mine = _start()
+    while not over.wait(_LOOK):
+        try:
+            note = read_json(folder / START) or mine
+        except (OSError, errors.DamagedFile):  # of a network's disk: later
+            continue
+        if {name: note.get(name) for name in mine} != mine:
+            _say("the job was started once more elsewhere: this start ends")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _is_without_script(folder: Path) -> bool:
+    """Say whether the batch script is gone, which holds a lock for as long as it lives."""
+    if not (folder / ALIVE).is_file():  # the step is one of an allocation, and not a job's only one
+        return False
+    descriptor = _lock(folder)
+    if descriptor is not None:
+        os.close(descriptor)
+    return descriptor is not None
+
+
+def _lock(folder: Path) -> int | None:
+    """Take the lock of the batch script; return its descriptor, None where another has it."""
+    descriptor = writing.open_lock(folder / ALIVE)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
