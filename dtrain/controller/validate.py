@@ -41,7 +41,7 @@ class Checked:
 
 
 def check_address(config: Config) -> None:
-    """Refuse addresses of a tracking store, and of data, and keys of hosts that the user has not named.
+    """Refuse addresses of stores and of data, and keys of hosts, that the user has not named.
 
     Raises:
         UsageError: a run folder, or a preset of it, names one.
