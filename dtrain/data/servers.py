@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,22 +22,23 @@ _MAGIC = re.compile(r"[*?\[]")
 _SILENT = 60
 
 
-def filesystem(address: str, key: str) -> Any:
+def filesystem(address: str, key: str, schemes: Collection[str] = SCHEMES) -> Any:
     """Return what knows the server of an address, one of fsspec's filesystems.
 
     Args:
         address: of a file, or a pattern of such.
         key: that names it, for messages.
+        schemes: that the key takes.
 
     Raises:
         UsageError: there is none of that kind, or a package is not installed.
     """
     scheme = _scheme(address)
     extra = SCHEMES.get(scheme)
-    if extra is None:
+    if scheme not in schemes:
         raise UsageError(
             key, address, f"dtrain reads no files of {scheme}://",
-            "a path, or an address of " + ", ".join(f"{name}://" for name in SCHEMES),
+            "a path, or an address of " + ", ".join(f"{name}://" for name in schemes),
             f"{key}=FILE",
         )  # fmt: skip
     options: dict[str, Any] = {}

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from dtrain import compare, errors
-from dtrain.controller import folders
+from dtrain.controller import folders, remote
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.resources.devices import machine
 from dtrain.controller.supervisor import Signals
@@ -77,6 +77,15 @@ def run(master: Master, source: Source) -> int:
         shown.message(f"sweep folder: {short(record.folder)}")
         runner = Runner(source, composer, here, parallel, record, shown, settings.fail_fast)
         tracker = choose.tracker(config)
+        key = "output_dir" if past is None else "sweep.resume"
+        output = remote.output_of(record.folder, key, lambda: record.trained, shown.message)
+        if output is not None:
+            try:
+                output.open(past is not None)
+            except UsageError:
+                record.undo()
+                raise
+            shown.message(f"output: copied to {output.address}")
         recorded = tracker.sweep(config, record.folder, shown.message)
         with Signals() as signals:
             try:
@@ -100,7 +109,10 @@ def run(master: Master, source: Source) -> int:
             finally:
                 signals.started = True  # what comes now is short and must not be torn
                 shown.close()
-            return _finish(record, tracker, recorded, shown, signals.count > 0)
+            code = _finish(record, tracker, recorded, shown, signals.count > 0)
+            if output is not None:
+                output.finish(record.trained)
+            return code
     finally:
         if lock is not None:
             os.close(lock)
