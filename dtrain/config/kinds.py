@@ -81,7 +81,7 @@ PLAN = Kind(
 )  # fmt: skip
 LAUNCHER = Kind(
     "launcher", "dtrain.controller.launchers.*",
-    r"dtrain\.controller\.launchers\.(Env|Inline|Local)",
+    r"dtrain\.controller\.launchers\.(Env|Inline|Local|Ssh)",
 )  # fmt: skip
 ENVIRONMENT = Kind(
     "cluster environment", "dtrain.controller.launchers.cluster_env.tf_config.TFConfig",

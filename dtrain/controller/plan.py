@@ -108,7 +108,7 @@ def plan(config: Config, splits: Splits | None, machine: Machine, trains: bool =
             f"strategy={config.strategy.name} does not run a process on each host",
             "1, or strategy=multiworker", "strategy=multiworker",
         )  # fmt: skip
-    hosts = hardware.hosts or (DEFAULT_HOSTS if strategy.on_hosts else 1)
+    hosts = hardware.hosts or ((machine.hosts or DEFAULT_HOSTS) if strategy.on_hosts else 1)
     kind = device_kind(config, strategy.kinds, machine.gpus)
     computing = strategy.computing(hosts)
     sharing = computing if machine.shared else 1  # tasks that the machine is divided among

@@ -36,10 +36,12 @@ def start(
     """
     checked = check(config, prepare=not config.dry_run, trains=kind.trains)
     launcher = checked.launcher
-    planned = kind.spread(config, checked.planned, machine(launcher.shares_machine))
+    here = launcher.machine(machine(launcher.shares_machine))
+    planned = kind.spread(config, checked.planned, here)
     cluster = planned.cluster
     if config.dry_run:
         kind.show(config, planned, folder)
+        launcher.kill()
         return Outcome(errors.OK)
     if isinstance(launcher, Env) and launcher.own(cluster) != cluster.chief:
         return Outcome(own_task.run(config, cluster, launcher, folder if chosen else None))

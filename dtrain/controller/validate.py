@@ -85,16 +85,20 @@ def check(
     logging_models.check(config, choose.tracker(config))
     if trains:
         evaluator.check_launcher(config, launcher)
-    here = machine(launcher.shares_machine)
-    early = plan(config, None, here, trains)
-    facts = {key: text for key, text in flatten(load.written(config)).items() if _shared(key)}
-    facts["strategy.on_hosts"] = str(early.strategy.on_hosts)
-    cluster = launcher.check(early.cluster, facts)
-    if prepare:
-        launcher.prepare(cluster)
-        forkserver.end_guessed()  # of a launcher that forks nothing
-    splits = look(config)
-    planned = dataclasses.replace(plan(config, splits, here, trains), cluster=cluster)
+    try:
+        here = launcher.machine(machine(launcher.shares_machine))
+        early = plan(config, None, here, trains)
+        facts = {key: text for key, text in flatten(load.written(config)).items() if _shared(key)}
+        facts["strategy.on_hosts"] = str(early.strategy.on_hosts)
+        cluster = launcher.check(early.cluster, facts)
+        if prepare:
+            launcher.prepare(cluster)
+            forkserver.end_guessed()  # of a launcher that forks nothing
+        splits = look(config)
+        planned = dataclasses.replace(plan(config, splits, here, trains), cluster=cluster)
+    except BaseException:
+        launcher.kill()  # it may have asked other hosts
+        raise
     return Checked(config, launcher, planned, splits)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from dtrain.controller.resources.devices import Machine
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir
 
@@ -42,6 +43,17 @@ class Launcher(ABC):
         self.stall_timeout = stall_timeout
         self.max_restarts = max_restarts
         self.peer_timeout = peer_timeout
+
+    def machine(self, here: Machine) -> Machine:
+        """Return what the tasks run on.
+
+        Args:
+            here: this machine.
+
+        Raises:
+            UsageError, TrainingError: that cannot be found out.
+        """
+        return here
 
     def prepare(self, cluster: Cluster) -> None:  # noqa: B027 - an optional hook
         """Begin early with what takes long (importing TensorFlow), before the job is checked."""

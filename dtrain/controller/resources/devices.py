@@ -19,11 +19,13 @@ class Machine:
         gpus: how many this machine has for us.
         cores: how many processor cores it has for us.
         shared: all tasks of a job run on this one machine.
+        hosts: processes, one a host, that there is room for; None where that is not known.
     """
 
     gpus: int
     cores: int
     shared: bool = True
+    hosts: int | None = None
 
 
 def machine(shared: bool) -> Machine:

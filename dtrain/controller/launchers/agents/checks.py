@@ -1,0 +1,64 @@
+"""What must be the same on all hosts of a job, and what is shown of them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from dtrain.controller.launchers.agents.host import Host
+from dtrain.host.columns import aligned
+
+#: Facts that decide what is computed, and what they are called.
+_SAME = {"dtrain": "dtrain", "tensorflow": "TensorFlow", "keras": "Keras", "code": "code of dtrain"}
+#: Seconds that a clock may differ: times of events, and of checkpoints, are compared.
+CLOCK = 60.0
+
+
+def problem(facts: dict[str, Any], here: dict[str, Any]) -> tuple[str, str] | None:
+    """Return how a host differs from this machine, and what to do; None where it does not.
+
+    Args:
+        facts: of the host (:mod:`.facts`).
+        here: of this machine.
+    """
+    for key, what in _SAME.items():
+        ours, theirs = here.get(key), facts.get(key)
+        if ours == theirs:
+            continue
+        if key == "code":
+            return (
+                f"its {what} is another than this machine's, of the same version",
+                "the same checkout on every host",
+            )
+        if theirs is None:
+            return f"has no {what}; this machine has {ours}", f"pip install {key}=={ours}, there"
+        return (
+            f"has {what} {theirs}, and this machine {ours}",
+            f"pip install {key}=={ours}, there",
+        )
+    off = skew(facts)
+    if abs(off) > CLOCK:
+        way = "ahead of" if off > 0 else "behind"
+        return f"its clock is {abs(off):.0f} s {way} this machine's", "the time by NTP, there"
+    return None
+
+
+def skew(facts: dict[str, Any]) -> float:
+    """Return by how many seconds the clock of a host was ahead when its greeting came."""
+    return float(facts["time"]) - float(facts.get("came", time.time()))
+
+
+def table(hosts: list[Host], problems: dict[str, str]) -> str:
+    """Return a line for each host: what it has, or why it cannot be used."""
+    rows: list[tuple[str, ...]] = [
+        ("host", "tasks", "cores", "GPUs", "Python", "TensorFlow", "address", "")
+    ]
+    for host in hosts:
+        facts = host.facts
+        shown = [
+            str(facts.get(key) if facts.get(key) is not None else "-")
+            for key in ("cores", "gpus", "python", "tensorflow")
+        ]
+        said = problems.get(host.name, "ready")
+        rows.append((host.name, str(host.slots), *shown, host.address or "-", said))
+    return "\n".join(line.rstrip() for line in aligned(rows))

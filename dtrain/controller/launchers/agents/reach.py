@@ -1,0 +1,106 @@
+"""Whether the hosts of a job reach each other at the ports that TensorFlow is to listen on."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+#: Bytes of a secret that are read.
+_LONGEST = 256
+#: Seconds between two attempts.
+_AGAIN = 0.2
+
+
+class Doors:
+    """Listens on ports, and answers whoever comes with a text that only this job knows.
+
+    Args:
+        ports: free ones.
+        secret: the text.
+
+    Raises:
+        OSError: one of them is not free.
+    """
+
+    def __init__(self, ports: list[int], secret: str):
+        self._secret = secret.encode()
+        self._selector = selectors.DefaultSelector()
+        self._listeners: list[socket.socket] = []
+        self._over, self._ender = socket.socketpair()
+        self._selector.register(self._over, selectors.EVENT_READ)
+        try:
+            for port in ports:
+                self._listeners.append(_listener(port))
+        except BaseException:
+            self._release()
+            raise
+        for listener in self._listeners:
+            self._selector.register(listener, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._serve, name="doors", daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            for key, _ in self._selector.select():
+                if key.fileobj is self._over:
+                    return
+                with contextlib.suppress(OSError):  # it may have gone again
+                    visitor, _ = key.fileobj.accept()  # type: ignore[union-attr]
+                    with visitor:
+                        visitor.setblocking(False)
+                        visitor.send(self._secret)
+
+    def close(self) -> None:
+        """Free the ports."""
+        if self._ender.fileno() < 0:
+            return
+        self._ender.close()
+        self._thread.join()
+        self._release()
+
+    def _release(self) -> None:
+        for each in (*self._listeners, self._over, self._ender):
+            each.close()
+        self._selector.close()
+
+
+def _listener(port: int) -> socket.socket:
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    found = socket.create_server(("", port), family=family, dualstack_ipv6=both, backlog=64)
+    found.setblocking(False)
+    return found
+
+
+def tried(addresses: list[str], secret: str, seconds: float) -> dict[str, str | None]:
+    """Return for each address why it cannot be reached from here, None where it can.
+
+    Args:
+        addresses: ``host:port``.
+        secret: what answers there.
+        seconds: until what does not answer counts as closed.
+    """
+    with ThreadPoolExecutor(min(32, len(addresses) or 1)) as pool:
+        found = pool.map(lambda address: _try(address, secret, seconds), addresses)
+        return dict(zip(addresses, found, strict=True))
+
+
+def _try(address: str, secret: str, seconds: float) -> str | None:
+    host, _, port = address.rpartition(":")
+    deadline, why = time.monotonic() + seconds, "nothing answered"
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), left) as connected:
+                connected.settimeout(left)
+                data = connected.recv(_LONGEST)
+            return None if data == secret.encode() else "another program answers there"
+        except TimeoutError:
+            return f"nothing answered within {seconds:g} s: a firewall?"
+        except (OSError, UnicodeError) as error:  # its host may not have begun to listen
+            why = getattr(error, "strerror", None) or str(error)
+            time.sleep(min(_AGAIN, max(0.0, deadline - time.monotonic())))
+    return why

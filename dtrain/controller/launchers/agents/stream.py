@@ -1,0 +1,208 @@
+"""Messages between a launcher and an agent: lines of JSON, some with bytes after them.
+
+A line is an object with ``kind``; one with ``size`` has so many bytes behind it. Both sides send a
+sign of life every second, from a thread of their own: what either is busy with delays none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+#: Seconds between two signs of life.
+BEAT = 1.0
+#: Bytes of a line, and of what is behind one.
+LINE, DATA = 1 << 20, 1 << 22
+#: Bytes before the greeting that are no message: what a shell prints where it starts.
+NOISE = 1 << 20
+#: Begins the first message of an agent.
+GREETING = b'{"kind": "hello",'
+
+Message = dict[str, Any]
+
+
+class Stream:
+    """One end of it; takes over both descriptors.
+
+    Args:
+        reader, writer: descriptors, which may block.
+        hear: called with each message, in the order in which they come, from another thread; the
+            last one is ``{"kind": "gone", "why": CLAUSE}``. Bytes are at ``data``.
+        noisy: what comes before the agent's greeting is left out.
+
+    Attributes:
+        heard: when something came last, on the monotonic clock.
+        gone: nothing comes any more.
+        noise: the end of what was left out.
+    """
+
+    def __init__(
+        self, reader: int, writer: int, hear: Callable[[Message], None], noisy: bool = False
+    ):
+        self._reader, self._writer, self._hear = reader, writer, hear
+        self._noisy, self._in = noisy, b""
+        self._queue: queue.SimpleQueue[Iterable[bytes] | None] = queue.SimpleQueue()
+        self._lock, self._waiting = threading.Lock(), 0
+        self.heard = time.monotonic()
+        self.gone = False
+        self.noise = b""
+        self._threads = [
+            threading.Thread(target=work, name=f"agent-{work.__name__}", daemon=True)
+            for work in (self._read, self._write)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def send(self, kind: str, data: bytes = b"", **fields: Any) -> None:
+        """Send a message when those before it are sent; returns at once."""
+        parts = packed(kind, data, **fields)
+        with self._lock:
+            self._waiting += sum(map(len, parts))
+        self._queue.put(parts)
+
+    def send_all(self, messages: Iterable[tuple[bytes, ...]]) -> None:
+        """Send messages of :func:`packed`, of which each is made when it is its turn.
+
+        Where one cannot be made (``OSError``), ``{"kind": "unsent", "why": CLAUSE}`` is heard here.
+        """
+        self._queue.put(self._made(messages))
+
+    def _made(self, messages: Iterable[tuple[bytes, ...]]) -> Iterator[bytes]:
+        try:
+            for parts in messages:
+                yield from parts
+        except OSError as error:
+            self._hear({"kind": "unsent", "why": f"{error.filename}: {error.strerror}"})
+
+    @property
+    def waiting(self) -> int:
+        """How many bytes of :meth:`send` have not been written yet."""
+        return self._waiting
+
+    def silent(self) -> float:
+        """Return for how many seconds nothing has come."""
+        return time.monotonic() - self.heard
+
+    def close(self) -> None:
+        """End what is sent, after what was given to it; returns at once."""
+        self._queue.put(None)
+
+    def flush(self, seconds: float) -> None:
+        """Close, and wait so long until all is written."""
+        self.close()
+        self._threads[1].join(seconds)
+
+    def _write(self) -> None:
+        try:
+            while True:
+                try:
+                    parts = self._queue.get(timeout=BEAT)
+                except queue.Empty:
+                    self._put(b'{"kind": "beat"}\n')
+                    continue
+                if parts is None:
+                    return
+                for part in parts:
+                    self._put(part)
+                if isinstance(parts, tuple):
+                    with self._lock:
+                        self._waiting -= sum(map(len, parts))
+        except OSError:  # the other side is gone: the reader knows why
+            pass
+        finally:
+            os.close(self._writer)
+
+    def _put(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(self._writer, left) :]
+
+    def _read(self) -> None:
+        why = "the connection was closed"
+        try:
+            while (message := self._next()) is not None:
+                self.heard = time.monotonic()
+                if message["kind"] != "beat":
+                    self._hear(message)
+        except OSError as error:
+            why = f"the connection broke ({error.strerror})"
+        except ValueError as error:
+            why = f"what came is no message ({error})"
+        finally:
+            self.gone = True
+            with contextlib.suppress(OSError):
+                os.close(self._reader)
+            self._hear({"kind": "gone", "why": why})
+
+    def _next(self) -> Message | None:
+        """Return the next message, None at the end.
+
+        Raises:
+            ValueError: it is none.
+        """
+        while True:
+            line = self._line()
+            if line is None:
+                return None
+            if not self._noisy:
+                break
+            if line.startswith(GREETING):
+                self._noisy = False
+                break
+            self.noise = (self.noise + line + b"\n")[-LINE:]
+            if len(self.noise) > NOISE // 2:
+                raise ValueError("no agent answers there")
+        message = json.loads(line)
+        if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
+            raise ValueError("no object with kind")
+        size = message.pop("size", 0)
+        if type(size) is not int or not 0 <= size <= DATA:
+            raise ValueError("a wrong size")
+        if size:
+            data = self._take(size)
+            if data is None:
+                return None
+            message["data"] = data
+        return message
+
+    def _line(self) -> bytes | None:
+        searched = 0
+        while (end := self._in.find(b"\n", searched)) < 0:
+            searched = len(self._in)
+            if searched > LINE:
+                raise ValueError("a line without an end")
+            if not self._more():
+                return None
+        line, self._in = self._in[:end], self._in[end + 1 :]
+        return line
+
+    def _take(self, size: int) -> bytes | None:
+        parts, have = [self._in], len(self._in)
+        while have < size:
+            data = os.read(self._reader, min(1 << 20, size - have))
+            if not data:
+                return None
+            self.heard = time.monotonic()
+            parts.append(data)
+            have += len(data)
+        whole = b"".join(parts)
+        self._in = whole[size:]
+        return whole[:size]
+
+    def _more(self) -> bool:
+        data = os.read(self._reader, 1 << 16)
+        self._in += data
+        return bool(data)
+
+
+def packed(kind: str, data: bytes = b"", **fields: Any) -> tuple[bytes, ...]:
+    """Return a message as it is written."""
+    head = {"kind": kind, **fields, **({"size": len(data)} if data else {})}
+    line = json.dumps(head).encode() + b"\n"
+    return (line, data) if data else (line,)

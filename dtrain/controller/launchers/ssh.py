@@ -1,0 +1,189 @@
+"""Tasks on other hosts, which the user's own OpenSSH client reaches."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from typing import Any
+
+from dtrain.controller.launchers.agents import Agents, Command, Transport, checks, facts, hosts
+from dtrain.controller.launchers.agents.host import Host
+from dtrain.errors import UsageError
+
+#: Of the client, whatever its configuration says: it asks nothing, forwards nothing, and shares its
+#: connection with no other job, whose end would be this one's.
+_OPTIONS = {
+    "BatchMode": "yes",
+    "ControlMaster": "no",
+    "ControlPath": "none",
+    "ClearAllForwardings": "yes",
+    "ForwardAgent": "no",
+    "RemoteCommand": "none",
+    "LogLevel": "ERROR",
+    "ServerAliveInterval": "15",
+    "ServerAliveCountMax": "3",
+}
+#: Seconds for a connection to open.
+_CONNECT = 15
+#: What the client and the shell there print, what that means, and what to do about it.
+_MEANINGS = (
+    (
+        r"REMOTE HOST IDENTIFICATION HAS CHANGED|[Hh]ost key.*(changed|mismatch)",
+        "its host key is another than the one that this machine knows",
+        "ask who runs it; if the key was changed: ssh-keygen -R HOST, then ssh HOST",
+    ),
+    (
+        r"Host key verification failed|No .* host key is known",
+        "its host key is not known here",
+        "ssh HOST, once, and compare the fingerprint",
+    ),
+    (
+        r"Permission denied|Too many authentication failures",
+        "it takes none of your keys, and a password cannot be asked for",
+        "ssh-copy-id HOST, or ssh-add for a key with a passphrase",
+    ),
+    (
+        r"Could not resolve hostname",
+        "there is no host of this name",
+        "its address, or ~/.ssh/config",
+    ),
+    (r"Connection refused", "no OpenSSH server listens there", "the server, or its port"),
+    (r"[Tt]imed out|No route to host|unreachable", "it is not reached", "the network to it"),
+    (
+        r"No module named '?dtrain\.agent",
+        "has a dtrain that knows no agents",
+        "the same dtrain there",
+    ),
+    (
+        r"No module named '?dtrain",
+        "dtrain is not installed for its Python",
+        "pip install dtrain there, or launcher.python=PATH",
+    ),
+    (
+        r"(not found|No such file or directory|Permission denied)$",
+        "its Python cannot be started",
+        "launcher.python=PATH, of a Python there that has dtrain",
+    ),
+)
+
+
+class Ssh(Agents):
+    """Starts an agent on each host by ``ssh``; nothing but its name stands on a command line.
+
+    Args:
+        args, kwargs: as of every launcher.
+        hosts: ``[user@]host[:tasks]`` each.
+        hostfile: a file with ``host slots=N`` a line, in the place of ``hosts``.
+        python: the interpreter there; None: the path of this one.
+        folder: where tasks look for files; None: this command's, where it is there.
+        setup: commands of the shell there, before the interpreter.
+        ssh_config: configuration of the client; None: the user's.
+        variables: names of variables that go along to the hosts.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        hosts: list[str] | None = None,
+        hostfile: str | None = None,
+        python: str | None = None,
+        folder: str | None = None,
+        setup: list[str] | None = None,
+        ssh_config: str | None = None,
+        variables: list[str] | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(*args, **kwargs)
+        self._given, self._hostfile = list(hosts or []), hostfile
+        self._python, self._folder, self._setup = python, folder, list(setup or [])
+        self._ssh_config, self._variables = ssh_config, list(variables or [])
+
+    def transports(self) -> list[tuple[Transport, int]]:
+        """Return the command that leads to each host."""
+        return [(Command(name, self.command(name)), slots) for name, slots in self._named()]
+
+    def _named(self) -> list[tuple[str, int]]:
+        if bool(self._given) == bool(self._hostfile):
+            both = "hosts and a file of hosts are given" if self._given else "no host is given"
+            raise UsageError(
+                "launcher.hosts", self._given, both, "launcher.hosts=[a,b:2], or "
+                "launcher.hostfile=FILE", "'launcher.hosts=[a,b]'",
+            )  # fmt: skip
+        if self._given:
+            return hosts.listed(self._given)
+        assert self._hostfile is not None
+        found = hosts.in_file(self._hostfile)
+        if not found:
+            raise UsageError(
+                "launcher.hostfile", self._hostfile, "names no host", "host slots=N in each line",
+                "a slots=1",
+            )  # fmt: skip
+        return found
+
+    def command(self, host: str) -> list[str]:
+        """Return the command that starts the agent of a host."""
+        options = [f"{name}={value}" for name, value in _OPTIONS.items()]
+        options.append(f"ConnectTimeout={min(_CONNECT, max(1, int(self.start_timeout)))}")
+        given = [] if self._ssh_config is None else ["-F", os.path.expanduser(self._ssh_config)]
+        words = [word for option in options for word in ("-o", option)]
+        return ["ssh", *given, "-T", "-x", *words, "--", host, self._remote()]
+
+    def _remote(self) -> str:
+        """Return what the login shell there, whichever it is, is to do."""
+        if self._folder is not None:
+            there = f"cd {shlex.quote(self._folder)}"
+        else:
+            there = f"{{ cd {shlex.quote(os.getcwd())} 2>/dev/null || cd; }}"
+        python = shlex.quote(self._python or sys.executable)
+        steps = [there, *self._setup, f"exec {python} -m dtrain.agent"]
+        return f"exec /bin/sh -c {shlex.quote(' && '.join(steps))}"
+
+    def variables(self) -> dict[str, str]:
+        """Return those of every launcher of agents, and what the user names."""
+        missing = [name for name in self._variables if name not in os.environ]
+        if missing:
+            raise UsageError(
+                "launcher.variables", self._variables,
+                f"the environment has no variable {missing[0]}", "names of variables that are set",
+                f"{missing[0]}=VALUE in front of the command",
+            )  # fmt: skip
+        return {**super().variables(), **{name: os.environ[name] for name in self._variables}}
+
+    def examine(self, found: list[Host]) -> None:
+        """Print what the hosts are, and refuse those on which the job would be another.
+
+        Raises:
+            UsageError: naming the first that cannot be used, and how many others there are.
+        """
+        here = facts.found()
+        problems: dict[str, tuple[str, str]] = {}
+        for host in found:
+            if host.lost is not None:
+                problems[host.name] = explained(host)
+            elif (differs := checks.problem(host.facts, here)) is not None:
+                problems[host.name] = differs
+        self._say("hosts")
+        shown = {name: problem for name, (problem, _) in problems.items()}
+        print(checks.table(found, shown), file=sys.stderr)
+        if problems:
+            name, (problem, hint) = next(iter(problems.items()))
+            others = f" (nor can {', '.join(list(problems)[1:])})" if len(problems) > 1 else ""
+            raise UsageError(
+                "launcher.hosts", name, f"cannot be used: {problem}{others}",
+                "hosts that ssh enters without a question, with the same dtrain, TensorFlow and "
+                "Keras as this machine", hint,
+            )  # fmt: skip
+
+
+def explained(host: Host) -> tuple[str, str]:
+    """Return why the agent of a host has not come, and what to do about it."""
+    leads: Any = host.transport
+    printed = leads.printed()
+    name = host.name.rpartition("@")[2]
+    for pattern, meaning, hint in _MEANINGS:
+        if re.search(pattern, printed, re.MULTILINE):
+            return meaning, hint.replace("HOST", name)
+    last = (printed.splitlines() or [str(host.lost)])[-1]
+    return f"no agent answers there: {last}", f"ssh {name}, and what is said there"

@@ -1,0 +1,416 @@
+"""Agents and their launcher: streams, tasks, deaths; on this machine, over pipes."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dtrain import errors
+from dtrain.controller.launchers.agents import checks, facts, hosts, reach, stream
+from dtrain.controller.launchers.agents.host import Host, Inbox, Lost
+from dtrain.controller.launchers.agents.stream import Stream, packed
+from dtrain.errors import TrainingError, UsageError
+from dtrain.run.cluster import Cluster
+from dtrain.run.folder import RunDir, read_json
+from tests.agents import Together
+from tests.conftest import QUICK
+from tests.integration.test_failures import processes, until
+from tests.test_launchers import SETTINGS, broken, busy, cluster, endless, heard, several
+
+__all__ = ["cluster", "several"]
+
+
+@pytest.fixture(autouse=True)
+def _trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DTRAIN_TRUST", "tests")
+
+
+def agents(folder: Path) -> list[int]:
+    """Return the processes of agents, and what they have started, that are in a folder."""
+    found = []
+    for link in Path("/proc").glob("[0-9]*/cwd"):
+        try:
+            words = (link.parent / "cmdline").read_bytes().split(b"\0")
+            if Path(os.readlink(link)) == folder and (
+                b"dtrain.agent" in words or any(b"forkserver" in word for word in words)
+            ):
+                found.append(int(link.parent.name))
+        except OSError:
+            continue
+    return [pid for pid in found if pid != os.getpid()]
+
+
+class Pair:
+    """A stream, and the raw ends of what it reads and writes."""
+
+    def __init__(self, noisy: bool = False):
+        reader, self.writer = os.pipe()
+        self.reader, writer = os.pipe()
+        self.heard: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self.stream = Stream(reader, writer, self.heard.put, noisy)
+
+    def close(self) -> None:
+        self.stream.close()
+        for descriptor in (self.reader, self.writer):
+            try:
+                os.close(descriptor)
+            except OSError:
+                continue
+
+
+@pytest.fixture
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    made = Pair(getattr(request, "param", False))
+    yield made
+    made.close()
+
+
+# --- streams
+
+
+def test_messages_carry_bytes(pair: Pair) -> None:
+    data = os.urandom(300_000)
+    written = b"".join([*packed("a", x=1), *packed("b", data, name="é\n"), *packed("c")])
+    assert os.write(pair.writer, written) == len(written)
+    assert pair.heard.get(timeout=10) == {"kind": "a", "x": 1}
+    assert pair.heard.get(timeout=10) == {"kind": "b", "name": "é\n", "data": data}
+    assert pair.heard.get(timeout=10) == {"kind": "c"}
+
+
+def test_a_beat_a_second_and_what_is_sent(pair: Pair) -> None:
+    pair.stream.send("x", b"abc", n=2)
+    found = b""
+    while b'"beat"' not in found:
+        found += os.read(pair.reader, 100)
+    assert found.startswith(b'{"kind": "x", "n": 2, "size": 3}\nabc{"kind": "beat"}')
+    assert pair.stream.waiting == 0
+    os.write(pair.writer, b'{"kind": "beat"}\n{"kind": "y"}\n')
+    assert pair.heard.get(timeout=10) == {"kind": "y"}, "a beat is no news"
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b"no json\n", "is no message"),
+        (b"[]\n", "no object"),
+        (b'{"kind": 1}\n', "no object"),
+        (b'{"kind": "x", "size": -1}\n', "a wrong size"),
+        (b'{"kind": "x", "size": 99999999}\n', "a wrong size"),
+        (b'{"kind": "x", "size": true}\n', "a wrong size"),
+        (b"\xff\xfe\n", "is no message"),
+        (b'{"kind": "x", "size": 5}\nabc', "was closed"),
+        (b'{"kind": "x"', "was closed"),
+    ],
+)
+def test_what_is_no_message_ends_it(line: bytes, why: str, pair: Pair) -> None:
+    os.write(pair.writer, line)
+    os.close(pair.writer)
+    last = pair.heard.get(timeout=10)
+    assert last["kind"] == "gone" and why in last["why"]
+    assert pair.stream.gone
+
+
+def test_a_line_has_an_end(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "LINE", 1000)
+    os.write(pair.writer, b"x" * 5000)
+    assert "without an end" in pair.heard.get(timeout=10)["why"]
+
+
+@pytest.mark.parametrize("pair", [True], indirect=True)
+def test_what_a_shell_prints_first_is_left_out(pair: Pair) -> None:
+    os.write(pair.writer, b'Welcome!\n{"kind": "x"}\n\n' + packed("hello", a=1)[0])
+    assert pair.heard.get(timeout=10) == {"kind": "hello", "a": 1}
+    assert pair.stream.noise.startswith(b"Welcome!\n")
+
+
+def test_an_end_in_the_midst_of_what_is_sent(pair: Pair) -> None:
+    def messages() -> Iterator[tuple[bytes, ...]]:
+        yield packed("a")
+        raise OSError(5, "it is broken", "disk")
+
+    pair.stream.send_all(messages())
+    pair.stream.send("b")
+    assert pair.heard.get(timeout=10) == {"kind": "unsent", "why": "disk: it is broken"}
+    found = b""
+    while b'"b"' not in found:
+        found += os.read(pair.reader, 100)
+    assert found.startswith(b'{"kind": "a"}\n')
+
+
+# --- hosts
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (["a", "b:2"], [("a", 1), ("b", 2)]),
+        (["me@a.b-c.d:3"], [("me@a.b-c.d", 3)]),
+        (["[::1]:2", "[fe80::1%eth0]"], [("::1", 2), ("fe80::1%eth0", 1)]),
+    ],
+)
+def test_listed_hosts(given: list[str], found: list[tuple[str, int]]) -> None:
+    assert hosts.listed(given) == found
+
+
+@pytest.mark.parametrize(
+    "given", ["", "-oProxyCommand=x", "a:0", "a:x", "a b", "a;b", "a/b", "::1", "a:", "$(x)", "@a"]
+)
+def test_what_is_no_host(given: str) -> None:
+    with pytest.raises(UsageError, match="is no host"):
+        hosts.listed([given])
+
+
+def test_a_host_is_given_once() -> None:
+    with pytest.raises(UsageError, match=r"is given twice.*a:3"):
+        hosts.listed(["a", "b", "a:2"])
+
+
+def test_a_file_of_hosts(tmp_path: Path) -> None:
+    path = tmp_path / "hosts"
+    path.write_text(
+        "# mine\n\na slots=2\nb   # one\nc slots = 4 max_slots=8\nme@d max-slots=2 slots=3\n"
+        "a slots=1\ne:2\nf slots=0\n"
+    )
+    assert hosts.in_file(str(path)) == [("a", 3), ("b", 1), ("c", 4), ("me@d", 3), ("e", 2)]
+    for line, problem in (("a slots=x", "line 1 is 'a slots=x'"), ("a,b", "is no host")):
+        path.write_text(line)
+        with pytest.raises(UsageError, match=re.escape(problem)):
+            hosts.in_file(str(path))
+    with pytest.raises(UsageError, match="cannot be read"):
+        hosts.in_file(str(tmp_path / "other"))
+
+
+# --- reaching each other
+
+
+def test_open_and_closed_doors() -> None:
+    with socket.socket() as taken, socket.socket() as closed:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        closed.bind(("127.0.0.1", 0))
+        with socket.socket() as free:
+            free.bind(("", 0))
+            port = free.getsockname()[1]
+        doors = reach.Doors([port], "this job")
+        there, silent = f"127.0.0.1:{port}", f"127.0.0.1:{taken.getsockname()[1]}"
+        none = f"127.0.0.1:{closed.getsockname()[1]}"
+        found = reach.tried([there, silent, none], "this job", 0.5)
+        assert found[there] is None
+        assert "nothing answered within" in str(found[silent])
+        assert "refused" in str(found[none])
+        other = reach.tried([there], "another job", 0.5)
+        assert other == {there: "another program answers there"}
+        doors.close()
+        doors.close()
+        with socket.socket() as again:
+            again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as TensorFlow does
+            again.bind(("", port))
+
+
+def test_what_differs_from_this_machine() -> None:
+    here = facts.found()
+    assert checks.problem({**here}, here) is None
+    for change, said in (
+        ({"dtrain": "0.0.1"}, "has dtrain 0.0.1, and this machine"),
+        ({"tensorflow": None}, "has no TensorFlow"),
+        ({"code": "x"}, "its code of dtrain is another"),
+        ({"time": here["time"] - 100, "came": here["time"]}, "clock is 100 s behind"),
+    ):
+        problem = checks.problem({**here, **change}, here)
+        assert problem is not None and said in problem[0]
+
+
+# --- tasks
+
+
+@pytest.fixture
+def together() -> Iterator[Together]:
+    launcher = Together((1,), **SETTINGS)
+    yield launcher
+    launcher.kill()
+
+
+def placed(launcher: Together, cluster: Cluster) -> Cluster:
+    return launcher.check(cluster, {"strategy.name": "default"})
+
+
+def test_exit_codes_events_and_logs(tmp_path: Path, cluster: Cluster, together: Together) -> None:
+    rundir = broken(tmp_path, cluster)
+    started = together.start(rundir, placed(together, cluster))
+    assert read_json(rundir.cluster) == json.loads(json.dumps(started.to_json()))
+    assert heard(together, ("chief-0", "ended")) == {"chief-0": ["started", "ended"]}
+    assert together.exit_codes() == {"chief-0": 1}
+    assert "AttributeError" in rundir.log("chief-0").read_text()
+    assert together.poll(0) == []
+    together.kill()
+    assert agents(tmp_path) == []
+
+
+def test_kill_and_start_again(tmp_path: Path, several: Cluster) -> None:
+    launcher = Together((2, 1), **SETTINGS)
+    rundir = endless(tmp_path, several)
+    started = launcher.start(rundir, placed(launcher, several))
+    ports = {task.address for task in started.tasks}
+    assert len(ports) == 3
+    heard(launcher, *[(task.name, "started") for task in several.tasks])
+    assert set(processes(tmp_path)) == {"chief-0", "worker-0", "ps-0"}
+    launcher.kill()
+    assert processes(tmp_path) == {} and agents(tmp_path) == []
+    assert set(launcher.exit_codes().values()) == {-9}
+    again = launcher.start(rundir, started)
+    heard(launcher, *[(task.name, "started") for task in several.tasks])
+    assert launcher.exit_codes() == {}
+    assert again.job != started.job
+    launcher.kill()
+    assert processes(tmp_path) == {} and agents(tmp_path) == []
+
+
+def test_one_task_is_ended_and_started_again(
+    tmp_path: Path, cluster: Cluster, together: Together
+) -> None:
+    together.start(endless(tmp_path, cluster), placed(together, cluster))
+    heard(together, ("chief-0", "started"))
+    together.end("chief-0")
+    heard(together, ("chief-0", "ended"))
+    assert together.exit_codes() == {"chief-0": -9}
+    together.start_again("chief-0")
+    heard(together, ("chief-0", "started"))
+    assert together.exit_codes() == {}
+
+
+def test_a_stopped_task_is_frozen(tmp_path: Path, cluster: Cluster, together: Together) -> None:
+    together.start(busy(tmp_path, cluster), placed(together, cluster))
+    heard(together, ("chief-0", "started"))
+    pid = processes(tmp_path)["chief-0"]
+    os.kill(pid, signal.SIGSTOP)
+
+    def frozen() -> bool:
+        together.poll(0.05)
+        return together.frozen() == {"chief-0"}
+
+    until(frozen, lambda: "is not frozen", 20)
+    os.kill(pid, signal.SIGCONT)
+    until(lambda: not frozen(), lambda: "is frozen", 20)
+
+
+def test_a_killed_agent_takes_its_tasks_with_it(tmp_path: Path, several: Cluster) -> None:
+    launcher = Together((1, 1, 1), **SETTINGS)
+    launcher.start(endless(tmp_path, several), placed(launcher, several))
+    heard(launcher, *[(task.name, "started") for task in several.tasks])
+    os.kill(launcher._hosts[2].facts["pid"], signal.SIGKILL)
+    heard(launcher, ("ps-0", "lost"))
+    assert launcher.loss("ps-0") == "is lost with its host h2: python ended with exit code 137"
+    until(lambda: "ps-0" not in processes(tmp_path), lambda: processes(tmp_path), 10)
+    assert set(processes(tmp_path)) == {"chief-0", "worker-0"}
+    launcher.kill()
+    assert processes(tmp_path) == {} and agents(tmp_path) == []
+
+
+def test_a_stopped_agent_is_silent_and_then_lost(tmp_path: Path, cluster: Cluster) -> None:
+    launcher = Together((1,), **SETTINGS, peer_timeout=5.0)
+    launcher.start(endless(tmp_path, cluster), placed(launcher, cluster))
+    heard(launcher, ("chief-0", "started"))
+    os.kill(launcher._hosts[0].facts["pid"], signal.SIGSTOP)
+    heard(launcher, ("chief-0", "lost"))
+    assert "nothing came from it for 5 s (launcher.peer_timeout)" in launcher.loss("chief-0")
+    assert launcher.silent() == ["chief-0"]
+    launcher.kill()
+    until(lambda: not processes(tmp_path), lambda: processes(tmp_path), 10)
+
+
+LAUNCH = """
+import sys
+sys.argv[:1] = ["-m"]
+from pathlib import Path
+from dtrain.run.cluster import Cluster
+from dtrain.run.folder import RunDir, read_json
+from tests.agents import Together
+settings = {"grace_seconds": 5, "start_timeout": 60, "stall_timeout": None, "max_restarts": 0}
+launcher = Together((1, 1, 1), **settings)
+rundir = RunDir(sys.argv[1])
+cluster = Cluster.from_json(read_json(rundir.cluster))
+launcher.start(rundir, launcher.check(cluster, {"strategy.name": "ps"}))
+news = set()
+while len(news) < 3:
+    news |= {name for name, event in launcher.poll(0.05) if event == "started"}
+print("started", flush=True)
+while True:
+    launcher.poll(1)
+"""
+
+
+def test_a_killed_launcher_leaves_nothing(tmp_path: Path, several: Cluster) -> None:
+    rundir = endless(tmp_path, several)
+    path = str(Path(__file__).parent.parent)
+    process = subprocess.Popen(
+        [sys.executable, "-c", LAUNCH, str(rundir.path)], stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": path},
+    )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == b"started\n"
+        assert len(processes(tmp_path)) == 3
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    until(lambda: not agents(tmp_path), lambda: agents(tmp_path), 10)
+    assert processes(tmp_path) == {}
+
+
+def test_no_agent_comes(tmp_path: Path) -> None:
+    inbox = Inbox(5.0)
+    from dtrain.controller.launchers.agents import Command
+
+    host = Host(Command("x", ["sh", "-c", "echo noise; echo no >&2; exit 3"]), 1, inbox.queue)
+    host.open()
+    with pytest.raises(Lost, match="x: sh ended with exit code 3: no"):
+        inbox.gather([host], "hello", 10, "start")
+    host.close(1)
+    host = Host(Command("y", ["sleep", "60"]), 1, inbox.queue)
+    host.open()
+    with pytest.raises(TrainingError, match=r"y did not start within 0\.2 s"):
+        inbox.gather([host], "hello", 0.2, "start")
+    host.close(0)
+
+
+def test_an_agent_that_gets_nonsense_says_so(together: Together) -> None:
+    [host] = together.connect()
+    for kind, said in (("dance", "knows nothing of 'dance'"), ("again", "missing 1 required")):
+        host.send(kind)
+        with pytest.raises(TrainingError, match=said):
+            together._inbox.gather([host], "danced", 10, "dance")
+
+
+def test_too_few_places(together: Together, several: Cluster) -> None:
+    with pytest.raises(UsageError, match="has 3 tasks, and there are places for 1"):
+        together.check(several, {"strategy.name": "ps"})
+
+
+# --- whole runs
+
+AGENTS = (*QUICK, "launcher._target_=tests.agents.Together")
+
+
+def test_a_run_equals_one_device(dtrain: Any) -> None:
+    one = dtrain(*QUICK, "trainer.batch_size=32")
+    for more in (
+        ("strategy=multiworker", "+launcher.slots=[1,1]"),
+        ("strategy=ps", "strategy.update=sync", "strategy.workers=2", "+launcher.slots=[2,2]"),
+    ):
+        run = dtrain(*AGENTS, "trainer.batch_size=32", *more)
+        assert run.code == errors.OK, run.output
+        points = run.points("loss")
+        assert points == pytest.approx(one.points("loss"), abs=1e-5) and points
+        assert isinstance(run.rundir, RunDir) and run.rundir.log("chief-0").exists()
