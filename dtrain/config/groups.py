@@ -15,7 +15,7 @@ import dtrain
 from dtrain.config import strategies
 from dtrain.config.presets import datasets, models, optimizers, tables
 from dtrain.config.presets.actions import Predict
-from dtrain.config.presets.launchers import Ssh
+from dtrain.config.presets.launchers import Ray, Ssh
 from dtrain.config.schema import (
     Action,
     Checkpointing,
@@ -82,7 +82,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "tpu": strategies.Tpu,
     },
     "action": {"action": Action, "evaluate": Evaluate, "predict": Predict},
-    "launcher": {"launcher": Launcher, "env": Env, "ssh": Ssh},
+    "launcher": {"launcher": Launcher, "env": Env, "ray": Ray, "ssh": Ssh},
     "tracking": {"tracking": Tracking, "mlflow": MLflow},
 }
 

@@ -81,7 +81,7 @@ PLAN = Kind(
 )  # fmt: skip
 LAUNCHER = Kind(
     "launcher", "dtrain.controller.launchers.*",
-    r"dtrain\.controller\.launchers\.(Env|Inline|Local|Ssh)",
+    r"dtrain\.controller\.launchers\.(Env|Inline|Local|Ray|Ssh)",
 )  # fmt: skip
 ENVIRONMENT = Kind(
     "cluster environment", "dtrain.controller.launchers.cluster_env.tf_config.TFConfig",

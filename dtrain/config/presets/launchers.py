@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 
-from dtrain.config.forms import PATH, TEXTS, target
+from dtrain.config.forms import PATH, TEXTS, target, text
 from dtrain.config.ranges import YEAR, formed, within
 from dtrain.config.schema import Launcher
 
@@ -33,3 +34,27 @@ class Ssh(Launcher):
     setup: list[str] = formed([], TEXTS)
     ssh_config: str | None = formed(None, PATH)
     variables: list[str] = formed([], TEXTS)
+
+
+#: Strategies of Ray for placement groups.
+Placement = enum.Enum("Placement", ["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"])
+
+
+@dataclasses.dataclass
+class Ray(Launcher):
+    """Starts tasks on the nodes of a Ray cluster.
+
+    Attributes:
+        start_timeout: seconds until there is room for all tasks, and again until they have joined.
+        address: of the cluster; null: that of RAY_ADDRESS, or the one of this machine.
+        cpus_per_task: Ray's CPUs of a task, which may be a part of one.
+        gpus_per_task: GPUs of a task.
+        placement: Ray's strategy; null: a node for each host of multiworker, else PACK.
+    """
+
+    _target_: str = target("dtrain.controller.launchers.Ray")
+    start_timeout: float = within(120.0, 1, YEAR)
+    address: str | None = formed(None, text(300))
+    cpus_per_task: float = within(1.0, 0.001, 10_000)
+    gpus_per_task: int = within(0, 0, 1000)
+    placement: Placement | None = None

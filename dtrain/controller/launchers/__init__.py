@@ -5,6 +5,7 @@ from dtrain.controller.launchers.external import Env
 from dtrain.controller.launchers.inline import Inline
 from dtrain.controller.launchers.local import Local
 from dtrain.controller.launchers.processes import LocalProcesses
+from dtrain.controller.launchers.ray import Ray
 from dtrain.controller.launchers.ssh import Ssh
 
-__all__ = ["Env", "Inline", "Launcher", "Local", "LocalProcesses", "Ssh"]
+__all__ = ["Env", "Inline", "Launcher", "Local", "LocalProcesses", "Ray", "Ssh"]

@@ -45,7 +45,7 @@ class Bucket:
 
     def __init__(self, address: str, key: str):
         self.address = address
-        self._server = servers.filesystem(address, key, addresses.SCHEMES)
+        self._server = servers.filesystem(address, key, addresses.SCHEMES, hurries=True)
         self._at = address.partition("://")[2].rstrip("/")
 
     def read(self, path: str) -> bytes | None:
