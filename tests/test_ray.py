@@ -84,7 +84,9 @@ class Nodes:
     def end(self) -> None:
         """End it."""
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.close()
+        self._process.stdout.close()
         try:
             self._process.wait(60)
         finally:
@@ -152,7 +154,7 @@ JOURNAL = Path("run/journal.jsonl")
     [
         ["strategy=one_device"],
         ["strategy=multiworker", "hardware.hosts=2"],
-        ["strategy=multiworker", "hardware.hosts=4", "launcher.placement=PACK"],
+        ["strategy=multiworker", "hardware.hosts=4", "launcher.placement=pack"],
         ["strategy=ps", "strategy.workers=2", "strategy.update=sync", "launcher.cpus_per_task=0.5"],
     ],
     ids=["one_device", "multiworker", "packed", "ps"],
@@ -176,6 +178,7 @@ def test_a_node_that_dies_ends_the_job(nodes: Nodes) -> None:
         nodes.kill_node()
         output = process.communicate(timeout=100)[0]
     assert process.returncode == 1, output
+    print(output)
     assert "is lost with its host" in output and "its actor is gone" in output
     assert until(lambda: not nodes.agents(), 20)
 
@@ -183,7 +186,7 @@ def test_a_node_that_dies_ends_the_job(nodes: Nodes) -> None:
 def test_a_node_that_dies_is_replaced(nodes: Nodes) -> None:
     words = [
         "strategy=multiworker", "hardware.hosts=2", "launcher.max_restarts=1",
-        "launcher.placement=SPREAD", "trainer.epochs=1500", "checkpoint.every_epochs=50",
+        "launcher.placement=spread", "trainer.epochs=1500", "checkpoint.every_epochs=50",
         "trainer.log_every_steps=50",
     ]  # fmt: skip
     with begun(nodes, *words) as process:
@@ -227,9 +230,10 @@ def test_what_is_not_there(quiet: Nodes) -> None:
     assert "launcher.address=127.0.0.1:1: no Ray cluster answers (" in said
     said = run(quiet, "launcher.cpus_per_task=3", code=2)
     assert "the Ray cluster has no room for 1 x 3 CPU (PACK)" in said and "2 CPU" in said
-    said = run(quiet, "strategy=multiworker", "hardware.hosts=3", code=2)
+    words = ["strategy=multiworker", "hardware.hosts=3", "trainer.batch_size=30"]
+    said = run(quiet, *words, code=2)
     assert "has no room for 3 x 1 CPU (STRICT_SPREAD)" in said
-    words = ["strategy=multiworker", "hardware.hosts=5", "launcher.placement=PACK"]
+    words = ["strategy=multiworker", "hardware.hosts=5", "launcher.placement=pack"]
     said = run(quiet, *words, "launcher.start_timeout=3", "trainer.batch_size=40", code=2)
     assert "had no room within 3 s (launcher.start_timeout) for 5 x 1 CPU" in said
     assert not Path("run").exists()

@@ -37,7 +37,7 @@ class Ssh(Launcher):
 
 
 #: Strategies of Ray for placement groups.
-Placement = enum.Enum("Placement", ["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"])
+Placement = enum.Enum("Placement", ["auto", "pack", "spread", "strict_pack", "strict_spread"])
 
 
 @dataclasses.dataclass
@@ -49,7 +49,7 @@ class Ray(Launcher):
         address: of the cluster; null: that of RAY_ADDRESS, or the one of this machine.
         cpus_per_task: Ray's CPUs of a task, which may be a part of one.
         gpus_per_task: GPUs of a task.
-        placement: Ray's strategy; null: a node for each host of multiworker, else PACK.
+        placement: Ray's strategy; auto: a node for each host of multiworker, else pack.
     """
 
     _target_: str = target("dtrain.controller.launchers.Ray")
@@ -57,4 +57,4 @@ class Ray(Launcher):
     address: str | None = formed(None, text(300))
     cpus_per_task: float = within(1.0, 0.001, 10_000)
     gpus_per_task: int = within(0, 0, 1000)
-    placement: Placement | None = None
+    placement: Placement = Placement.auto

@@ -36,8 +36,8 @@ class Ray(Agents):
         address: of the cluster; None: that of ``RAY_ADDRESS``, or the one of this machine.
         cpus_per_task: Ray's CPUs of a task, which may be a part of one.
         gpus_per_task: GPUs of a task.
-        placement: Ray's strategy for a placement group; None: ``STRICT_SPREAD`` where each task is
-            a host (multiworker), ``PACK`` elsewhere.
+        placement: Ray's strategy for a placement group, in small letters; ``auto``:
+            ``strict_spread`` where each task is a host (multiworker), ``pack`` elsewhere.
     """
 
     several = True
@@ -48,12 +48,12 @@ class Ray(Agents):
         address: str | None = None,
         cpus_per_task: float = 1.0,
         gpus_per_task: int = 0,
-        placement: Any = None,
+        placement: Any = "auto",
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
         self._address = address
-        self._placement: str | None = getattr(placement, "name", placement)
+        self._placement = str(getattr(placement, "name", placement))
         self._cpus, self._gpus = cpus_per_task, gpus_per_task
         self._tasks, self._on_hosts = 1, False
         self._group: Any = None
@@ -86,7 +86,8 @@ class Ray(Agents):
     @property
     def _strategy(self) -> str:
         spread = self._on_hosts and self._tasks > 1
-        return self._placement or ("STRICT_SPREAD" if spread else "PACK")
+        found = "strict_spread" if spread else "pack"
+        return (found if self._placement == "auto" else self._placement).upper()
 
     def transports(self) -> list[tuple[Transport, int]]:
         """Return the actors, in places that were taken together or not at all."""
@@ -116,7 +117,7 @@ class Ray(Agents):
             f"the Ray cluster {problem} for {wanted} ({self._strategy}); free now are "
             f"{free.get('CPU', 0):g} CPU and {free.get('GPU', 0):g} GPU",
             f"what its nodes have: {', '.join(nodes)}",
-            "fewer CPUs a task, more nodes, or launcher.placement=PACK: tasks share a node",
+            "fewer CPUs a task, more nodes, or launcher.placement=pack: tasks share a node",
         )  # fmt: skip
 
     def _ray(self) -> Any:
