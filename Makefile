@@ -7,7 +7,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: install run test test-versions test-faults test-ray check bench clean
+.PHONY: install run test test-versions test-faults test-ssh test-ray check bench clean
 
 install: $(STAMP)
 
@@ -35,6 +35,11 @@ test-versions: install
 
 test-faults: install
 	$(BIN)/python -m pytest -m faults
+
+# As root, on Debian: installs the server whose copies run in network namespaces.
+test-ssh: install
+	apt-get install -y --no-install-recommends openssh-server nftables iproute2
+	$(BIN)/python -m pytest -n 0 -m faults tests/integration/test_ssh.py
 
 test-ray: install
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[ray]"

@@ -29,6 +29,10 @@ def pytest_configure(config: pytest.Config) -> None:
     for number in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
+    # Two processes of the suite share two cores: more threads would wait for each other, spinning.
+    # The campaigns have TensorFlow's own choice, as users do.
+    if str(config.getoption("markexpr")).startswith("not faults"):
+        os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
     # The suite runs as a process that has not imported TensorFlow, as the controller does; the
     # server begins to import it while tests are collected.
     if hasattr(config, "workerinput") or not config.getoption("numprocesses"):

@@ -103,9 +103,41 @@ class Host:
             )  # fmt: skip
             assert done.returncode == 0, done.stderr
 
-    def start(self, folder: Path, tf_config: dict[str, Any], *arguments: str) -> Command:
-        """Start ``python -m dtrain`` there, in a folder of its own."""
-        self.commands.append(Command(self, folder / self.name, tf_config, arguments))
+    def slow(self, milliseconds: int, percent: int) -> subprocess.Popen[bytes]:
+        """Delay each packet on its cable, in both directions, and lose some of them.
+
+        Returns:
+            The process that does; to be killed in the end.
+        """
+        cable, far = f"slow{self._plug}", f"far{self._plug}"
+        script = str(Path(__file__).parent / "slow.py")
+        for space, device in ((self.space, "eth0"), (self._switch, self._plug)):
+            subprocess.run(
+                ["ip", "netns", "exec", space, sys.executable, script, device], check=True
+            )
+        ip("link", "add", cable, "netns", self._switch, "type", "veth",
+           "peer", "name", far, "netns", self._switch)  # fmt: skip
+        for device in (cable, far):
+            ip("netns", "exec", self._switch, sys.executable, script, device)
+            ip("-n", self._switch, "link", "set", device, "up")
+        ip("-n", self._switch, "link", "set", self._plug, "nomaster")
+        ip("-n", self._switch, "link", "set", far, "master", "switch")
+        process = subprocess.Popen(
+            ["ip", "netns", "exec", self._switch, sys.executable, script, self._plug, cable,
+             str(milliseconds), str(percent)], stdout=subprocess.PIPE,
+        )  # fmt: skip
+        assert process.stdout is not None
+        with process.stdout as said:
+            assert said.readline() == b"ready\n"
+        return process
+
+    def start(
+        self, folder: Path, tf_config: dict[str, Any] | None, *arguments: str, **variables: str
+    ) -> Command:
+        """Start ``python -m dtrain`` there, in a folder of its own, with more variables."""
+        if tf_config is not None:
+            variables["TF_CONFIG"] = json.dumps(tf_config)
+        self.commands.append(Command(self, folder / self.name, variables, arguments))
         return self.commands[-1]
 
     def processes(self) -> list[int]:
@@ -123,7 +155,7 @@ class Command:
     """A command on a host."""
 
     def __init__(
-        self, host: Host, folder: Path, tf_config: dict[str, Any], arguments: tuple[str, ...]
+        self, host: Host, folder: Path, variables: dict[str, str], arguments: tuple[str, ...]
     ):
         folder.mkdir(parents=True, exist_ok=True)
         self.host, self.folder = host, folder
@@ -132,7 +164,7 @@ class Command:
             self.process = subprocess.Popen(
                 ["ip", "netns", "exec", host.space, sys.executable, "-m", "dtrain", *arguments],
                 cwd=folder, stdout=file, stderr=file,
-                env={**os.environ, "TF_CONFIG": json.dumps(tf_config), "DTRAIN_CLUSTER_KEY": KEY},
+                env={**os.environ, "DTRAIN_CLUSTER_KEY": KEY, **variables},
             )  # fmt: skip
 
     @property

@@ -116,6 +116,7 @@ class Quick(Launcher):
 
 #: Words that make jobs of it; ``DTRAIN_TRUST=tests`` beside them.
 WORDS = (
+    "launcher=local",
     "launcher._target_=tests.quick.Quick",
     "tracking=none",
     "trainer.epochs=3",

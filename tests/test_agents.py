@@ -94,7 +94,7 @@ def test_a_beat_a_second_and_what_is_sent(pair: Pair) -> None:
     while b'"beat"' not in found:
         found += os.read(pair.reader, 100)
     assert found.startswith(b'{"kind": "x", "n": 2, "size": 3}\nabc{"kind": "beat"}')
-    assert pair.stream.waiting == 0
+    assert pair.stream.drain(0)
     os.write(pair.writer, b'{"kind": "beat"}\n{"kind": "y"}\n')
     assert pair.heard.get(timeout=10) == {"kind": "y"}, "a beat is no news"
 
@@ -324,7 +324,7 @@ def test_a_stopped_agent_is_silent_and_then_lost(tmp_path: Path, cluster: Cluste
     os.kill(launcher._hosts[0].facts["pid"], signal.SIGSTOP)
     heard(launcher, ("chief-0", "lost"))
     assert "nothing came from it for 5 s (launcher.peer_timeout)" in launcher.loss("chief-0")
-    assert launcher.silent() == ["chief-0"]
+    assert launcher.silent() == ["chief-0 (host h0)"]
     launcher.kill()
     until(lambda: not processes(tmp_path), lambda: processes(tmp_path), 10)
 
@@ -398,9 +398,18 @@ def test_too_few_places(together: Together, several: Cluster) -> None:
         together.check(several, {"strategy.name": "ps"})
 
 
+def test_variables_that_a_configuration_refers_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dtrain.controller.launchers.agents import launcher
+
+    monkeypatch.setenv("MY_TOKEN", "x")
+    monkeypatch.setenv("OTHER", "y")
+    text = "a: ${oc.env:MY_TOKEN}\nb: s3://${oc.env:'GONE',z}/${ oc.env : MY_TOKEN }\nc: OTHER\n"
+    assert launcher._referred(text) == {"MY_TOKEN": "x"}
+
+
 # --- whole runs
 
-AGENTS = (*QUICK, "launcher._target_=tests.agents.Together")
+AGENTS = (*QUICK, "launcher=local", "launcher._target_=tests.agents.Together")
 
 
 def test_a_run_equals_one_device(dtrain: Any) -> None:

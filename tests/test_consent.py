@@ -198,3 +198,22 @@ def test_a_fork_of_anothers_goes_where_the_user_says() -> None:
 def test_words_that_no_command_has(words: list[str]) -> None:
     with pytest.raises(UsageError, match="its command holds"):
         consent.accept("resume", "r", {"overrides": words, "config_dir": None}, ["resume=r"])
+
+
+def test_hosts_that_the_user_has_named() -> None:
+    from dtrain.config import groups
+
+    node = {
+        "_target_": "dtrain.controller.launchers.Ssh", "hosts": ["a"], "setup": ["rm -r /"],
+        "python": None, "max_restarts": 3,
+    }  # fmt: skip
+    found = dict(groups.of_hosts({**node, "network": None, "folder": None, "ssh_config": None,
+                                  "hostfile": None, "variables": []}))  # fmt: skip
+    assert found == {"hosts": ["a"], "setup": ["rm -r /"]}
+    assert not list(groups.of_hosts({"_target_": "dtrain.controller.launchers.Local"}))
+    forged = {"overrides": ["launcher=ssh", "launcher.setup=['rm -r /']"], "config_dir": None}
+    consent.check_launcher("launcher.setup", node["setup"])
+    consent.accept("resume", "r", forged, ["resume=r", "launcher.hosts=[a]"])
+    consent.check_launcher("launcher.hosts", ["a"])
+    with pytest.raises(UsageError, match=r"launcher\.setup=.*the run folder gives it"):
+        consent.check_launcher("launcher.setup", node["setup"])

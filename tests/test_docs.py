@@ -37,6 +37,7 @@ ANSWERS = (
     "compare",
     "checkpoint",
     "data",
+    "doctor",
     "export",
 )
 #: The one training of the default suite.

@@ -574,7 +574,8 @@ def test_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All that makes the training, and nothing that is of a host or secret."""
     monkeypatch.setenv("DTRAIN_TRUST", "tests")
     config = composed(
-        f"output_dir={tmp_path}/outputs", "launcher._target_=tests.test_job.Curious",
+        f"output_dir={tmp_path}/outputs", "launcher=local",
+        "launcher._target_=tests.test_job.Curious",
         "tracking.uri=https://me:secret@mlflow.example", "name=mine", "seed=17",
         "model.dropout=0.5",
     )  # fmt: skip

@@ -596,18 +596,18 @@ def test_hosts_without_a_key(
 def test_a_run_has_an_identity(tmp_path: Path, several: Cluster) -> None:
     rundir = RunDir.create(tmp_path / "2026-01-01" / "run")
     write_json(rundir.command, {"overrides": ["a=1"], "config_dir": None})
-    placed, place = launch._placed(rundir, several)
+    placed, place = launch._identified(rundir, several)
     assert (place.day, place.name) == ("2026-01-01", "run")
     assert placed.job == place.job
     assert Cluster.from_json(read_json(rundir.cluster) or {}) == placed
     assert (read_json(rundir.command) or {})["overrides"] == ["a=1"]
     write_json(rundir.cluster, several.to_json())  # as each start of a job does
-    assert launch._placed(rundir, several)[1] == place
-    assert len({launch._placed(RunDir.create(tmp_path / "x" / n), several)[1].job
+    assert launch._identified(rundir, several)[1] == place
+    assert len({launch._identified(RunDir.create(tmp_path / "x" / n), several)[1].job
                 for n in "ab"}) == 2  # fmt: skip
 
 
 def test_a_folder_of_which_no_other_host_can_have_one(tmp_path: Path, several: Cluster) -> None:
     rundir = RunDir.create(tmp_path / ".hidden" / "run")
-    _, place = launch._placed(rundir, several)
+    _, place = launch._identified(rundir, several)
     assert messages.is_name(place.day) and place.name == place.job

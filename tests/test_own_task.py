@@ -132,6 +132,7 @@ class Peer:
         self.left: tuple[int, str] | None = None
         self.reason: str | None = None
         self.chief_silent = False
+        self.address = CLUSTER.chief.address
 
     def meet(self, timeout: float, say: Callable[[str], None]) -> Place:
         assert timeout == 60
@@ -173,6 +174,9 @@ class Story:
 
     def own(self, cluster: Cluster) -> Task:
         return cluster.task(self.name)
+
+    def placed(self, cluster: Cluster, place: Place) -> Cluster:
+        return cluster
 
     def peer(self, cluster: Cluster) -> Peer:
         return self.peer_

@@ -51,8 +51,14 @@ class Meeting:
         self._changed = threading.Condition()
 
     def host(self, *expected: str, timeout: float = LONG) -> Future[None]:
-        self.hosts.append(Host(self.address, list(expected), FACTS, PLACE, KEY, LONG))
-        return self._pool.submit(self.hosts[-1].wait, timeout, self.say)
+        host = Host([self.address], list(expected), FACTS, KEY, LONG)
+        self.hosts.append(host)
+
+        def begin() -> None:
+            host.wait(timeout, self.say)
+            host.begin(PLACE)
+
+        return self._pool.submit(begin)
 
     def say(self, sentence: str) -> None:
         with self._changed:
@@ -66,7 +72,7 @@ class Meeting:
             assert self._changed.wait_for(lambda: self.said[-1:] == [sentence], LONG), self.said
 
     def peer(self, task: str, facts: dict[str, str] = FACTS) -> Future[Place]:
-        peer = Peer(self.address, task, facts, KEY, LONG)
+        peer = Peer([self.address], task, facts, KEY, LONG)
         self.peers[task] = peer
         self._futures.append(self._pool.submit(peer.meet, LONG))
         return self._futures[-1]
@@ -165,7 +171,14 @@ class Bare:
         return self
 
     def hello(self, task: str = "worker-0", **fields: Any) -> Bare:
-        hello = {"kind": "hello", "task": task, "dtrain": __version__, "facts": FACTS, **fields}
+        hello = {
+            "kind": "hello",
+            "task": task,
+            "dtrain": __version__,
+            "facts": FACTS,
+            "address": "",
+            **fields,
+        }
         return self.put(json.dumps({"kind": "proof"}).encode(), json.dumps(hello).encode())
 
     def raw(self, data: bytes) -> None:
@@ -249,7 +262,7 @@ def test_guests_of_other_processes(meeting: Meeting) -> None:
     script = (
         "import sys, time; from dtrain.controller.launchers.rendezvous import peer as r\n"
         "facts = {'seed': '0', 'optimizer.learning_rate': '0.01'}\n"
-        "peer = r.Peer(sys.argv[1], sys.argv[2], facts, sys.argv[3].encode(), 60)\n"
+        "peer = r.Peer([sys.argv[1]], sys.argv[2], facts, sys.argv[3].encode(), 60)\n"
         "print(peer.meet(60).name, flush=True)\n"
         "while peer.ended() is None: time.sleep(0.01)\n"
         "sys.exit(peer.ended())\n"
@@ -356,8 +369,8 @@ def test_a_peer_that_never_comes(meeting: Meeting, clock: Clock) -> None:
 
 def test_no_chief(address: str) -> None:
     with pytest.raises(TrainingError) as caught:
-        Peer(address, "worker-0", FACTS, KEY, LONG).meet(0.05)
-    assert str(caught.value) == f"no chief at {address} within 0.05 s (Connection refused)"
+        Peer([address], "worker-0", FACTS, KEY, LONG).meet(0.05)
+    assert str(caught.value) == f"no chief within 0.05 s at {address} (Connection refused)"
 
 
 def test_an_unknown_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,13 +378,13 @@ def test_an_unknown_name(monkeypatch: pytest.MonkeyPatch) -> None:
         raise socket.gaierror(-2, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    with pytest.raises(TrainingError, match=r"no chief at pod-0:1 within 0\.05 s \(Name or serv"):
-        Peer("pod-0:1", "worker-0", FACTS, KEY, LONG).meet(0.05)
+    with pytest.raises(TrainingError, match=r"no chief within 0\.05 s at pod-0:1 \(Name or serv"):
+        Peer(["pod-0:1"], "worker-0", FACTS, KEY, LONG).meet(0.05)
 
 
 def test_a_name_that_cannot_be_one() -> None:
-    with pytest.raises(TrainingError, match=r"no chief at .*label"):
-        Peer(f"{'a' * 64}.b:1", "worker-0", FACTS, KEY, LONG).meet(0.05)
+    with pytest.raises(TrainingError, match=r"no chief within .*label"):
+        Peer([f"{'a' * 64}.b:1"], "worker-0", FACTS, KEY, LONG).meet(0.05)
 
 
 def test_what_answers_says_nothing(address: str, clock: Clock, meeting: Meeting) -> None:
@@ -385,7 +398,7 @@ def test_what_answers_says_nothing(address: str, clock: Clock, meeting: Meeting)
             connection.sendall(messages.greeting(b"c" * 32))  # it looks at the clock
             said = failure(waiting, TrainingError)
     assert said == (
-        f"no chief at {address} within 60 s (what answers there is not a chief that waits)"
+        f"no chief within 60 s at {address} (what answers there is not a chief that waits)"
     )
 
 
@@ -403,7 +416,7 @@ def test_something_else_at_the_address(meeting: Meeting, clock: Clock, answer: b
         clock.ahead = LONG
         said = failure(waiting, TrainingError)
     assert said == (
-        f"no chief at {meeting.address} within 60 s (what answers there is not a chief that waits)"
+        f"no chief within 60 s at {meeting.address} (what answers there is not a chief that waits)"
     )
 
 
@@ -415,7 +428,7 @@ def test_a_chief_with_another_key(meeting: Meeting, clock: Clock) -> None:
         ThreadPoolExecutor(1) as pool,
         socket.create_server((host, int(port))) as server,
     ):
-        peer = Peer(meeting.address, "worker-0", FACTS, KEY, LONG)
+        peer = Peer([meeting.address], "worker-0", FACTS, KEY, LONG)
         waiting = pool.submit(peer.meet, LONG, heard.append)
         with server.accept()[0] as connection:
             theirs = messages.nonce_of(connection.makefile("rb").readline()[:-1])
@@ -507,7 +520,7 @@ def test_another_key(meeting: Meeting) -> None:
 def test_a_peer_with_another_key(meeting: Meeting, clock: Clock) -> None:
     waiting = meeting.host("worker-0")
     meeting.missing("worker-0")
-    peer = Peer(meeting.address, "worker-0", FACTS, b"another key", LONG)
+    peer = Peer([meeting.address], "worker-0", FACTS, b"another key", LONG)
     with pytest.raises(TrainingError, match="does not know this cluster's key"):
         peer.meet(0.3)
     place = meeting.peer("worker-0")
@@ -659,15 +672,15 @@ def test_a_task_that_comes_twice(meeting: Meeting) -> None:
     meeting.missing("worker-1")
     second = meeting.peer("worker-0b")
     assert failure(second, UsageError) == (
-        "TF_CONFIG.task=worker-0b: the chief expects no such task; accepted: worker-0, worker-1; "
-        "hint: the same TF_CONFIG cluster on every host"
+        "task=worker-0b: the chief expects no such task; accepted: worker-0, worker-1; "
+        "hint: the same cluster on every host"
     )
-    twin = Peer(meeting.address, "worker-0", FACTS, KEY, LONG)
+    twin = Peer([meeting.address], "worker-0", FACTS, KEY, LONG)
     with pytest.raises(UsageError) as caught:
         twin.meet(LONG)
     assert str(caught.value) == (
-        "TF_CONFIG.task=worker-0: another process has come to the chief as worker-0; accepted: one "
-        "process for each task; hint: TF_CONFIG with another task.index on this host"
+        "task=worker-0: another process has come to the chief as worker-0; accepted: one "
+        "process for each task; hint: another index of the task on this host"
     )
     meeting.peer("worker-1")
     waiting.result(LONG)
@@ -827,7 +840,7 @@ def test_a_chief_that_is_interrupted(meeting: Meeting) -> None:
         if sentence == "waiting for worker-1":
             raise KeyboardInterrupt
 
-    host = Host(meeting.address, ["worker-0", "worker-1"], FACTS, PLACE, KEY, LONG)
+    host = Host([meeting.address], ["worker-0", "worker-1"], FACTS, KEY, LONG)
     peer = meeting.peer("worker-0")
     with pytest.raises(KeyboardInterrupt):
         host.wait(LONG, interrupt)
@@ -842,7 +855,7 @@ def test_an_address_in_use(address: str) -> None:
         socket.create_server((host, int(port))),
         pytest.raises(TrainingError, match=rf"the chief cannot listen at {address}: Address alr"),
     ):
-        Host(address, ["worker-0"], FACTS, PLACE, KEY, LONG).wait(LONG)
+        Host([address], ["worker-0"], FACTS, KEY, LONG).wait(LONG)
 
 
 @pytest.mark.parametrize(
@@ -866,10 +879,10 @@ def test_interfaces(
     monkeypatch.setattr(socket, "create_server", create)
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: dual)
     with pytest.raises(TrainingError) as caught:
-        Host(address, ["worker-0"], FACTS, PLACE, KEY, LONG).wait(LONG)
+        Host([address], ["worker-0"], FACTS, KEY, LONG).wait(LONG)
     assert str(caught.value) == f"the chief cannot listen at {address}: {bound}"
 
 
 @pytest.mark.parametrize("act", [Peer.ask_to_stop, Peer.ended, Peer.close])
 def test_a_peer_that_has_not_met(act: Callable[[Peer], int | None]) -> None:
-    assert act(Peer("localhost:1", "worker-0", FACTS, KEY, LONG)) is None
+    assert act(Peer(["localhost:1"], "worker-0", FACTS, KEY, LONG)) is None

@@ -155,6 +155,21 @@ def check_data(key: str, address: str) -> None:
         raise _unnamed(key, address, f"{key}={address}")
 
 
+def check_launcher(key: str, value: object) -> None:
+    """Refuse a key of a launcher of other hosts that only a folder from elsewhere gives.
+
+    It may run commands, and say where the user's keys and variables go.
+
+    Raises:
+        UsageError: saying how to consent.
+    """
+    if not _is_named(key):
+        raise UsageError(
+            key, value, "the run folder gives it, which another user or machine made",
+            "what you type yourself", f"{key}=..., or launcher=local",
+        )  # fmt: skip
+
+
 def _unnamed(key: str, address: str, hint: str) -> UsageError:
     return UsageError(
         key, address, "the run folder names it, which another user or machine made",

@@ -50,12 +50,12 @@ def resolve(config: DictConfig) -> None:
         node, name, _ = before[key]
         value = node._get_node(name)
         # Decoded: a number, or a whole node, of which no part is to be written.
-        if hidden.keys() & _names(raw) and not isinstance(value._value(), str):
+        if hidden.keys() & variables(raw) and not isinstance(value._value(), str):
             node[name] = raw
     for key, node, name, value in list(_leaves(config)):
         own = key in before and key not in made  # as it was typed
         if isinstance(value, str) and not own and not key.endswith("_target_"):
-            text = _referring(value, hidden, _names(str(made.get(key, ""))))
+            text = _referring(value, hidden, variables(str(made.get(key, ""))))
             if text != value:
                 node[name] = text
                 continue
@@ -70,15 +70,16 @@ def resolve(config: DictConfig) -> None:
             node[name] = text
 
 
-def _names(raw: str) -> set[str]:
+def variables(raw: str) -> set[str]:
+    """Return the variables of the environment that a text refers to."""
     return {match[1].strip("'\"") for match in _REFERENCE.finditer(raw)}
 
 
 def _secret_names(key: str, raw: str) -> set[str]:
     """Return the variables of ``raw`` that are secrets by where they stand."""
     if secrets.named(key):
-        return _names(raw)
-    return set().union(*(_names(raw[begin:end]) for begin, end in secrets.passwords(raw)))
+        return variables(raw)
+    return set().union(*(variables(raw[begin:end]) for begin, end in secrets.passwords(raw)))
 
 
 def _referring(value: str, hidden: dict[str, str], named: set[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import ipaddress
 import math
 import re
 from collections.abc import Callable
@@ -261,6 +262,39 @@ def _predicted(value: Any) -> str | None:
     return None if value in ("argmax", "top_k") else node_problem(value)
 
 
+def _slots(value: Any) -> str | None:
+    problem = words(value, 300)
+    if problem is None and not re.fullmatch(r"([\w.+-]+@)?(\w[\w.-]*|\[[\w:.%]+\])(:\d+)?", value):
+        return "is no host"
+    return problem
+
+
+def _variable(value: Any) -> str | None:
+    problem = words(value, 200)
+    if problem is None and not re.fullmatch(r"[A-Za-z_]\w*", value):
+        return "is not the name of a variable"
+    return problem
+
+
+def _network(value: Any) -> str | None:
+    problem = words(value, 64)
+    if problem is None and "/" in value:
+        try:
+            ipaddress.ip_network(value, strict=False)
+        except ValueError as error:
+            return f"is no network ({error})"
+    elif problem is None and not re.fullmatch(r"[\w.:@-]{1,15}", value):
+        return "is no name of an interface"
+    return problem
+
+
+def _host(value: Any) -> str | None:
+    problem = words(value, 253)
+    if problem is None and not re.fullmatch(r"[\w.:-]+", value):
+        return "is no name or address of a host"
+    return problem
+
+
 def choice(*values: str) -> Form:
     """Return the form of one of several texts."""
     return Form(
@@ -280,6 +314,10 @@ REGISTERED = Form("null, or a name of letters, digits, _, -, . and spaces", _reg
 ALIAS = Form("letters, digits, _ and -, not like v3 or latest", _alias, "champion")
 PATH = Form("a path", lambda value: words(value, CHARACTERS))
 DOTTED = Form("the dotted name of a function or class", _dotted)
+NETWORK = Form(
+    "null, a network such as 10.0.0.0/8, or the name of an interface", _network, "10.0.0.0/8"
+)
+HOST = Form("null, or the name or address of a host", _host, "n1")
 METRIC = Form("the name of a metric", _metric, "val_loss")
 STORE = Form(
     f"null, or an address of {', '.join(_STORES)}", _store, "http://HOST:PORT"
@@ -297,7 +335,11 @@ CALLBACKS = Each(NODE, 0, 1000, "[]")
 PREDICTED = Form("argmax, top_k, or a node with _target_", _predicted, "argmax")
 SPLIT = choice("train", "validation")
 PARTS = Each(choice("inputs", "labels"), 0, 2, "[labels]")
-TEXTS = Each(text(), 0, 10_000, "[]")
+HOSTS = Each(Form("[user@]host, or host:2 for two tasks", _slots, "HOST"), 0, 1000, "[]")
+VARIABLES = Each(Form("the name of a variable", _variable), 0, 1000, "[]")
+COMMANDS = Each(
+    Form("a command of the shell, in one line", lambda v: words(v, 10_000)), 0, 100, "[]"
+)
 PATTERNS = Each(Form("a regular expression", _regular), 0, 1000, "[]")
 PLACEMENT = Form("auto, or a list of rules", _rules, "auto")
 TRACE = Each(Range(0, MANY), 2, 2, "[20,25]", _trace)

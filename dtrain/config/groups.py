@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,12 @@ from omegaconf import DictConfig, OmegaConf
 
 import dtrain
 from dtrain.config import strategies
-from dtrain.config.presets import datasets, models, optimizers, tables
+from dtrain.config.presets import datasets, launchers, models, optimizers, tables
 from dtrain.config.presets.actions import Predict
-from dtrain.config.presets.launchers import Ray, Ssh
 from dtrain.config.schema import (
     Action,
     Checkpointing,
     Config,
-    Env,
     Evaluate,
     Hardware,
     Launcher,
@@ -43,7 +41,7 @@ GROUPS = {
     "trainer": "default",
     "action": "train",
     "tracking": "mlflow",
-    "launcher": "local",
+    "launcher": "auto",
 }
 
 #: Schema of each option, by the group and name that ``conf/`` refers to it with.
@@ -82,9 +80,33 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "tpu": strategies.Tpu,
     },
     "action": {"action": Action, "evaluate": Evaluate, "predict": Predict},
-    "launcher": {"launcher": Launcher, "env": Env, "ray": Ray, "ssh": Ssh},
+    "launcher": {
+        "launcher": Launcher,
+        "env": launchers.Env,
+        "auto": launchers.Auto,
+        "ray": launchers.Ray,
+        "ssh": launchers.Ssh,
+        "k8s": launchers.Kubernetes,
+    },
     "tracking": {"tracking": Tracking, "mlflow": MLflow},
 }
+
+
+def of_hosts(node: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the keys of a launcher, and their values, that say what runs where on other hosts.
+
+    Args:
+        node: of the launcher, as plain values. Those of a user's own class are under its trust.
+    """
+    own = {field.name for field in dataclasses.fields(Launcher)}
+    for kind in SCHEMAS["launcher"].values():
+        fields = {field.name: field for field in dataclasses.fields(kind)}
+        if fields["_target_"].default != node.get("_target_"):
+            continue
+        for name in fields.keys() - own:
+            default = getattr(kind(), name)
+            if (value := node.get(name)) != default:
+                yield name, value
 
 
 def folder(name: str) -> Path:

@@ -81,11 +81,12 @@ PLAN = Kind(
 )  # fmt: skip
 LAUNCHER = Kind(
     "launcher", "dtrain.controller.launchers.*",
-    r"dtrain\.controller\.launchers\.(Env|Inline|Local|Ray|Ssh)",
+    r"dtrain\.controller\.launchers\.(auto|Env|Inline|Kubernetes|Local|Ray|Ssh)",
 )  # fmt: skip
 ENVIRONMENT = Kind(
-    "cluster environment", "dtrain.controller.launchers.cluster_env.tf_config.TFConfig",
-    r"dtrain\.controller\.launchers\.cluster_env\.tf_config\.TFConfig",
+    "cluster environment", "dtrain.controller.launchers.cluster_env.*",
+    r"dtrain\.controller\.launchers\.cluster_env\.(tf_config\.TFConfig|slurm\.Slurm"
+    r"|open_mpi\.OpenMPI|vertex\.Vertex|sagemaker\.SageMaker|kubernetes\.KubernetesPod)",
 )  # fmt: skip
 ACTION = Kind(
     "action", "dtrain.task.actions.*",

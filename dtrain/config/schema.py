@@ -236,7 +236,7 @@ class Launcher:
     Attributes:
         _target_: class of the launcher.
         grace_seconds: seconds from the request to stop to SIGKILL.
-        start_timeout: seconds until every task has joined the cluster.
+        start_timeout: seconds until every task has joined the cluster; null: 60, on hosts 600.
         stall_timeout: seconds without a step after which the job is ended; null: never.
         max_restarts: restarts after a task's death, each from the last checkpoint.
         peer_timeout: seconds of silence after which another host is lost.
@@ -244,23 +244,10 @@ class Launcher:
 
     _target_: str = target()
     grace_seconds: float = within(30.0, 0, YEAR)
-    start_timeout: float = within(60.0, 1, YEAR)
+    start_timeout: float | None = within(60.0, 1, YEAR)
     stall_timeout: float | None = within(1800.0, 1, YEAR)
     max_restarts: int = within(0, 0, 10_000)
     peer_timeout: float = within(45.0, 5, YEAR)
-
-
-@dataclasses.dataclass
-class Env(Launcher):
-    """Starts one task of a cluster that another program starts.
-
-    Attributes:
-        start_timeout: seconds until the commands on all hosts have met.
-        environment: what says which task this command is, and where the others are.
-    """
-
-    start_timeout: float = within(600.0, 1, YEAR)
-    environment: Any = formed(MISSING, NODE)
 
 
 @dataclasses.dataclass

@@ -219,6 +219,6 @@ class DerivedJob(Job):
         print("plan:")
         for name, value in rows.items():
             print(f"  {name:<20} {value}")
-        for line in report.drawing(cluster):
+        for line in report.drawing(cluster, planned.where):
             print(f"  {line}")
         print("dry_run=true: nothing was started")

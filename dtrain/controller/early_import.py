@@ -12,7 +12,7 @@ from dtrain.host import forkserver
 #: Options of a command that trains; with any other it only answers.
 _TRAINS = re.compile(r"(-m|--multirun|-r|--run|(-cd|--config-dir)(=.*)?)", re.S)
 #: Launchers whose tasks are forked from the warm server.
-_FORKING = ("local", "env")
+_FORKING = ("auto", "local", "env")
 
 
 @contextlib.contextmanager

@@ -44,14 +44,17 @@ def run(config: Config, cluster: Cluster, launcher: Env, chosen: Path | None = N
         UsageError: the chief has another configuration, or runs another run than is resumed here.
         TrainingError: it did not come.
     """
-    task, chief = launcher.own(cluster), f"the chief at {cluster.chief.address}"
+    task = launcher.own(cluster)
     beside: Beside | None = None
     peer = launcher.peer(cluster)
+    chief = f"the chief at {peer.address}"
     why: str | None = None
     with Signals() as signals:
         try:
             _say(f"{task.name}: looking for {chief}")
             place = peer.meet(launcher.start_timeout, lambda text: _say(f"{task.name}: {text}"))
+            cluster = launcher.placed(cluster, place)
+            chief = f"the chief at {peer.address}"
             rundir = _folder(config, cluster, place, chosen)
             if task == cluster.evaluator:
                 beside = _beside(config, launcher, task, rundir, place)

@@ -37,6 +37,7 @@ class Plan:
         train_examples: likewise.
         validation_examples: those that a validation evaluates; likewise.
         strategy: what is planned of the strategy.
+        where: tasks without an address are.
     """
 
     cluster: Cluster
@@ -44,6 +45,7 @@ class Plan:
     train_examples: int | None
     validation_examples: int | None
     strategy: StrategyPlan
+    where: str = "this machine"
 
 
 def sizes(config: Config) -> Splits | None:
@@ -108,18 +110,20 @@ def plan(config: Config, splits: Splits | None, machine: Machine, trains: bool =
             f"strategy={config.strategy.name} does not run a process on each host",
             "1, or strategy=multiworker", "strategy=multiworker",
         )  # fmt: skip
-    hosts = hardware.hosts or ((machine.hosts or DEFAULT_HOSTS) if strategy.on_hosts else 1)
+    beside = trains and (config.sidecar.evaluate or config.sidecar.export)
+    hosts = hardware.hosts or _hosts(strategy, machine, beside)
     kind = device_kind(config, strategy.kinds, machine.gpus)
     computing = strategy.computing(hosts)
     sharing = computing if machine.shared else 1  # tasks that the machine is divided among
     devices = device_count(config, strategy, kind, machine.gpus, sharing)
-    beside = trains and (config.sidecar.evaluate or config.sidecar.export)
     left = machine.cores - (evaluator.cores(config, machine) if beside else 0)
     threads, own = hardware.intra_op_threads, 0  # cores that each computing task has for itself
     if kind == "cpu" and (sharing > 1 or left < machine.cores):
         own = left // sharing
         threads = threads or max(1, own)
         own = own if own >= threads else 0
+    if kind == "cpu" and machine.beside > 1:
+        threads = threads or max(1, left // machine.beside)
     tasks = _with_cores(strategy.tasks(hosts, devices), threads, own)
     replicas = strategy.replicas(hosts, devices)
     cluster = Cluster(tasks, kind, replicas, task_environment(hardware.onednn))
@@ -140,6 +144,22 @@ def plan(config: Config, splits: Splits | None, machine: Machine, trains: bool =
     examples = len(splits.train)
     held = evaluated(config.trainer, len(splits.validation or ()))
     return Plan(cluster, per_epoch, examples, held, strategy)
+
+
+def _hosts(strategy: StrategyPlan, machine: Machine, beside: bool) -> int:
+    """Return how many hosts there are where the user does not say.
+
+    Args:
+        strategy: that they are for.
+        machine: says how many commands were started.
+        beside: one of several commands is the evaluator's.
+    """
+    if not strategy.on_hosts:
+        return 1
+    if machine.hosts is None:
+        return DEFAULT_HOSTS
+    taken = 1 if beside and machine.evaluator else 0
+    return max(1, machine.hosts - taken)
 
 
 def _with_cores(tasks: tuple[Task, ...], threads: int | None, own: int) -> tuple[Task, ...]:

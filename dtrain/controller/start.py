@@ -7,12 +7,13 @@ from typing import Any
 
 from dtrain import errors
 from dtrain.config.schema import Config
-from dtrain.controller import own_task
+from dtrain.controller import k8s_job, own_task
 from dtrain.controller.job import Job
-from dtrain.controller.launchers import Env
+from dtrain.controller.launchers import Env, Kubernetes
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.resources.devices import machine
 from dtrain.controller.validate import check
+from dtrain.errors import UsageError
 
 
 def start(
@@ -36,8 +37,14 @@ def start(
     """
     checked = check(config, prepare=not config.dry_run, trains=kind.trains)
     launcher = checked.launcher
-    here = launcher.machine(machine(launcher.shares_machine))
-    planned = kind.spread(config, checked.planned, here)
+    if isinstance(launcher, Kubernetes):
+        if kind is not Job:
+            raise UsageError(
+                "launcher", "k8s", "runs trainings alone", "local, where the run folder is",
+                "launcher=local",
+            )  # fmt: skip
+        return Outcome(k8s_job.run(config, checked.planned, launcher, command, chosen))
+    planned = kind.spread(config, checked.planned, launcher.part(machine()))
     cluster = planned.cluster
     if config.dry_run:
         kind.show(config, planned, folder)

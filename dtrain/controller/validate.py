@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from dtrain.config import consent, load, section, targets
+from dtrain.config import consent, groups, load, section, targets
 from dtrain.config.schema import Config
 from dtrain.controller import evaluator, logging_models
 from dtrain.controller.launchers import Launcher
@@ -50,6 +50,8 @@ def check_address(config: Config) -> None:
     for key, value in _texts(section.plain(config.dataset), "dataset"):
         if is_address(value):
             consent.check_data(key, value)
+    for key, value in groups.of_hosts(section.plain(config.launcher)):
+        consent.check_launcher(f"launcher.{key}", value)
 
 
 def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
@@ -86,7 +88,7 @@ def check(
     if trains:
         evaluator.check_launcher(config, launcher)
     try:
-        here = launcher.machine(machine(launcher.shares_machine))
+        here = launcher.part(machine())
         early = plan(config, None, here, trains)
         facts = {key: text for key, text in flatten(load.written(config)).items() if _shared(key)}
         facts["strategy.on_hosts"] = str(early.strategy.on_hosts)
@@ -94,8 +96,10 @@ def check(
         if prepare:
             launcher.prepare(cluster)
             forkserver.end_guessed()  # of a launcher that forks nothing
-        splits = look(config)
-        planned = dataclasses.replace(plan(config, splits, here, trains), cluster=cluster)
+        splits = look(config) if launcher.sees_data else None
+        planned = dataclasses.replace(
+            plan(config, splits, here, trains), cluster=cluster, where=launcher.where
+        )
     except BaseException:
         launcher.kill()  # it may have asked other hosts
         raise

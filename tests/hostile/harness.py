@@ -35,7 +35,7 @@ CPU_SECONDS, HANGS = 10.0, 40.0
 SECRET = "HOSTILE_API_KEY"
 SECRET_VALUE = "s3cr3t-of-the-canary-0451"
 #: Makes jobs of processes without TensorFlow; with `DTRAIN_TRUST=tests`.
-QUICK = ("launcher._target_=tests.quick.Quick", "tracking=none")
+QUICK = ("launcher=local", "launcher._target_=tests.quick.Quick", "tracking=none")
 SMALL = ("dataset=synthetic", "model=mlp", "trainer.epochs=3")
 #: Of the template's folders, below `outputs`.
 RUN, STOPPED, OTHER = (

@@ -20,6 +20,7 @@ from dtrain.run.folder import read_json
 from tests.hostile.second import Server
 
 WORDS = (
+    "launcher=local",
     "launcher._target_=tests.hostile.second.Fickle",
     "tracking=none",
     "trainer.epochs=3",

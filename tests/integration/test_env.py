@@ -153,7 +153,11 @@ def test_a_host_that_never_comes(shells, tmp_path: Path) -> None:
     [
         ((*MULTIWORKER, *ENV), "", "TF_CONFIG="),
         ((*MULTIWORKER, *ENV), "{", "is not JSON"),
-        (("strategy=mirrored", *ENV), '{"cluster": {"worker": ["a:1"]}}', "strategy=mirrored"),
+        (
+            ("strategy=mirrored", *ENV),
+            '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}',
+            "strategy=mirrored",
+        ),
         ((*MULTIWORKER, *ENV, "launcher.max_restarts=1"), "{}", "launcher.max_restarts=1: "),
     ],
 )

@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dtrain.config import data_forms, forms, groups, schema, strategies, values
+from dtrain.config.presets import launchers
 from dtrain.config.ranges import Each, Form, Range, rule
 from dtrain.errors import UsageError
 from tests.test_schema import GIVEN, node
@@ -62,6 +63,7 @@ RIGHT: list[tuple[Form, list[Any]]] = [
     (forms.METRICS, [[], [[]], {"a": []}, {"a": None}]),
     (forms.LOSS_WEIGHTS, [[3], {"a": 1}, {"a": None}]),
     (data_forms.WEIGHTS, [{"a": 1}]),
+    (launchers.POD_SPEC, [{"a": 1}, {"a": None}, {"a": []}]),
 ]
 
 
@@ -88,7 +90,8 @@ def wrong(kind: type, field: dataclasses.Field[Any]) -> list[Any]:
         bad += NODES
     elif first.startswith("list"):
         assert isinstance(found, Each), f"{kind.__name__}.{field.name} has no rule for its items"
-        items: list[Any] = [None, "", "(", "a\0", {"a": 1}, [[]]]
+        items: list[Any] = [None, "", "a\0", {"a": 1}, [[]]]
+        items += ["("] * (field.name != "setup")  # a shell's to refuse
         items += [] if text.startswith("list[str]") else NUMBERS  # which are texts there
         bad += ["x", 3, math.nan, True, {"a": 1}, *([item] for item in items), [1] * 5000]
         bad += [[]] if found.least else []

@@ -1,13 +1,61 @@
-"""Keys of launchers that start tasks on other hosts."""
+"""Schemas of launchers beside those of :mod:`dtrain.config.schema`."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
+import re
+from typing import Any
 
-from dtrain.config.forms import PATH, TEXTS, target, text
-from dtrain.config.ranges import YEAR, formed, within
+from omegaconf import MISSING
+
+from dtrain.config.forms import (
+    COMMANDS,
+    HOST,
+    HOSTS,
+    NETWORK,
+    NODE,
+    PATH,
+    VARIABLES,
+    target,
+    text,
+    words,
+)
+from dtrain.config.ranges import YEAR, Each, Form, formed, within
 from dtrain.config.schema import Launcher
+
+
+@dataclasses.dataclass
+class Env(Launcher):
+    """Starts one task of a cluster that another program starts.
+
+    Attributes:
+        start_timeout: seconds until the commands on all hosts have met; null: 600.
+        network: where the tasks reach each other, 10.0.0.0/8 or eth0; null: as the commands meet.
+        chief: host of task 0, where the platform does not say; null: as it says.
+        environment: what says which task this command is, and where the others are.
+    """
+
+    start_timeout: float | None = within(600.0, 1, YEAR)
+    network: str | None = formed(None, NETWORK)
+    chief: str | None = formed(None, HOST)
+    environment: Any = formed(MISSING, NODE)
+
+
+@dataclasses.dataclass
+class Auto(Launcher):
+    """The cluster that this command was started in, or this machine.
+
+    Attributes:
+        start_timeout: seconds until all tasks are there; null: 60, or 600 where hosts meet.
+        network: where the tasks reach each other, 10.0.0.0/8 or eth0; null: as the commands meet.
+        chief: host of task 0, where the platform does not say; null: as it says.
+    """
+
+    _target_: str = target("dtrain.controller.launchers.auto")
+    start_timeout: float | None = within(None, 1, YEAR)
+    network: str | None = formed(None, NETWORK)
+    chief: str | None = formed(None, HOST)
 
 
 @dataclasses.dataclass
@@ -23,17 +71,112 @@ class Ssh(Launcher):
         setup: commands of the shell there, before the interpreter.
         ssh_config: configuration of the client (ssh -F); null: the user's own.
         variables: names of variables of this environment that the tasks get.
+        sync: send this folder along, as it is here, without data; tasks look for code in it.
+        network: by which the hosts reach each other, 10.0.0.0/8 or eth0; null: as this one does.
     """
 
     _target_: str = target("dtrain.controller.launchers.Ssh")
-    start_timeout: float = within(120.0, 1, YEAR)
-    hosts: list[str] = formed([], TEXTS)
+    start_timeout: float | None = within(120.0, 1, YEAR)
+    hosts: list[str] = formed([], HOSTS)
     hostfile: str | None = formed(None, PATH)
     python: str | None = formed(None, PATH)
     folder: str | None = formed(None, PATH)
-    setup: list[str] = formed([], TEXTS)
+    setup: list[str] = formed([], COMMANDS)
     ssh_config: str | None = formed(None, PATH)
-    variables: list[str] = formed([], TEXTS)
+    variables: list[str] = formed([], VARIABLES)
+    sync: bool = False
+    network: str | None = formed(None, NETWORK)
+
+
+#: What the pods of a job are made by (:mod:`dtrain.controller.launchers.k8s.manifest`).
+PodsOf = enum.Enum("PodsOf", ["jobset", "job"])
+
+
+def _matching(pattern: str, problem: str, most: int) -> Any:
+    def why(value: Any) -> str | None:
+        wrong = words(value, most)
+        return wrong or (None if re.fullmatch(pattern, value) else problem)
+
+    return why
+
+
+def _mapping(value: Any) -> str | None:
+    if not isinstance(value, dict):
+        return "is no mapping"
+    return next((f"{name!r} is no text" for name in value if not isinstance(name, str)), None)
+
+
+_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+#: Of a job: its pods' names have a role, two numbers and five letters after it, in 63 characters.
+JOB_NAME = Form(
+    "up to 40 small letters, digits and hyphens, the first one a letter",
+    _matching(r"[a-z]([-a-z0-9]*[a-z0-9])?", "is no name that Kubernetes takes for a job", 40),
+    "digits",
+)
+NAMESPACE = Form("up to 63 small letters, digits and hyphens",
+                 _matching(_LABEL, "is no name of a namespace", 63), "default")  # fmt: skip
+OBJECT = Form("the name of an object of Kubernetes: small letters, digits, hyphens and dots",
+              _matching(rf"{_LABEL}(\.{_LABEL})*", "is no name of an object of Kubernetes", 253),
+              "NAME")  # fmt: skip
+QUANTITY = Form("a quantity of Kubernetes, such as 512Mi or 16Gi",
+                _matching(r"[0-9]+(\.[0-9]+)?([kMGTP]|[KMGTP]i)?", "is no quantity of memory", 30),
+                "16Gi")  # fmt: skip
+CLAIM = Form("CLAIM:/PATH", _matching(rf"{_LABEL}(\.{_LABEL})*:/[^:]+", "is not CLAIM:/PATH", 4096),
+             "data:/data")  # fmt: skip
+RESOURCE = Form("the name of a resource of nodes, such as nvidia.com/gpu",
+                _matching(r"[a-z0-9.-]+/[A-Za-z0-9._-]+", "is no name of a resource", 300),
+                "nvidia.com/gpu")  # fmt: skip
+POD_SPEC = Form("null, or a mapping of fields of a pod's spec", _mapping, "{nodeSelector: {}}")
+
+
+@dataclasses.dataclass
+class Kubernetes(Launcher):
+    """Writes a job of Kubernetes, a pod for each task, or creates it and follows it.
+
+    Attributes:
+        start_timeout: seconds until the commands in all pods have met; null: 600.
+        max_restarts: restarts of all pods after a failure; evictions and exit code 75 are free.
+        kind: jobset: of JobSet 0.10 or newer; job: an indexed Job, which every cluster has.
+        image: image of the pods, with dtrain; its working directory has what is yours.
+        job_name: name of the job, and of its run folder; null: the run's name and the time.
+        namespace: where the job is created; null: the namespace of the context.
+        context: context of the kubeconfig; null: the current one.
+        apply: create the job in the cluster; false: write its manifest.
+        follow: print what becomes of a job that was created, until it ends.
+        cpus: cores of each pod; null: what its node has left.
+        memory: memory of each pod, such as 16Gi; null: what its node has left.
+        gpus: GPUs of each pod that computes.
+        gpu_resource: what nodes call their GPUs.
+        volume: PersistentVolumeClaim of the run folders, mounted in the chief's pod at output_dir.
+        mounts: more claims, CLAIM:/PATH, mounted in every pod, which can only read them.
+        variables_from: Secrets, each key of which becomes a variable in every pod.
+        key_from: Secret with the cluster's key at `key`; null: one is made with the job.
+        queue: local queue of Kueue, which starts the job; null: it starts at once.
+        user: number of the user that the pods run as; root is none.
+        pod: more fields of the pods' spec, such as {nodeSelector: {disk: ssd}}.
+    """
+
+    _target_: str = target("dtrain.controller.launchers.Kubernetes")
+    start_timeout: float | None = within(600.0, 1, YEAR)
+    max_restarts: int = within(3, 0, 10_000)
+    kind: PodsOf = PodsOf.jobset
+    image: str | None = formed(None, text(1000))
+    job_name: str | None = formed(None, JOB_NAME)
+    namespace: str | None = formed(None, NAMESPACE)
+    context: str | None = formed(None, text())
+    apply: bool = False
+    follow: bool = True
+    cpus: float | None = within(None, 0, 10_000, above=True)
+    memory: str | None = formed(None, QUANTITY)
+    gpus: int = within(0, 0, 1_000)
+    gpu_resource: str = formed("nvidia.com/gpu", RESOURCE)
+    volume: str | None = formed(None, OBJECT)
+    mounts: list[str] = formed([], Each(CLAIM, 0, 100, "[data:/data]"))
+    variables_from: list[str] = formed([], Each(OBJECT, 0, 100, "[NAME]"))
+    key_from: str | None = formed(None, OBJECT)
+    queue: str | None = formed(None, OBJECT)
+    user: int = within(1000, 1, 2**31 - 1)
+    pod: Any | None = formed(None, POD_SPEC)
 
 
 #: Strategies of Ray for placement groups.

@@ -17,6 +17,7 @@ from dtrain.config.schema import Config
 from dtrain.config.settle import settle
 from dtrain.controller import cli
 from dtrain.controller.commands import failures
+from dtrain.controller.launchers import Launcher
 from dtrain.controller.launchers.data_report import report
 from dtrain.controller.plan import plan, sizes
 from dtrain.controller.resources.devices import machine
@@ -84,8 +85,8 @@ class Data(cli.Command):
 
     def _report(self, config: Config) -> None:
         check_address(config)
-        launcher: Any = targets.locate(config.launcher._target_, "launcher._target_")
-        here = machine(launcher.shares_machine)
+        launcher: Launcher = targets.instantiate(config.launcher, "launcher")
+        here = launcher.part(machine())
         self._activity.begin("looking at the data")
         environment = plan(config, None, here).cluster.environment
         warm(environment)  # the import of TensorFlow, beside which the data is looked at

@@ -33,6 +33,7 @@ commands:
   promote RUN alias=ALIAS     let an alias name the model of a run, if it is better
   predict RUN                 predict rows with a checkpoint of a run
   serve RUN|models:/...       answer requests over HTTP, with newer versions as they appear
+  doctor [OVERRIDE ...]       what this machine and its cluster offer, and what would start where
 
 options:
   --help [KEY]                this, or the type, default and accepted values of one key

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from dtrain.config import load, targets
-from dtrain.config.schema import Config
+from dtrain.config.schema import Config, Launcher
+from dtrain.config.section import Node
 from dtrain.controller.commands import of_run
 from dtrain.controller.derived import Derived, DerivedJob
 from dtrain.controller.launchers import Env
@@ -25,6 +26,7 @@ from dtrain.run import checkpoint
 from dtrain.run.cluster import Task
 from dtrain.run.folder import short
 
+_AUTO, _LOCAL = "dtrain.controller.launchers.auto", "dtrain.controller.launchers.Local"
 #: What the name of a folder is made of, where the user names none: what decides what is in it.
 _DECIDING = ("weights", "split", "function", "include", "format", "piece_rows", "batch")
 
@@ -99,6 +101,10 @@ class Predict(Derived):
         Raises:
             UsageError: there is no such checkpoint, or the launcher has no place for workers.
         """
+        if config.launcher["_target_"] == _AUTO:  # each of several commands is a worker by itself
+            names = [field.name for field in dataclasses.fields(Launcher)]
+            shared = {name: config.launcher[name] for name in names}
+            config.launcher = Node({**shared, "_target_": _LOCAL})
         launcher: Any = targets.locate(config.launcher["_target_"], "launcher._target_")
         if issubclass(launcher, Env):
             raise UsageError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 
 from dtrain.controller.resources.devices import Machine
@@ -17,7 +18,7 @@ class Launcher(ABC):
     Args:
         grace_seconds: from the request to stop to the end by force.
         start_timeout: seconds until every task must have joined the cluster, or must at least
-            have read something (TensorFlow, a checkpoint).
+            have read something (TensorFlow, a checkpoint); None for :attr:`patience`.
         stall_timeout: seconds without a step after which the job is ended; None for never.
         max_restarts: how often the tasks may be started again after one of them died.
         peer_timeout: seconds of silence after which another host is lost.
@@ -27,33 +28,34 @@ class Launcher(ABC):
     shares_machine = True
     #: Whether one command may have several at a time, each for a job of its own.
     several = True
+    #: ``start_timeout`` where none is given, in seconds.
+    patience = 60.0
+    #: Where tasks without an address are, for messages.
+    where = "this machine"
+    #: How many commands were started for the job, one a task; None where it is not known.
+    commands: int | None = None
+    #: Whether the files of this machine are those that the tasks will read.
+    sees_data = True
     #: The GPUs that the tasks may have, named as in ``CUDA_VISIBLE_DEVICES``; None: all.
     gpus: tuple[str, ...] | None = None
 
     def __init__(
         self,
         grace_seconds: float,
-        start_timeout: float,
+        start_timeout: float | None,
         stall_timeout: float | None,
         max_restarts: int,
         peer_timeout: float = 45.0,
     ):
         self.grace_seconds = grace_seconds
-        self.start_timeout = start_timeout
+        self.start_timeout = self.patience if start_timeout is None else start_timeout
         self.stall_timeout = stall_timeout
         self.max_restarts = max_restarts
         self.peer_timeout = peer_timeout
 
-    def machine(self, here: Machine) -> Machine:
-        """Return what the tasks run on.
-
-        Args:
-            here: this machine.
-
-        Raises:
-            UsageError, TrainingError: that cannot be found out.
-        """
-        return here
+    def part(self, machine: Machine) -> Machine:
+        """Return what the tasks of this launcher have of a machine."""
+        return dataclasses.replace(machine, shared=self.shares_machine, hosts=self.commands)
 
     def prepare(self, cluster: Cluster) -> None:  # noqa: B027 - an optional hook
         """Begin early with what takes long (importing TensorFlow), before the job is checked."""

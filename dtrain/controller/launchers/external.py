@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import secrets
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from dtrain import errors
+from dtrain.controller.launchers import meeting
 from dtrain.controller.launchers.cluster_env import tf_config
-from dtrain.controller.launchers.cluster_env.base import ClusterEnvironment
+from dtrain.controller.launchers.cluster_env.base import ClusterEnvironment, Platform, Ranked
 from dtrain.controller.launchers.local import Local
 from dtrain.controller.launchers.rendezvous import cluster_key
 from dtrain.controller.launchers.rendezvous.chief import Host, Place
 from dtrain.controller.launchers.rendezvous.connection import BEAT
 from dtrain.controller.launchers.rendezvous.messages import Message, is_name
 from dtrain.controller.launchers.rendezvous.peer import Peer
-from dtrain.errors import UsageError
+from dtrain.controller.resources.devices import Machine
+from dtrain.errors import TrainingError, UsageError
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json, write_json
+
+#: Variable that names a file, which is there once the commands have met: a pod is ready then.
+READY = "DTRAIN_READY_FILE"
 
 
 class Env(Local):
@@ -31,28 +38,64 @@ class Env(Local):
     Args:
         args, kwargs: as of every launcher.
         environment: says which task this host's is, and where the others are.
+        network: in CIDR notation, or an interface: where the tasks reach each other; None for the
+            addresses at which the commands have met.
+        chief: the host of task 0, where the platform does not say; None for what it says.
     """
 
     shares_machine = False
     several = False
+    patience = 600.0
 
-    def __init__(self, *args: Any, environment: ClusterEnvironment, **kwargs: Any):
+    def __init__(
+        self,
+        *args: Any,
+        environment: ClusterEnvironment,
+        network: str | None = None,
+        chief: str | None = None,
+        **kwargs: Any,
+    ):
         super().__init__(*args, **kwargs)
-        self._environment = environment
         if self.max_restarts:
             raise UsageError(
                 "launcher.max_restarts", self.max_restarts,
                 "launcher=env starts one task of many, and cannot start the others again",
                 "0; what started the commands can start them again", "launcher.max_restarts=0",
             )  # fmt: skip
+        self._environment, self._network = environment, network
+        self._started_by = environment.started() if isinstance(environment, Platform) else None
+        self._chief = chief
+        self._meeting: meeting.Meeting | None = None  # where addresses are agreed
+        if self._started_by is not None:
+            self.commands, self.where = self._started_by.number, self._started_by.where
         self._facts: dict[str, str] = {}
         self._own: Task | None = None
         self._host: Host | None = None
         self._key: bytes | None = None
         self._losses: dict[str, str] = {}  # tasks of other hosts, and how each was lost
 
+    def part(self, machine: Machine) -> Machine:
+        """Return what this command's task has of a machine that it shares with others of its job.
+
+        What the platform has not divided is divided evenly.
+        """
+        machine, started = super().part(machine), self._started_by
+        if started is None:
+            return machine
+        tasks = started.local[1]
+        return dataclasses.replace(
+            machine,
+            gpus=machine.gpus if started.own_gpus else machine.gpus // tasks,
+            beside=tasks if machine.cores == os.cpu_count() else 1,
+            evaluator=started.evaluator,
+        )
+
+    def _first_gpu(self, task: Task) -> int:
+        started = self._started_by
+        return 0 if started is None or started.own_gpus else started.local[0] * task.devices
+
     def check(self, cluster: Cluster, facts: dict[str, str]) -> Cluster:
-        """Return the cluster with the addresses that the environment has.
+        """Return the cluster, with the addresses that the environment has.
 
         Raises:
             UsageError: it is wrong, or not of such a cluster, or there is no key for it.
@@ -61,16 +104,36 @@ class Env(Local):
         placed, self._own = self._environment.find(
             cluster, facts["strategy.name"], facts["strategy.on_hosts"] == "True"
         )
+        together = self._settle(placed)
         self._key = cluster_key.find()
-        hosts = [tf_config.host_port(str(task.address))[0] for task in placed.tasks]
-        if self._key is None and not all(map(tf_config.is_local, hosts)):
+        if self._key is None and not together:
             raise cluster_key.missing()
+        if self._started_by is not None and placed.chief == self._own:
+            _print(str(self._started_by))
         return placed
+
+    def _settle(self, placed: Cluster) -> bool:
+        """Settle where the commands meet; say whether all of them have the same home for a key.
+
+        Raises:
+            UsageError: it cannot be there.
+        """
+        environment, started = self._environment, self._started_by
+        if started is not None and not started.addresses:
+            reach = environment.reach if isinstance(environment, Ranked) else str
+            self._meeting = meeting.of(started, self._network, self._chief, reach)
+            return started.is_on_one_machine or started.same_home
+        if self._network is not None:
+            raise UsageError(
+                "launcher.network", self._network, "the environment has the addresses of the tasks",
+                "null, and addresses of that network in the environment", "launcher.network=null",
+            )  # fmt: skip
+        return all(tf_config.is_local(tf_config.host_port(str(t.address))[0]) for t in placed.tasks)
 
     def own(self, cluster: Cluster) -> Task:
         """Return the task of this command."""
         assert self._own is not None, "after check"
-        return self._own
+        return cluster.task(self._own.name)
 
     def followed(self, cluster: Cluster) -> tuple[Task, ...]:
         """Return the own task alone: the other commands follow theirs."""
@@ -83,30 +146,61 @@ class Env(Local):
             UsageError: another host has another configuration.
             TrainingError: a host did not come within ``start_timeout``.
         """
-        cluster, place = _placed(rundir, cluster)
-        chief = cluster.chief
+        cluster, place = _identified(rundir, cluster)
         if len(cluster.processes) > 1:
-            assert chief.address is not None
+            addresses, key, own = self._site(cluster)
             names = [task.name for task in cluster.processes[1:]]
-            key = self._key or cluster_key.make()
-            timeout = self.peer_timeout
-            self._host = Host(chief.address, names, self._facts, place, key, timeout)
+            self._host = Host(addresses, names, self._facts, key, self.peer_timeout)
             self._host.wait(self.start_timeout, _print)
+            if own:
+                agreed = self._host.agreed(own)[: len(cluster.tasks)]
+                place = place._replace(addresses=tuple(agreed))
+                cluster = self.placed(cluster, place)
+                # ORDER: peers on the same disk look there as soon as they have the place.
+                write_json(rundir.cluster, cluster.to_json())
+            self._host.begin(place)
         self.start_own(rundir, cluster)
         return cluster
+
+    def placed(self, cluster: Cluster, place: Place) -> Cluster:
+        """Return the cluster with the addresses that were agreed, if any were.
+
+        Raises:
+            TrainingError: they are not those of such a cluster.
+        """
+        if not place.addresses:
+            return cluster
+        try:
+            for address in place.addresses:
+                tf_config.host_port(address)
+            return cluster.at(place.addresses)
+        except ValueError as error:
+            raise TrainingError(f"no addresses of {len(cluster.tasks)} tasks: {error}") from None
 
     def start_own(self, rundir: RunDir, cluster: Cluster) -> None:
         """Fork this command's task, of which alone there will be events."""
         self._rundir, self._cluster = rundir, cluster
         self._started = {}
+        if met := os.environ.get(READY):
+            Path(met).touch()
         self._start(self.own(cluster))
 
     def peer(self, cluster: Cluster) -> Peer:
         """Return this command's side of the meeting, where it is not the chief's."""
-        assert cluster.chief.address is not None
+        addresses, key, own = self._site(cluster)
+        task = self.own(cluster)
+        said = "" if task == cluster.evaluator else own
+        return Peer(addresses, task.name, self._facts, key, self.peer_timeout, said)
+
+    def _site(self, cluster: Cluster) -> tuple[list[str], bytes, str]:
+        """Return where the commands meet, their key, and this one's address if it is agreed."""
         key = self._key or cluster_key.make()
-        name = self.own(cluster).name
-        return Peer(cluster.chief.address, name, self._facts, key, self.peer_timeout)
+        if self._meeting is None:
+            assert cluster.chief.address is not None
+            return [cluster.chief.address], key, ""
+        [port] = self._ports.take(1)
+        own = meeting.at(self._meeting.own, port)
+        return self._meeting.addresses, self._meeting.key(key), own
 
     def poll(self, timeout: float) -> list[tuple[str, str]]:
         """Wait for events of the own task; pass on what concerns the job of those of other hosts.
@@ -189,7 +283,7 @@ class Env(Local):
         return {n: errors.FAILED if c == errors.PORT_TAKEN else c for n, c in codes.items()}
 
 
-def _placed(rundir: RunDir, cluster: Cluster) -> tuple[Cluster, Place]:
+def _identified(rundir: RunDir, cluster: Cluster) -> tuple[Cluster, Place]:
     """Give the run its identity, by which other hosts know its folder, and write it there."""
     command = read_json(rundir.command) or {}
     job = command.get("job")

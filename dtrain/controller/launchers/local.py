@@ -6,10 +6,12 @@ import multiprocessing.connection
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from dtrain.controller.launchers.base import Launcher
+from dtrain.controller.launchers.cluster_env.tf_config import host_port
 from dtrain.controller.launchers.ports import Ports
 from dtrain.controller.launchers.processes import LocalProcesses
 from dtrain.host.forkserver import LOCK, Process, ready, warm
@@ -70,7 +72,7 @@ class Local(Launcher, LocalProcesses):
                 **os.environ,
                 **cluster.environment,
                 "CUDA_VISIBLE_DEVICES": self._gpus(task),
-                "no_grpc_proxy": "127.0.0.1",  # the tasks talk to each other, not to a proxy
+                "no_grpc_proxy": around_proxies(cluster, os.environ),
             }
             self._started[task.name] = Process(
                 cluster.environment,
@@ -89,10 +91,13 @@ class Local(Launcher, LocalProcesses):
         total = sum(each.devices for each in processes)
         names = visible.split(",") if visible else [str(index) for index in range(total)]
         names = names if self.gpus is None else list(self.gpus)
-        first = 0
-        if self.shares_machine:
-            first = sum(each.devices for each in processes[: processes.index(task)])
+        first = self._first_gpu(task)
         return ",".join(names[first : first + task.devices])
+
+    def _first_gpu(self, task: Task) -> int:
+        """Return how many GPUs of this machine are those of the tasks before this one."""
+        processes = self._cluster.processes
+        return sum(each.devices for each in processes[: processes.index(task)])
 
     def poll(self, timeout: float) -> list[tuple[str, str]]:
         """Wait for an event of a task, for its end, or the time."""
@@ -150,6 +155,18 @@ class Local(Launcher, LocalProcesses):
         """Send SIGUSR1, at which a task writes its stacks, to all."""
         for started in self._started.values():
             started.signal(signal.SIGUSR1)
+
+
+def around_proxies(cluster: Cluster, environ: Mapping[str, str]) -> str:
+    """Return the hosts that gRPC reaches without a proxy that the environment may name.
+
+    What a user has excluded stays so: where this variable is set, gRPC does not look at
+    ``no_proxy`` (its ``http_proxy_mapper.cc``).
+    """
+    addresses = [task.address for task in cluster.tasks if task.address is not None]
+    hosts = ["127.0.0.1", "localhost", *(host_port(address)[0] for address in addresses)]
+    given = environ.get("no_grpc_proxy") or environ.get("no_proxy") or ""
+    return ",".join(dict.fromkeys([*hosts, *filter(None, given.split(","))]))
 
 
 def _state(pid: int) -> tuple[str, float]:

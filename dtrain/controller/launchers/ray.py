@@ -59,9 +59,10 @@ class Ray(Agents):
         self._group: Any = None
         self._connected = False
 
-    def machine(self, here: Machine) -> Machine:
+    def part(self, machine: Machine) -> Machine:
         """Return what one task has; which nodes have it is known when all are placed."""
-        return Machine(self._gpus, max(1, int(self._cpus)), shared=False)
+        cores = max(1, int(self._cpus))
+        return Machine(self._gpus, cores, shared=False, evaluator=False)
 
     def check(self, cluster: Cluster, facts: dict[str, str]) -> Cluster:
         """Look whether there is a Ray cluster with nodes for such tasks.
@@ -164,13 +165,11 @@ class Ray(Agents):
         host.facts["gpus"] = self._gpus
         return str(actor.node)
 
-    def _divided(self, cluster: Cluster, where: dict[str, Host]) -> Any:
-        """Return the tasks as they are: Ray counts cores, and says not which they are."""
+    def place(self, cluster: Cluster) -> Cluster:
+        """Return the cluster with addresses; Ray counts cores, and says not which they are."""
         threads = max(1, int(self._cpus))
-        return tuple(
-            dataclasses.replace(task, threads=task.threads or threads, cores=())
-            for task in cluster.tasks
-        )
+        tasks = (dataclasses.replace(t, threads=t.threads or threads) for t in cluster.tasks)
+        return super().place(dataclasses.replace(cluster, tasks=tuple(tasks)))
 
     def kill(self) -> None:
         """End all tasks, the actors and the placement group."""

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import shlex
 import sys
+from pathlib import Path
 from typing import Any
 
-from dtrain.controller.launchers.agents import Agents, Command, Transport, checks, facts, hosts
-from dtrain.controller.launchers.agents.host import Host
+from dtrain.controller.launchers.agents import (
+    Agents,
+    Command,
+    Transport,
+    checks,
+    facts,
+    hosts,
+    placing,
+    tree,
+)
+from dtrain.controller.launchers.agents.host import Host, Inbox
 from dtrain.errors import UsageError
+from dtrain.host import network as network_of
+from dtrain.host.python_path import trusted
+from dtrain.run.cluster import Cluster
 
 #: Of the client, whatever its configuration says: it asks nothing, forwards nothing, and shares its
 #: connection with no other job, whose end would be this one's.
@@ -62,6 +76,11 @@ _MEANINGS = (
         "pip install dtrain there, or launcher.python=PATH",
     ),
     (
+        r"ModuleNotFoundError",
+        "its Python lacks a package that dtrain needs",
+        "pip install dtrain there, or launcher.python=PATH",
+    ),
+    (
         r"(not found|No such file or directory|Permission denied)$",
         "its Python cannot be started",
         "launcher.python=PATH, of a Python there that has dtrain",
@@ -81,6 +100,9 @@ class Ssh(Agents):
         setup: commands of the shell there, before the interpreter.
         ssh_config: configuration of the client; None: the user's.
         variables: names of variables that go along to the hosts.
+        sync: send this command's folder along, as it is: tasks look for code there.
+        network: ``10.0.0.0/8``, or the name of an interface, by which the hosts reach each other;
+            None: as this machine reaches them.
     """
 
     def __init__(
@@ -93,12 +115,15 @@ class Ssh(Agents):
         setup: list[str] | None = None,
         ssh_config: str | None = None,
         variables: list[str] | None = None,
+        sync: bool = False,
+        network: str | None = None,
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
         self._given, self._hostfile = list(hosts or []), hostfile
         self._python, self._folder, self._setup = python, folder, list(setup or [])
         self._ssh_config, self._variables = ssh_config, list(variables or [])
+        self._sync, self._network = sync, network
 
     def transports(self) -> list[tuple[Transport, int]]:
         """Return the command that leads to each host."""
@@ -150,6 +175,70 @@ class Ssh(Agents):
                 f"{missing[0]}=VALUE in front of the command",
             )  # fmt: skip
         return {**super().variables(), **{name: os.environ[name] for name in self._variables}}
+
+    def address(self, host: Host) -> str | None:
+        """Return the address of a host in ``launcher.network``, if that is given.
+
+        Raises:
+            UsageError: it has none there.
+        """
+        if self._network is None or host.lost is not None:
+            return super().address(host)
+        found = [
+            text
+            for name, text in host.facts["addresses"]
+            if network_of.is_of(self._network, name, ipaddress.ip_address(text))
+        ]
+        if not found:
+            has = ", ".join(f"{text} ({name})" for name, text in host.facts["addresses"])
+            raise UsageError(
+                "launcher.network", self._network, f"{host.name} has no address there, but {has}",
+                "a network in CIDR notation, or the name of an interface, that every host has",
+                "launcher.network=10.0.0.0/8",
+            )  # fmt: skip
+        return str(found[0])
+
+    def place(self, cluster: Cluster) -> Cluster:
+        """Divide the tasks among the hosts.
+
+        Raises:
+            UsageError: they do not reach each other.
+        """
+        try:
+            return super().place(cluster)
+        except placing.Unreached as error:
+            raise UsageError(
+                "launcher.network", self._network or "null", str(error),
+                "a network in which the ports of the hosts, from 20000 to 32767, are open to the "
+                "other hosts", "launcher.network=10.0.0.0/8",
+            ) from None  # fmt: skip
+
+    def greeted(self, hosts: list[Host], inbox: Inbox) -> None:
+        """Send the working tree, or see that the user's own modules are the same everywhere.
+
+        Raises:
+            UsageError: they are not.
+            TrainingError: a host is gone.
+        """
+        if self._sync:
+            data = tree.archive(Path.cwd())
+            for host in hosts:
+                assert host.stream is not None
+                host.stream.send_all(tree.messages(data))
+            inbox.gather(hosts, "tree", self.start_timeout, "take the working tree in")
+        names = sorted({name.partition(".")[0] for name in trusted()})
+        here = facts.modules(names)
+        for host in hosts:
+            host.send("modules", names=names)
+        said = inbox.gather(hosts, "modules", self.start_timeout, "look for modules")
+        for host in hosts:
+            for name, digest in said[host.name]["found"].items():
+                if here.get(name) is not None and digest != here[name]:
+                    is_not = "is not there" if digest is None else "is another there"
+                    raise UsageError(
+                        "DTRAIN_TRUST", name, f"the module {name} {is_not}, on {host.name}",
+                        "the same code on every host", "launcher.sync=true",
+                    )  # fmt: skip
 
     def examine(self, found: list[Host]) -> None:
         """Print what the hosts are, and refuse those on which the job would be another.

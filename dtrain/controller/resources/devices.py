@@ -19,20 +19,24 @@ class Machine:
         gpus: how many this machine has for us.
         cores: how many processor cores it has for us.
         shared: all tasks of a job run on this one machine.
-        hosts: processes, one a host, that there is room for; None where that is not known.
+        hosts: of a job: as many as commands were started for it; None where it is not known.
+        evaluator: one of those hosts is the evaluator's, where there is one.
+        beside: how many commands of a job share the cores, which nothing divides among them.
     """
 
     gpus: int
     cores: int
     shared: bool = True
     hosts: int | None = None
+    evaluator: bool = True
+    beside: int = 1
 
 
-def machine(shared: bool) -> Machine:
-    """Describe this machine, without asking TensorFlow."""
+def machine() -> Machine:
+    """Describe this machine, without asking TensorFlow, as what one command has to itself."""
     affinity = getattr(os, "sched_getaffinity", None)  # of Linux
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    return Machine(count(), cores, shared)
+    return Machine(count(), cores)
 
 
 def device_kind(config: Config, kinds: tuple[str, ...], gpus: int) -> str:

@@ -52,7 +52,7 @@ def run(master: Master, source: Source) -> int:
             # Of the first this begins the import of TensorFlow, beside which the others continue.
             done[number] = examine(composer, past, drafts[-1])
         _check_baseline(settings.baseline, drafts, source)
-        here = machine(shared=True)
+        here = machine()
         todo = [draft for draft in drafts if done[draft.number] is None]
         to_come = source.total - len(drafts)
         needs = [draft.gpus for draft in todo]

@@ -21,6 +21,7 @@ from dtrain.config.schema import Config
 from dtrain.config.settle import settle
 from dtrain.controller import resume
 from dtrain.controller.folders import check_name, place
+from dtrain.controller.launchers import Launcher
 from dtrain.controller.plan import Plan, plan, sizes
 from dtrain.controller.resources.devices import Machine
 from dtrain.controller.sweep.resources import cores, gpus
@@ -195,11 +196,12 @@ class Composer:
             if past is not None:
                 config.resume = past
                 resume.check(config, draft.overrides)
-            target = config.launcher._target_
-            kind: Any = targets.locate(target, "launcher._target_")
-            if not kind.several:
+            launcher: Launcher = targets.instantiate(config.launcher, "launcher")
+            if not launcher.several:
+                many = launcher.commands or 1
                 raise UsageError(
-                    "launcher._target_", target, "cannot run one job beside another",
+                    "launcher._target_", config.launcher._target_, "cannot run one job beside "
+                    "another" + (f": {many} commands were started for one" if many > 1 else ""),
                     "a launcher that can, or a command for each job", "launcher=local",
                 )  # fmt: skip
             draft.checked = check(config, self._look, prepare=False)

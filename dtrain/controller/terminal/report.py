@@ -50,7 +50,7 @@ def print_plan(config: Config, planned: Plan, folder: Path, layouts: Sequence[st
     print(f"plan: {config.name}")
     for name, value in rows.items():
         print(f"  {name:<20} {value}")
-    for line in [*drawing(cluster), *layouts]:
+    for line in [*drawing(cluster, planned.where), *layouts]:
         print(f"  {line}")
     print("dry_run=true: nothing was started")
 
@@ -68,8 +68,13 @@ def _validation(config: Config, planned: Plan) -> dict[str, str]:
     return {"validation batch": f"{batch} examples"}
 
 
-def drawing(cluster: Cluster) -> list[str]:
-    """Return the cluster as lines: who leads, who trains, who serves, where and on what."""
+def drawing(cluster: Cluster, where: str = "this machine") -> list[str]:
+    """Return the cluster as lines: who leads, who trains, who serves, where and on what.
+
+    Args:
+        cluster: as planned.
+        where: tasks without an address are.
+    """
     rows = [("task", "does", "devices", "address")]
     for task in cluster.processes:
         kind = cluster.device_kind.upper() if task.devices else "CPU"
@@ -82,7 +87,7 @@ def drawing(cluster: Cluster) -> list[str]:
             does = "follows the checkpoints"
         else:
             does = "computes gradients" if task.serves else "trains"
-        address = task.address or "this machine"
+        address = task.address or where
         rows.append((task.name, does, devices, address))
     branches = ["  ", *(["├─"] * (len(rows) - 2)), "└─"]
     return [f"{branch} {line}" for branch, line in zip(branches, aligned(rows), strict=True)]

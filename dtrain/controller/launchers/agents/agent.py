@@ -11,7 +11,6 @@ else: what prints there, by whatever mistake, writes to standard error.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import queue
 import signal
@@ -22,12 +21,12 @@ import traceback
 from typing import Any
 
 from dtrain import errors
-from dtrain.controller.launchers.agents import facts, reach
+from dtrain.controller.launchers.agents import facts, mirror, reach, tree
 from dtrain.controller.launchers.agents.stream import Message, Stream
 from dtrain.controller.launchers.local import Local
 from dtrain.errors import DtrainError
 from dtrain.host import terminal
-from dtrain.run.cluster import Cluster
+from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json
 
 #: Seconds between two looks at the tasks, and between two looks at which are stopped.
@@ -43,6 +42,7 @@ class Tasks(Local):
 
     def __init__(self) -> None:
         super().__init__(grace_seconds=0, start_timeout=0, stall_timeout=None, max_restarts=0)
+        self._own: list[Task] = []
 
     def ports(self, count: int) -> list[int]:
         """Return free ports, held until the tasks have ended."""
@@ -51,14 +51,14 @@ class Tasks(Local):
 
     def begin(self, rundir: RunDir, cluster: Cluster, names: list[str]) -> None:
         """Start the tasks called ``names``."""
-        own = [task for task in cluster.processes if task.name in names]
-        beside = cluster.evaluator if cluster.evaluator in own else None
-        tasks = tuple(task for task in own if task != cluster.evaluator)
-        self._rundir = rundir
-        self._cluster = dataclasses.replace(cluster, tasks=tasks, evaluator=beside)
+        self._rundir, self._cluster = rundir, cluster
+        self._own = [task for task in cluster.processes if task.name in names]
         self._started = {}
-        for task in own:
+        for task in self._own:
             self._start(task)
+
+    def _first_gpu(self, task: Task) -> int:
+        return sum(each.devices for each in self._own[: self._own.index(task)])
 
     @property
     def live(self) -> list[str]:
@@ -78,18 +78,25 @@ class Agent:
         self._tasks = Tasks()
         self._patience = PATIENCE
         self._open: reach.Doors | None = None
+        self._own: mirror.Own | None = None  # where the launcher's folder is not to be seen
+        self._mirror: mirror.Mirror | None = None
+        self._tree: tuple[mirror.Folder, tree.Incoming] | None = None
         self._looked = 0.0
         self._frozen: set[str] = set()
         self._asked = False  # a signal asked this host's tasks to stop
         self._stream = Stream(reader, writer, self._hear)
 
     def _hear(self, message: Message) -> None:
-        if message["kind"] == "gone":
-            # ORDER: whatever the main thread is at: a file system that hangs holds it for ever.
-            timer = threading.Timer(LAST, end_the_group)
-            timer.daemon = True
-            timer.start()
+        if message["kind"] == "gone":  # whatever the main thread is at
+            self._limit(LAST)
         self._inbox.put(message)
+
+    @staticmethod
+    def _limit(seconds: float) -> None:
+        """End all within so many seconds: a file system, or a connection, may hang for ever."""
+        timer = threading.Timer(seconds, end_the_group)
+        timer.daemon = True
+        timer.start()
 
     def run(self) -> int:
         """Do what comes, until the end."""
@@ -106,8 +113,16 @@ class Agent:
                 self._look()
             return errors.FAILED
         finally:
+            self._limit(2 * LAST)
             self._tasks.kill()
             self._stream.flush(LAST)
+            if self._mirror is not None:
+                self._mirror.close()
+            if self._own is not None:
+                self._own.remove()
+            if self._tree is not None:
+                os.chdir("/")
+                self._tree[0].remove()
 
     def _ask(self, *_: object) -> None:
         self._asked = True
@@ -134,6 +149,18 @@ class Agent:
         self._patience = float(peer_timeout)
         os.environ.update(variables)
 
+    def _on_tree(self, last: bool, data: bytes = b"") -> None:
+        """Take the launcher's working tree in: tasks look for code there."""
+        if self._tree is None:
+            folder = mirror.Folder("tree")
+            self._tree = folder, tree.Incoming(folder.path)
+        if self._tree[1].take(data, last):
+            os.chdir(self._tree[0].path)
+            self._stream.send("tree")
+
+    def _on_modules(self, names: list[str]) -> None:
+        self._stream.send("modules", found=facts.modules(names))
+
     def _on_prepare(self, environment: dict[str, str]) -> None:
         # A thread: the server answers nothing while it imports, and others may.
         cluster = Cluster((), "cpu", 1, environment)
@@ -152,22 +179,30 @@ class Agent:
 
         threading.Thread(target=look, daemon=True).start()
 
+    def _on_look(self, run: str, job: str) -> None:
+        """Say whether the launcher's run folder is here; make one of this host's own if not."""
+        shared = (read_json(RunDir(run).cluster) or {}).get("job") == job
+        if not shared:
+            self._own = mirror.Own(job)
+        self._stream.send("look", shared=shared)
+
+    def _on_change(self, **change: Any) -> None:
+        """Take a file of the launcher's run folder in."""
+        if self._own is None:
+            raise DtrainError("a file came, and no folder is made for it")
+        self._own.take(mirror.of_message(**change))
+
     def _on_start(
-        self,
-        run: str,
-        job: str,
-        tasks: list[str],
-        cluster: dict[str, Any],
-        variables: dict[str, str],
+        self, run: str, tasks: list[str], cluster: dict[str, Any], variables: dict[str, str]
     ) -> None:
         os.environ.update(variables)
         # ORDER: the ports have to be free when TensorFlow takes them.
         if self._open is not None:
             self._open.close()
-        rundir = RunDir(run)
-        if (read_json(rundir.cluster) or {}).get("job") != job:
-            raise DtrainError(f"the run folder {run} is not there")
+        rundir = RunDir(run) if self._own is None else self._own.rundir
         rundir.logs.mkdir(exist_ok=True)
+        if self._own is not None:
+            self._mirror = mirror.Mirror(rundir, self._stream)
         self._tasks.begin(rundir, Cluster.from_json(cluster), tasks)
         self._stream.send("begun")
 
@@ -186,13 +221,23 @@ class Agent:
     def _on_kill(self) -> None:
         self._tasks.kill()
         self._look()
-        self._stream.send("killed")
+        self._send_after("killed")
+
+    def _send_after(self, kind: str, **fields: Any) -> None:
+        """Send a message after all that the tasks have written."""
+        if self._mirror is None:
+            self._stream.send(kind, **fields)
+        else:
+            self._mirror.after(lambda: self._stream.send(kind, **fields))
 
     def _look(self) -> None:
         """Pass on what the tasks report."""
         for name, event in self._tasks.poll(0):
             more: Any = {"code": self._tasks.exit_codes()[name]} if event == "ended" else {}
-            self._stream.send("event", task=name, event=event, **more)
+            if event == "ended":
+                self._send_after("event", task=name, event=event, **more)
+            else:
+                self._stream.send("event", task=name, event=event)
         if self._asked and self._tasks.live:
             self._asked = False
             self._stream.send("event", task=self._tasks.live[0], event="stop")

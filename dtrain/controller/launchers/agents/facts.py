@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.machinery
 import os
 import platform
 import socket
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import dtrain
 from dtrain.controller.resources.devices import machine
+from dtrain.host import network
 from dtrain.host.versions import version
 
 
@@ -21,10 +24,11 @@ def found() -> dict[str, Any]:
 
     ``dtrain``, ``tensorflow``, ``keras``, ``python``: versions; ``code``: a digest of dtrain's own;
     ``gpus``, ``cores``: that tasks may have; ``address``: by which the launcher's connection
-    reaches this machine, None where nothing says so; ``time``: of its clock; ``folder``: where
+    reaches this machine, None where nothing says so; ``addresses``: of its interfaces, with their
+    names; ``time``: of its clock; ``folder``: where
     tasks look for files.
     """
-    here = machine(True)
+    here = machine()
     return {
         "dtrain": dtrain.__version__,
         "tensorflow": version("tensorflow"),
@@ -35,6 +39,7 @@ def found() -> dict[str, Any]:
         "cores": here.cores,
         "name": socket.gethostname(),
         "address": own_address(),
+        "addresses": [[name, str(address)] for name, address in network.interfaces()],
         "time": time.time(),
         "folder": os.getcwd(),
         "pid": os.getpid(),
@@ -50,9 +55,29 @@ def own_address() -> str | None:
 @functools.cache
 def code() -> str:
     """Return a digest of the source of dtrain."""
-    root = Path(dtrain.__file__).parent
+    return _digest(Path(dtrain.__file__).parent)
+
+
+def modules(names: list[str]) -> dict[str, str | None]:
+    """Return a digest of the source of each module at the top; None where it is not found.
+
+    Nothing is imported. Of modules that are not Python's or not files, it is empty.
+    """
+    found: dict[str, str | None] = {}
+    for name in names:
+        spec = importlib.machinery.PathFinder.find_spec(name, [*sys.path, os.getcwd()])
+        if spec is None:
+            found[name] = None
+            continue
+        places = list(spec.submodule_search_locations or [spec.origin or ""])
+        found[name] = _digest(Path(places[0])) if Path(places[0]).exists() else ""
+    return found
+
+
+def _digest(place: Path) -> str:
+    """Return a digest of a file, or of the Python files below a folder."""
     found = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        found.update(f"{path.relative_to(root)}\0".encode())
+    for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
+        found.update(f"{path.relative_to(place) if place.is_dir() else ''}\0".encode())
         found.update(path.read_bytes() + b"\0")
     return found.hexdigest()[:16]

@@ -6,9 +6,11 @@ import queue
 import time
 from typing import Any
 
+from dtrain.controller.launchers.agents import mirror
 from dtrain.controller.launchers.agents.stream import Message, Stream
 from dtrain.controller.launchers.agents.transport import Transport
-from dtrain.errors import TrainingError
+from dtrain.errors import DtrainError, TrainingError
+from dtrain.run.mirror import Copy
 
 
 class Lost(TrainingError):
@@ -38,6 +40,8 @@ class Host:
         address: by which the others reach it; None where that is not known.
         lost: why the agent is not there any more; None while it is.
         frozen: tasks that are stopped (SIGSTOP).
+        copy: takes in what its tasks write, where it does not see the run folder.
+        came: how many pieces of that there were.
     """
 
     def __init__(
@@ -50,7 +54,10 @@ class Host:
         self.address: str | None = None
         self.lost: str | None = None
         self.frozen: set[str] = set()
+        self.copy: Copy | None = None
+        self.came = 0
         self._inbox = inbox
+        self._broken = False
         self.stream: Stream | None = None
 
     def open(self) -> None:
@@ -63,12 +70,31 @@ class Host:
         self.stream = Stream(reader, writer, self._hear, noisy=True)
 
     def _hear(self, message: Message) -> None:
-        self._inbox.put((self, message))
+        if message["kind"] != "change":
+            self._inbox.put((self, message))
+            return
+        if self._broken:
+            return
+        message.pop("kind")
+        try:
+            if self.copy is None:
+                raise ValueError("it has no run folder of its own")
+            self.copy.apply(mirror.of_message(**message))
+            self.came += 1
+        except (OSError, DtrainError, ValueError, TypeError) as error:
+            self._broken = True
+            why = f"what came of its run folder cannot be kept ({error})"
+            self._inbox.put((self, {"kind": "gone", "why": why}))
 
     def send(self, kind: str, data: bytes = b"", **fields: Any) -> None:
         """Send a message; one that is lost gets none."""
         if self.stream is not None:
             self.stream.send(kind, data, **fields)
+
+    @property
+    def written(self) -> int:
+        """Bytes that were sent to it."""
+        return self.stream.written if self.stream is not None else 0
 
     @property
     def silent(self) -> float:
@@ -110,8 +136,9 @@ class Inbox:
             deadline = 0.0  # the rest without waiting
             if message["kind"] != "gone":
                 found.append((host, message))
-            elif host.lost is None and host in hosts:
-                host.lost = host.transport.why() or message["why"]
+            elif host.lost is None:
+                broken = host.stream is not None and not host.stream.gone
+                host.lost = message["why"] if broken else host.transport.why() or message["why"]
                 found.append((host, {"kind": "lost"}))
         for host in hosts:
             if host.lost is None and host.silent > self._peer_timeout:

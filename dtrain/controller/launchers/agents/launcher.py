@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import secrets
 import sys
+import time
 from abc import abstractmethod
 from typing import Any
 
-from dtrain.controller.launchers.agents import checks, facts
+from dtrain import errors
+from dtrain.controller.launchers.agents import checks, facts, mirror, placing
 from dtrain.controller.launchers.agents.host import Host, Inbox, Lost
 from dtrain.controller.launchers.agents.stream import BEAT, Message
 from dtrain.controller.launchers.agents.transport import Transport
@@ -17,13 +20,19 @@ from dtrain.controller.launchers.base import Launcher
 from dtrain.controller.launchers.processes import LocalProcesses
 from dtrain.controller.resources.devices import Machine
 from dtrain.errors import TrainingError, UsageError
-from dtrain.run.cluster import Cluster, Task
+from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, write_json
+from dtrain.run.mirror import OF_COMMANDS, Copy, Original
 
-#: Seconds that hosts have to try whether they reach each other.
-REACH = 10.0
 #: Seconds that agents have to end their tasks.
 LAST = 10.0
+#: Seconds between two looks at whether files move.
+_TURN = 1.0
+#: What tasks that do not lead have no use for.
+_CHIEF_ONLY = frozenset(
+    {"checkpoints", "tensorboard", "logs", "journal.jsonl", "exports", "predictions", "sidecar"}
+)
+_REFERENCE = re.compile(r"\$\{\s*oc\.env\s*:\s*['\"]?(\w+)")
 #: Variables that go along to every host.
 _OWN = ("DTRAIN_TRUST", "DTRAIN_ENV", "DTRAIN_SECRET_", "TF_CPP_MIN_LOG_LEVEL")
 
@@ -37,6 +46,7 @@ class Agents(Launcher, LocalProcesses):
 
     shares_machine = False
     several = False
+    patience = 120.0
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -83,6 +93,7 @@ class Agents(Launcher, LocalProcesses):
             self.examine(hosts)
             for host in hosts:
                 host.send("greet", peer_timeout=self.peer_timeout, variables=variables)
+            self.greeted(hosts, self._inbox)
         except BaseException:
             for host in hosts:
                 host.close(0.0)
@@ -107,12 +118,24 @@ class Agents(Launcher, LocalProcesses):
             if (problem := checks.problem(host.facts, facts.found())) is not None:
                 raise TrainingError(f"{host.name} {problem[0]}")
 
-    def machine(self, here: Machine) -> Machine:
-        """Return what one task has: the part of a place on the host that has least."""
+    def greeted(self, hosts: list[Host], inbox: Inbox) -> None:
+        """Do with the agents what has to be done before all else.
+
+        Raises:
+            UsageError, TrainingError: it cannot be.
+        """
+
+    def part(self, machine: Machine) -> Machine:
+        """Return what one task has: the part of a place on the host that has least.
+
+        Raises:
+            UsageError, TrainingError: that cannot be found out.
+        """
         hosts = self.connect()
         gpus = min(host.facts["gpus"] // host.slots for host in hosts)
         cores = min(max(1, host.facts["cores"] // host.slots) for host in hosts)
-        return Machine(gpus, cores, shared=False, hosts=sum(host.slots for host in hosts))
+        places = sum(host.slots for host in hosts)
+        return Machine(gpus, cores, shared=False, hosts=places, evaluator=False)
 
     def check(self, cluster: Cluster, facts: dict[str, str]) -> Cluster:
         """Return the cluster with the addresses of its tasks, which reach each other.
@@ -130,6 +153,7 @@ class Agents(Launcher, LocalProcesses):
                 f"{places}", f"places for {tasks}, such as {hosts[0].name}:{tasks}",
                 f"'launcher.hosts=[{hosts[0].name}:{tasks}]'",
             )  # fmt: skip
+        self.where = hosts[0].name
         return self.place(cluster)
 
     def prepare(self, cluster: Cluster) -> None:
@@ -140,54 +164,10 @@ class Agents(Launcher, LocalProcesses):
     def place(self, cluster: Cluster) -> Cluster:
         """Divide the tasks among the hosts, and return the cluster with their addresses.
 
-        Hosts are filled in their order; a task that follows the chief's checkpoints is beside it.
-
         Raises:
             TrainingError: they do not reach each other.
         """
-        rooms = [host for host in self._hosts for _ in range(host.slots)]
-        where = dict(zip((task.name for task in cluster.tasks), rooms, strict=False))
-        for host in self._hosts:
-            host.tasks = [name for name, its in where.items() if its is host]
-        if cluster.evaluator is not None:
-            self._hosts[0].tasks.append(cluster.evaluator_name)
-        cluster = dataclasses.replace(cluster, tasks=self._divided(cluster, where))
-        if len(cluster.tasks) == 1:
-            return cluster
-        used, secret = self._used(), secrets.token_hex(16)
-        for host in used:
-            host.send("ports", count=len(host.tasks), secret=secret)
-        ports = self._inbox.gather(used, "ports", self.start_timeout, "find free ports")
-        left = {name: iter(message["ports"]) for name, message in ports.items()}
-        addresses = [
-            _joined(where[task.name].address or "127.0.0.1", next(left[where[task.name].name]))
-            for task in cluster.tasks
-        ]
-        self._reach(used, addresses, secret)
-        return cluster.at(addresses)
-
-    def _divided(self, cluster: Cluster, where: dict[str, Host]) -> tuple[Task, ...]:
-        """Return the tasks; those that share a host have a part of its cores each."""
-        found = []
-        for task in cluster.tasks:
-            host = where[task.name]
-            sharing = [t.name for t in cluster.tasks if where[t.name] is host and t.devices]
-            own = host.facts["cores"] // max(1, len(sharing))
-            if cluster.device_kind == "cpu" and len(sharing) > 1 and task.devices and own:
-                first = sharing.index(task.name) * own
-                cores = tuple(range(first, first + own))
-                task = dataclasses.replace(task, threads=task.threads or own, cores=cores)
-            found.append(task)
-        return tuple(found)
-
-    def _reach(self, used: list[Host], addresses: list[str], secret: str) -> None:
-        for host in used:
-            host.send("reach", addresses=addresses, secret=secret, seconds=REACH)
-        said = self._inbox.gather(used, "reach", 2 * REACH + 5, "try the others' ports")
-        for host in used:
-            for address, why in said[host.name]["found"].items():
-                if why is not None:
-                    raise TrainingError(f"{host.name} does not reach {address}: {why}")
+        return placing.placed(cluster, self._hosts, self._inbox, self.start_timeout)
 
     def start(self, rundir: RunDir, cluster: Cluster) -> Cluster:
         """Have the agents start the tasks.
@@ -195,20 +175,53 @@ class Agents(Launcher, LocalProcesses):
         Raises:
             TrainingError: an agent could not.
         """
-        if not self._hosts:  # the tasks had ended, and the agents with them
-            self.connect()
+        again = not self._hosts  # the tasks had ended, and the agents with them
+        hosts = self.connect()
+        named = {task.name for task in cluster.processes}
+        if again or named != {name for host in hosts for name in host.tasks}:
             cluster = self.place(cluster)
             self.prepare(cluster)
         self._codes, self._losses = {}, {}
         self._cluster = cluster = dataclasses.replace(cluster, job=secrets.token_hex(16))
         write_json(rundir.cluster, cluster.to_json())
+        self._share(rundir, cluster.job)
+        variables = {**self.variables(), **_referred(rundir.config.read_text())}
         for host in self._used():
             host.send(
-                "start", run=str(rundir.path), job=cluster.job, tasks=host.tasks,
-                cluster=cluster.to_json(), variables=self.variables(),
+                "start", run=str(rundir.path), tasks=host.tasks, cluster=cluster.to_json(),
+                variables=variables,
             )  # fmt: skip
-        self._inbox.gather(self._used(), "begun", self.start_timeout, "start its tasks")
+        self._wait("begun", "start its tasks", self.start_timeout)
         return cluster
+
+    def _share(self, rundir: RunDir, job: str) -> None:
+        """Send the run folder to the hosts that do not see it; the chief's has all of it."""
+        used = self._used()
+        for host in used:
+            host.send("look", run=str(rundir.path), job=job)
+        said = self._inbox.gather(used, "look", self.start_timeout, "look for the run folder")
+        for host in used:
+            if said[host.name]["shared"] or host.stream is None:
+                continue
+            host.copy = Copy(rundir.path, refuse=OF_COMMANDS)
+            changes = Original(rundir.path, leave=() if host is used[0] else _CHIEF_ONLY).changes()
+            host.stream.send_all(mirror.as_message(change) for change in changes)
+
+    def _wait(self, kind: str, doing: str, seconds: float, hosts: list[Host] | None = None) -> None:
+        """Wait for a message of each host, so long after files have moved last."""
+        left = self._used() if hosts is None else hosts
+        since, moved = time.monotonic(), -1
+        while left:
+            left = self._inbox.collect(left, kind, _TURN, {})
+            now = sum(host.came + host.written for host in left)
+            if now != moved:
+                since, moved = time.monotonic(), now
+            for host in left:
+                if host.lost is not None:
+                    raise Lost(host, host.lost)
+            if left and time.monotonic() - since > seconds:
+                names = ", ".join(host.name for host in left)
+                raise TrainingError(f"{names} did not {doing} within {seconds:g} s")
 
     def _used(self) -> list[Host]:
         return [host for host in self._hosts if host.tasks]
@@ -220,14 +233,14 @@ class Agents(Launcher, LocalProcesses):
         """Return what the agents report of their tasks, and the tasks of hosts that are lost."""
         events: list[tuple[str, str]] = []
         for host, message in self._inbox.take(self._used(), timeout):
-            if message["kind"] == "event" and message["task"] in host.tasks:
-                if message["event"] == "ended":
-                    self._codes[message["task"]] = int(message["code"])
-                events.append((message["task"], message["event"]))
+            if message["kind"] == "event" and message.get("task") in host.tasks:
+                if message.get("event") == "ended":
+                    self._codes[message["task"]] = int(message.get("code", errors.FAILED))
+                events.append((message["task"], str(message.get("event"))))
             elif message["kind"] == "frozen":
-                host.frozen = set(message["tasks"]) & set(host.tasks)
+                host.frozen = set(message.get("tasks", ())) & set(host.tasks)
             elif message["kind"] == "problem":
-                self._say(f"{host.name}: {message['message']}")
+                self._say(f"{host.name}: {message.get('message')}")
             elif message["kind"] == "lost":
                 events += self._lose(host)
         return events
@@ -256,8 +269,9 @@ class Agents(Launcher, LocalProcesses):
         return self._losses[name]
 
     def silent(self) -> list[str]:
-        """Return the tasks of hosts from which nothing has come lately."""
-        return [name for host in self._used() if host.silent > 3 * BEAT for name in host.tasks]
+        """Return the tasks of hosts from which nothing has come lately, with their hosts."""
+        hosts = [host for host in self._used() if host.silent > 3 * BEAT]
+        return [f"{name} (host {host.name})" for host in hosts for name in host.tasks]
 
     def stop(self) -> None:
         """Have the tasks that train asked to stop."""
@@ -283,11 +297,12 @@ class Agents(Launcher, LocalProcesses):
     def _end(self, alive: list[Host]) -> None:
         """Wait until every task has ended, and take their exit codes in."""
         try:
-            self._inbox.gather(alive, "killed", LAST, "end its tasks")
+            self._wait("killed", "end its tasks", LAST, alive)
         finally:
             for _, message in self._inbox.take([], 0):
-                if message["kind"] == "event" and message["event"] == "ended":
-                    self._codes.setdefault(message["task"], int(message["code"]))
+                if message["kind"] == "event" and message.get("event") == "ended":
+                    code = int(message.get("code", errors.FAILED))
+                    self._codes.setdefault(str(message.get("task")), code)
 
     def exit_codes(self) -> dict[str, int]:
         """Return what the tasks ended with."""
@@ -316,5 +331,6 @@ class Agents(Launcher, LocalProcesses):
         print(f"dtrain: {text}", file=sys.stderr)
 
 
-def _joined(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+def _referred(text: str) -> dict[str, str]:
+    """Return the variables that a configuration refers to: secrets are not written there."""
+    return {name: os.environ[name] for name in _REFERENCE.findall(text) if name in os.environ}

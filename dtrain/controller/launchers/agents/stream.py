@@ -23,6 +23,7 @@ LINE, DATA = 1 << 20, 1 << 22
 NOISE = 1 << 20
 #: Begins the first message of an agent.
 GREETING = b'{"kind": "hello",'
+_BEAT = b'{"kind": "beat"}\n'
 
 Message = dict[str, Any]
 
@@ -40,6 +41,7 @@ class Stream:
         heard: when something came last, on the monotonic clock.
         gone: nothing comes any more.
         noise: the end of what was left out.
+        written: bytes of messages that were sent.
     """
 
     def __init__(
@@ -48,10 +50,11 @@ class Stream:
         self._reader, self._writer, self._hear = reader, writer, hear
         self._noisy, self._in = noisy, b""
         self._queue: queue.SimpleQueue[Iterable[bytes] | None] = queue.SimpleQueue()
-        self._lock, self._waiting = threading.Lock(), 0
+        self._less, self._waiting = threading.Condition(), 0
         self.heard = time.monotonic()
-        self.gone = False
+        self.gone = self._broken = False  # nothing can be read, or written
         self.noise = b""
+        self.written = 0
         self._threads = [
             threading.Thread(target=work, name=f"agent-{work.__name__}", daemon=True)
             for work in (self._read, self._write)
@@ -61,8 +64,11 @@ class Stream:
 
     def send(self, kind: str, data: bytes = b"", **fields: Any) -> None:
         """Send a message when those before it are sent; returns at once."""
-        parts = packed(kind, data, **fields)
-        with self._lock:
+        self.put(packed(kind, data, **fields))
+
+    def put(self, parts: tuple[bytes, ...]) -> None:
+        """Send what :func:`packed` has returned, as :meth:`send` does."""
+        with self._less:
             self._waiting += sum(map(len, parts))
         self._queue.put(parts)
 
@@ -80,10 +86,11 @@ class Stream:
         except OSError as error:
             self._hear({"kind": "unsent", "why": f"{error.filename}: {error.strerror}"})
 
-    @property
-    def waiting(self) -> int:
-        """How many bytes of :meth:`send` have not been written yet."""
-        return self._waiting
+    def drain(self, most: int) -> bool:
+        """Wait until at most so many bytes of :meth:`send` wait; False: the other side is gone."""
+        with self._less:
+            self._less.wait_for(lambda: self._waiting <= most or self._broken)
+            return not self._broken
 
     def silent(self) -> float:
         """Return for how many seconds nothing has come."""
@@ -104,24 +111,31 @@ class Stream:
                 try:
                     parts = self._queue.get(timeout=BEAT)
                 except queue.Empty:
-                    self._put(b'{"kind": "beat"}\n')
+                    self._put(_BEAT)
                     continue
                 if parts is None:
                     return
                 for part in parts:
                     self._put(part)
                 if isinstance(parts, tuple):
-                    with self._lock:
+                    with self._less:
                         self._waiting -= sum(map(len, parts))
+                        self._less.notify_all()
         except OSError:  # the other side is gone: the reader knows why
             pass
         finally:
+            with self._less:
+                self._broken = True
+                self._less.notify_all()
             os.close(self._writer)
 
     def _put(self, data: bytes) -> None:
         left = memoryview(data)
         while left:
-            left = left[os.write(self._writer, left) :]
+            count = os.write(self._writer, left)
+            left = left[count:]
+            if data is not _BEAT:
+                self.written += count
 
     def _read(self) -> None:
         why = "the connection was closed"

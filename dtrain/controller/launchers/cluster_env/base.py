@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import dataclasses
+from abc import ABC, abstractmethod
+from typing import Protocol, runtime_checkable
 
+from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster, Task
 
 
@@ -27,3 +30,161 @@ class ClusterEnvironment(Protocol):
         Raises:
             UsageError: the environment says nothing of a cluster, or it is not the planned one.
         """
+
+
+@dataclasses.dataclass(frozen=True)
+class Started:
+    """The commands that a platform has started for one job.
+
+    Attributes:
+        what: the platform and its own name of the job, for messages: ``SLURM step 41.0``.
+        rank: of this command; 0 is the chief's.
+        number: how many there are; None where the platform does not say.
+        where: their hosts, in short, for messages; empty where they are not known.
+        addresses: ``host:port`` of each rank, where the platform gives them ports; else empty, and
+            the ports are agreed when the commands meet.
+        chief: hosts that the chief may be on, the likeliest first, where ports are agreed.
+        job: what no other job of this user has: it says where the commands meet, and who is one.
+        local: the rank of this command among those on its machine, and how many these are.
+        own_gpus: the platform shows each command the GPUs that it may have, and no others.
+        same_home: the hosts have the user's home in common, as far as is usual there.
+        evaluator: one of them may be the evaluator.
+        typed: what is typed in front of the number of commands, such as ``srun -n``; may be empty.
+    """
+
+    what: str
+    rank: int
+    number: int | None
+    where: str = ""
+    addresses: tuple[str, ...] = ()
+    chief: tuple[str, ...] = ()
+    job: str = ""
+    local: tuple[int, int] = (0, 1)
+    own_gpus: bool = False
+    same_home: bool = False
+    evaluator: bool = True
+    typed: str = ""
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is no other command."""
+        return self.number == 1 and self.rank == 0
+
+    @property
+    def is_on_one_machine(self) -> bool:
+        """Whether all commands are on this machine."""
+        return self.local[1] == self.number
+
+    def __str__(self) -> str:
+        """Return a clause: what was found."""
+        tasks = "" if self.number is None else f": {self.number} tasks"
+        return f"{self.what}{tasks}{' on ' if self.where else ''}{self.where}"
+
+
+@runtime_checkable
+class Platform(ClusterEnvironment, Protocol):
+    """An environment that can be looked for: ``launcher=auto`` asks it whether it is there."""
+
+    def started(self) -> Started | None:
+        """Return what the platform has started, None if this command is not of it.
+
+        Raises:
+            UsageError: it is, and what its environment says cannot be.
+        """
+
+
+class Ranked(ABC):
+    """A platform that numbers its commands: the first is the chief's.
+
+    The workers follow, then the parameter servers, and last the evaluator, if there is one.
+    """
+
+    #: The platform, for messages.
+    name: str
+
+    @abstractmethod
+    def started(self) -> Started | None:
+        """Return what the platform has started, None if this command is not of it.
+
+        Raises:
+            UsageError: it is, and what its environment says cannot be.
+        """
+
+    def find(self, planned: Cluster, strategy: str, on_hosts: bool) -> tuple[Cluster, Task]:
+        """Find the planned cluster, and this command's task in it.
+
+        Args:
+            planned, strategy, on_hosts: as of every environment.
+
+        Raises:
+            UsageError: this is no command of the platform, or others were planned.
+        """
+        started = self.started()
+        if started is None:
+            raise UsageError(
+                "launcher.environment", type(self).__name__,
+                f"the environment says nothing of {self.name}", f"a command that {self.name} "
+                "starts, or launcher=auto, which looks for it", "launcher=auto",
+            )  # fmt: skip
+        check(started, planned, strategy, on_hosts)
+        if started.addresses:
+            planned = planned.at(started.addresses[: len(planned.tasks)])
+        return planned, planned.processes[started.rank]
+
+    def reach(self, host: str) -> str:
+        """Return the name or address by which a host of this platform is reached."""
+        return host
+
+
+def check(started: Started, planned: Cluster, strategy: str, on_hosts: bool) -> None:
+    """Refuse a plan that is not of as many tasks as were started.
+
+    Raises:
+        UsageError: naming the key that decides how many there are.
+    """
+    number, processes = started.number, planned.processes
+    if len(processes) == 1 and not on_hosts:
+        if number == 1:
+            return
+        raise UsageError(
+            "strategy", strategy, f"is one process, and {started.what} has "
+            f"{number or 'several'} tasks, each of which would train by itself",
+            f"strategy=multiworker, strategy=ps, or {_tasks(1, started)}", "strategy=multiworker",
+        )  # fmt: skip
+    if number is not None and number != len(processes):
+        raise _other_number(number, started, planned, strategy)
+    if not 0 <= started.rank < len(processes):
+        raise UsageError(
+            "launcher.environment", started.what, f"this command is task {started.rank}, counted "
+            f"from 0, and {len(processes)} are planned",
+            f"{len(processes)} commands", f"hardware.hosts={started.rank + 1}",
+        )  # fmt: skip
+
+
+def _other_number(number: int, started: Started, planned: Cluster, strategy: str) -> UsageError:
+    """Return the error of so many commands in the place of those that are planned."""
+    roles = [task.role for task in planned.processes]
+    counts = {role: roles.count(role) for role in dict.fromkeys(roles)}
+    names = {"worker": "workers", "ps": "parameter servers"}
+    wanted = ", ".join(
+        f"{count} {role if count == 1 else names[role]}" for role, count in counts.items()
+    )
+    if "ps" in counts:
+        key, beside = "strategy.workers", len(roles) - counts["worker"]
+    else:
+        key, beside = "hardware.hosts", counts.get("evaluator", 0)
+    fits = max(1, number - beside)
+    return UsageError(
+        key, counts["worker"] if "ps" in counts else len(planned.tasks),
+        f"makes {len(roles)} tasks ({wanted}), and {started.what} has {_count(number)}",
+        _tasks(len(roles), started) + (f", or {key}={fits}" if number > beside else ""),
+        f"{key}={fits}" if number > beside else f"a cluster for strategy={strategy}",
+    )  # fmt: skip
+
+
+def _tasks(number: int, started: Started) -> str:
+    return f"{started.typed}{number}" if started.typed else _count(number)
+
+
+def _count(number: int) -> str:
+    return "1 task" if number == 1 else f"{number} tasks"

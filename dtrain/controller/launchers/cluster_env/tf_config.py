@@ -9,6 +9,7 @@ import os
 import re
 from typing import Any
 
+from dtrain.controller.launchers.cluster_env.base import Started
 from dtrain.errors import UsageError, nearest
 from dtrain.run.cluster import EVALUATOR, Cluster, Task
 
@@ -22,6 +23,14 @@ _EXAMPLE = f"export TF_CONFIG='{{{_CLUSTER}, {_TASK}}}'"
 class TFConfig:
     """The cluster environment of TensorFlow: Kubernetes' training operator, Vertex AI, shells."""
 
+    def started(self) -> Started | None:
+        """Return what ``TF_CONFIG`` speaks of, None where it is not set or empty.
+
+        Raises:
+            UsageError: it is no JSON of a cluster and a task.
+        """
+        return started(os.environ.get("TF_CONFIG"))
+
     def find(self, planned: Cluster, strategy: str, on_hosts: bool) -> tuple[Cluster, Task]:
         """Find the planned cluster, and this command's task in it, in ``TF_CONFIG``.
 
@@ -32,6 +41,31 @@ class TFConfig:
             UsageError: TF_CONFIG is wrong in itself, or is not the cluster that was planned.
         """
         return read(os.environ.get("TF_CONFIG"), planned, strategy, on_hosts)
+
+
+def started(text: str | None) -> Started | None:
+    """Return how many tasks a cluster has, an evaluator among them where it is listed.
+
+    The rest is for :func:`read`, which knows what was planned.
+
+    Args:
+        text: value of the environment variable; None where it is not set.
+
+    Raises:
+        UsageError: it is not empty, and no JSON of a cluster and a task.
+    """
+    if text is None or not text.strip():
+        return None
+    value = _parse(text)
+    task, listed = value["task"], value["cluster"]
+    counts = {role: len(each) for role, each in listed.items() if isinstance(each, list)}
+    addresses = tuple(str(address) for each in counts for address in listed[each])
+    leads = "chief" if counts.get("chief") else "worker"
+    is_first = (task.get("type"), task.get("index")) == (leads, 0)
+    return Started(
+        "TF_CONFIG", 0 if is_first else 1, len(addresses), addresses=addresses,
+        evaluator=EVALUATOR in counts,
+    )  # fmt: skip
 
 
 def read(text: str | None, planned: Cluster, strategy: str, on_hosts: bool) -> tuple[Cluster, Task]:

@@ -1,8 +1,9 @@
 """Where the commands of one cluster meet: before TensorFlow starts, at the chief's own address.
 
 Each peer connects to the chief, and both prove that they know the cluster's key
-(:mod:`.messages`). It says which task it is and what its configuration says. When
-all have come and agree, each is given the name of the run folder; otherwise the reason. The
+(:mod:`.messages`). It says which task it is, what its configuration says, and its address where the
+platform gives it none. When all have come and agree, each is given the name of the run folder and
+the addresses of all; otherwise the reason. The
 connections stay open while the job runs: both sides give signs of life, a peer passes on that it
 was asked to stop and how its task ended, the chief how the job ended.
 
@@ -11,10 +12,11 @@ A peer that does not prove the key costs nothing but its own connection.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from dtrain import __version__
@@ -40,35 +42,38 @@ class Place(NamedTuple):
     Attributes:
         day, name: names of a folder each.
         job: random, the same as long as the run is resumed.
+        addresses: of all tasks that TensorFlow connects, where they were agreed; else empty.
     """
 
     day: str
     name: str
     job: str
+    addresses: tuple[str, ...] = ()
 
 
 class Host:
     """The chief's side.
 
     Args:
-        address: ``host:port`` of the chief's TensorFlow server, to start after :meth:`wait`.
+        addresses: ``host:port``, the first of which that is free is where the peers are waited
+            for; it is free again after :meth:`wait`, for the chief's TensorFlow server.
         expected: names of the other tasks.
         facts: what must be the same everywhere: configuration keys and their values as text.
-        place: the run folder.
         key: the cluster's.
         peer_timeout: seconds of silence after which a peer is lost.
     """
 
     def __init__(
         self,
-        address: str,
+        addresses: Sequence[str],
         expected: list[str],
         facts: dict[str, str],
-        place: Place,
         key: bytes,
         peer_timeout: float,
     ):
-        self._address, self._expected, self._place, self._key = address, expected, place, key
+        self._addresses, self._expected, self._key = addresses, expected, key
+        self._address = addresses[0]
+        self._places: dict[str, tuple[str, Connection]] = {}  # what each has said of its own
         self._facts = {"dtrain": __version__, **facts}
         self._watch = Watch(peer_timeout)
         self._news: list[tuple[str, Message]] = []  # that came while the others were waited for
@@ -88,14 +93,48 @@ class Host:
         if not self._expected:
             return
         try:
-            with _listen(self._address) as listener:
+            with self._listen() as listener:
                 self._watch.start()
                 self._gather(listener, timeout, say or (lambda sentence: None))
-            # ORDER: the port is closed before a peer's TensorFlow can look for ours there.
-            self._watch.send("place", **self._place._asdict())
         except BaseException:
             self._watch.end()
             raise
+
+    def _listen(self) -> socket.socket:
+        """Listen at the first of the addresses whose port is free.
+
+        Raises:
+            TrainingError: none is.
+        """
+        for address in self._addresses[:-1]:
+            with contextlib.suppress(TrainingError):
+                listener = _listen_at(address)
+                self._address = address
+                return listener
+        self._address = self._addresses[-1]
+        return _listen_at(self._address)
+
+    def agreed(self, own: str) -> list[str]:
+        """Return the addresses of the tasks, the chief's first, as they have said them.
+
+        A host that has not said its name has the address that its connection came from; on the
+        chief's machine it is the one at which the others have found the chief.
+
+        Args:
+            own: of the chief, ``host:port`` or ``:port``.
+        """
+        connections = [connection for _, connection in self._places.values()]
+        beyond = [c.own for c in connections if not is_local(c.address)]
+        here = beyond[0] if beyond else "127.0.0.1"
+        found = [_at(here, own)]
+        for said, connection in map(self._places.__getitem__, self._expected):
+            found.append(_at(here if is_local(connection.address) else connection.address, said))
+        return found
+
+    def begin(self, place: Place) -> None:
+        """Send the peers that have come the place of the job, with which they begin."""
+        # ORDER: the port was closed before a peer's TensorFlow can look for ours there.
+        self._watch.send("place", **place._asdict())
 
     def messages(self) -> list[tuple[str, Message]]:
         """Return the news: a task's name with ``stop``, ``left``, ``gone``, ``lost`` or ``late``.
@@ -186,15 +225,16 @@ class Host:
         task = hello["task"]
         if task not in self._expected:
             self._refuse(connection, (
-                "TF_CONFIG.task", task, "the chief expects no such task",
-                ", ".join(self._expected), "the same TF_CONFIG cluster on every host",
+                "task", task, "the chief expects no such task",
+                ", ".join(self._expected), "the same cluster on every host",
             ))  # fmt: skip
         elif task in self._watch.names():
             self._refuse(connection, (
-                "TF_CONFIG.task", task, f"another process has come to the chief as {task}",
-                "one process for each task", "TF_CONFIG with another task.index on this host",
+                "task", task, f"another process has come to the chief as {task}",
+                "one process for each task", "another index of the task on this host",
             ))  # fmt: skip
         else:
+            self._places[task] = (hello["address"], connection)
             self._watch.add(task, connection)
             self._compare(task, {"dtrain": hello["dtrain"], **hello["facts"]})
 
@@ -226,7 +266,14 @@ def _problem(*fields: str) -> dict[str, str]:
     return dict(zip(names, fields, strict=True))
 
 
-def _listen(address: str) -> socket.socket:
+def _at(host: str, said: str) -> str:
+    """Return the address that a task has said, with ``host`` where it has said a port alone."""
+    if not said.startswith(":"):
+        return said
+    return f"[{host}]{said}" if ":" in host else f"{host}{said}"
+
+
+def _listen_at(address: str) -> socket.socket:
     """Listen on the port of ``address``: on all interfaces, or on loopback for a local address."""
     host, port = host_port(address)
     both = not is_local(host) and socket.has_dualstack_ipv6()

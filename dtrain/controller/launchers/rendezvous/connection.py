@@ -8,7 +8,7 @@ import secrets
 import selectors
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from dtrain.controller.launchers.rendezvous import messages
@@ -44,7 +44,8 @@ class Connection:
         self.proven = False  # the other side has
         self.refused = False  # it knows another key
         self.taken = False  # another thread follows it now
-        self.address = _address(connected)
+        #: Addresses of both ends.
+        self.address, self.own = _address(connected.getpeername), _address(connected.getsockname)
         self.pace = Pace()  # of the steps that the other side reported
         self._step = 0
         self._gaps: collections.deque[tuple[float, float]] = collections.deque()
@@ -179,12 +180,13 @@ class Connection:
         self._socket.close()
 
 
-def _address(connected: socket.socket) -> str:
+def _address(ask: Callable[[], Any]) -> str:
     try:
-        name = connected.getpeername()
+        name = ask()
     except OSError:
         return "an unknown address"
-    return str(name[0]) if isinstance(name, tuple) else "this machine"
+    # An IPv4 address that a socket for both kinds has is written as one of IPv6.
+    return str(name[0]).removeprefix("::ffff:") if isinstance(name, tuple) else "this machine"
 
 
 def ready(files: Iterable[Any], timeout: float) -> list[Any]:

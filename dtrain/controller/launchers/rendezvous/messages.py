@@ -28,7 +28,7 @@ TEXT = 4000
 
 Message = dict[str, Any]
 
-_MAGIC = b"dtrain-cluster-1 "
+_MAGIC = b"dtrain-cluster-2 "
 
 
 def _text(value: Any) -> bool:
@@ -51,6 +51,18 @@ def _name(value: Any) -> bool:
     return isinstance(value, str) and is_name(value)
 
 
+def _address(value: Any) -> bool:
+    """Say whether ``value`` is ``host:port``, ``:port`` of a host that is known, or nothing."""
+    return (
+        isinstance(value, str)
+        and re.fullmatch(r"([\w.:\[\]-]{0,260}:[0-9]{1,5})?", value) is not None
+    )
+
+
+def _addresses(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_address, value))
+
+
 def _job(value: Any) -> bool:
     return isinstance(value, str) and re.fullmatch(r"[0-9a-f]{32}", value) is not None
 
@@ -61,10 +73,10 @@ def _job(value: Any) -> bool:
 KINDS: dict[str, dict[str, Callable[[Any], bool]]] = {
     "proof": {},
     "beat": {"step": _step},
-    "hello": {"task": _text, "dtrain": _text, "facts": _texts},
+    "hello": {"task": _text, "dtrain": _text, "facts": _texts, "address": _address},
     "stop": {},
     "left": {"code": _code, "lines": _text},
-    "place": {"day": _name, "name": _name, "job": _job},
+    "place": {"day": _name, "name": _name, "job": _job, "addresses": _addresses},
     "problem": {"key": _text, "value": _text, "problem": _text, "accepted": _text, "hint": _text},
     "error": {"error": _text},
     "ended": {"code": _code},

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import queue
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from dtrain import __version__, errors
 from dtrain.controller.launchers.cluster_env.tf_config import host_port
@@ -24,20 +25,29 @@ class Peer:
     """The side of every other task.
 
     Args:
-        address: ``host:port`` of the chief.
+        addresses: ``host:port``, at one of which the chief is.
         task: own name.
         facts: as of :class:`Host`.
         key: the cluster's.
         peer_timeout: seconds of silence after which the chief is lost.
+        own: ``host:port``, or ``:port``, of this task, where addresses are agreed.
 
     Attributes:
+        address: of the chief; the one that was tried last, as long as it is not found.
         reason: why the job is over for this task though the chief has not said so; a clause.
     """
 
     def __init__(
-        self, address: str, task: str, facts: dict[str, str], key: bytes, peer_timeout: float
+        self,
+        addresses: Sequence[str],
+        task: str,
+        facts: dict[str, str],
+        key: bytes,
+        peer_timeout: float,
+        own: str = "",
     ):
-        self._address, self._task, self._facts, self._key = address, task, facts, key
+        self._addresses, self._task, self._facts, self._key = addresses, task, facts, key
+        self.address, self._own = addresses[0], own
         self._peer_timeout = peer_timeout
         self._watch: Watch | None = None
         self._code: int | None = None
@@ -58,23 +68,29 @@ class Peer:
             TrainingError: there is no chief, it is missing other tasks, or it is lost.
         """
         deadline = time.monotonic() + timeout
-        reason, said = "no time to look", False
-        while (left := deadline - time.monotonic()) > 0:
+        reasons = dict.fromkeys(self._addresses, "no time to look")
+        said = False
+        for address in itertools.cycle(self._addresses):
+            if (left := deadline - time.monotonic()) <= 0:
+                break
+            self.address = address
             try:
-                connected = socket.create_connection(host_port(self._address), min(left, CONNECT))
+                connected = socket.create_connection(host_port(address), min(left, CONNECT))
                 connection = Connection(connected, self._key, chief=False)
             except (OSError, UnicodeError) as error:
-                reason = getattr(error, "strerror", None) or str(error)
+                reasons[address] = getattr(error, "strerror", None) or str(error)
             else:
                 reason = self._prove(connection, deadline)
                 if not reason and (place := self._ask(connection, timeout)) is not None:
                     return place
-                reason = reason or "it was there, and is gone"
+                reasons[address] = reason = reason or "it was there, and is gone"
                 if connection.refused and not said and say is not None:
                     said = True
                     say(f"{reason}: is it the same on every host?")
-            time.sleep(max(0.0, min(RETRY, deadline - time.monotonic())))
-        raise TrainingError(f"no chief at {self._address} within {timeout:g} s ({reason})")
+            if address == self._addresses[-1]:
+                time.sleep(max(0.0, min(RETRY, deadline - time.monotonic())))
+        where = ", ".join(f"{address} ({why})" for address, why in reasons.items())
+        raise TrainingError(f"no chief within {timeout:g} s at {where}")
 
     def _prove(self, connection: Connection, deadline: float) -> str:
         """Return an empty text when the chief has proven itself, else why it has not."""
@@ -100,7 +116,9 @@ class Peer:
     def _ask(self, connection: Connection, timeout: float) -> Place | None:
         """Return the run folder; None where the chief has gone and said nothing."""
         deadline = time.monotonic() + timeout + MARGIN
-        connection.send("hello", task=self._task, dtrain=__version__, facts=self._facts)
+        connection.send(
+            "hello", task=self._task, dtrain=__version__, facts=self._facts, address=self._own
+        )
         self._watch = Watch(self._peer_timeout)
         self._watch.add("chief", connection)
         self._watch.start()
@@ -108,14 +126,15 @@ class Peer:
             with contextlib.suppress(queue.Empty):
                 _, answer = self._watch.news.get(timeout=left)
                 if answer["kind"] == "place":
-                    return Place(answer["day"], answer["name"], answer["job"])
+                    addresses = tuple(answer["addresses"])
+                    return Place(answer["day"], answer["name"], answer["job"], addresses)
                 if answer["kind"] in ("gone", "lost"):
                     self._watch.end()
                     return None
                 if answer.pop("kind") == "problem":
                     raise UsageError(**answer)
                 raise TrainingError(answer.get("error", "the chief has ended the job"))
-        late = f"the chief at {self._address} did not begin within {timeout + MARGIN:g} s"
+        late = f"the chief at {self.address} did not begin within {timeout + MARGIN:g} s"
         raise TrainingError(late)
 
     def ask_to_stop(self) -> None:
@@ -141,14 +160,14 @@ class Peer:
         if kind == "ended":
             return None
         if kind == "gone":
-            return f"the chief at {self._address} is gone"
+            return f"the chief at {self.address} is gone"
         if kind == "late":
             return (
                 f"the job stood still for most of {self._peer_timeout:g} s "
                 "(launcher.peer_timeout), and much was lost between here and the chief at "
-                f"{self._address}"
+                f"{self.address}"
             )
-        return f"nothing came from the chief at {self._address} for {self._peer_timeout:g} s " + (
+        return f"nothing came from the chief at {self.address} for {self._peer_timeout:g} s " + (
             "(launcher.peer_timeout)"
         )
 

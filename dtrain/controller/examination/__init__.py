@@ -1,0 +1,1 @@
+"""What a machine and its environment offer, as ``python -m dtrain doctor`` reports it."""

@@ -1,0 +1,212 @@
+"""A job that runs in pods of Kubernetes: this command, once more, in each of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dtrain import errors
+from dtrain.config import environment, load
+from dtrain.config.consent import PREFIX
+from dtrain.config.overrides import key_of, parse
+from dtrain.config.schema import Config
+from dtrain.controller.launchers import Kubernetes
+from dtrain.controller.launchers.k8s.api import Api
+from dtrain.controller.launchers.k8s.follow import Follower, create
+from dtrain.controller.launchers.k8s.manifest import MARGIN, Object, Workload, render
+from dtrain.controller.plan import Plan
+from dtrain.errors import UsageError
+from dtrain.files import writing
+from dtrain.tracking.mlflow.tracker import flatten
+
+#: Below ``output_dir``, of the run folders in the cluster and of the manifests here.
+FOLDER = "kubernetes"
+#: Variables of this command that those in the pods need, too.
+_HANDED_ON = ("DTRAIN_TRUST", "DTRAIN_ENV")
+_NAME = 28  # characters of a job's name that are of the run's
+
+
+def run(
+    config: Config, planned: Plan, launcher: Kubernetes, command: dict[str, Any], chosen: bool
+) -> int:
+    """Print or write the manifest of a job, or create it and follow it.
+
+    Args:
+        config: settled.
+        planned: its tasks.
+        launcher: with the user's settings.
+        command: contents of ``command.json``.
+        chosen: the user has named the run folder.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        UsageError: it cannot run there, or the cluster refuses it.
+        TrainingError: the cluster does not answer.
+    """
+    _refuse(config, launcher, chosen)
+    work = workload(config, planned, launcher, command)
+    objects = render(launcher, work, secrets.token_hex(32))
+    if config.dry_run:
+        print(text(objects), end="")
+        return errors.OK
+    if not launcher.apply:
+        _write(Path(config.output_dir) / FOLDER / f"{work.name}.yaml", objects, launcher)
+        return errors.OK
+    api = Api(launcher.context, launcher.namespace)
+    create(api, objects)
+    _say(f"{work.name} is in the namespace {api.namespace}; run folder: {_folder(work)} "
+         f"of the claim {launcher.volume}")  # fmt: skip
+    if not launcher.follow:
+        return errors.OK
+    return Follower(api, objects[-1], planned.cluster, launcher.grace_seconds + MARGIN).run()
+
+
+def workload(
+    config: Config, planned: Plan, launcher: Kubernetes, command: dict[str, Any]
+) -> Workload:
+    """Return what the pods run: the user's command, with the launcher that is right there.
+
+    Args:
+        config, planned, launcher, command: as of :func:`run`.
+
+    Raises:
+        UsageError: it needs what the pods do not have.
+    """
+    name = launcher.job_name or _name(config.name)
+    given: list[str] = command["overrides"]
+    kept = [each for each in given if not re.match(r"(launcher|output_dir)(\.|$)", key_of(each))]
+    typed = {each.key: each.value or "" for each in map(parse, given)}
+    output_dir = "/" + typed.get("output_dir", "outputs").strip("'\"").lstrip("/")
+    tasks = planned.cluster.tasks
+    for key in ("grace_seconds", "stall_timeout", "peer_timeout", "start_timeout"):
+        value = getattr(launcher, key)
+        kept.append(f"launcher.{key}={'null' if value is None else f'{value:g}'}")
+    # Said once more, for what the pods find there could be another number.
+    if planned.strategy.on_hosts:
+        kept = [*(each for each in kept if key_of(each) != "hardware.hosts"),
+                f"hardware.hosts={len(tasks)}"]  # fmt: skip
+    found = "auto" if len(tasks) > 1 else "local"
+    work = Workload(
+        name, planned.cluster,
+        [
+            *_config_dir(command["config_dir"]), *kept, f"launcher={found}",
+            f"output_dir={output_dir}", f"hydra.run.dir={output_dir}/{FOLDER}/{name}",
+            "resume=auto",
+        ],
+        output_dir, {key: os.environ[key] for key in _HANDED_ON if key in os.environ},
+    )  # fmt: skip
+    return work
+
+
+def text(objects: list[Object]) -> str:
+    """Return objects of Kubernetes as YAML."""
+    found: str = yaml.dump_all(objects, Dumper=_Whole, sort_keys=False, width=100)
+    return found
+
+
+class _Whole(yaml.SafeDumper):
+    """Writes what is there twice twice, and not as a reference, which few read with ease."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Say that nothing is to be a reference."""
+        return True
+
+
+def _refuse(config: Config, launcher: Kubernetes, chosen: bool) -> None:
+    """Refuse what is of this machine, or what would be lost with its pod.
+
+    Raises:
+        UsageError: naming the key.
+    """
+    if chosen:
+        raise UsageError(
+            "hydra.run.dir", "a folder", "the run folder is in the cluster", "launcher.job_name, "
+            f"which names it there: OUTPUT_DIR/{FOLDER}/NAME", "launcher.job_name=NAME",
+        )  # fmt: skip
+    for key, value in (("resume", config.resume), ("fork", config.fork)):
+        if value is not None:
+            raise UsageError(
+                key, value, "is a folder of this machine, and the pods do not have it",
+                "the command with the launcher.job_name of a job that has not finished, "
+                "which resumes its run", "launcher.job_name=NAME",
+            )  # fmt: skip
+    if launcher.volume is None:
+        raise UsageError(
+            "launcher.volume", "null", "the run folder would be lost with its pod",
+            "the name of a PersistentVolumeClaim", "launcher.volume=NAME",
+        )  # fmt: skip
+    for key, value in flatten(load.written(config)).items():
+        for name in sorted(environment.variables(value)):
+            if name.startswith(PREFIX):
+                raise UsageError(
+                    key, "(a secret)", "a secret that is typed would be in the manifest",
+                    "a variable that a Secret of the cluster has: launcher.variables_from=[NAME]",
+                    f"{key}='${{oc.env:VARIABLE}}'",
+                )  # fmt: skip
+            if not launcher.variables_from:
+                raise UsageError(
+                    key, value, f"the pods have no variable {name}",
+                    f"a Secret of the cluster with the key {name}",
+                    "launcher.variables_from=[NAME]",
+                )  # fmt: skip
+
+
+def _config_dir(path: str | None) -> list[str]:
+    """Return the option for the user's own presets, which are in the image.
+
+    Raises:
+        UsageError: they are outside of the folder that this command was typed in.
+    """
+    if path is None:
+        return []
+    whole, here = Path(path.removeprefix("file://")).absolute(), Path.cwd()
+    if not whole.is_relative_to(here):
+        raise UsageError(
+            "--config-dir", path, "is not below this folder, and the image has what is below it",
+            "a folder below this one, at the same place in the image", "--config-dir=FOLDER",
+        )  # fmt: skip
+    return [f"--config-dir={whole.relative_to(here)}"]
+
+
+def _name(run: str) -> str:
+    """Return a name for a job of Kubernetes: the run's, as far as it may be, and the time."""
+    plain = re.sub("[^a-z0-9]+", "-", run.lower()).strip("-")
+    plain = plain if plain[:1].isalpha() else f"run-{plain}".rstrip("-")
+    return f"{plain[:_NAME].rstrip('-')}-{time.strftime('%m%d-%H%M%S')}"
+
+
+def _folder(work: Workload) -> str:
+    return f"{work.output_dir}/{FOLDER}/{work.name}"
+
+
+def _write(path: Path, objects: list[Object], launcher: Kubernetes) -> None:
+    """Write a manifest, which may hold a key, for its user alone.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        writing.remove(path)
+        writing.write_key(path, text(objects).encode())
+    except OSError as error:
+        raise UsageError(
+            "output_dir", path.parent.parent, f"no manifest can be written there "
+            f"({error.strerror})", "a folder that can be written", "output_dir=FOLDER",
+        ) from None  # fmt: skip
+    options = [f"-n {launcher.namespace}"] if launcher.namespace else []
+    _say(" ".join([f"the manifest is written; type: kubectl apply -f {path}", *options]))
+    _say("launcher.apply=true creates the job and follows it")
+
+
+def _say(said: str) -> None:
+    print(f"dtrain: {errors.printable(said)}", file=sys.stderr)

@@ -1,0 +1,168 @@
+"""The run folder of an agent that does not see that of its launcher: made, sent back, removed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from dtrain.controller.launchers.agents.stream import Stream, packed
+from dtrain.errors import DtrainError
+from dtrain.files import writing
+from dtrain.run.folder import RunDir
+from dtrain.run.mirror import OF_COMMANDS, Change, Copy, Original
+
+#: Seconds between two looks at what has changed.
+LOOK = 1.0
+#: Bytes that wait to be sent, at most, before more is read.
+_WAITING = 8 << 20
+
+
+class Folder:
+    """A folder on this host, for as long as this process lives.
+
+    Args:
+        name: of what it is for.
+
+    Attributes:
+        path: of it.
+
+    Raises:
+        OSError, DtrainError: there can be none.
+    """
+
+    def __init__(self, name: str):
+        # A local disk: of one that hosts share, locks may hold on one host alone.
+        above = Path(tempfile.gettempdir()) / f"dtrain-agents-{os.getuid()}"
+        above.mkdir(mode=0o700, exist_ok=True)
+        if above.lstat().st_uid != os.getuid():
+            raise DtrainError(f"{above} belongs to another user")
+        _tidy(above)
+        self.path = above / f"{name}-{os.getpid()}"
+        self.path.mkdir(mode=0o700)
+        self._lock = RunDir(self.path).lock()
+
+    def remove(self) -> None:
+        """Remove it."""
+        with contextlib.suppress(OSError):
+            writing.remove(self.path)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+class Own:
+    """A run folder on this host, for as long as the agent lives.
+
+    Args:
+        job: random, of the run.
+
+    Raises:
+        OSError: there can be none.
+    """
+
+    def __init__(self, job: str):
+        if not re.fullmatch("[0-9a-f]{32}", job):
+            raise DtrainError("the launcher names no job")
+        self._folder = Folder(job)
+        self.rundir = RunDir(self._folder.path)
+        self._copy = Copy(self.rundir.path)
+
+    def take(self, change: Change) -> None:
+        """Take in a part of the launcher's run folder."""
+        self._copy.apply(change)
+
+    def remove(self) -> None:
+        """Remove it."""
+        self._copy.close()
+        self._folder.remove()
+
+
+def _tidy(above: Path) -> None:
+    """Remove what agents that were killed have left."""
+    for path in above.iterdir():
+        with contextlib.suppress(OSError, DtrainError):
+            lock = RunDir(path).lock()
+            if lock is not None:
+                writing.remove(path)
+                os.close(lock)
+
+
+class Mirror(threading.Thread):
+    """Sends the launcher what changes in a run folder, until it is closed.
+
+    Args:
+        rundir: that of this host.
+        stream: to the launcher.
+    """
+
+    def __init__(self, rundir: RunDir, stream: Stream):
+        super().__init__(name="mirror", daemon=True)
+        self._original, self._stream = Original(rundir.path, leave=OF_COMMANDS), stream
+        self._original.skip()  # the launcher's own
+        self._wake, self._over = threading.Event(), False
+        self._lock = threading.Lock()
+        self._after: list[Callable[[], None]] = []
+        self.start()
+
+    def after(self, action: Callable[[], None]) -> None:
+        """Call ``action``, from another thread, once all that is there now has been sent."""
+        with self._lock:
+            self._after.append(action)
+        self._wake.set()
+
+    def close(self) -> None:
+        """Stop looking."""
+        self._over = True
+        self._wake.set()
+        self.join()
+
+    def run(self) -> None:
+        """Look again and again."""
+        while not self._over:
+            self._wake.clear()
+            with self._lock:
+                actions, self._after = self._after, []
+            problem = self._look()
+            if problem is not None:
+                self._stream.send("problem", of="mirror", message=problem, code=1)
+            for action in actions:
+                action()
+            self._wake.wait(LOOK)
+
+    def _look(self) -> str | None:
+        """Send what has changed; return why it cannot be read, None where it can."""
+        try:
+            for change in self._original.changes():
+                self._stream.put(as_message(change))
+                if not self._stream.drain(_WAITING):
+                    return None
+        except (OSError, DtrainError) as error:
+            return f"the run folder there cannot be read: {error}"
+        return None
+
+
+def as_message(change: Change) -> tuple[bytes, ...]:
+    """Return a change as a message."""
+    return packed(
+        "change", change.data, path=change.path, how=change.kind, offset=change.offset,
+        last=change.last,
+    )  # fmt: skip
+
+
+def of_message(
+    path: str, how: str, offset: int = 0, last: bool = True, data: bytes = b""
+) -> Change:
+    """Return the change that a message is, whoever has sent it.
+
+    Raises:
+        ValueError: it is none.
+    """
+    sound = isinstance(path, str) and how in ("append", "replace", "remove")
+    if not sound or type(offset) is not int or offset < 0 or type(last) is not bool:
+        raise ValueError("no change of a file")
+    return Change(path, how, offset, data, last)

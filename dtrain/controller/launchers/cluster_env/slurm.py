@@ -1,0 +1,151 @@
+"""A step of SLURM: what ``srun`` has started.
+
+The variables are those of srun(1), "OUTPUT ENVIRONMENT VARIABLES".
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Mapping
+
+from dtrain.controller.launchers.cluster_env import hostlist
+from dtrain.controller.launchers.cluster_env.base import Ranked, Started
+from dtrain.errors import UsageError
+
+#: From this number on a step is none of srun's: a batch script, a shell of salloc (slurm.h).
+_SPECIAL = 0xFFFF_FFF0
+#: Seconds that ``scontrol`` may take.
+_PATIENCE = 20.0
+
+
+class Slurm(Ranked):
+    """A task of a step is a command of the job."""
+
+    name = "a SLURM step"
+
+    def started(self) -> Started | None:
+        """Return the step that this command is of, None if it is of none."""
+        return read(os.environ)
+
+    def reach(self, host: str) -> str:
+        """Return the name of a node, or its address where only SLURM knows it."""
+        try:
+            socket.getaddrinfo(host, None)
+        except (OSError, UnicodeError):
+            return _address(host) or host
+        return host
+
+
+def read(environ: Mapping[str, str]) -> Started | None:
+    """Return the step that a process with this environment is a task of.
+
+    A batch script, or a shell of ``salloc``, on its only node is of none.
+
+    Raises:
+        UsageError: it is not started by ``srun``, and there are several nodes; or a variable is
+            not as SLURM sets it.
+    """
+    job = environ.get("SLURM_JOB_ID")
+    if job is None:
+        return None
+    step = _number("SLURM_STEP_ID", environ, _SPECIAL)
+    if step >= _SPECIAL:
+        _refuse_one_of_many(job, environ)
+        return None
+    what = f"SLURM step {job}.{step}"
+    number = _number("SLURM_STEP_NUM_TASKS", environ)
+    rank = _number("SLURM_PROCID", environ)
+    if rank >= number:
+        raise _wrong("SLURM_PROCID", environ, f"SLURM_STEP_NUM_TASKS={number} has no such task")
+    if number > 1 and "SLURM_PTY_PORT" in environ:
+        raise UsageError(
+            "launcher", "auto", f"this shell is one of the {number} tasks of {what}, and a command "
+            "in it starts no others", "a shell of one task, and srun in it; or launcher=local",
+            "srun -n1 --pty bash",
+        )  # fmt: skip
+    nodes = _list("SLURM_STEP_NODELIST", environ)
+    counts = _counts(environ)
+    node = _number("SLURM_NODEID", environ, 0)
+    given = environ.get("SLURM_DISTRIBUTION", "")
+    cluster, tries = environ.get("SLURM_CLUSTER_NAME"), environ.get("SLURM_RESTART_COUNT")
+    return Started(
+        what, rank, number,
+        where=environ["SLURM_STEP_NODELIST"],
+        # Rank 0 is on the first node, unless a file says where each is.
+        chief=tuple(nodes if given.startswith("arbitrary") else nodes[:1]),
+        job=f"{what} of {cluster}, start {tries}",
+        local=(_number("SLURM_LOCALID", environ, 0), counts[node] if node < len(counts) else 1),
+        own_gpus=_has_own_gpus(environ), same_home=True, typed="srun -n",
+    )  # fmt: skip
+
+
+def _has_own_gpus(environ: Mapping[str, str]) -> bool:
+    """Say whether SLURM has divided the GPUs of a node among the tasks there."""
+    asked = environ.get("SLURM_TRES_PER_TASK", "")
+    if "SLURM_GPUS_PER_TASK" in environ or "gpu" in asked:
+        return True
+    visible, on_node = (environ.get(n) for n in ("CUDA_VISIBLE_DEVICES", "SLURM_GPUS_ON_NODE"))
+    if not visible or not on_node or not on_node.isdecimal():
+        return False
+    return len(visible.split(",")) < int(on_node)
+
+
+def _refuse_one_of_many(job: str, environ: Mapping[str, str]) -> None:
+    """Refuse a command that is alone on several nodes."""
+    nodes = environ.get("SLURM_JOB_NUM_NODES") or environ.get("SLURM_NNODES") or "1"
+    if nodes.isdecimal() and int(nodes) > 1:
+        raise UsageError(
+            "launcher", "auto", f"SLURM job {job} has {nodes} nodes, and this command is on one of "
+            "them: srun starts it on each", "srun; or launcher=local, which leaves the others idle",
+            "srun --ntasks-per-node=1 python -m dtrain ...",
+        )  # fmt: skip
+
+
+def _number(name: str, environ: Mapping[str, str], default: int | None = None) -> int:
+    if name not in environ and default is not None:
+        return default
+    if re.fullmatch("[0-9]{1,10}", environ.get(name, "")) is None:
+        raise _wrong(name, environ, "is not a number" if name in environ else "is not there")
+    return int(environ[name])
+
+
+def _list(name: str, environ: Mapping[str, str]) -> list[str]:
+    try:
+        return hostlist.hosts(environ.get(name, ""))
+    except ValueError as error:
+        raise _wrong(name, environ, str(error)) from None
+
+
+def _counts(environ: Mapping[str, str]) -> list[int]:
+    name = "SLURM_STEP_TASKS_PER_NODE"
+    try:
+        return hostlist.tasks(environ.get(name, "1"))
+    except ValueError as error:
+        raise _wrong(name, environ, str(error)) from None
+
+
+def _wrong(name: str, environ: Mapping[str, str], problem: str) -> UsageError:
+    return UsageError(
+        name, environ.get(name, "(not set)"), f"{problem}, in a step of SLURM",
+        "what srun sets; or launcher=local, for this command alone", "launcher=local",
+    )  # fmt: skip
+
+
+def _address(node: str) -> str | None:
+    """Return the address that SLURM itself has for a node."""
+    program = shutil.which("scontrol")
+    if program is None:
+        return None
+    try:
+        done = subprocess.run(
+            [program, "-o", "show", "node", node], capture_output=True, text=True, check=False,
+            timeout=_PATIENCE, errors="replace",
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r"\bNodeAddr=(\S+)", done.stdout)
+    return found[1] if found is not None else None

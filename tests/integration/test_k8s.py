@@ -1,0 +1,152 @@
+"""Pods of real commands, made from the rendered manifests by a test kubelet (tests/kubelet.py)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dtrain.config import groups
+from dtrain.run import journal
+from dtrain.run.folder import RunDir, read_json
+from tests import kubelet, network
+from tests.conftest import QUICK, Commands
+from tests.kubelet import Cluster
+
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.skipif(kubelet.lacking() is not None, reason=str(kubelet.lacking())),
+]
+
+TRAINING = (*QUICK, "hardware=cpu", "trainer.batch_size=24", "trainer.epochs=2")
+STRATEGIES = {
+    "multiworker": ("strategy=multiworker", "hardware.hosts=3"),
+    "ps": ("strategy=ps", "strategy.update=sync", "strategy.workers=2", "strategy.servers=1"),
+}
+#: Long enough to be hurt.
+LONG = ("trainer.epochs=60", "checkpoint.every_steps=5", "checkpoint.keep=2")
+
+
+@pytest.fixture
+def pods(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
+    """Render a manifest by the command, as a user does, and run it."""
+    app, folder = tmp_path / "app", tmp_path / "cluster"
+    app.mkdir()
+    folder.mkdir()
+    app.chmod(0o777)
+    started: list[Cluster] = []
+    with network.switch() as hosts:
+
+        def start(*arguments: str, **more: Any) -> Cluster:
+            done = subprocess.run(
+                [sys.executable, "-m", "dtrain", *arguments, "launcher=k8s",
+                 "launcher.image=digits:1", "launcher.volume=runs", "launcher.job_name=digits",
+                 "dry_run=true"],
+                capture_output=True, text=True, check=False, cwd=app,
+                env={**os.environ, "PYTHONPATH": str(groups.folder("conf").parent)},
+            )  # fmt: skip
+            assert done.returncode == 0, done.stderr
+            objects = list(yaml.safe_load_all(done.stdout))
+            started.append(Cluster(hosts, folder, objects, app, **more))
+            return started[-1]
+
+        yield start
+        for cluster in started:
+            cluster.close()
+
+
+def the_run(cluster: Cluster) -> RunDir:
+    return RunDir(cluster.folder / "claims/runs/kubernetes/digits")
+
+
+def losses(rundir: RunDir) -> dict[int, float]:
+    return {
+        each["step"]: each["metrics"]["loss"]
+        for each in journal.read(rundir.journal)
+        if each["event"] == "metrics" and "loss" in each["metrics"]
+    }
+
+
+def steps(cluster: Cluster) -> int:
+    rundir = the_run(cluster)
+    return max(losses(rundir), default=0) if rundir.journal.exists() else 0
+
+
+def equal(cluster: Cluster, dtrain: Commands, *arguments: str) -> None:
+    """Compare a run with the same on one device."""
+    alone = dtrain(*TRAINING, *arguments, "strategy=one_device", "launcher=local")
+    assert alone.code == 0, alone.output
+    found = losses(the_run(cluster))
+    assert found == pytest.approx(alone.points("loss"), rel=1e-5)
+    assert (read_json(the_run(cluster).result) or {})["status"] == "FINISHED"
+
+
+@pytest.mark.parametrize("kind", ["jobset", "job"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_manifest_trains_as_one_device(
+    pods: Callable[..., Cluster], dtrain: Commands, strategy: str, kind: str
+) -> None:
+    cluster = pods(*TRAINING, *STRATEGIES[strategy], f"launcher.kind={kind}")
+    cluster.until(lambda: all(pod.is_ready() for pod in cluster.pods))
+    assert cluster.run() == "Completed", cluster.said()
+    assert cluster.restarts == 0, cluster.said()
+    equal(cluster, dtrain)
+
+
+def test_a_job_of_one_pod(pods: Callable[..., Cluster], dtrain: Commands) -> None:
+    cluster = pods(*TRAINING, "strategy=one_device")
+    assert cluster.run() == "Completed", cluster.said()
+    equal(cluster, dtrain)
+
+
+@pytest.mark.parametrize("kind", ["jobset", "job"])
+@pytest.mark.parametrize("task", ["chief", "worker"])
+def test_a_killed_pod_restarts_the_job_which_goes_on(
+    pods: Callable[..., Cluster], dtrain: Commands, kind: str, task: str
+) -> None:
+    cluster = pods(
+        *TRAINING, *STRATEGIES["multiworker"], *LONG, f"launcher.kind={kind}",
+        "launcher.peer_timeout=10",
+    )  # fmt: skip
+    cluster.until(lambda: steps(cluster) >= 20)
+    number = {"chief": 0, "worker": 1}[task]
+    cluster.pods[number].kill()
+    assert cluster.run() == "Completed", cluster.said()
+    assert cluster.restarts >= 1
+    assert cluster.counted >= 1
+    resumed = [e for e in journal.read(the_run(cluster).journal) if e["event"] == "start"]
+    assert resumed[-1]["step"] >= 15, cluster.said()
+    equal(cluster, dtrain, *LONG)
+
+
+def test_an_eviction_costs_no_restart_and_no_step(
+    pods: Callable[..., Cluster], dtrain: Commands
+) -> None:
+    cluster = pods(*TRAINING, *STRATEGIES["multiworker"], *LONG, "launcher.max_restarts=0")
+    cluster.until(lambda: steps(cluster) >= 20)
+    cluster.evict("worker-1")
+    assert cluster.run() == "Completed", cluster.said()
+    assert (cluster.restarts, cluster.counted) == (1, 0), cluster.said()
+    assert 75 in {pod.code for pod in cluster.past}, cluster.said()
+    equal(cluster, dtrain, *LONG)
+
+
+def test_names_that_are_late_are_waited_for(pods: Callable[..., Cluster], dtrain: Commands) -> None:
+    cluster = pods(*TRAINING, *STRATEGIES["multiworker"], slow={"chief-0": 12.0, "worker-0": 20.0})
+    assert cluster.run() == "Completed", cluster.said()
+    assert cluster.restarts == 0, cluster.said()
+    equal(cluster, dtrain)
+
+
+def test_a_wrong_configuration_fails_once(pods: Callable[..., Cluster]) -> None:
+    """The data is looked at in the pods, which alone have it."""
+    cluster = pods(*TRAINING[1:4], "dataset=npz", "dataset.path=/data/none.npz", "tracking=none")
+    assert cluster.run() == "Failed", cluster.said()
+    assert [pod.code for pod in cluster.past] == [2]
+    assert cluster.restarts == 0
