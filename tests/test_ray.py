@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -178,8 +179,9 @@ def test_a_node_that_dies_ends_the_job(nodes: Nodes) -> None:
         nodes.kill_node()
         output = process.communicate(timeout=100)[0]
     assert process.returncode == 1, output
-    print(output)
-    assert "is lost with its host" in output and "its actor is gone" in output
+    # Whichever is first: Ray's own look at the node, or the chief, which lacks the other task.
+    named = r"(nothing came lately from|is lost with its host) .*\(place [01]\)"
+    assert re.search(named, output), output
     assert until(lambda: not nodes.agents(), 20)
 
 

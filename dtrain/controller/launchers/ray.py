@@ -11,10 +11,12 @@ import dataclasses
 import os
 import socket
 import threading
+import time
 from typing import Any
 
 from dtrain.controller.launchers.agents import Agents, Transport
 from dtrain.controller.launchers.agents.host import Host
+from dtrain.controller.launchers.agents.stream import BEAT
 from dtrain.controller.launchers.ray_actor import Actor
 from dtrain.controller.resources.devices import Machine
 from dtrain.errors import UsageError
@@ -74,6 +76,7 @@ class Ray(Agents):
         """
         ray = self._ray()
         self._tasks, self._on_hosts = len(cluster.tasks), facts["strategy.on_hosts"] == "True"
+        self.where = "a node of Ray"
         fits = [
             node["Resources"].get("CPU", 0) >= self._cpus
             and node["Resources"].get("GPU", 0) >= self._gpus
@@ -170,6 +173,17 @@ class Ray(Agents):
         threads = max(1, int(self._cpus))
         tasks = (dataclasses.replace(t, threads=t.threads or threads) for t in cluster.tasks)
         return super().place(dataclasses.replace(cluster, tasks=tuple(tasks)))
+
+    def silent(self) -> list[str]:
+        """Return the tasks of nodes from which nothing comes, after a look of some seconds.
+
+        Ray finds the end of a node late: a task that lacks it may have ended before.
+        """
+        begun = time.monotonic()
+        waits = [host.stream for host in self._used() if host.stream is not None]
+        while any(s.heard <= begun and s.silent() <= 3 * BEAT for s in waits):
+            time.sleep(0.1)
+        return super().silent()
 
     def kill(self) -> None:
         """End all tasks, the actors and the placement group."""
