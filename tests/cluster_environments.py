@@ -128,12 +128,23 @@ ENVIRONMENTS: dict[str, Recorded] = {
         SRUN, step(0, "node[008-011],login1", "1(x5)", 5), "Slurm", "chief-0",
         {"chief": ("node008",)},
     ),
-    "srun -m arbitrary": Recorded(
-        "srun(1), --distribution", step(1, "n[1-3]", "1(x3)", 3, SLURM_DISTRIBUTION="arbitrary"),
-        "Slurm", "worker-0", {"chief": ("n1", "n2", "n3")},
+    "srun -m arbitrary, from n10 to n1": Recorded(
+        "srun 22.05", step(2, "n[1-2,10]", "1(x3)", 3, SLURM_DISTRIBUTION="arbitrary"),
+        "Slurm", "worker-1", {"chief": ("n1", "n2", "n10")},
     ),
-    "srun --gpus-per-task": Recorded(
-        SRUN, step(1, "n1", "2", 2, SLURM_GPUS_PER_TASK="1", SLURM_LOCALID="1", SLURM_NODEID="0"),
+    "srun -n2 --gpus-per-task=1": Recorded(
+        "srun 22.05", step(1, "n1", "2", 2, SLURM_GPUS_ON_NODE="2", CUDA_VISIBLE_DEVICES="1",
+                           SLURMD_TRES_BIND="gpu:per_task:1", SLURM_STEP_GPUS="1",
+                           SLURM_NODEID="0", SLURM_LOCALID="1"),
+        "Slurm", "worker-0", {"own_gpus": True, "local": (1, 2)},
+    ),
+    "srun -n2 --gpus-per-node=2": Recorded(
+        "srun 22.05", step(1, "n1", "2", 2, SLURM_GPUS_ON_NODE="2", CUDA_VISIBLE_DEVICES="0,1",
+                           SLURM_STEP_GPUS="0,1", SLURM_NODEID="0", SLURM_LOCALID="1"),
+        "Slurm", "worker-0", {"own_gpus": False},
+    ),
+    "sbatch --gpus-per-task": Recorded(
+        SBATCH, step(1, "n1", "2", 2, SLURM_GPUS_PER_TASK="1", SLURM_LOCALID="1", SLURM_NODEID="0"),
         "Slurm", "worker-0", {"own_gpus": True},
     ),
     "srun --tres-per-task": Recorded(
@@ -161,10 +172,11 @@ ENVIRONMENTS: dict[str, Recorded] = {
         "Slurm", "chief-0", {"what": "SLURM step 41.0"},
     ),
     "a batch script on one node": Recorded(
-        "sbatch 22.05", step(0, "n1", "1", 1, SLURM_STEP_ID="", SLURM_JOB_NUM_NODES="1"),
+        "sbatch 22.05", step(0, "n1", "1", 1, SLURM_STEP_ID="", SLURM_JOB_NUM_NODES="1",
+                             SLURM_STEP_NODELIST="", SLURM_STEP_NUM_TASKS=""),
     ),
     "a batch script on three nodes": Recorded(
-        SBATCH, step(0, THREE, "1(x3)", 3, SLURM_STEP_ID=""),
+        "sbatch 22.05", step(0, THREE, "1(x3)", 3, SLURM_STEP_ID=""),
         sentence="SLURM job 41 has 3 nodes, and this command is on one of them: srun starts it on",
     ),
     "a batch script, by its step's number": Recorded(
@@ -175,7 +187,7 @@ ENVIRONMENTS: dict[str, Recorded] = {
         SALLOC, step(0, "n1", "1", 1, SLURM_STEP_ID="4294967290", SLURM_JOB_NUM_NODES="2"),
         sentence="launcher=local, which leaves the others idle",
     ),
-    "salloc -N1": Recorded(SALLOC, {"SLURM_JOB_ID": "9", "SLURM_JOB_NUM_NODES": "1"}),
+    "salloc -N1": Recorded("salloc 22.05", {"SLURM_JOB_ID": "9", "SLURM_JOB_NUM_NODES": "1"}),
     "srun -n2 --pty bash": Recorded(
         "srun(1), --pty", step(0, "n[1-2]", "1(x2)", 2, SLURM_PTY_PORT="41234"),
         sentence="this shell is one of the 2 tasks of SLURM step 41.0",

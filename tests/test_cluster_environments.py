@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -13,10 +14,11 @@ from dtrain.controller.launchers.automatic import ENVIRONMENTS as PLATFORMS
 from dtrain.controller.launchers.automatic import found
 from dtrain.controller.launchers.cluster_env.base import Platform, Started, check
 from dtrain.controller.launchers.cluster_env.sagemaker import SageMaker
+from dtrain.controller.launchers.rendezvous.chief import Place
 from dtrain.controller.resources.devices import Machine
-from dtrain.errors import UsageError
+from dtrain.errors import TrainingError, UsageError
 from dtrain.run.cluster import Cluster, Task
-from tests.cluster_environments import ENVIRONMENTS, Recorded, mpi, step
+from tests.cluster_environments import ENVIRONMENTS, Recorded, mpi, sagemaker, step, tf
 from tests.test_launchers import SETTINGS
 from tests.test_tf_config import planned
 
@@ -179,7 +181,7 @@ def test_cores_that_nothing_divides(
 # --- SageMaker without its toolkit
 
 
-def test_hosts_in_a_file(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hosts_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "resourceconfig.json"
     with mock.patch.dict(os.environ, {}, clear=True):
         file.write_text('{"current_host": "algo-2", "hosts": ["algo-1", "algo-2"]}')
@@ -190,3 +192,50 @@ def test_hosts_in_a_file(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
         file.write_text("{")
         assert SageMaker(file).started() is None
         assert SageMaker(tmp_path / "nothing").started() is None
+
+
+# --- what the launcher makes of it
+
+FACTS = {"strategy.name": "multiworker", "strategy.on_hosts": "True"}
+
+
+def launched(variables: dict[str, str], tmp_path: Path, **settings: str) -> tuple[Env, Cluster]:
+    """Return a launcher in an environment, without a key of the user's, and what it has checked."""
+    with mock.patch.dict(os.environ, {**variables, "HOME": str(tmp_path)}, clear=True):
+        launcher = auto(**{**SETTINGS, **settings})
+        assert isinstance(launcher, Env)
+        return launcher, launcher.check(cluster("chief", "worker"), FACTS)
+
+
+def test_addresses_that_were_agreed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    launcher, placed = launched(step(0, "127.0.0.[1-2]", "1(x2)", 2), tmp_path)
+    assert capsys.readouterr().err == "dtrain: SLURM step 41.0: 2 tasks on 127.0.0.[1-2]\n"
+    assert [task.address for task in placed.tasks] == [None, None]
+    assert launcher.where == "127.0.0.[1-2]"
+    place = Place("2026-01-01", "run", "ab" * 16)
+    assert launcher.placed(placed, place) is placed
+    found = launcher.placed(placed, place._replace(addresses=("n1:7", "[fd00::2]:8")))
+    assert found.spec() == {"chief": ["n1:7"], "worker": ["[fd00::2]:8"]}
+    assert launcher.own(found).address == "n1:7"
+    for wrong in (("n1:7",), ("n1:7", ""), ("n1:7", "n2:99999")):
+        with pytest.raises(TrainingError, match="no addresses of 2 tasks: "):
+            launcher.placed(placed, place._replace(addresses=wrong))
+
+
+def test_hosts_without_a_home_in_common_need_a_key(tmp_path: Path) -> None:
+    for variables in (
+        sagemaker("algo-1", "algo-1", "algo-2"),
+        tf({"type": "chief", "index": 0}, chief=["a:1"], worker=["b:1"]),
+    ):
+        with pytest.raises(UsageError, match="its hosts must know a common key"):
+            launched(variables, tmp_path)
+    launched(mpi(1, 2, (0, 1)), tmp_path)
+    assert not list(tmp_path.iterdir()), "one is made when the job starts, not when it is checked"
+
+
+@pytest.mark.parametrize("key", ["network", "chief"])
+def test_addresses_that_are_given_stay(key: str, tmp_path: Path) -> None:
+    variables = tf({"type": "chief", "index": 0}, chief=["a:1"], worker=["b:1"])
+    with pytest.raises(UsageError, match=f"launcher.{key}=lo: the environment has the addresses"):
+        launched(variables, tmp_path, **{key: "lo"})
+    launched(step(0, "n[1-2]", "1(x2)", 2), tmp_path, **{key: "lo"})

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from dtrain.config import groups, schema, strategies
+from dtrain.config.presets import launchers
 from dtrain.data.options import Options
 from tests.test_schema import composed
 
@@ -106,10 +107,11 @@ def test_every_field_of_a_section_is_read(kind: type, known: set[tuple[str, str]
 
 
 def test_every_key_of_a_launcher_is_read(known: set[tuple[str, str]]) -> None:
-    launchers = {"Launcher", "Local", "Env", "Inline"}
-    dead = keys(schema.Launcher) - {n for owner, n in known if owner in launchers}
+    classes = {"Launcher", "Local", "Env", "Inline"}
+    dead = keys(schema.Launcher) - {n for owner, n in known if owner in classes}
     assert not dead, f"nothing reads {sorted(dead)} of a launcher"
     assert "environment" in used("dtrain.controller.launchers.Env")
+    assert not keys(launchers.Ssh) - keys(schema.Launcher) - used("dtrain.controller.launchers.Ssh")
 
 
 # --- keys that a function or class of dtrain takes by their names

@@ -150,6 +150,22 @@ class Rank:
         return placed, placed.tasks[int(os.environ[self.variable])]
 '''
 
+PLATFORM = '''
+import os
+
+from dtrain.controller.launchers.cluster_env.base import Ranked, Started
+
+class Numbered(Ranked):
+    """Numbers its commands, and says nothing of their addresses."""
+
+    name = "mine"
+
+    def started(self):
+        if "MY_RANK" not in os.environ:
+            return None
+        return Started("mine", int(os.environ["MY_RANK"]), int(os.environ["MY_NUMBER"]))
+'''
+
 ACTION = '''
 import json
 
@@ -295,6 +311,32 @@ environment: {_target_: my_environment.Rank, variable: MY_RANK}
     [task] = json.loads(run.rundir.cluster.read_text())["tasks"]
     assert task["address"] == "127.0.0.1:2222"
     assert len(run.points("loss")) == 8
+
+
+def test_a_platform_that_numbers_its_commands(
+    own: Any, dtrain: Commands, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """How many there are is what ``hardware.hosts`` follows."""
+    words = own(
+        PLATFORM,
+        "launcher",
+        """
+defaults: [env, _self_]
+environment: {_target_: my_platform.Numbered}
+""",
+        "my_platform",
+    )
+    monkeypatch.setenv("HOME", str(tmp_path))
+    refused = dtrain(*words, "strategy=multiworker")
+    assert refused.code == 2 and "the environment says nothing of mine" in refused.output
+    monkeypatch.setenv("MY_RANK", "0")
+    monkeypatch.setenv("MY_NUMBER", "3")
+    refused = dtrain(*words, "strategy=mirrored")
+    assert refused.code == 2 and "mine has 3 tasks, each of which would train" in refused.output
+    monkeypatch.setenv("MY_NUMBER", "1")
+    run = dtrain(*words, "strategy=multiworker")
+    assert run.code == 0, run.output
+    assert run.result["tasks"] == 1 and len(run.points("loss")) == 8
 
 
 def test_an_action(own: Any, dtrain: Commands) -> None:

@@ -262,20 +262,6 @@ def _predicted(value: Any) -> str | None:
     return None if value in ("argmax", "top_k") else node_problem(value)
 
 
-def _slots(value: Any) -> str | None:
-    problem = words(value, 300)
-    if problem is None and not re.fullmatch(r"([\w.+-]+@)?(\w[\w.-]*|\[[\w:.%]+\])(:\d+)?", value):
-        return "is no host"
-    return problem
-
-
-def _variable(value: Any) -> str | None:
-    problem = words(value, 200)
-    if problem is None and not re.fullmatch(r"[A-Za-z_]\w*", value):
-        return "is not the name of a variable"
-    return problem
-
-
 def _network(value: Any) -> str | None:
     problem = words(value, 64)
     if problem is None and "/" in value:
@@ -335,11 +321,6 @@ CALLBACKS = Each(NODE, 0, 1000, "[]")
 PREDICTED = Form("argmax, top_k, or a node with _target_", _predicted, "argmax")
 SPLIT = choice("train", "validation")
 PARTS = Each(choice("inputs", "labels"), 0, 2, "[labels]")
-HOSTS = Each(Form("[user@]host, or host:2 for two tasks", _slots, "HOST"), 0, 1000, "[]")
-VARIABLES = Each(Form("the name of a variable", _variable), 0, 1000, "[]")
-COMMANDS = Each(
-    Form("a command of the shell, in one line", lambda v: words(v, 10_000)), 0, 100, "[]"
-)
 PATTERNS = Each(Form("a regular expression", _regular), 0, 1000, "[]")
 PLACEMENT = Form("auto, or a list of rules", _rules, "auto")
 TRACE = Each(Range(0, MANY), 2, 2, "[20,25]", _trace)

@@ -10,19 +10,37 @@ from typing import Any
 from omegaconf import MISSING
 
 from dtrain.config.forms import (
-    COMMANDS,
     HOST,
-    HOSTS,
     NETWORK,
     NODE,
     PATH,
-    VARIABLES,
     target,
     text,
     words,
 )
 from dtrain.config.ranges import YEAR, Each, Form, formed, within
 from dtrain.config.schema import Launcher
+
+
+def _slots(value: Any) -> str | None:
+    problem = words(value, 300)
+    if problem is None and not re.fullmatch(r"([\w.+-]+@)?(\w[\w.-]*|\[[\w:.%]+\])(:\d+)?", value):
+        return "is no host"
+    return problem
+
+
+def _variable(value: Any) -> str | None:
+    problem = words(value, 200)
+    if problem is None and not re.fullmatch(r"[A-Za-z_]\w*", value):
+        return "is not the name of a variable"
+    return problem
+
+
+HOSTS = Each(Form("[user@]host, or host:2 for two tasks", _slots, "HOST"), 0, 1000, "[]")
+VARIABLES = Each(Form("the name of a variable", _variable), 0, 1000, "[]")
+COMMANDS = Each(
+    Form("a command of the shell, in one line", lambda v: words(v, 10_000)), 0, 100, "[]"
+)
 
 
 @dataclasses.dataclass

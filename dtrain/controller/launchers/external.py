@@ -59,7 +59,7 @@ class Env(Local):
         if self.max_restarts:
             raise UsageError(
                 "launcher.max_restarts", self.max_restarts,
-                "launcher=env starts one task of many, and cannot start the others again",
+                "a command that starts one task of many cannot start the others again",
                 "0; what started the commands can start them again", "launcher.max_restarts=0",
             )  # fmt: skip
         self._environment, self._network = environment, network
@@ -67,7 +67,8 @@ class Env(Local):
         self._chief = chief
         self._meeting: meeting.Meeting | None = None  # where addresses are agreed
         if self._started_by is not None:
-            self.commands, self.where = self._started_by.number, self._started_by.where
+            self.commands = self._started_by.number
+            self.where = self._started_by.where or f"a host of {self._started_by.what}"
         self._facts: dict[str, str] = {}
         self._own: Task | None = None
         self._host: Host | None = None
@@ -82,7 +83,7 @@ class Env(Local):
         machine, started = super().part(machine), self._started_by
         if started is None:
             return machine
-        tasks = started.local[1]
+        tasks = max(1, started.local[1])
         return dataclasses.replace(
             machine,
             gpus=machine.gpus if started.own_gpus else machine.gpus // tasks,
@@ -123,11 +124,12 @@ class Env(Local):
             reach = environment.reach if isinstance(environment, Ranked) else str
             self._meeting = meeting.of(started, self._network, self._chief, reach)
             return started.is_on_one_machine or started.same_home
-        if self._network is not None:
-            raise UsageError(
-                "launcher.network", self._network, "the environment has the addresses of the tasks",
-                "null, and addresses of that network in the environment", "launcher.network=null",
-            )  # fmt: skip
+        for key, value in (("network", self._network), ("chief", self._chief)):
+            if value is not None:
+                raise UsageError(
+                    f"launcher.{key}", value, "the environment has the addresses of the tasks",
+                    "null, and the addresses in the environment", f"launcher.{key}=null",
+                )  # fmt: skip
         return all(tf_config.is_local(tf_config.host_port(str(t.address))[0]) for t in placed.tasks)
 
     def own(self, cluster: Cluster) -> Task:
