@@ -33,7 +33,7 @@ def _cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def have(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
     for place in (validate, module):
-        monkeypatch.setattr(place, "machine", lambda shared: machine)
+        monkeypatch.setattr(place, "machine", lambda: machine)
 
 
 def swept(*jobs: str, words: tuple[str, ...] = (), source: Source | None = None) -> int:
