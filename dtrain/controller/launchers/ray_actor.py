@@ -146,7 +146,7 @@ def _bridge() -> type:
             import tempfile
 
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
-            self._process = subprocess.Popen(
+            self._process: Any = subprocess.Popen(
                 [python if os.path.exists(python) else sys.executable, "-m", "dtrain.agent"],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, bufsize=0,
                 cwd=folder if os.path.isdir(folder) else None,
