@@ -1,12 +1,13 @@
 # make run    on a fresh machine: .venv, install, train
 # make test   on a fresh machine: .venv, install, the whole test suite
 # make test-versions  the core of the suite on the oldest and the newest TensorFlow and Keras
+# make test-ray  launcher=ray on a Ray cluster of two nodes on this machine
 # make check  style, types and imports, then the whole test suite
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: install run test test-versions test-faults test-slurm test-ssh check bench clean
+.PHONY: install run test test-versions test-faults test-slurm test-ssh test-ray check bench clean
 
 install: $(STAMP)
 
@@ -46,6 +47,10 @@ test-faults: install
 test-ssh: install
 	apt-get install -y --no-install-recommends openssh-server nftables iproute2
 	$(BIN)/python -m pytest -n 0 -m faults tests/integration/test_ssh.py
+
+test-ray: install
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[ray]"
+	$(BIN)/python -m pytest -n 0 -m ray tests/test_ray.py
 
 check: install
 	$(BIN)/ruff check .

@@ -11,6 +11,7 @@ import re
 import sys
 
 from dtrain.errors import UsageError, nearest
+from dtrain.files.addresses import is_far
 from dtrain.host import terminal
 
 #: Each is a module of :mod:`dtrain.controller.commands`.
@@ -44,6 +45,10 @@ def _main(arguments: list[str]) -> int:
     first = arguments[0] if arguments else ""
     if first in COMMANDS:
         command = importlib.import_module(f"dtrain.controller.commands.{first}")
+        if any(is_far(each) for each in arguments[1:]):
+            from dtrain.controller.commands import far
+
+            return far.main(command, arguments[1:])
         return int(command.main(arguments[1:]))
     if any(re.fullmatch(r"-h|--help?|--version", argument) for argument in arguments):
         from dtrain.controller.commands import help

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -175,3 +176,41 @@ def user_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setenv("DTRAIN_TRUST", name)
 
     return write
+
+
+@pytest.fixture(scope="module")
+def storage() -> Iterator[str]:
+    """A server of S3's on loopback, in a process of its own; yield its address."""
+    code = (
+        "import sys; from moto.server import ThreadedMotoServer\n"
+        "server = ThreadedMotoServer('127.0.0.1', 0, verbose=False); server.start()\n"
+        "print(server.get_host_and_port()[1], flush=True); sys.stdin.read(); server.stop()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", code], stdin=subprocess.PIPE, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    ) as process:  # fmt: skip
+        assert process.stdin is not None and process.stdout is not None
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+        process.stdin.close()
+
+
+@pytest.fixture
+def bucket(storage: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    """A bucket called ``bucket``, of boto3."""
+    import boto3
+    import fsspec
+
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "canary-0451-secret",
+        "AWS_ENDPOINT_URL": storage, "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_CONFIG_FILE": str(tmp_path / "none"), "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_MAX_ATTEMPTS": "1",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    made = boto3.resource("s3").Bucket("bucket")
+    made.create()
+    yield made
+    made.objects.delete()
+    made.delete()
+    fsspec.filesystem("s3").clear_instance_cache()

@@ -84,6 +84,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "launcher": Launcher,
         "env": launchers.Env,
         "auto": launchers.Auto,
+        "ray": launchers.Ray,
         "ssh": launchers.Ssh,
         "k8s": launchers.Kubernetes,
         "slurm": launchers.Slurm,

@@ -81,7 +81,7 @@ PLAN = Kind(
 )  # fmt: skip
 LAUNCHER = Kind(
     "launcher", "dtrain.controller.launchers.*",
-    r"dtrain\.controller\.launchers\.(auto|Env|Inline|Kubernetes|Local|Ssh|slurm\.choose)",
+    r"dtrain\.controller\.launchers\.(auto|Env|Inline|Kubernetes|Local|Ray|Ssh|slurm\.choose)",
 )  # fmt: skip
 ENVIRONMENT = Kind(
     "cluster environment", "dtrain.controller.launchers.cluster_env.*",

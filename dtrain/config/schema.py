@@ -304,7 +304,7 @@ class Config(Section):
         sweep: many jobs by one command (-m).
         name: name of the run; by default the chosen model and strategy.
         seed: seed of weights, of the order of examples, and of all that is random.
-        output_dir: folder of the run folders and of the embedded tracking store.
+        output_dir: folder of the run folders and of the embedded tracking store; or s3://BUCKET/DIR.
         objective: metric that the job returns, and by which the best checkpoint is chosen.
         objective_mode: which objective is better, the larger (max) or the smaller (min).
         resume: run folder to resume, or auto: the unfinished run of this very command.

@@ -10,6 +10,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from dtrain.config import environment, groups, load, references, targets, values
 from dtrain.config.schema import Config
+from dtrain.data.data_file import is_address
+from dtrain.files import addresses
 
 
 def settle(node: DictConfig) -> Config:
@@ -36,5 +38,7 @@ def settle(node: DictConfig) -> Config:
     if HydraConfig.initialized():
         values.check_overrides(node, HydraConfig.get().overrides.task)
     config = load.typed(node)
+    if is_address(config.output_dir):
+        config.output_dir = str(addresses.local(config.output_dir, "output_dir"))
     config.output_dir = str(Path(config.output_dir).absolute())
     return config

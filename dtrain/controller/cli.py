@@ -18,7 +18,7 @@ from dtrain.config import consent, environment, groups, guard, load, preset_file
 from dtrain.config.explain import explain
 from dtrain.config.schema import Config
 from dtrain.config.settle import settle
-from dtrain.controller import folders, resume, sweep
+from dtrain.controller import folders, remote, resume, sweep
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.start import start
 from dtrain.controller.sweep.state import arguments
@@ -53,6 +53,7 @@ class Command:
         Raises:
             UsageError: it names a folder that is none of a run.
         """
+        given, _ = remote.arguments(given, ("resume", "fork", "sweep.resume"))
         return resume.arguments(arguments(given))
 
     def worded(self, text: str) -> str:
@@ -156,9 +157,9 @@ def _job(node: DictConfig) -> Outcome:
     command = command_of(config, node)
     folders.check_name(config.name)
     path, chosen = guard.run_folder()
-    folder = Path(path).absolute()
+    folder = folders.place(path, "hydra.run.dir")
     if config.resume == resume.AUTO:
-        config.resume = resume.find(config, command, folder if chosen else None)
+        config.resume = remote.find(config, command, folder if chosen else None)
         found = config.resume or "no unfinished run of this command: a new one begins"
         print(f"resume=auto: {found}", file=sys.stderr)
         if config.resume is not None:  # a stop before it begins ends as with that override

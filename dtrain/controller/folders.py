@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from dtrain.controller import rollback
+from dtrain.data.data_file import is_address
 from dtrain.errors import DamagedFile, UsageError
-from dtrain.files import reading, writing
+from dtrain.files import addresses, reading, writing
 from dtrain.run.folder import LOCK, RunDir
 
 
@@ -38,6 +39,15 @@ def create(path: Path, output_dir: str) -> RunDir:
         return RunDir.create(path)
     except OSError as error:
         raise unwritable("output_dir", output_dir, "no folder can be made there", error) from None
+
+
+def place(path: str, key: str) -> Path:
+    """Return the folder of this machine that a path, or an address, names.
+
+    Raises:
+        UsageError: no run can be at such an address.
+    """
+    return addresses.local(path, key) if is_address(path) else Path(path).absolute()
 
 
 def claim(path: Path) -> tuple[RunDir, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import time
 import traceback
 from collections.abc import Callable
@@ -107,7 +106,8 @@ class Job:
         self._asked = False  # to stop
         self._prepared = False
         self._trained = False  # a task has reported `start`
-        self._files = RunFiles(self._rundir, config, self._resumed)
+        report = self._view.message if self.trains else None
+        self._files = RunFiles(self._rundir, config, self._resumed, report)
 
     def _take(self, folder: Path, chosen: bool) -> tuple[RunDir, int]:
         if self._config.resume is not None:
@@ -132,7 +132,7 @@ class Job:
             with self._requests as signals:
                 return self._run(signals)
         finally:
-            os.close(self._lock)
+            self._files.close(self._lock)
 
     def _run(self, signals: Requests) -> Outcome:
         failure: Failure | None = None

@@ -144,24 +144,34 @@ def find(config: Config, words: dict[str, Any], folder: Path | None = None) -> s
         words: its :func:`command`.
         folder: the only one that is looked at; None for all below ``output_dir``.
     """
-    ours = _sorted(words)
-    hashed = identity.config_hash(config)
     below = sorted(Path(config.output_dir).glob("*/*/command.json"), reverse=True)
     for path in below if folder is None else folder.glob("command.json"):
-        rundir = RunDir(path.parent)
-        try:
-            past = read_command(rundir)
-            if past is None or "derived" in past or _sorted(past) != ours:
-                continue
-            open_existing(rundir.path, "resume")
-            if identity.config_hash(_load(rundir)) != hashed:
-                continue  # the same overrides meant something else
-            result = reading.read_json(rundir.result) or {}
-        except (UsageError, OSError) as error:
-            print(f"resume={AUTO}: passed over {rundir.path}: {error}", file=sys.stderr)
-            continue
-        return None if result.get("status") == "FINISHED" else str(rundir.path)
+        status = status_of(path.parent, config, words)
+        if status is not None:
+            return None if status == "FINISHED" else str(path.parent)
     return None
+
+
+def status_of(folder: Path, config: Config, words: dict[str, Any]) -> str | None:
+    """Return how the run in a folder ended; None where another command began it.
+
+    Args:
+        folder: of a run.
+        config, words: of :func:`find`.
+    """
+    rundir = RunDir(folder)
+    try:
+        past = read_command(rundir)
+        if past is None or "derived" in past or _sorted(past) != _sorted(words):
+            return None
+        open_existing(rundir.path, "resume")
+        if identity.config_hash(_load(rundir)) != identity.config_hash(config):
+            return None  # the same overrides meant something else
+        result = reading.read_json(rundir.result) or {}
+    except (UsageError, OSError) as error:
+        print(f"resume={AUTO}: passed over {rundir.path}: {error}", file=sys.stderr)
+        return None
+    return str(result.get("status"))
 
 
 def _sorted(words: dict[str, Any]) -> tuple[list[str], Any]:

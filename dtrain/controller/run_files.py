@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from dtrain.config import load
 from dtrain.config.schema import Config
-from dtrain.controller import rollback
+from dtrain.controller import remote, rollback
 from dtrain.controller.folders import unwritable
 from dtrain.files import writing
 from dtrain.run import checkpoint
@@ -24,12 +26,22 @@ class RunFiles:
         rundir: locked by this command.
         config: resolved.
         resumed: the folder was there before this command.
+        report: is called with a line about the copying to its address; None: it is not copied.
     """
 
-    def __init__(self, rundir: RunDir, config: Config, resumed: bool):
+    def __init__(
+        self,
+        rundir: RunDir,
+        config: Config,
+        resumed: bool,
+        report: Callable[[str], Any] | None = None,
+    ):
         self._rundir = rundir
         self._config = config
         self._resumed = resumed
+        self._report = report
+        self._output: remote.Output | None = None
+        self._began = self._counts = False
         #: When earlier starts of a resumed run were.
         self.past: set[float] = set()
 
@@ -64,6 +76,14 @@ class RunFiles:
                 key, value = "resume", self._rundir.path
             did = "resumed" if self._resumed else "started"
             raise unwritable(key, value, f"the run cannot be {did}", error) from None
+        if self._report is not None:
+            key = "resume" if self._resumed else "output_dir"
+            self._output = remote.output_of(
+                self._rundir.path, key, lambda: self._began, self._report
+            )
+        if self._output is not None and self._report is not None:
+            self._output.open(self._resumed)
+            self._report(f"output: copied to {self._output.address}")
         return passed
 
     def back_to_the_checkpoint(self) -> tuple[int, str | None]:
@@ -88,6 +108,7 @@ class RunFiles:
             OSError: it cannot be done.
         """
         rollback.begin(self._rundir.path)
+        self._began = True
 
     def discard(self) -> None:
         """Nothing was trained: leave the disk as it was before this command.
@@ -98,6 +119,8 @@ class RunFiles:
         if self._resumed:
             self.put_back(logs=True)
         else:
+            if self._output is not None:
+                self._output.withdraw()
             writing.discard(self._rundir.path)
 
     def put_back(self, logs: bool) -> None:
@@ -117,11 +140,24 @@ class RunFiles:
         Raises:
             OSError: it cannot be written.
         """
+        self._counts = True
         try:
             write_json(self._rundir.result, found)
         except OSError:  # on a full disk: what was of use to the display makes room
             writing.remove(self._rundir.progress)
             write_json(self._rundir.result, found)
+
+    def close(self, lock: int) -> None:
+        """Let the rest be copied, and give the folder back.
+
+        Args:
+            lock: descriptor of its lock.
+        """
+        try:
+            if self._output is not None:
+                self._output.finish(self._counts)
+        finally:
+            os.close(lock)
 
 
 def is_start(event: dict[str, Any]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,22 +22,26 @@ _MAGIC = re.compile(r"[*?\[]")
 _SILENT = 60
 
 
-def filesystem(address: str, key: str) -> Any:
+def filesystem(
+    address: str, key: str, schemes: Collection[str] = SCHEMES, hurries: bool = False
+) -> Any:
     """Return what knows the server of an address, one of fsspec's filesystems.
 
     Args:
         address: of a file, or a pattern of such.
         key: that names it, for messages.
+        schemes: that the key takes.
+        hurries: an error is to come soon: who asks tries again by itself.
 
     Raises:
         UsageError: there is none of that kind, or a package is not installed.
     """
     scheme = _scheme(address)
     extra = SCHEMES.get(scheme)
-    if extra is None:
+    if scheme not in schemes:
         raise UsageError(
             key, address, f"dtrain reads no files of {scheme}://",
-            "a path, or an address of " + ", ".join(f"{name}://" for name in SCHEMES),
+            "a path, or an address of " + ", ".join(f"{name}://" for name in schemes),
             f"{key}=FILE",
         )  # fmt: skip
     options: dict[str, Any] = {}
@@ -50,7 +54,12 @@ def filesystem(address: str, key: str) -> Any:
             # fsspec's own gives up what takes five minutes in all.
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=_SILENT, sock_read=_SILENT)
             options = {"client_kwargs": {"timeout": timeout}}
-        return fsspec.filesystem(scheme, **options)
+        if extra == "s3" and hurries:
+            options = {"config_kwargs": {"retries": {"max_attempts": 1}}}
+        found = fsspec.filesystem(scheme, **options)
+        if extra == "s3" and hurries:
+            found.retries = 1  # of s3fs, around those of botocore
+        return found
     except ImportError as error:
         raise UsageError(
             key, address, f"{scheme}:// needs packages that are not installed ({error})",

@@ -47,6 +47,7 @@ class Delivery:
         doubt: called after an error: what was being done may have been done.
         warn: called with one line when the server is away, and when it is back.
         prepare: called once, before anything: what takes long, such as importing a client.
+        name: of what is delivered, which begins its messages.
     """
 
     def __init__(
@@ -56,8 +57,9 @@ class Delivery:
         doubt: Callable[[], None],
         warn: Callable[[str], None],
         prepare: Callable[[], None] = lambda: None,
+        name: str = "tracking",
     ):
-        self._place = place
+        self._place, self._name = place, name
         self._prepare = prepare
         self._deliver = deliver
         self._doubt = doubt
@@ -68,7 +70,7 @@ class Delivery:
         self._done = False
         self._away_since: float | None = None
         self._warned = False
-        self._thread = threading.Thread(target=self._run, name="tracking", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
@@ -106,19 +108,20 @@ class Delivery:
         self._warned = True
         if self._place not in _reported:
             _reported.add(self._place)
-            self._warn(f"tracking: {reason(error)}; training continues")
+            self._warn(f"{self._name}: {reason(error)}; training continues")
 
     def _succeeded(self) -> None:
         if self._place in _reported:
             _reported.discard(self._place)
-            self._warn("tracking: back again")
+            self._warn(f"{self._name}: back again")
         self._away_since, self._warned = None, False
 
-    def finish(self, last: tuple[str, float] | None) -> bool:
+    def finish(self, last: tuple[str, float] | None, longest: float = LAST_SECONDS) -> bool:
         """Deliver the rest; with None nothing was recorded, and nothing is.
 
         Args:
             last: the final status, and when it was reached, seconds since the epoch.
+            longest: seconds that it waits, unless the server is away.
 
         Returns:
             Whether all is delivered; it waits for that, but not for long.
@@ -127,8 +130,8 @@ class Delivery:
         self._ending.set()
         begun = time.monotonic()
         while self._thread.is_alive():
-            longest = LAST_SECONDS if self._away_since is None else AWAY_SECONDS
-            if time.monotonic() - begun > longest:
+            away = self._away_since is not None
+            if time.monotonic() - begun > (AWAY_SECONDS if away else longest):
                 break
             self._thread.join(0.1)
         self._left.set()

@@ -224,3 +224,27 @@ class Slurm(Auto):
     follow: bool = True
     max_requeues: int = within(5, 0, MANY)
     allocation: int | None = within(None, 1, 100_000)
+
+
+#: Strategies of Ray for placement groups.
+Placement = enum.Enum("Placement", ["auto", "pack", "spread", "strict_pack", "strict_spread"])
+
+
+@dataclasses.dataclass
+class Ray(Launcher):
+    """Starts tasks on the nodes of a Ray cluster.
+
+    Attributes:
+        start_timeout: seconds until there is room for all tasks, and again until they have joined.
+        address: of the cluster; null: that of RAY_ADDRESS, or the one of this machine.
+        cpus_per_task: Ray's CPUs of a task, which may be a part of one.
+        gpus_per_task: GPUs of a task.
+        placement: Ray's strategy; auto: a node for each host of multiworker, else pack.
+    """
+
+    _target_: str = target("dtrain.controller.launchers.Ray")
+    start_timeout: float = within(120.0, 1, YEAR)
+    address: str | None = formed(None, text(300))
+    cpus_per_task: float = within(1.0, 0.001, 10_000)
+    gpus_per_task: int = within(0, 0, 1000)
+    placement: Placement = Placement.auto

@@ -13,7 +13,7 @@ from dtrain import errors
 from dtrain.config import consent, load
 from dtrain.config.schema import Config
 from dtrain.config.settle import settle
-from dtrain.controller import cli, folders, logging_models, resume, shipping
+from dtrain.controller import cli, folders, logging_models, remote, resume, shipping
 from dtrain.controller.commands import failures
 from dtrain.controller.commands.of_model import OfModel
 from dtrain.controller.commands.promote import tracked_run
@@ -46,6 +46,8 @@ def sync(path: str, to: str | None = None) -> str:
     whole = Path(path).absolute()
     if whole.is_dir():
         reading.check_tree(whole)
+    if not remote.push(whole):
+        raise ConnectionError("its address does not have all of it")
     sweep = schemas.read(whole / "sweep.json", schemas.Sweep)
     found = [RunDir(whole)] if sweep is None else jobs_of(whole)
     for rundir in found:

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from dtrain import compare, errors
-from dtrain.controller import folders
+from dtrain.controller import folders, remote
 from dtrain.controller.handed_over import HandedOver
 from dtrain.controller.launchers.slurm import Slurm
 from dtrain.controller.outcome import Outcome
@@ -110,6 +110,15 @@ def run(master: Master, source: Source) -> int:
             source, composer, here, parallel, record, shown, settings.fail_fast, submitted
         )
         tracker = choose.tracker(config)
+        key = "output_dir" if past is None else "sweep.resume"
+        output = remote.output_of(record.folder, key, lambda: record.trained, shown.message)
+        if output is not None:
+            try:
+                output.open(past is not None)
+            except UsageError:
+                record.undo()
+                raise
+            shown.message(f"output: copied to {output.address}")
         recorded = tracker.sweep(config, record.folder, shown.message)
         with Signals() as signals:
             try:
@@ -135,7 +144,10 @@ def run(master: Master, source: Source) -> int:
             finally:
                 signals.started = True  # what comes now is short and must not be torn
                 shown.close()
-            return _finish(record, tracker, recorded, shown, signals.count > 0)
+            code = _finish(record, tracker, recorded, shown, signals.count > 0)
+            if output is not None:
+                output.finish(record.trained)
+            return code
     finally:
         if lock is not None:
             os.close(lock)

@@ -20,7 +20,7 @@ from dtrain.config.overrides import parse
 from dtrain.config.schema import Config
 from dtrain.config.settle import settle
 from dtrain.controller import resume
-from dtrain.controller.folders import check_name
+from dtrain.controller.folders import check_name, place
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.plan import Plan, plan, sizes
 from dtrain.controller.resources.devices import Machine
@@ -113,7 +113,7 @@ class Master:
         """Return where the folder of a sweep of this name goes."""
         self._node.name = check_name(name)
         HydraConfig.instance().set_config(self._node)
-        return Path(str(self._node.hydra.sweep.dir))
+        return place(str(self._node.hydra.sweep.dir), "hydra.sweep.dir")
 
 
 class Composer:

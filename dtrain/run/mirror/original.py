@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 import stat
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,7 @@ class Altered:
     def pieces(self, offset: int = 0) -> Iterator[bytes]:
         """Yield its bytes from ``offset`` on; those of a file that is being cut end earlier."""
         at = offset
+        self._end = self._end if offset == self.offset else b""
         while at < self.size:
             piece = os.pread(self._descriptor, min(PIECE, self.size - at), at)
             if not piece:
@@ -110,9 +111,12 @@ class Original:
     """
 
     def __init__(
-        self, folder: Path, leave: Collection[str] = (), known: Mapping[str, Any] | None = None
+        self,
+        folder: Path,
+        leave: Container[str] = (),
+        known: Mapping[str, Any] | None = None,
     ):
-        self._folder, self._leave = folder, frozenset(leave)
+        self._folder, self._leave = folder, leave
         self._known: dict[str, _Known] = {}
         with contextlib.suppress(ValueError, TypeError, AttributeError):  # else all is sent again
             for path, (inode, size, time, end) in (known or {}).items():
@@ -147,8 +151,14 @@ class Original:
                 waiting = piece
             yield Change(found.path, found.kind, at, waiting)
 
-    def altered(self) -> Iterator[Altered | Removed]:
+    def altered(
+        self, waits: Callable[[Altered], bool] = lambda found: False
+    ) -> Iterator[Altered | Removed]:
         """Look once, and yield whole files, each to be read before the next is asked for.
+
+        Args:
+            waits: says of a file that grows that it has time until a later look; it has none where
+                there is a new checkpoint.
 
         Raises:
             OSError: a file cannot be read.
@@ -159,9 +169,10 @@ class Original:
             files, folders = self._scan()
             if _RESULT in self._known and not self._is_there(_RESULT):
                 yield from self._gone(_RESULT)  # ORDER: a resumed run is unfinished from now on
+            hurries = _RESULT in files or not all(found.is_known for found in newest)
             for path in sorted(files, key=_rank):
                 if path not in (_RESULT, _LATEST):
-                    yield from self._one(path)
+                    yield from self._one(path, None if hurries else waits)
             for folder in sorted(folders):
                 if not folder.startswith("checkpoints/"):
                     yield from self._checkpoint(folder)
@@ -214,10 +225,11 @@ class Original:
         stack.callback(os.close, descriptor)
         return Altered(path, descriptor, self._known.get(path))
 
-    def _one(self, path: str) -> Iterator[Altered]:
+    def _one(self, path: str, waits: Callable[[Altered], bool] | None = None) -> Iterator[Altered]:
         with contextlib.ExitStack() as stack:
             found = self._open(path, stack)
-            if found is not None:
+            late = found is not None and found.kind == APPEND and not found.is_known
+            if found is not None and not (late and waits is not None and waits(found)):
                 yield from self._send(found)
 
     def _checkpoint(self, folder: str) -> Iterator[Altered]:

@@ -1,0 +1,216 @@
+"""Tasks on the nodes of a Ray cluster: a placement group, and an actor for each task.
+
+An actor starts an agent (:mod:`dtrain.agent`) and passes on what that reads and writes. Ray ends
+the actors of a command that is gone, and an agent ends with its actor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import socket
+import threading
+import time
+from typing import Any
+
+from dtrain.controller.launchers.agents import Agents, Transport
+from dtrain.controller.launchers.agents.host import Host
+from dtrain.controller.launchers.agents.stream import BEAT
+from dtrain.controller.launchers.ray_actor import Actor
+from dtrain.controller.resources.devices import Machine
+from dtrain.errors import UsageError
+from dtrain.run.cluster import Cluster
+
+#: Seconds in which a cluster is to answer.
+_KNOCK = 10.0
+
+#: The jobs of this process share its connection to Ray.
+_lock = threading.Lock()
+_users = 0
+
+
+class Ray(Agents):
+    """Starts an actor on a Ray cluster for each task.
+
+    Args:
+        args, kwargs: as of every launcher.
+        address: of the cluster; None: that of ``RAY_ADDRESS``, or the one of this machine.
+        cpus_per_task: Ray's CPUs of a task, which may be a part of one.
+        gpus_per_task: GPUs of a task.
+        placement: Ray's strategy for a placement group, in small letters; ``auto``:
+            ``strict_spread`` where each task is a host (multiworker), ``pack`` elsewhere.
+    """
+
+    several = True
+
+    def __init__(
+        self,
+        *args: Any,
+        address: str | None = None,
+        cpus_per_task: float = 1.0,
+        gpus_per_task: int = 0,
+        placement: Any = "auto",
+        **kwargs: Any,
+    ):
+        super().__init__(*args, **kwargs)
+        self._address = address
+        self._placement = str(getattr(placement, "name", placement))
+        self._cpus, self._gpus = cpus_per_task, gpus_per_task
+        self._tasks, self._on_hosts = 1, False
+        self._group: Any = None
+        self._connected = False
+
+    def part(self, machine: Machine) -> Machine:
+        """Return what one task has; which nodes have it is known when all are placed."""
+        cores = max(1, int(self._cpus))
+        return Machine(self._gpus, cores, shared=False, evaluator=False)
+
+    def check(self, cluster: Cluster, facts: dict[str, str]) -> Cluster:
+        """Look whether there is a Ray cluster with nodes for such tasks.
+
+        Places are taken when the tasks are started: of a sweep not all jobs run at once.
+
+        Raises:
+            UsageError: there is none.
+        """
+        ray = self._ray()
+        self._tasks, self._on_hosts = len(cluster.tasks), facts["strategy.on_hosts"] == "True"
+        self.where = "a node of Ray"
+        fits = [
+            node["Resources"].get("CPU", 0) >= self._cpus
+            and node["Resources"].get("GPU", 0) >= self._gpus
+            for node in ray.nodes()
+            if node["Alive"]
+        ]
+        if not any(fits) or (self._strategy == "STRICT_SPREAD" and sum(fits) < self._tasks):
+            raise self._no_room(ray, "has no room")
+        return cluster
+
+    @property
+    def _strategy(self) -> str:
+        spread = self._on_hosts and self._tasks > 1
+        found = "strict_spread" if spread else "pack"
+        return (found if self._placement == "auto" else self._placement).upper()
+
+    def transports(self) -> list[tuple[Transport, int]]:
+        """Return the actors, in places that were taken together or not at all."""
+        ray = self._ray()
+        bundle = {name: n for name, n in (("CPU", self._cpus), ("GPU", self._gpus)) if n}
+        self._group = ray.util.placement_group([bundle] * self._tasks, strategy=self._strategy)
+        if not self._group.wait(self.start_timeout):
+            within = f"had no room within {self.start_timeout:g} s (launcher.start_timeout)"
+            raise self._no_room(ray, within)
+        made = [Actor(ray, self._group, n, self._cpus, self._gpus) for n in range(self._tasks)]
+        for actor in made:
+            actor.locate(self.start_timeout)
+        return [(actor, 1) for actor in made]
+
+    def _no_room(self, ray: Any, problem: str) -> UsageError:
+        wanted = f"{self._tasks} x {self._cpus:g} CPU"
+        wanted += f" and {self._gpus} GPU" if self._gpus else ""
+        nodes = [
+            f"{node['NodeManagerAddress']} {node['Resources'].get('CPU', 0):g} CPU and "
+            f"{node['Resources'].get('GPU', 0):g} GPU"
+            for node in ray.nodes()
+            if node["Alive"]
+        ]
+        free = ray.available_resources()
+        return UsageError(
+            "launcher.cpus_per_task", f"{self._cpus:g}",
+            f"the Ray cluster {problem} for {wanted} ({self._strategy}); free now are "
+            f"{free.get('CPU', 0):g} CPU and {free.get('GPU', 0):g} GPU",
+            f"what its nodes have: {', '.join(nodes)}",
+            "fewer CPUs a task, more nodes, or launcher.placement=pack: tasks share a node",
+        )  # fmt: skip
+
+    def _ray(self) -> Any:
+        """Return Ray, connected to the cluster.
+
+        Raises:
+            UsageError: it is not installed, or there is no cluster.
+        """
+        global _users
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        try:
+            import ray
+            import ray.util
+        except ImportError as error:
+            raise UsageError(
+                "launcher", "ray", f"Ray is not installed ({error})", "what dtrain[ray] installs",
+                'pip install "dtrain[ray]"',
+            ) from None  # fmt: skip
+        with _lock:
+            if not ray.is_initialized():
+                address = self._address or os.environ.get("RAY_ADDRESS") or "auto"
+                try:
+                    _knock(address)
+                    ray.init(
+                        address, logging_level="ERROR", log_to_driver=False, configure_logging=False
+                    )
+                except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+                    why = str(error).strip().split("\n")[0]
+                    raise UsageError(
+                        "launcher.address", self._address, f"no Ray cluster answers ({why})",
+                        "the address of a cluster that runs, or a command on one of its nodes",
+                        "ray start --head, or launcher.address=HOST:6379",
+                    ) from None  # fmt: skip
+            if not self._connected:
+                self._connected = True
+                _users += 1
+        return ray
+
+    def address(self, host: Host) -> str | None:
+        """Return the address of the node that an actor is on, and say what the task has there."""
+        actor: Any = host.transport
+        # It shares the node: what is there is not what it has.
+        host.facts["cores"] = max(1, int(self._cpus))
+        host.facts["gpus"] = self._gpus
+        return str(actor.node)
+
+    def place(self, cluster: Cluster) -> Cluster:
+        """Return the cluster with addresses; Ray counts cores, and says not which they are."""
+        threads = max(1, int(self._cpus))
+        tasks = (dataclasses.replace(t, threads=t.threads or threads) for t in cluster.tasks)
+        return super().place(dataclasses.replace(cluster, tasks=tuple(tasks)))
+
+    def silent(self) -> list[str]:
+        """Return the tasks of nodes from which nothing comes, after a look of some seconds.
+
+        Ray finds the end of a node late: a task that lacks it may have ended before.
+        """
+        begun = time.monotonic()
+        waits = [host.stream for host in self._used() if host.stream is not None]
+        while any(s.heard <= begun and s.silent() <= 3 * BEAT for s in waits):
+            time.sleep(0.1)
+        return super().silent()
+
+    def kill(self) -> None:
+        """End all tasks, the actors and the placement group."""
+        global _users
+        super().kill()
+        if not self._connected:
+            return
+        import ray
+        import ray.util
+
+        with _lock:
+            group, self._group = self._group, None
+            self._connected = False
+            _users -= 1
+            with contextlib.suppress(Exception):  # the cluster is gone, and they with it
+                if group is not None:
+                    ray.util.remove_placement_group(group)
+                if not _users:
+                    ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Refuse an address where nothing listens: Ray itself would wait for minutes.
+
+    Raises:
+        OSError: there is nothing.
+    """
+    host, _, port = address.rpartition(":")
+    if host and "/" not in host and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), _KNOCK).close()

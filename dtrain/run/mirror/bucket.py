@@ -1,0 +1,153 @@
+"""A copy of a run folder in an object store, by fsspec.
+
+Objects are replaced as a whole, and cannot be renamed. So a checkpoint is there when its manifest
+is, which comes last and goes first. One that is saved again under the same step is kept as
+``.old-<step>`` until the new one is there.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from dtrain.data import servers
+from dtrain.files import addresses
+from dtrain.run.checkpoint.format import MANIFEST, STATE
+from dtrain.run.checkpoint.store import ASIDE
+from dtrain.run.mirror.change import checkpoint_of, parts
+from dtrain.run.mirror.original import Altered, Removed
+
+#: Who copies to a folder; not a file of the run.
+OWNER = "owner.json"
+#: Bytes up to which a file is one request, and those of a part of a larger one.
+_SMALL, _PART = 8 << 20, 16 << 20
+#: Files that are fetched at once.
+_THREADS = 8
+_OF_CHECKPOINT = re.compile(
+    rf"((?:.*/)?(?:checkpoints|sidecar/queue|sidecar/work)/)({re.escape(ASIDE)})?(\d+)"
+    rf"/({STATE}|{MANIFEST})"
+)
+
+
+class Bucket:
+    """The folder at an address; its methods raise whatever its server does.
+
+    Args:
+        address: of a run, a sweep, or an ``output_dir``.
+        key: that names it, for messages.
+
+    Raises:
+        UsageError: a package is not installed.
+    """
+
+    def __init__(self, address: str, key: str):
+        self.address = address
+        self._server = servers.filesystem(address, key, addresses.SCHEMES, hurries=True)
+        self._at = address.partition("://")[2].rstrip("/")
+
+    def read(self, path: str) -> bytes | None:
+        """Return the contents of a file; None where there is none."""
+        self._server.invalidate_cache()
+        try:
+            return bytes(self._server.cat_file(f"{self._at}/{path}"))
+        except FileNotFoundError:
+            return None
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a file, whole or not at all."""
+        self._server.pipe_file(f"{self._at}/{path}", data)
+
+    def remove(self, path: str) -> None:
+        """Remove a file, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            self._server.rm_file(f"{self._at}/{path}")
+
+    def paths(self, pattern: str = "") -> list[str]:
+        """Return the paths of all files below the folder, or of those that a pattern finds."""
+        self._server.invalidate_cache()
+        found = (
+            self._server.glob(f"{self._at}/{pattern}") if pattern else self._server.find(self._at)
+        )
+        return [str(each).lstrip("/").removeprefix(f"{self._at}/") for each in found]
+
+    # --- from a run folder
+
+    def apply(self, found: Altered | Removed) -> None:
+        """Do what an :class:`~dtrain.run.mirror.Original` has found; at any moment it is sound."""
+        folder = checkpoint_of(found.path)
+        if isinstance(found, Removed):
+            names = (MANIFEST, STATE) if folder else ()  # ORDER: first it is none any more
+            for path in [f"{folder}/{name}" for name in names] or [found.path]:
+                self.remove(path)
+        elif folder is None:
+            self._put(found)
+        else:
+            above, _, step = folder.rpartition("/")
+            aside = f"{above}/{ASIDE}{step}"
+            if found.path.endswith(STATE) and self._is_there(f"{folder}/{MANIFEST}"):
+                for name in (STATE, MANIFEST):
+                    self._server.cp_file(
+                        f"{self._at}/{folder}/{name}", f"{self._at}/{aside}/{name}"
+                    )
+                self.remove(f"{folder}/{MANIFEST}")  # ORDER: from here on the one aside counts
+            self._put(found)
+            if found.path.endswith(MANIFEST) and self._is_there(f"{aside}/{MANIFEST}"):
+                for name in (MANIFEST, STATE):
+                    self.remove(f"{aside}/{name}")
+
+    def _is_there(self, path: str) -> bool:
+        self._server.invalidate_cache()
+        return bool(self._server.exists(f"{self._at}/{path}"))
+
+    def _put(self, found: Altered) -> None:
+        if found.size <= _SMALL:
+            self.write(found.path, b"".join(found.pieces()))
+            return
+        place = f"{self._at}/{found.path}"
+        file = self._server.open(place, "wb", autocommit=False, block_size=_PART)
+        try:
+            for piece in found.pieces():
+                file.write(piece)
+            file.close()
+            file.commit()  # ORDER: not before all is there; what is closed is committed elsewhere
+        except BaseException:
+            file.closed = True  # else it would be closed, and finished, when it is forgotten
+            with contextlib.suppress(Exception):
+                file.discard()
+            raise
+
+    # --- to a run folder
+
+    def fetch(self, folder: Path) -> None:
+        """Fetch all that is sound of a run, or of a sweep, into a folder that is empty."""
+        wanted = dict(_wanted(self.paths()))
+        todo = {folder / path: f"{self._at}/{place}" for path, place in wanted.items()}
+        for path in todo:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        # ORDER: checkpoints first: what is fetched later is at least as new as they are.
+        ordered = sorted(todo, key=lambda path: _OF_CHECKPOINT.search(str(path)) is None)
+        with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
+            for each in [
+                pool.submit(self._server.get_file, todo[path], str(path)) for path in ordered
+            ]:
+                each.result()
+
+
+def _wanted(there: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield the files to be had of those that are there: their paths, and where each is."""
+    found = set(there)
+    for path in there:
+        match = _OF_CHECKPOINT.fullmatch(path)
+        if match is None:
+            with contextlib.suppress(ValueError):
+                if parts(path)[-1] != OWNER:
+                    yield path, path
+            continue
+        above, aside, step, name = match.groups()
+        whole = {f"{above}{step}/{each}" for each in (STATE, MANIFEST)} <= found
+        kept = {f"{above}{ASIDE}{step}/{each}" for each in (STATE, MANIFEST)} <= found
+        if (whole and not aside) or (kept and aside and not whole):
+            yield f"{above}{step}/{name}", path
