@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -175,7 +176,15 @@ def hurry(cluster: Slurm, job: str, start: int) -> None:
     until(waits, f"job {job} does not come back: {cluster.job(job)}", 90)
     # Two starts at once SLURM itself refuses on one node.
     until(lambda: not cluster.processes(), f"an earlier start is left: {cluster.processes()}", 60)
-    cluster.call("scontrol", "update", f"JobId={job}", "StartTime=now")
+
+    def begins() -> bool:
+        """What comes late from the start before lets it wait once more."""
+        found = cluster.job(job)
+        if found["JobState"] == "PENDING" and found["StartTime"] > time.strftime("%FT%T"):
+            cluster.call("scontrol", "update", f"JobId={job}", "StartTime=now")
+        return found["JobState"] != "PENDING"
+
+    until(begins, f"job {job} does not begin: {cluster.job(job)}", 60)
 
 
 def signalled(cluster: Slurm, job: str) -> None:
