@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from dtrain import errors
-from dtrain.controller.launchers.agents import checks, facts, hosts, reach, stream
+from dtrain.controller.launchers.agents import checks, facts, hosts, reach, stream, variables
 from dtrain.controller.launchers.agents.host import Host, Inbox, Lost
 from dtrain.controller.launchers.agents.stream import Stream, packed
 from dtrain.errors import TrainingError, UsageError
@@ -399,12 +399,10 @@ def test_too_few_places(together: Together, several: Cluster) -> None:
 
 
 def test_variables_that_a_configuration_refers_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dtrain.controller.launchers.agents import launcher
-
     monkeypatch.setenv("MY_TOKEN", "x")
     monkeypatch.setenv("OTHER", "y")
     text = "a: ${oc.env:MY_TOKEN}\nb: s3://${oc.env:'GONE',z}/${ oc.env : MY_TOKEN }\nc: OTHER\n"
-    assert launcher._referred(text) == {"MY_TOKEN": "x"}
+    assert variables.referred(text) == {"MY_TOKEN": "x"}
 
 
 # --- whole runs

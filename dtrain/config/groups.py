@@ -106,8 +106,8 @@ def of_hosts(node: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             continue
         for name in fields.keys() - own:
             default = getattr(kind(), name)
-            if (value := node.get(name)) != default:
-                yield name, value
+            if name in node and node[name] != default:
+                yield name, node[name]
 
 
 def folder(name: str) -> Path:

@@ -28,6 +28,7 @@ from dtrain.errors import DtrainError
 from dtrain.host import terminal
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json
+from dtrain.run.sidecar import Sidecar
 
 #: Seconds between two looks at the tasks, and between two looks at which are stopped.
 TURN, LOOK = 0.1, 1.0
@@ -202,6 +203,8 @@ class Agent:
         rundir = RunDir(run) if self._own is None else self._own.rundir
         rundir.logs.mkdir(exist_ok=True)
         if self._own is not None:
+            if Cluster.from_json(cluster).evaluator_name in tasks:
+                Sidecar(rundir).begin()  # of empty folders nothing came
             self._mirror = mirror.Mirror(rundir, self._stream)
         self._tasks.begin(rundir, Cluster.from_json(cluster), tasks)
         self._stream.send("begun")

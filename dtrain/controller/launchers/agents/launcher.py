@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import re
 import secrets
 import sys
 import time
@@ -12,7 +10,7 @@ from abc import abstractmethod
 from typing import Any
 
 from dtrain import errors
-from dtrain.controller.launchers.agents import checks, facts, mirror, placing
+from dtrain.controller.launchers.agents import checks, facts, mirror, placing, variables
 from dtrain.controller.launchers.agents.host import Host, Inbox, Lost
 from dtrain.controller.launchers.agents.stream import BEAT, Message
 from dtrain.controller.launchers.agents.transport import Transport
@@ -22,7 +20,7 @@ from dtrain.controller.resources.devices import Machine
 from dtrain.errors import TrainingError, UsageError
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, write_json
-from dtrain.run.mirror import OF_COMMANDS, Copy, Original
+from dtrain.run.mirror import OF_COMMANDS, Change, Copy, Original
 
 #: Seconds that agents have to end their tasks.
 LAST = 10.0
@@ -32,9 +30,8 @@ _TURN = 1.0
 _CHIEF_ONLY = frozenset(
     {"checkpoints", "tensorboard", "logs", "journal.jsonl", "exports", "predictions", "sidecar"}
 )
-_REFERENCE = re.compile(r"\$\{\s*oc\.env\s*:\s*['\"]?(\w+)")
-#: Variables that go along to every host.
-_OWN = ("DTRAIN_TRUST", "DTRAIN_ENV", "DTRAIN_SECRET_", "TF_CPP_MIN_LOG_LEVEL")
+#: Of :class:`dtrain.run.sidecar.Sidecar`.
+_GIVEN_UP = "sidecar/given_up"
 
 
 class Agents(Launcher, LocalProcesses):
@@ -55,6 +52,8 @@ class Agents(Launcher, LocalProcesses):
         self._codes: dict[str, int] = {}
         self._losses: dict[str, str] = {}  # tasks of hosts that are gone, and how
         self._cluster: Cluster | None = None
+        self._rundir: RunDir | None = None
+        self._given_up = False  # and the chief knows that its evaluator is
 
     @abstractmethod
     def transports(self) -> list[tuple[Transport, int]]:
@@ -66,7 +65,7 @@ class Agents(Launcher, LocalProcesses):
 
     def variables(self) -> dict[str, str]:
         """Return variables of this command's environment that tasks need as well."""
-        return {name: value for name, value in os.environ.items() if name.startswith(_OWN)}
+        return variables.own()
 
     def connect(self) -> list[Host]:
         """Have an agent on every host, and its greeting.
@@ -81,7 +80,7 @@ class Agents(Launcher, LocalProcesses):
         hosts = [Host(leads, slots, self._inbox.queue) for leads, slots in self.transports()]
         said: dict[str, Message] = {}
         try:
-            variables = self.variables()
+            given = self.variables()
             for host in hosts:
                 host.open()
             for host in self._inbox.collect(hosts, "hello", self.start_timeout, said):
@@ -92,7 +91,7 @@ class Agents(Launcher, LocalProcesses):
                 host.address = self.address(host)
             self.examine(hosts)
             for host in hosts:
-                host.send("greet", peer_timeout=self.peer_timeout, variables=variables)
+                host.send("greet", peer_timeout=self.peer_timeout, variables=given)
             self.greeted(hosts, self._inbox)
         except BaseException:
             for host in hosts:
@@ -182,14 +181,15 @@ class Agents(Launcher, LocalProcesses):
             cluster = self.place(cluster)
             self.prepare(cluster)
         self._codes, self._losses = {}, {}
+        self._rundir, self._given_up = rundir, False
         self._cluster = cluster = dataclasses.replace(cluster, job=secrets.token_hex(16))
         write_json(rundir.cluster, cluster.to_json())
         self._share(rundir, cluster.job)
-        variables = {**self.variables(), **_referred(rundir.config.read_text())}
+        given = {**self.variables(), **variables.referred(rundir.config.read_text())}
         for host in self._used():
             host.send(
                 "start", run=str(rundir.path), tasks=host.tasks, cluster=cluster.to_json(),
-                variables=variables,
+                variables=given,
             )  # fmt: skip
         self._wait("begun", "start its tasks", self.start_timeout)
         return cluster
@@ -231,6 +231,7 @@ class Agents(Launcher, LocalProcesses):
 
     def poll(self, timeout: float) -> list[tuple[str, str]]:
         """Return what the agents report of their tasks, and the tasks of hosts that are lost."""
+        self._pass_on()
         events: list[tuple[str, str]] = []
         for host, message in self._inbox.take(self._used(), timeout):
             if message["kind"] == "event" and message.get("task") in host.tasks:
@@ -244,6 +245,16 @@ class Agents(Launcher, LocalProcesses):
             elif message["kind"] == "lost":
                 events += self._lose(host)
         return events
+
+    def _pass_on(self) -> None:
+        """Let a chief that does not see the run folder know that its evaluator is given up."""
+        chief = next(iter(self._used()), None)
+        if chief is None or chief.copy is None or chief.stream is None or self._given_up:
+            return
+        assert self._rundir is not None
+        if (self._rundir.path / _GIVEN_UP).exists():
+            self._given_up = True
+            chief.stream.put(mirror.as_message(Change(_GIVEN_UP, "replace")))
 
     def _lose(self, host: Host) -> list[tuple[str, str]]:
         """Return the tasks without which the job cannot continue, of a host that is lost."""
@@ -329,8 +340,3 @@ class Agents(Launcher, LocalProcesses):
     @staticmethod
     def _say(text: str) -> None:
         print(f"dtrain: {text}", file=sys.stderr)
-
-
-def _referred(text: str) -> dict[str, str]:
-    """Return the variables that a configuration refers to: secrets are not written there."""
-    return {name: os.environ[name] for name in _REFERENCE.findall(text) if name in os.environ}
