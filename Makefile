@@ -1,7 +1,7 @@
 # make run    on a fresh machine: .venv, install, train
 # make test   on a fresh machine: .venv, install, the whole test suite
 # make test-versions  the core of the suite on the oldest and the newest TensorFlow and Keras
-# make test-ray  launcher=ray on a Ray cluster of two nodes on this machine
+# make test-slurm, test-ssh, test-ray  a SLURM, OpenSSH servers, a Ray cluster on this machine
 # make check  style, types and imports, then the whole test suite
 PYTHON ?= python3
 BIN := .venv/bin
@@ -41,7 +41,7 @@ test-slurm: install
 	$(BIN)/python -m pytest -n 0 -m slurm tests/integration/test_slurm.py
 
 test-faults: install
-	$(BIN)/python -m pytest -m faults
+	$(BIN)/python -m pytest -m "faults and not slurm and not ray"
 
 # As root, on Debian: installs the server whose copies run in network namespaces.
 test-ssh: install

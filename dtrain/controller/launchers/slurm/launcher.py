@@ -44,7 +44,8 @@ class OfSlurm(Launcher):
         self._settings = settings
 
     def here(self) -> Launcher:
-        """Return what does a job in this place: of a command that only looks at what is there."""
+        """Return what does a job in this place, of a command that does not train, and print so."""
+        print("dtrain: SLURM is given trainings alone: this command works here", file=sys.stderr)
         return Local(**self._settings)
 
     def part(self, machine: Machine) -> Machine:
