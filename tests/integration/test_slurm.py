@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -181,7 +182,8 @@ def hurry(cluster: Slurm, job: str, start: int) -> None:
         """What comes late from the start before lets it wait once more."""
         found = cluster.job(job)
         if found["JobState"] == "PENDING" and found["StartTime"] > time.strftime("%FT%T"):
-            cluster.call("scontrol", "update", f"JobId={job}", "StartTime=now")
+            with contextlib.suppress(AssertionError):  # it has begun at this very moment
+                cluster.call("scontrol", "update", f"JobId={job}", "StartTime=now")
         return found["JobState"] != "PENDING"
 
     until(begins, f"job {job} does not begin: {cluster.job(job)}", 60)
