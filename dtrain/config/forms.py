@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import ipaddress
 import math
 import re
 from collections.abc import Callable
@@ -262,25 +261,6 @@ def _predicted(value: Any) -> str | None:
     return None if value in ("argmax", "top_k") else node_problem(value)
 
 
-def _network(value: Any) -> str | None:
-    problem = words(value, 64)
-    if problem is None and "/" in value:
-        try:
-            ipaddress.ip_network(value, strict=False)
-        except ValueError as error:
-            return f"is no network ({error})"
-    elif problem is None and not re.fullmatch(r"[\w.:@-]{1,15}", value):
-        return "is no name of an interface"
-    return problem
-
-
-def _host(value: Any) -> str | None:
-    problem = words(value, 253)
-    if problem is None and not re.fullmatch(r"[\w.:-]+", value):
-        return "is no name or address of a host"
-    return problem
-
-
 def choice(*values: str) -> Form:
     """Return the form of one of several texts."""
     return Form(
@@ -300,10 +280,6 @@ REGISTERED = Form("null, or a name of letters, digits, _, -, . and spaces", _reg
 ALIAS = Form("letters, digits, _ and -, not like v3 or latest", _alias, "champion")
 PATH = Form("a path", lambda value: words(value, CHARACTERS))
 DOTTED = Form("the dotted name of a function or class", _dotted)
-NETWORK = Form(
-    "null, a network such as 10.0.0.0/8, or the name of an interface", _network, "10.0.0.0/8"
-)
-HOST = Form("null, or the name or address of a host", _host, "n1")
 METRIC = Form("the name of a metric", _metric, "val_loss")
 STORE = Form(
     f"null, or an address of {', '.join(_STORES)}", _store, "http://HOST:PORT"

@@ -13,7 +13,6 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dtrain.config import data_forms, forms, groups, launcher_forms, schema, strategies, values
-from dtrain.config.presets import launchers
 from dtrain.config.ranges import Each, Form, Range, rule
 from dtrain.errors import UsageError
 from tests.test_schema import GIVEN, node
@@ -63,7 +62,7 @@ RIGHT: list[tuple[Form, list[Any]]] = [
     (forms.METRICS, [[], [[]], {"a": []}, {"a": None}]),
     (forms.LOSS_WEIGHTS, [[3], {"a": 1}, {"a": None}]),
     (data_forms.WEIGHTS, [{"a": 1}]),
-    (launchers.POD_SPEC, [{"a": 1}, {"a": None}, {"a": []}]),
+    (launcher_forms.POD_SPEC, [{"a": 1}, {"a": None}, {"a": []}]),
     (launcher_forms.OPTIONS, [{"a": 1}]),
 ]
 

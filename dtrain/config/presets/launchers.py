@@ -4,36 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import re
 from typing import Any
 
 from omegaconf import MISSING
 
-from dtrain.config.forms import HOST, NETWORK, NODE, PATH, target, text, words
-from dtrain.config.launcher_forms import LINES, OPTIONS
-from dtrain.config.ranges import MANY, YEAR, Each, Form, formed, within
-from dtrain.config.schema import Launcher
-
-
-def _slots(value: Any) -> str | None:
-    problem = words(value, 300)
-    if problem is None and not re.fullmatch(r"([\w.+-]+@)?(\w[\w.-]*|\[[\w:.%]+\])(:\d+)?", value):
-        return "is no host"
-    return problem
-
-
-def _variable(value: Any) -> str | None:
-    problem = words(value, 200)
-    if problem is None and not re.fullmatch(r"[A-Za-z_]\w*", value):
-        return "is not the name of a variable"
-    return problem
-
-
-HOSTS = Each(Form("[user@]host, or host:2 for two tasks", _slots, "HOST"), 0, 1000, "[]")
-VARIABLES = Each(Form("the name of a variable", _variable), 0, 1000, "[]")
-COMMANDS = Each(
-    Form("a command of the shell, in one line", lambda v: words(v, 10_000)), 0, 100, "[]"
+from dtrain.config.forms import NODE, PATH, target, text
+from dtrain.config.launcher_forms import (
+    CLAIMS,
+    COMMANDS,
+    HOST,
+    HOSTS,
+    JOB_NAME,
+    LINES,
+    NAMESPACE,
+    NETWORK,
+    OBJECT,
+    OPTIONS,
+    POD_SPEC,
+    QUANTITY,
+    RESOURCE,
+    SECRETS,
+    VARIABLES,
 )
+from dtrain.config.ranges import MANY, YEAR, formed, within
+from dtrain.config.schema import Launcher
 
 
 @dataclasses.dataclass
@@ -103,43 +97,6 @@ class Ssh(Launcher):
 PodsOf = enum.Enum("PodsOf", ["jobset", "job"])
 
 
-def _matching(pattern: str, problem: str, most: int) -> Any:
-    def why(value: Any) -> str | None:
-        wrong = words(value, most)
-        return wrong or (None if re.fullmatch(pattern, value) else problem)
-
-    return why
-
-
-def _mapping(value: Any) -> str | None:
-    if not isinstance(value, dict):
-        return "is no mapping"
-    return next((f"{name!r} is no text" for name in value if not isinstance(name, str)), None)
-
-
-_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-#: Of a job: its pods' names have a role, two numbers and five letters after it, in 63 characters.
-JOB_NAME = Form(
-    "up to 40 small letters, digits and hyphens, the first one a letter",
-    _matching(r"[a-z]([-a-z0-9]*[a-z0-9])?", "is no name that Kubernetes takes for a job", 40),
-    "digits",
-)
-NAMESPACE = Form("up to 63 small letters, digits and hyphens",
-                 _matching(_LABEL, "is no name of a namespace", 63), "default")  # fmt: skip
-OBJECT = Form("the name of an object of Kubernetes: small letters, digits, hyphens and dots",
-              _matching(rf"{_LABEL}(\.{_LABEL})*", "is no name of an object of Kubernetes", 253),
-              "NAME")  # fmt: skip
-QUANTITY = Form("a quantity of Kubernetes, such as 512Mi or 16Gi",
-                _matching(r"[0-9]+(\.[0-9]+)?([kMGTP]|[KMGTP]i)?", "is no quantity of memory", 30),
-                "16Gi")  # fmt: skip
-CLAIM = Form("CLAIM:/PATH", _matching(rf"{_LABEL}(\.{_LABEL})*:/[^:]+", "is not CLAIM:/PATH", 4096),
-             "data:/data")  # fmt: skip
-RESOURCE = Form("the name of a resource of nodes, such as nvidia.com/gpu",
-                _matching(r"[a-z0-9.-]+/[A-Za-z0-9._-]+", "is no name of a resource", 300),
-                "nvidia.com/gpu")  # fmt: skip
-POD_SPEC = Form("null, or a mapping of fields of a pod's spec", _mapping, "{nodeSelector: {}}")
-
-
 @dataclasses.dataclass
 class Kubernetes(Launcher):
     """Writes a job of Kubernetes, a pod for each task, or creates it and follows it.
@@ -182,8 +139,8 @@ class Kubernetes(Launcher):
     gpus: int = within(0, 0, 1_000)
     gpu_resource: str = formed("nvidia.com/gpu", RESOURCE)
     volume: str | None = formed(None, OBJECT)
-    mounts: list[str] = formed([], Each(CLAIM, 0, 100, "[data:/data]"))
-    variables_from: list[str] = formed([], Each(OBJECT, 0, 100, "[NAME]"))
+    mounts: list[str] = formed([], CLAIMS)
+    variables_from: list[str] = formed([], SECRETS)
     key_from: str | None = formed(None, OBJECT)
     queue: str | None = formed(None, OBJECT)
     user: int = within(1000, 1, 2**31 - 1)
