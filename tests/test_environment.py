@@ -17,7 +17,10 @@ from tests.test_schema import GIVEN, PRESETS, composed, node
 @pytest.fixture(autouse=True)
 def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     # What a test puts there is taken back, of whatever name.
-    monkeypatch.setattr(os, "environ", os.environ.copy())
+    found = os.environ.copy()
+    for name in [name for name in found if name.startswith("DTRAIN_SECRET_")]:
+        del found[name]  # of a test before, whose command moved a secret there
+    monkeypatch.setattr(os, "environ", found)
     os.environ["DTRAIN_ENV"] = "DATA, N, HF_TOKEN, PIN, PW, LOGIN_SECRET"
 
 

@@ -287,6 +287,15 @@ def remove(path: Path) -> None:
             unlink(path)
 
 
+def remove_empty(path: Path) -> bool:
+    """Remove a folder, if nothing is in it; say whether it was there, and is gone."""
+    try:
+        os.rmdir(path)
+    except OSError:
+        return False
+    return True
+
+
 def unlink(path: Path) -> None:
     """Remove a file.
 

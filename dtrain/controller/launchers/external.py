@@ -23,6 +23,7 @@ from dtrain.controller.launchers.rendezvous.messages import Message, is_name
 from dtrain.controller.launchers.rendezvous.peer import Peer
 from dtrain.controller.resources.devices import Machine
 from dtrain.errors import TrainingError, UsageError
+from dtrain.files import writing
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json, write_json
 
@@ -186,7 +187,7 @@ class Env(Local):
         self._rundir, self._cluster = rundir, cluster
         self._started = {}
         if met := os.environ.get(READY):
-            Path(met).touch()
+            writing.write_bytes(Path(met), b"")
         self._start(self.own(cluster))
 
     def peer(self, cluster: Cluster) -> Peer:

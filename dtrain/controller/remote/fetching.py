@@ -149,7 +149,7 @@ def find(config: Any, words: dict[str, Any], chosen: Path | None) -> str | None:
                 for each in _HEAD if name in there else ():
                     data = bucket.read(f"{name}/{each}")
                     if data is not None:
-                        (Path(folder) / each).write_bytes(data)
+                        writing.write_bytes(Path(folder) / each, data)
                 status = resume.status_of(
                     Path(folder) if name in there else below / name, config, words
                 )

@@ -24,6 +24,8 @@ from dtrain.run.mirror.original import Altered, Removed
 OWNER = "owner.json"
 #: Bytes up to which a file is one request, and those of a part of a larger one.
 _SMALL, _PART = 8 << 20, 16 << 20
+#: Mode of an upload: what is there stays until it is committed.
+_NEW = "wb"
 #: Files that are fetched at once.
 _THREADS = 8
 _OF_CHECKPOINT = re.compile(
@@ -107,7 +109,7 @@ class Bucket:
             self.write(found.path, b"".join(found.pieces()))
             return
         place = f"{self._at}/{found.path}"
-        file = self._server.open(place, "wb", autocommit=False, block_size=_PART)
+        file = self._server.open(place, _NEW, autocommit=False, block_size=_PART)
         try:
             for piece in found.pieces():
                 file.write(piece)

@@ -163,9 +163,7 @@ class Copy:
         for above in place.parents:
             if above == self._folder or above.parent == self._folder:
                 return  # `logs`, `exports`, ... stay
-            try:
-                os.rmdir(above)
-            except OSError:  # others are in it, or it is gone
+            if not writing.remove_empty(above):
                 return
 
 
