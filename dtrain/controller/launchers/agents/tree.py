@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import subprocess
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,6 +50,8 @@ def archive(folder: Path) -> bytes:
     Raises:
         UsageError: they are too much.
     """
+    import tarfile  # takes as long as all launchers together, and every command has this module
+
     held = io.BytesIO()
     sizes: dict[Path, int] = {}
     with tarfile.open(fileobj=held, mode="w:gz", compresslevel=1) as tar:
@@ -97,6 +98,8 @@ class Incoming:
         if not last:
             return False
         self._held.seek(0)
+        import tarfile
+
         try:
             with tarfile.open(fileobj=self._held, mode="r:gz") as tar:
                 tar.extractall(self.folder, filter="data")
