@@ -269,7 +269,8 @@ class HandedOver:
     def _look(self) -> None:
         problem = None
         try:
-            self._view.update(sidecar.progress(self._rundir))  # type: ignore[arg-type]
+            progress: Any = sidecar.progress(self._rundir)
+            self._view.update(progress)
             for event in self._follower.events():
                 self._view.event(event)
             for line in self._console.new():

@@ -9,6 +9,7 @@ import argparse
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 from dtrain import errors
 from dtrain.config.schema import Config
@@ -40,9 +41,9 @@ class Doctor(cli.Command):
         self._print("this machine", machine.look())
         self._print("where this command was started", [_platform(), _key(), _programs()])
 
-    def job(self, node: object) -> int:
+    def job(self, node: Any) -> int:
         """Report what depends on it, and what would be started."""
-        config = settle(node)  # type: ignore[arg-type]
+        config = settle(node)
         check_address(config)
         wanted = config.launcher.get("network")
         refused: UsageError | None = None

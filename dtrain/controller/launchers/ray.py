@@ -151,7 +151,8 @@ class Ray(Agents):
                 except (ConnectionError, RuntimeError, ValueError, OSError) as error:
                     why = str(error).strip().split("\n")[0]
                     raise UsageError(
-                        "launcher.address", self._address, f"no Ray cluster answers ({why})",
+                        "launcher.address", self._address or "null",
+                        f"no Ray cluster answers ({why})",
                         "the address of a cluster that runs, or a command on one of its nodes",
                         "ray start --head, or launcher.address=HOST:6379",
                     ) from None  # fmt: skip
