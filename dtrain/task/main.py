@@ -58,6 +58,8 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
     ending = contextlib.ExitStack()
     try:
         _limit_waiting(config, cluster, task)
+        if follows:
+            hardware.give_way()  # ORDER: before TensorFlow has threads, which take it over
         devices = hardware.configure(config.hardware, cluster, task, config.trainer.deterministic)
         if task.serves:
             kind: Any = targets.locate(config.strategy._target_, "strategy._target_")
