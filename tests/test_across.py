@@ -170,6 +170,7 @@ def stepping_with(loss: str, reduction: str = "mean") -> Any:
     )
 
 
+@pytest.mark.faults
 @pytest.mark.task(devices=4)
 def test_what_a_step_of_its_own_wants_gradients_of() -> None:
     same = ("mean", "each", "by tensorflow", "by replicas", "noisy")
@@ -368,6 +369,7 @@ def test_a_run_says_it_once(dtrain: Any, user_code: Any) -> None:
     assert not notices(dtrain(*words, "strategy=one_device"))
 
 
+@pytest.mark.faults
 def test_losses_that_are_parts_of_a_sum(dtrain: Any, user_code: Any) -> None:
     user_code(OWN)
     words = [*QUICK, "trainer.epochs=1", "trainer.loss={_target_:mine.divided}"]

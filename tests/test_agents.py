@@ -257,6 +257,7 @@ def test_exit_codes_events_and_logs(tmp_path: Path, cluster: Cluster, together: 
     assert agents(tmp_path) == []
 
 
+@pytest.mark.faults
 def test_kill_and_start_again(tmp_path: Path, several: Cluster) -> None:
     launcher = Together((2, 1), **SETTINGS)
     rundir = endless(tmp_path, several)
@@ -276,6 +277,7 @@ def test_kill_and_start_again(tmp_path: Path, several: Cluster) -> None:
     assert processes(tmp_path) == {} and agents(tmp_path) == []
 
 
+@pytest.mark.faults
 def test_one_task_is_ended_and_started_again(
     tmp_path: Path, cluster: Cluster, together: Together
 ) -> None:
@@ -289,6 +291,7 @@ def test_one_task_is_ended_and_started_again(
     assert together.exit_codes() == {}
 
 
+@pytest.mark.faults
 def test_a_stopped_task_is_frozen(tmp_path: Path, cluster: Cluster, together: Together) -> None:
     together.start(busy(tmp_path, cluster), placed(together, cluster))
     heard(together, ("chief-0", "started"))
@@ -317,6 +320,7 @@ def test_a_killed_agent_takes_its_tasks_with_it(tmp_path: Path, several: Cluster
     assert processes(tmp_path) == {} and agents(tmp_path) == []
 
 
+@pytest.mark.faults
 def test_a_stopped_agent_is_silent_and_then_lost(tmp_path: Path, cluster: Cluster) -> None:
     launcher = Together((1,), **SETTINGS, peer_timeout=5.0)
     launcher.start(endless(tmp_path, cluster), placed(launcher, cluster))

@@ -105,8 +105,8 @@ def changed(kind: str, strategy: Any, replicas: int) -> list[Any]:
 @pytest.mark.task(devices=4)
 @pytest.mark.parametrize(
     ("part", "count"),
-    # The third takes as long as the others together.
-    sampled(itertools.product(range(PARTS), (2, 4)), (0, 2), (1, 2), (3, 2)),
+    # The others take three times as long, each.
+    sampled(itertools.product(range(PARTS), (2, 4)), (0, 2)),
 )
 def test_pictures_change_as_on_one_device(part: int, count: int) -> None:
     import numpy as np

@@ -91,6 +91,7 @@ def test_the_seed_decides_about_the_weights() -> None:
     assert (first != other).all()
 
 
+@pytest.mark.faults
 @pytest.mark.task
 def test_a_model_of_keras_applications() -> None:
     model, _ = build_model(

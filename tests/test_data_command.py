@@ -27,6 +27,7 @@ from dtrain.data.sources import Arrays
 from dtrain.task.inspection import classes, values
 from tests.conftest import QUICK
 from tests.integration.test_failures import until
+from tests.sampled import sampled
 
 
 class Shown:
@@ -468,7 +469,7 @@ def below(pid: int) -> set[int]:
     return found
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", sampled([signal.SIGINT, signal.SIGTERM], signal.SIGINT))
 def test_a_stop(user_code: Any, tmp_path: Path, number: signal.Signals) -> None:
     user_code("import time\n\ndef load():\n    print('begun')\n    time.sleep(600)\n")
     root = Path(__file__).parent.parent

@@ -112,9 +112,8 @@ def test_private_names_stand_in_one_package() -> None:
     ],
 )
 def test_a_private_name_elsewhere_is_found(line: str) -> None:
-    changed = sources()
-    changed["task/build.py"] += f"\n{line}\n"
-    [found] = elsewhere(changed)
+    name = "task/build.py"
+    [found] = elsewhere({name: (PACKAGE / name).read_text() + f"\n{line}\n"})
     assert found.startswith("task/build.py:")
 
 

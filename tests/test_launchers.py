@@ -182,6 +182,7 @@ def test_the_environment_of_this_process_stays_as_it_is(
     assert dict(os.environ) == before
 
 
+@pytest.mark.faults
 def test_a_hanging_task_writes_where_it_is(
     tmp_path: Path, cluster: Cluster, launcher: Local
 ) -> None:

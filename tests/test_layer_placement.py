@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dtrain.errors import UsageError
+from tests.sampled import sampled
 from tests.test_steps import BATCH, prepare, settings
 
 OPTIMIZER = {
@@ -155,7 +156,7 @@ def test_operations_and_their_gradients_run_with_their_layer(model: str) -> None
 
 
 @pytest.mark.task(devices=3)
-@pytest.mark.parametrize("model", ["functional", "nested", "recurrent"])
+@pytest.mark.parametrize("model", sampled(["functional", "nested", "recurrent"], "functional"))
 def test_the_same_numbers_as_one_device(model: str) -> None:
     config = given(model, [5, 4] if model == "recurrent" else None)
     rules = "auto" if model == "nested" else RULES

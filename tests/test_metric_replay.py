@@ -190,6 +190,7 @@ def test_what_comes_back_is_what_one_device_gives(kind: str, name: str, devices:
     assert not wrong(kind, name, devices)
 
 
+@pytest.mark.faults
 @pytest.mark.task(devices=4)
 def test_on_a_mesh() -> None:
     from tests.test_dtensor import mesh
@@ -255,6 +256,7 @@ def test_steps_of_one_call_are_those_of_many() -> None:
     assert [first.results(p)["batches"] for p in appended.split([1, 3])] == [1, 2, 1]
 
 
+@pytest.mark.faults
 @pytest.mark.task
 def test_xla_gives_the_same() -> None:
     found = []

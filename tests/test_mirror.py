@@ -158,6 +158,7 @@ def test_a_look_that_was_given_up_is_made_again(tmp_path: Path) -> None:
 OPERATIONS = ("open", "write", "fsync", "rename", "replace", "mkdir", "unlink", "rmdir")
 
 
+@pytest.mark.faults
 def test_a_copy_that_is_killed_at_every_operation(tmp_path: Path) -> None:
     training = Training(tmp_path / "run")
     original = Original(training.rundir.path)

@@ -28,6 +28,7 @@ from dtrain.tracking.mlflow.sweep import SweepRun
 from dtrain.tracking.mlflow.tags import job_name
 from dtrain.tracking.mlflow.tracker import MLflow
 from tests.integration.test_failures import until
+from tests.sampled import sampled
 from tests.test_schema import composed
 from tests.test_tracking import CLUSTER, START, point
 
@@ -279,7 +280,7 @@ def many(folder: str, name: str, number: int, points: int) -> list[str]:
     return list(sweep.said.queue)
 
 
-@pytest.mark.parametrize("number", [3, pytest.param(20, marks=pytest.mark.faults)])
+@pytest.mark.parametrize("number", sampled([3, 20]))
 def test_two_sweeps_on_one_sqlite_file(number: int, tmp_path: Path) -> None:
     """The first moments are the hardest: both commands make the tables, all jobs their parent."""
     code = (

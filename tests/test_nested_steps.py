@@ -203,7 +203,7 @@ def differing(kind: str, strategy: str, devices: int) -> Any:
 @pytest.mark.parametrize(
     ("strategy", "devices"), sampled([("OneDevice", 1), ("Mirrored", 2)], ("Mirrored", 2))
 )
-@pytest.mark.parametrize("kind", TRAINERS)
+@pytest.mark.parametrize("kind", sampled(TRAINERS, "text and numbers", "weighted"))
 def test_training_is_that_of_fit(kind: str, strategy: str, devices: int) -> None:
     found = differing(kind, strategy, devices)
     assert found is None, found

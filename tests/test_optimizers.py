@@ -178,6 +178,7 @@ def test_a_fork_with_another_second_optimizer() -> None:
         np.testing.assert_array_equal(found[name], weight)
 
 
+@pytest.mark.faults
 def test_a_run_of_a_gan(dtrain: Commands, quick: tuple[str, ...], monkeypatch: Any) -> None:
     from dtrain.run import checkpoint
 

@@ -117,7 +117,7 @@ def test_parts_of_draws_that_threads_share(name: str) -> None:
 
 
 @pytest.mark.task
-@pytest.mark.parametrize("traced", sampled([False, True], True))
+@pytest.mark.parametrize("traced", sampled([False, True]))
 def test_parts_compiled_by_xla(traced: bool) -> None:
     import keras
     import numpy as np

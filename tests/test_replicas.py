@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dtrain.run.cluster import Cluster, Task
+from tests.sampled import sampled
 from tests.test_gradients import ROWS, on_replicas
 from tests.test_steps import prepare, settings
 from tests.test_strategies import together
@@ -53,7 +54,7 @@ def values(weights: Any, table: Any, x: Any, y: Any) -> dict[str, Any]:
 
 
 @pytest.mark.task(devices=4)
-@pytest.mark.parametrize("replicas", [2, 4])  # of which a process may have one
+@pytest.mark.parametrize("replicas", sampled([2, 4], 2))  # of which a process may have one
 def test_rows_are_in_the_order_of_the_batch(replicas: int) -> None:
     close(on_replicas(replicas, values), on_replicas(1, values))
 
@@ -132,7 +133,7 @@ def losses(weights: Any, table: Any, x: Any, y: Any) -> dict[str, Any]:
 
 
 @pytest.mark.task(devices=4)
-@pytest.mark.parametrize("replicas", [2, 4])
+@pytest.mark.parametrize("replicas", sampled([2, 4], 2))
 def test_gradients_are_those_of_the_global_batch(replicas: int) -> None:
     import numpy as np
 
@@ -155,6 +156,7 @@ def _host(cluster: Cluster, task: Task, devices: list[str]) -> Any:
     return several, one
 
 
+@pytest.mark.faults
 def test_hosts_gather_too() -> None:
     tasks = [Task("chief", 0, 2), Task("worker", 0, 2)]
     for several, one in together(_host, tasks, 4):
@@ -260,7 +262,7 @@ def comparing(input_shape: Any, classes: int) -> Any:
 
 
 @pytest.mark.task(devices=4)
-@pytest.mark.parametrize("replicas", [2, 4])
+@pytest.mark.parametrize("replicas", sampled([2, 4], 2))
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
 def test_a_layer_that_gathers_trains_and_evaluates_as_on_one_device(
     policy: str, replicas: int

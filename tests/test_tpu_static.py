@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.sampled import sampled
 from tests.test_steps import BATCH, BINARY, PLAIN, prepare, settings
 
 DROPOUT = {"model": {"_target_": "dtrain.models.mlp", "units": [5], "dropout": 0.3}}
@@ -74,7 +75,7 @@ def test_the_rest_goes_evenly_and_then_one_by_one() -> None:
 
 
 @pytest.mark.task
-@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("config", sampled(CONFIGS, "plain"))
 def test_xla_compiles_what_a_replica_does(config: str) -> None:
     """On one device, which does the parts of two replicas by turns: XLA's CPU has no sum of two."""
     import tensorflow as tf

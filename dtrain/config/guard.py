@@ -15,9 +15,10 @@ from typing import Any
 
 from hydra import version
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import ConfigRepository
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_config_search_path, get_args_parser
-from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -58,8 +59,21 @@ _FREE = (
 )  # fmt: skip
 
 
+class _Repository(ConfigRepository):
+    """Hydra's. It is copied to compose, and its sources, which never change, hold all schemas."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Repository:
+        copied = copy.copy(self)
+        copied.sources = list(self.sources)
+        return copied
+
+
 class Loader(ConfigLoaderImpl):
     """Hydra's, which lets no configuration pass that would run anything."""
+
+    def __init__(self, config_search_path: ConfigSearchPath):
+        super().__init__(config_search_path)
+        self.repository = _Repository(config_search_path)
 
     def load_configuration(
         self, config_name: str | None, overrides: list[str], *args: Any, **kwargs: Any

@@ -12,6 +12,7 @@ import pytest
 from dtrain.controller import rollback
 from tests.hostile import project
 from tests.hostile.project import Home, hashes
+from tests.sampled import sampled
 
 server, home = project.server, project.home
 
@@ -103,7 +104,7 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sampled(KINDS, "SIGTERM", "error"))
 def test_some_moments(home: Home, kind: str) -> None:
     for number, part in enumerate(SOME[kind]):
         folder, how = CASES[(number + KINDS.index(kind)) % 2 * 4]

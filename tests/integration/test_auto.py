@@ -52,6 +52,7 @@ def folders() -> list[Path]:
     return sorted(path.parent.absolute() for path in Path("outputs").glob("*/*/command.json"))
 
 
+@pytest.mark.faults
 def test_the_same_command_again_goes_on(
     dtrain, user_code, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -218,6 +218,7 @@ def test_the_controller_may_be_asked_to_stop(dtrain, tmp_path: Path) -> None:
     assert resumed.result["step"] == epochs * 4
 
 
+@pytest.mark.faults
 @pytest.mark.usefixtures("store")
 def test_a_restart_leaves_no_trace_in_the_curve(dtrain, user_code, tmp_path: Path) -> None:
     user_code(USER)
@@ -248,7 +249,7 @@ def test_restarts_come_to_an_end(dtrain, user_code) -> None:
     assert len(run.events("restart")) == 2
 
 
-@pytest.mark.parametrize("number", sampled([signal.SIGKILL, signal.SIGSTOP], signal.SIGKILL))
+@pytest.mark.parametrize("number", sampled([signal.SIGKILL, signal.SIGSTOP]))
 def test_a_worker_of_parameter_servers_is_replaced(number: signal.Signals, dtrain, hurt) -> None:
     hurt("worker-0", number)
     run = dtrain(*QUICK, *PS, "trainer.epochs=60", "trainer.log_every_steps=4")
@@ -261,6 +262,7 @@ def test_a_worker_of_parameter_servers_is_replaced(number: signal.Signals, dtrai
     assert "worker-0 ended by SIGKILL: it is started again" in run.output
 
 
+@pytest.mark.faults
 def test_a_lost_parameter_server_restarts_the_job(dtrain, hurt) -> None:
     hurt("ps-0", signal.SIGKILL)
     run = dtrain(*QUICK, *PS, "trainer.epochs=60", "launcher.max_restarts=1")

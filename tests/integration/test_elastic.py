@@ -114,7 +114,7 @@ def order(run: Run) -> dict[int, list[int]]:
     }
 
 
-@pytest.mark.parametrize("chain", sampled(CHAINS, "hybrid to one_device"))
+@pytest.mark.parametrize("chain", sampled(CHAINS))
 def test_another_number_of_replicas_in_mid_epoch(
     chain: str, dtrain, user_code, tmp_path: Path
 ) -> None:

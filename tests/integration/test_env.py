@@ -107,6 +107,7 @@ def test_workers_in_shells_of_their_own(shells, dtrain, tmp_path: Path) -> None:
     assert math.isclose(result["metrics"]["loss"], alone.result["metrics"]["loss"], rel_tol=1e-5)
 
 
+@pytest.mark.faults
 def test_parameter_servers_stop_together(shells, tmp_path: Path) -> None:
     """SIGTERM at one host: the state is saved, every command ends with 75."""
     roles = {"chief": 1, "worker": 1, "ps": 1}

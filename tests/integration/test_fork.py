@@ -154,6 +154,7 @@ def test_what_may_be_changed(dtrain, user_code) -> None:
     assert contents(whole.rundir.path) == before
 
 
+@pytest.mark.faults
 def test_killed_before_its_first_checkpoint(dtrain, user_code, tmp_path: Path) -> None:
     """The original has gone on since: the fork still begins where it began."""
     user_code(USER)

@@ -217,6 +217,7 @@ def named(job: Job, victim: str, by: Callable[..., bool]) -> None:
     assert by("the chief at" in c.output.partition("started;")[2] for c in others), job.said()
 
 
+@pytest.mark.faults
 def test_a_chief_is_cut_off(hosts: Network, tmp_path: Path, dtrain) -> None:
     """The quick one of these cases: TensorFlow itself would wait for minutes, or for ever."""
     for name in ("chief-0", "worker-0", "ps-0"):

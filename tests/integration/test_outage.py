@@ -22,6 +22,7 @@ from dtrain.tracking.delivery import RunDelivery
 from dtrain.tracking.mlflow.store import import_mlflow
 from dtrain.tracking.mlflow.tracker import MLflow
 from experiments.outage import Proxy, Server
+from tests.sampled import sampled
 from tests.test_schema import composed
 from tests.test_tracking import CLUSTER
 
@@ -117,6 +118,7 @@ def scene(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> It
     scene.proxy.close()
 
 
+@pytest.mark.faults
 def test_points_arrive_while_the_run_goes_on(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")  # slow is not away
     scene.write(5)
@@ -127,12 +129,12 @@ def test_points_arrive_while_the_run_goes_on(scene: Scene, monkeypatch: pytest.M
     assert scene.said.empty()
 
 
-@pytest.mark.parametrize("ways", [("requests", "answers"), ("answers",)], ids=["black", "deaf"])
-def test_a_server_that_falls_silent_in_mid_run(ways: tuple[str, ...], scene: Scene) -> None:
+@pytest.mark.parametrize("ways", sampled(["requests answers", "answers"], "answers"))
+def test_a_server_that_falls_silent_in_mid_run(ways: str, scene: Scene) -> None:
     """Of ``answers`` alone every request is done, and none is known to be."""
     scene.write(5)
     scene.wait_for_points(5)
-    scene.proxy.swallow(*ways)
+    scene.proxy.swallow(*ways.split())
     scene.write(5)
     scene.heard("tracking: ", "timed out", "; training continues")
     scene.write(5)

@@ -13,6 +13,7 @@ import pytest
 from dtrain import errors
 from tests.conftest import QUICK
 from tests.integration.test_failures import Command, command, sound, until
+from tests.sampled import sampled
 
 __all__ = ["command"]  # a fixture
 
@@ -154,7 +155,9 @@ def test_a_reader_that_is_killed(dtrain: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("code")
-@pytest.mark.parametrize(("number", "status"), [("SIGINT", 75), ("SIGKILL", 1)])
+@pytest.mark.parametrize(
+    ("number", "status"), sampled([("SIGINT", 75), ("SIGKILL", 1)], ("SIGINT", 75))
+)
 def test_a_run_that_is_ended(
     number: str, status: int, command: Callable[..., Command], tmp_path: Path
 ) -> None:

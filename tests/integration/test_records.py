@@ -115,6 +115,7 @@ def evaluate_saved(path: str) -> float:
     return float(model.evaluate(splits.validation.x, splits.validation.y, verbose=0)[1])
 
 
+@pytest.mark.faults
 @pytest.mark.usefixtures("store")
 def test_a_long_history_stays_readable(dtrain, quick, tmp_path: Path) -> None:
     run = dtrain(
@@ -129,6 +130,7 @@ def test_a_long_history_stays_readable(dtrain, quick, tmp_path: Path) -> None:
     assert points(client, recorded, "loss") == loss
 
 
+@pytest.mark.faults
 def test_averages_over_an_interval(dtrain, quick) -> None:
     """A point is the mean over its steps: of single points, that of the same run at each step."""
     each = dtrain(*quick, "seed=3").points("loss")
@@ -139,6 +141,7 @@ def test_averages_over_an_interval(dtrain, quick) -> None:
         assert math.isclose(wide[last], mean, rel_tol=1e-6)
 
 
+@pytest.mark.faults
 def test_histograms_and_trace_on_request(dtrain, quick) -> None:
     run = dtrain(*quick, "tracking.histograms=true", "tracking.profile_steps=[2,4]")
     assert run.code == 0, run.output

@@ -29,6 +29,7 @@ def told() -> dict[str, Any]:
     return read_json(found) or {}
 
 
+@pytest.mark.faults
 @pytest.mark.usefixtures("store")
 def test_tpe_prunes_what_is_worse(dtrain, user_code, tmp_path: Path) -> None:
     """A bad job would continue for 2,000 epochs, and is given up early."""

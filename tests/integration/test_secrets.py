@@ -69,6 +69,7 @@ def holders(folder: Path, *texts: str) -> list[str]:
     return found + [text for text in texts if any(word.decode() in text for word in words)]
 
 
+@pytest.mark.faults
 @pytest.mark.usefixtures("store")
 def test_of_a_run_that_is_tracked_and_resumed(
     dtrain, quick, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd

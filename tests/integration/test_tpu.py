@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.integration.test_parity import BASE, MODEL, MODELS, SHARED_BY_ALL, agree
 
 STAND_IN = '''
@@ -32,6 +34,7 @@ CASE = (*BASE, SHARED_BY_ALL, *MODELS["regularized"])
 ON_IT = ("strategy=tpu", "strategy._target_=standin.TPU", "hardware.devices=4")
 
 
+@pytest.mark.faults
 def test_a_stand_in_gives_the_numbers_of_one_device(dtrain, user_code, monkeypatch) -> None:
     user_code(MODEL)
     user_code(STAND_IN, "standin")

@@ -101,7 +101,7 @@ MODELS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
         "points", (), ("^optimizer/groups/0/1/.*momentum", "^optimizer/groups/1/1/.*iteration")
     ),
 }  # fmt: skip
-FEW = [("gan", "one_device"), ("sam", "mirrored")]
+FEW = [("sam", "mirrored")]
 
 
 def overrides(model: str, strategy: str) -> tuple[str, ...]:
