@@ -314,7 +314,7 @@ def test_a_launcher_that_gives_the_job_away(own: Any, dtrain: Commands, tmp_path
         SHELL,
         "launcher",
         """
-_target_: my_launcher.Shell
+_target_: my_shell.Shell
 grace_seconds: 30.0
 start_timeout: null
 stall_timeout: null
@@ -322,6 +322,7 @@ max_restarts: 0
 peer_timeout: 45.0
 program: [sh, -c, 'echo "$0" >> orders; exit $(cat code)']
 """,
+        "my_shell",
     )
     (tmp_path / "code").write_text("0")
     words += ["strategy=multiworker", "hardware.hosts=2"]
