@@ -33,11 +33,14 @@ test-versions: install
 	.venv-oldest/bin/python -m pytest $(CORE)
 	$(BIN)/python -m pytest $(CORE)
 
+# Debian's packages, of which those that are there stay as they are.
+debian = dpkg -s $(1) >/dev/null 2>&1 || \
+	{ apt-get update -qq && apt-get install -y -qq --no-install-recommends $(1); }
+
 # As root, on Debian: a SLURM of the tests' own, which is gone afterwards.
 SLURM := slurmctld slurmd slurm-client munge
 test-slurm: install
-	dpkg -s $(SLURM) >/dev/null 2>&1 || \
-		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends $(SLURM); }
+	$(call debian,$(SLURM))
 	$(BIN)/python -m pytest -n 0 -m slurm tests/integration/test_slurm.py
 
 test-faults: install
@@ -45,7 +48,7 @@ test-faults: install
 
 # As root, on Debian: installs the server whose copies run in network namespaces.
 test-ssh: install
-	apt-get install -y --no-install-recommends openssh-server nftables iproute2
+	$(call debian,openssh-server nftables iproute2)
 	$(BIN)/python -m pytest -n 0 -m faults tests/integration/test_ssh.py
 
 test-ray: install

@@ -14,7 +14,7 @@ from hydra.types import RunMode
 from dtrain.config import groups, load
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.outcome import Outcome
-from dtrain.controller.sweep import Master
+from dtrain.controller.sweep.compose import Master
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import os
 import queue
@@ -17,12 +18,20 @@ from typing import Any
 import pytest
 
 from dtrain import errors
-from dtrain.controller.launchers.agents import checks, facts, hosts, reach, stream, variables
+from dtrain.controller.launchers.agents import (
+    checks,
+    facts,
+    hosts,
+    mirror,
+    reach,
+    stream,
+    variables,
+)
 from dtrain.controller.launchers.agents.host import Host, Inbox, Lost
 from dtrain.controller.launchers.agents.stream import Stream, packed
 from dtrain.errors import TrainingError, UsageError
 from dtrain.run.cluster import Cluster
-from dtrain.run.folder import RunDir, read_json
+from dtrain.run.folder import LOCK, RunDir, read_json
 from tests.agents import Together
 from tests.conftest import QUICK
 from tests.integration.test_failures import processes, until
@@ -338,7 +347,7 @@ import sys
 sys.argv[:1] = ["-m"]
 from pathlib import Path
 from dtrain.run.cluster import Cluster
-from dtrain.run.folder import RunDir, read_json
+from dtrain.run.folder import LOCK, RunDir, read_json
 from tests.agents import Together
 settings = {"grace_seconds": 5, "start_timeout": 60, "stall_timeout": None, "max_restarts": 0}
 launcher = Together((1, 1, 1), **settings)
@@ -425,3 +434,23 @@ def test_a_run_equals_one_device(dtrain: Any) -> None:
         points = run.points("loss")
         assert points == pytest.approx(one.points("loss"), abs=1e-5) and points
         assert isinstance(run.rundir, RunDir) and run.rundir.log("chief-0").exists()
+
+
+def test_agents_that_start_together_keep_their_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each removes what others have left, and not what another one is making."""
+    monkeypatch.setattr(mirror.tempfile, "gettempdir", lambda: str(tmp_path))
+    left = mirror.Folder("left")
+    assert left._lock is not None
+    os.close(left._lock)  # its process has ended
+
+    def make(agent: int) -> None:
+        for number in range(60):
+            folder = mirror.Folder(f"{agent}-{number}")
+            assert (folder.path / LOCK).is_file()
+            folder.remove()
+
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        list(pool.map(make, range(6)))
+    assert not list(tmp_path.glob("dtrain-agents-*/[!.]*"))

@@ -13,6 +13,7 @@ import yaml
 from dtrain.controller import k8s_job
 from dtrain.controller.launchers import Kubernetes
 from dtrain.controller.launchers.k8s.manifest import Object, Workload, render
+from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster, Task
 from tests.conftest import QUICK, Commands
 
@@ -158,6 +159,11 @@ def test_an_interruption_is_free_and_a_wrong_configuration_final() -> None:
         "FailJob", "Ignore", "Ignore",
     ]  # fmt: skip
     assert job["backoffLimit"] == 3 * len(HOSTS)
+
+
+def test_a_command_on_a_run_folder_is_not_for_pods() -> None:
+    with pytest.raises(UsageError, match="has trainings done elsewhere"):
+        launcher().here()
 
 
 def test_the_ports_are_closed_to_all_but_the_pods_of_the_job() -> None:

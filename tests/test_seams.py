@@ -132,6 +132,27 @@ class Interpreter(Launcher):
         return {} if code is None else {self.name: code}
 '''
 
+SHELL = '''
+import json
+import subprocess
+
+from dtrain.controller.launchers import Elsewhere
+from dtrain.controller.outcome import Outcome
+
+class Shell(Elsewhere):
+    """Gives the user's command to another program, which does the job."""
+
+    def __init__(self, program, **settings):
+        super().__init__(**settings)
+        self.program = program
+
+    def do(self, work):
+        name, tasks = work.name, [task.name for task in work.cluster.tasks]
+        order = json.dumps([name, tasks, work.command["overrides"], str(work.folder)])
+        code = subprocess.run([*self.program, order]).returncode
+        return Outcome(code, status="FAILED" if code else "FINISHED")
+'''
+
 ENVIRONMENT = '''
 import os
 
@@ -285,6 +306,41 @@ start_timeout: 300
     assert run.rundir is not None
     [task] = json.loads(run.rundir.cluster.read_text())["tasks"]
     assert task["address"] == "127.0.0.1:1"
+
+
+def test_a_launcher_that_gives_the_job_away(own: Any, dtrain: Commands, tmp_path: Path) -> None:
+    """It gets what another command needs; its exit code is that of what did the job."""
+    words = own(
+        SHELL,
+        "launcher",
+        """
+_target_: my_shell.Shell
+grace_seconds: 30.0
+start_timeout: null
+stall_timeout: null
+max_restarts: 0
+peer_timeout: 45.0
+program: [sh, -c, 'echo "$0" >> orders; exit $(cat code)']
+""",
+        "my_shell",
+    )
+    (tmp_path / "code").write_text("0")
+    words += ["strategy=multiworker", "hardware.hosts=2"]
+    shown = dtrain(*words, "dry_run=true")
+    assert shown.code == 0 and "worker-0" in shown.output, shown.output
+    assert not (tmp_path / "orders").exists()
+    assert dtrain(*words, "name=mine", "hydra.run.dir=there").code == 0
+    (tmp_path / "code").write_text("75")
+    assert dtrain(*words, "seed=7").code == 75
+    (tmp_path / "code").write_text("0")
+    swept = dtrain("-m", *words, "seed=1,2")
+    assert swept.code == 0, swept.output
+    orders = [json.loads(line) for line in (tmp_path / "orders").read_text().splitlines()]
+    name, tasks, overrides, folder = orders[0]
+    assert (name, tasks) == ("mine", ["chief-0", "worker-0"])
+    assert "strategy=multiworker" in overrides and folder == str(tmp_path / "there")
+    assert len(orders) == 4 and {"seed=1", "seed=2"} < {x for o in orders[2:] for x in o[2]}
+    assert not (tmp_path / "there").exists()
 
 
 def test_a_cluster_environment(

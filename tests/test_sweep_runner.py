@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from dtrain import errors
-from dtrain.controller import sweep, validate
+from dtrain.controller import validate
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.resources.devices import Machine
-from dtrain.controller.sweep import Grid, Source, state
 from dtrain.controller.sweep import command as module
+from dtrain.controller.sweep import state
+from dtrain.controller.sweep.job_source import Grid, Source
 from dtrain.controller.sweep.runner import Watch
 from dtrain.controller.sweep.table import Row
 from dtrain.errors import UsageError
@@ -38,7 +39,7 @@ def have(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
 
 def swept(*jobs: str, words: tuple[str, ...] = (), source: Source | None = None) -> int:
     """Run a sweep of jobs, or of a source."""
-    return sweep.run(master(*words), source or Grid(grid(*jobs, words=words)))
+    return module.run(master(*words), source or Grid(grid(*jobs, words=words)))
 
 
 def folder() -> Path:

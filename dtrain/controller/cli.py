@@ -18,9 +18,10 @@ from dtrain.config import consent, environment, groups, guard, load, preset_file
 from dtrain.config.explain import explain
 from dtrain.config.schema import Config
 from dtrain.config.settle import settle
-from dtrain.controller import folders, remote, resume, sweep
+from dtrain.controller import folders, remote, resume
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.start import start
+from dtrain.controller.sweep.job_source import Source
 from dtrain.controller.sweep.state import arguments
 from dtrain.controller.validate import check_address
 from dtrain.errors import DtrainError, UsageError, printable
@@ -64,9 +65,13 @@ class Command:
         """Run one job, and return the exit code."""
         return _job(node).exit_code
 
-    def sweep(self, loader: Any, master: DictConfig, source: sweep.Source) -> None:
+    def sweep(self, loader: Any, master: DictConfig, source: Source) -> None:
         """Run many (``hydra_plugins.dtrain_sweep``)."""
-        self.exit_code = sweep.run(sweep.Master(loader, master), source)
+        # Imported now: with it come the launchers that have sweeps of their own.
+        from dtrain.controller.sweep import command
+        from dtrain.controller.sweep.compose import Master
+
+        self.exit_code = command.run(Master(loader, master), source)
 
 
 def main() -> int:

@@ -8,7 +8,6 @@ from typing import Any
 from dtrain.config import load
 from dtrain.config.schema import Config
 from dtrain.controller.launchers import Launcher, LocalProcesses
-from dtrain.controller.launchers.slurm import OfSlurm
 from dtrain.controller.resources.devices import Machine
 from dtrain.data.sources import Splits
 from dtrain.data.splits import evaluated
@@ -89,7 +88,8 @@ def check_launcher(config: Config, launcher: Launcher) -> None:
         UsageError: it is one.
     """
     wanted = config.sidecar.evaluate or config.sidecar.export
-    if wanted and not isinstance(launcher, LocalProcesses | OfSlurm):
+    can = isinstance(launcher, LocalProcesses) or launcher.starts_evaluator
+    if wanted and not can:
         raise UsageError(
             _key(config), "true",
             f"{type(launcher).__name__} starts no process beside the training",

@@ -312,8 +312,3 @@ class HandedOver:
             if time.monotonic() > deadline:
                 return None
             time.sleep(INTERVAL)
-
-
-def show(launcher: Slurm, planned: Plan, config: Config, folder: Path) -> None:
-    """Print the batch script that would be submitted."""
-    print(launcher.text(RunDir(folder), planned.cluster, config.name), end="")

@@ -10,7 +10,6 @@ from dtrain.config import consent, groups, load, section, targets
 from dtrain.config.schema import Config
 from dtrain.controller import evaluator, logging_models
 from dtrain.controller.launchers import Launcher
-from dtrain.controller.launchers.slurm import OfSlurm
 from dtrain.controller.plan import Plan, plan, sizes
 from dtrain.controller.resources.devices import machine
 from dtrain.data.data_file import is_address
@@ -85,7 +84,7 @@ def check(
         UsageError: they do not go together.
     """
     launcher: Launcher = targets.instantiate(config.launcher, "launcher")
-    if not trains and isinstance(launcher, OfSlurm):
+    if not trains:
         launcher = launcher.here()
     logging_models.check(config, choose.tracker(config))
     if trains:

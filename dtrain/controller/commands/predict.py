@@ -110,7 +110,7 @@ class Predict(Derived):
             shared = {name: config.launcher[name] for name in names}
             config.launcher = Node({**shared, "_target_": _LOCAL})
         launcher: Any = targets.locate(config.launcher["_target_"], "launcher._target_")
-        if issubclass(launcher, Env):
+        if isinstance(launcher, type) and issubclass(launcher, Env):
             raise UsageError(
                 "launcher", "env", "starts tasks that share each batch, and a worker of predict is "
                 "by itself", "the command on each host, with one folder that all of them share",

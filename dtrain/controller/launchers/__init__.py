@@ -1,15 +1,31 @@
 """Launchers start planned tasks and watch their processes; they know nothing of training."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from dtrain.controller.launchers.automatic import auto
 from dtrain.controller.launchers.base import Launcher
+from dtrain.controller.launchers.elsewhere import Elsewhere
 from dtrain.controller.launchers.external import Env
 from dtrain.controller.launchers.inline import Inline
-from dtrain.controller.launchers.k8s.launcher import Kubernetes
 from dtrain.controller.launchers.local import Local
 from dtrain.controller.launchers.processes import LocalProcesses
-from dtrain.controller.launchers.ray import Ray
-from dtrain.controller.launchers.ssh import Ssh
+
+if TYPE_CHECKING:
+    from dtrain.controller.launchers.k8s.launcher import Kubernetes
+    from dtrain.controller.launchers.ray import Ray
+    from dtrain.controller.launchers.ssh import Ssh
 
 __all__ = [
-    "Env", "Inline", "Kubernetes", "Launcher", "Local", "LocalProcesses", "Ray", "Ssh", "auto",
+    "Elsewhere", "Env", "Inline", "Kubernetes", "Launcher", "Local", "LocalProcesses", "Ray",
+    "Ssh", "auto",
 ]  # fmt: skip
+
+#: Imported when they are chosen: most commands need none of them.
+_LATE = {"Kubernetes": "k8s.launcher", "Ray": "ray", "Ssh": "ssh"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_LATE[name]}"), name)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 
+from dtrain.controller.launchers.work import Work
+from dtrain.controller.outcome import Outcome
 from dtrain.controller.resources.devices import Machine
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir
@@ -12,6 +14,8 @@ from dtrain.run.folder import RunDir
 
 class Launcher(ABC):
     """Starts the tasks of one job. Five methods are its own; the others are optional hooks.
+
+    One that does a job in another way than starting its tasks overrides :meth:`do`.
 
     One that starts processes of this machine has :class:`LocalProcesses` as well.
 
@@ -36,6 +40,8 @@ class Launcher(ABC):
     commands: int | None = None
     #: Whether the files of this machine are those that the tasks will read.
     sees_data = True
+    #: Whether the command that does the job can start an evaluator, where this one is not it.
+    starts_evaluator = False
     #: The GPUs that the tasks may have, named as in ``CUDA_VISIBLE_DEVICES``; None: all.
     gpus: tuple[str, ...] | None = None
 
@@ -74,6 +80,22 @@ class Launcher(ABC):
             UsageError: it cannot.
         """
         return cluster
+
+    def here(self) -> Launcher:
+        """Return what does a job of a command that does not train (``evaluate``, ``predict``).
+
+        Raises:
+            UsageError: nothing can.
+        """
+        return self
+
+    def show(self, work: Work) -> Outcome:
+        """Print what would be done (``dry_run=true``), and start nothing."""
+        return work.shown()
+
+    def do(self, work: Work) -> Outcome:
+        """Do a job to its end: here and now, unless a launcher knows another way."""
+        return work.supervised()
 
     def followed(self, cluster: Cluster) -> tuple[Task, ...]:
         """Return the tasks of which there will be events, the chief always among them."""

@@ -21,6 +21,8 @@ from dtrain.controller.launchers.rendezvous.chief import Host, Place
 from dtrain.controller.launchers.rendezvous.connection import BEAT
 from dtrain.controller.launchers.rendezvous.messages import Message, is_name
 from dtrain.controller.launchers.rendezvous.peer import Peer
+from dtrain.controller.launchers.work import Work
+from dtrain.controller.outcome import Outcome
 from dtrain.controller.resources.devices import Machine
 from dtrain.errors import TrainingError, UsageError
 from dtrain.files import writing
@@ -139,6 +141,11 @@ class Env(Local):
         """Return the task of this command."""
         assert self._own is not None, "after check"
         return cluster.task(self._own.name)
+
+    def do(self, work: Work) -> Outcome:
+        """Do the job where this is the chief's command, and one task of it elsewhere."""
+        is_chief = self.own(work.cluster) == work.cluster.chief
+        return work.supervised() if is_chief else work.one_task()
 
     def followed(self, cluster: Cluster) -> tuple[Task, ...]:
         """Return the own task alone: the other commands follow theirs."""

@@ -9,11 +9,11 @@ import threading
 import traceback
 import types
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from dtrain import errors
 from dtrain.controller.handed_over import HandedOver
-from dtrain.controller.job import Job
 from dtrain.controller.launchers.slurm import Steps
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.plan import Plan
@@ -24,6 +24,7 @@ from dtrain.controller.sweep.job_source import Source
 from dtrain.controller.sweep.resources import Slot, Slots, gpu_names, place
 from dtrain.controller.sweep.state import Record, past
 from dtrain.controller.sweep.table import Row, Table
+from dtrain.controller.ways import Ways
 from dtrain.errors import DtrainError
 
 #: Number of the job, what has happened, and more about it.
@@ -227,22 +228,28 @@ class Runner:
         """Do a job from its start to its end, in a thread of its own."""
         draft, number = running.draft, running.draft.number
         watch = Watch(running.row, self._table, self._news)
+
+        def began(folder: Path) -> None:
+            self._news.put((number, "began", folder))
+
         try:
             assert draft.checked is not None
             launcher = draft.checked.launcher
             launcher.gpus = running.slot.gpus
             folder, command = self._record.folder / str(number), self._composer.command(draft)
-            given = draft.config, planned, launcher, folder, command, running.requests, watch
             if number in self._submitted:
-                job: Job | HandedOver = self._submitted[number]
-                self._submitted[number].shown(watch, running.requests)
-            elif isinstance(launcher, Steps):
-                launcher.cores = len(running.slot.cores)
-                job = HandedOver(draft.config, draft.plan(), launcher, *given[3:])
+                job = self._submitted[number]
+                job.shown(watch, running.requests)
+                began(job.folder)
+                outcome = job.run()
             else:
-                job = Job(*given)
-            self._news.put((number, "began", job.folder))
-            outcome = job.run()
+                if isinstance(launcher, Steps):
+                    launcher.cores, planned = len(running.slot.cores), draft.plan()
+                work = Ways(
+                    draft.config, planned, launcher, folder, command, requests=running.requests,
+                    view=watch, began=began,
+                )  # fmt: skip
+                outcome = launcher.do(work)
         except DtrainError as error:
             outcome = Outcome(error.exit_code, error=str(error))
         except Exception as error:  # of ours: the other jobs continue

@@ -17,7 +17,8 @@ from omegaconf import DictConfig
 
 from dtrain.config import values
 from dtrain.config.search_space import check_grid
-from dtrain.controller.sweep import Grid, Source, options
+from dtrain.controller.sweep import options
+from dtrain.controller.sweep.job_source import Grid, Source
 from dtrain.controller.sweep.search import Random, Tpe
 from dtrain.errors import UsageError
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from dtrain.controller.launchers.agents.stream import Stream, packed
@@ -20,6 +21,8 @@ from dtrain.run.mirror import OF_COMMANDS, Change, Copy, Original
 LOOK = 1.0
 #: Bytes that wait to be sent, at most, before more is read.
 _WAITING = 8 << 20
+#: Locked while a folder is made, or looked at.
+_GATE = ".gate.lock"
 
 
 class Folder:
@@ -43,8 +46,9 @@ class Folder:
             raise DtrainError(f"{above} belongs to another user")
         _tidy(above)
         self.path = above / f"{name}-{os.getpid()}"
-        self.path.mkdir(mode=0o700)
-        self._lock = RunDir(self.path).lock()
+        with _gate(above):
+            self.path.mkdir(mode=0o700)
+            self._lock = RunDir(self.path).lock()
 
     def remove(self) -> None:
         """Remove it."""
@@ -82,11 +86,25 @@ class Own:
         self._folder.remove()
 
 
+@contextlib.contextmanager
+def _gate(above: Path) -> Iterator[None]:
+    """Let no other agent look at which folders are in use: one that is new has no lock yet."""
+    descriptor = writing.open_lock(above / _GATE)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _tidy(above: Path) -> None:
     """Remove what agents that were killed have left."""
     for path in above.iterdir():
+        if path.name == _GATE:
+            continue
         with contextlib.suppress(OSError, DtrainError):
-            lock = RunDir(path).lock()
+            with _gate(above):
+                lock = RunDir(path).lock()
             if lock is not None:
                 writing.remove(path)
                 os.close(lock)

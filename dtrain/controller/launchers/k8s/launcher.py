@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, NoReturn
+from typing import Any
 
-from dtrain.controller.launchers.base import Launcher
+from dtrain.controller.launchers.elsewhere import Elsewhere
+from dtrain.controller.launchers.work import Work
+from dtrain.controller.outcome import Outcome
 from dtrain.controller.resources.devices import Machine
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster
-from dtrain.run.folder import RunDir
 
 
-class Kubernetes(Launcher):
+class Kubernetes(Elsewhere):
     """Hands a whole job to a cluster of Kubernetes. Its tasks are started by commands in the pods.
 
     Args:
@@ -35,7 +36,6 @@ class Kubernetes(Launcher):
         kwargs: as of every launcher.
     """
 
-    shares_machine = False
     several = False
     sees_data = False
     where = "a pod of its own"
@@ -102,24 +102,10 @@ class Kubernetes(Launcher):
             )  # fmt: skip
         return cluster
 
-    def _elsewhere(self) -> NoReturn:
-        raise TypeError("launcher=k8s starts no task itself: commands in its pods do")
+    def show(self, work: Work) -> Outcome:
+        """Print the manifest."""
+        return work.in_pods()
 
-    def start(self, rundir: RunDir, cluster: Cluster) -> Cluster:
-        """Refuse: tasks are started in the pods."""
-        self._elsewhere()
-
-    def poll(self, timeout: float) -> list[tuple[str, str]]:
-        """Refuse: tasks are followed in the pods."""
-        self._elsewhere()
-
-    def stop(self) -> None:
-        """Refuse: tasks are stopped in the pods."""
-        self._elsewhere()
-
-    def kill(self) -> None:
-        """Nothing to do: no task is here."""
-
-    def exit_codes(self) -> dict[str, int]:
-        """Refuse: the pods have them."""
-        self._elsewhere()
+    def do(self, work: Work) -> Outcome:
+        """Write the manifest, or create the job and follow it."""
+        return work.in_pods()

@@ -15,6 +15,8 @@ from dtrain.controller.launchers.base import Launcher
 from dtrain.controller.launchers.local import Local
 from dtrain.controller.launchers.rendezvous import cluster_key
 from dtrain.controller.launchers.slurm import batch, client, script
+from dtrain.controller.launchers.work import Work
+from dtrain.controller.outcome import Outcome
 from dtrain.controller.resources.devices import Machine
 from dtrain.errors import UsageError
 from dtrain.files import reading, writing
@@ -34,6 +36,7 @@ class OfSlurm(Launcher):
     """
 
     shares_machine = False
+    starts_evaluator = True
     #: Whether the job goes on without this command.
     detached = True
 
@@ -47,6 +50,10 @@ class OfSlurm(Launcher):
         """Return what does a job in this place, of a command that does not train, and print so."""
         print("dtrain: SLURM is given trainings alone: this command works here", file=sys.stderr)
         return Local(**self._settings)
+
+    def do(self, work: Work) -> Outcome:
+        """Have another command do the job."""
+        return work.handed_over()
 
     def part(self, machine: Machine) -> Machine:
         """Return what SLURM is asked for on each node."""
@@ -103,6 +110,12 @@ class Slurm(OfSlurm):
         self._news: list[str] = []
         self._unseen = 0.0
         self._ticks = threading.Event()
+
+    def show(self, work: Work) -> Outcome:
+        """Print the plan, and the batch script that would be submitted."""
+        outcome = work.shown()
+        print(self.text(RunDir(work.folder), work.cluster, work.name), end="")
+        return outcome
 
     def text(self, rundir: RunDir, cluster: Cluster, name: str) -> str:
         """Return the batch script of a run."""

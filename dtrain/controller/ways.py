@@ -1,0 +1,78 @@
+"""The ways to do a checked job. Each is imported when it is taken: a job is done in one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dtrain import errors
+from dtrain.config.schema import Config
+from dtrain.controller.job import Job
+from dtrain.controller.launchers.work import Work
+from dtrain.controller.outcome import Outcome
+from dtrain.controller.plan import Plan
+from dtrain.controller.supervisor import Requests
+from dtrain.controller.terminal.progress import View
+
+
+class Ways(Work):
+    """What a launcher chooses from.
+
+    Args:
+        config, planned, launcher, folder, command, chosen, requests, view: as of :class:`.job.Job`.
+        kind: of job.
+        began: gets the run folder, when the job has one here.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        planned: Plan,
+        launcher: Any,
+        folder: Path,
+        command: dict[str, Any],
+        chosen: bool = False,
+        kind: type[Job] = Job,
+        requests: Requests | None = None,
+        view: View | None = None,
+        began: Callable[[Path], None] = lambda folder: None,
+    ):
+        super().__init__(config.name, planned.cluster, folder, command)
+        self._given = config, planned, launcher, folder, command, requests, view, chosen
+        self._kind, self._began = kind, began
+
+    def shown(self) -> Outcome:
+        """Print the plan."""
+        config, planned, launcher, folder, *_ = self._given
+        self._kind.show(config, planned, folder)
+        launcher.kill()
+        return Outcome(errors.OK)
+
+    def supervised(self) -> Outcome:
+        """Start the tasks by the launcher, and follow them."""
+        job = self._kind(*self._given)
+        self._began(job.folder)
+        return job.run()
+
+    def handed_over(self) -> Outcome:
+        """Have another command do the job, and follow it."""
+        from dtrain.controller.handed_over import HandedOver
+
+        job = HandedOver(*self._given)
+        self._began(job.folder)
+        return job.run()
+
+    def one_task(self) -> Outcome:
+        """Run the task that this command stands for."""
+        from dtrain.controller import own_task
+
+        config, _, launcher, folder, _, _, _, chosen = self._given
+        return Outcome(own_task.run(config, self.cluster, launcher, folder if chosen else None))
+
+    def in_pods(self) -> Outcome:
+        """Have the user's command run in pods."""
+        from dtrain.controller import k8s_job
+
+        config, planned, launcher, _, command, _, _, chosen = self._given
+        return Outcome(k8s_job.run(config, planned, launcher, command, chosen))
