@@ -17,7 +17,7 @@ from collections.abc import Collection
 BEAT = 1.0
 #: Own beats without one of the other side after which it is lost. Counted and not timed: a task
 #: that was stopped itself has heard nothing, and the others may be well.
-MISSED = 45
+MISSED = 15
 
 
 class Lost(OSError):

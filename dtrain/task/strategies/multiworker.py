@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from dtrain.run.checkpoint import Checkpoint, pack, unpack
 from dtrain.run.cluster import Cluster, Task
+from dtrain.task.exchange.exchange import Exchange
 from dtrain.task.keras_internals.collectives import local_devices
 from dtrain.task.replica import reduction
 from dtrain.task.strategies import communication
@@ -68,8 +69,10 @@ class MultiWorker(Strategy):
         self._communication, self._bytes_per_pack = communication, bytes_per_pack
         #: How gradients are added up over the tasks, once that is chosen.
         self._chosen = "" if communication in ("auto", "host") else communication
+        self._exchange: Exchange | None = None
         reduction.use(engine, reduction.Packed(bytes_per_pack))
-        self._all_reduce = tf.function(self.all_reduce, autograph=False)
+        # One trace for vectors of all lengths, and not one for each.
+        self._all_reduce = tf.function(self.all_reduce, autograph=False, reduce_retracing=True)
 
     def choose(self, model: keras.Model, former: dict[str, Any]) -> str | None:
         """Choose how gradients are added up over the tasks; each must call it at the same point.
@@ -105,8 +108,7 @@ class MultiWorker(Strategy):
                 f"tasks took {1000 * times['host']:.2f} ms by the host's own way (host) and "
                 f"{1000 * times['ring']:.2f} ms by TensorFlow's (ring)"
             )
-        if self._chosen == "ring":
-            found.close()
+        self._exchange = found
         reduction.use(self.engine, ways[self._chosen])
         return message
 
@@ -164,7 +166,12 @@ class MultiWorker(Strategy):
 
     def barrier(self) -> None:
         """Wait until the chief is done; the last that a task does, when all is saved."""
+        if self._exchange is not None:
+            with contextlib.suppress(OSError):  # one was ended from outside
+                self._exchange.sum(np.zeros(0, np.float32))
+            return
         # A task may be gone before another has pulled its part of this last sum, which is nothing.
+        # TensorFlow then logs "Socket closed", of the call RecvBuf.
         with contextlib.suppress(tf.errors.OpError):
             self.all_reduce_numbers([0])
 
