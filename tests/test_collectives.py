@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import collections
+import os
 from typing import Any
 
 import pytest
 
-from dtrain.run.cluster import Task
+from dtrain.run.cluster import EXCHANGE_SECRET, Task
 from tests.test_strategies import together
 
 REPLICAS = 2
@@ -19,6 +20,8 @@ CNN = {
 
 def counted(function: Any, replicas: int) -> tuple[dict[str, int], dict[str, int]]:
     """Return the collectives of a replica in a call of many steps, by kind.
+
+    ``PyFunc`` is a sum by the host's own way, of all replicas of a task at once.
 
     Args:
         function: traced; takes the number of steps.
@@ -35,7 +38,7 @@ def counted(function: Any, replicas: int) -> tuple[dict[str, int], dict[str, int
     parts = {f.signature.name: f.node_def for f in graph.library.function}
     for name, nodes in {**parts, "": graph.node}.items():
         of = each if "while_body" in name else once
-        of.update(n.op for n in nodes if n.op.startswith(("Collective", "Nccl")))
+        of.update(n.op for n in nodes if n.op.startswith(("Collective", "Nccl", "PyFunc")))
     return tuple({op: n / replicas for op, n in found.items()} for found in (each, once))
 
 
@@ -50,6 +53,8 @@ def joined(function: Any) -> list[int]:
         for node in part.node_def:
             if node.op == "CollectiveReduceV2" and "while_body" in part.signature.name:
                 given = by_name[node.input[0].partition(":")[0]]
+                while given.op in ("Identity", "Reshape"):
+                    given = by_name[given.input[0].partition(":")[0]]
                 found.append(given.attr["N"].i if given.op == "ConcatV2" else 1)
     return found
 
@@ -73,23 +78,47 @@ def test_two_optimizers_meet_once_each() -> None:
     assert counted(steps._train, REPLICAS) == ({"CollectiveReduceV2": 2}, {})
 
 
-def _hosts(cluster: Any, task: Any, devices: list[str]) -> Any:
+def _hosts(
+    cluster: Any, task: Any, devices: list[str], communication: str, bytes_per_pack: int | None
+) -> Any:
     from dtrain.task.strategies import MultiWorker
     from tests.test_steps import prepare, settings
 
-    strategy = MultiWorker(devices, cluster, task, "auto")
+    os.environ[EXCHANGE_SECRET] = "a key of the job"
+    strategy = MultiWorker(devices, cluster, task, communication, bytes_per_pack)
     model, _, steps, _ = prepare("", 0, settings(**CNN), strategy=strategy)
+    chosen = strategy.choices
     evaluation = steps._traced_evaluation()
     return (
         counted(steps._train, len(devices)), joined(steps._train), len(model.trainable_variables),
-        counted(evaluation, len(devices)),
+        counted(evaluation, len(devices)), chosen,
     )  # fmt: skip
 
 
+TASKS = [Task("chief", 0, 1), Task("worker", 0, 1)]
+
+
 def test_hosts_meet_once_a_step_and_once_a_call() -> None:
-    tasks = [Task("chief", 0, 1), Task("worker", 0, 1)]
-    for train, tensors, variables, evaluation in together(_hosts, tasks, REPLICAS):
+    options = {"communication": "ring", "bytes_per_pack": None}
+    for train, tensors, variables, evaluation, _ in together(_hosts, TASKS, REPLICAS, **options):
         # The sums of metrics are added up over the tasks when a call of many steps ends.
         assert train == ({"CollectiveReduceV2": 1}, {"CollectiveReduceV2": 1})
         assert tensors == [variables]
         assert evaluation == ({}, {"CollectiveReduceV2": 1})
+
+
+def test_hosts_meet_by_their_own_way() -> None:
+    options = {"communication": "host", "bytes_per_pack": None}
+    for train, _, _, evaluation, chosen in together(_hosts, TASKS, REPLICAS, **options):
+        assert chosen == {"communication": "host"}
+        assert train == ({"PyFunc": 1}, {"CollectiveReduceV2": 1})
+        assert evaluation == ({}, {"CollectiveReduceV2": 1})
+
+
+@pytest.mark.faults
+def test_gradients_travel_in_packs() -> None:
+    """The weights of the CNN, from the last, have 40, 2560, 256, 65536, 256, ... bytes."""
+    options = {"communication": "ring", "bytes_per_pack": 60_000}
+    for train, tensors, variables, _, _ in together(_hosts, TASKS, REPLICAS, **options):
+        assert train[0] == {"CollectiveReduceV2": len(tensors)}
+        assert 1 < len(tensors) < variables == sum(tensors)

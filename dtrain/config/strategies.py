@@ -11,8 +11,9 @@ from omegaconf import MISSING
 from dtrain.config.forms import FILE_NAME, NODE, PLACEMENT, target, text
 from dtrain.config.ranges import MANY, formed, within
 
-#: How tensors are reduced over the tasks; ``auto`` is TensorFlow's own choice.
-Communication = enum.Enum("Communication", ["auto", "ring", "nccl"])
+#: How gradients are added up over the tasks; ``auto`` measures on CPUs, and is TensorFlow's own
+#: choice on GPUs.
+Communication = enum.Enum("Communication", ["auto", "ring", "nccl", "host"])
 #: When a gradient is applied: as soon as it is there, or averaged with those of a global batch.
 Update = enum.Enum("Update", ["async", "sync"])  # `async` is a keyword, hence the call
 
@@ -37,10 +38,13 @@ class MultiWorker(Strategy):
     """Data parallel over hosts.
 
     Attributes:
-        communication: how tensors are reduced: auto, ring (gRPC, any device), nccl (NVIDIA GPUs).
+        communication: how gradients are added up: auto (on CPUs the faster of ring and host), ring
+            (gRPC, any device), nccl (NVIDIA GPUs), host (shared memory and sockets, CPUs).
+        bytes_per_pack: bytes of gradients that travel together; null: all of a type.
     """
 
     communication: Communication = Communication.auto
+    bytes_per_pack: int | None = within(None, 1, MANY)
 
 
 @dataclasses.dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import sys
 import time
@@ -59,7 +60,7 @@ def run(config: Config, cluster: Cluster, launcher: Env, chosen: Path | None = N
             rundir = _folder(config, cluster, place, chosen)
             if task == cluster.evaluator:
                 beside = _beside(config, launcher, task, rundir, place)
-            launcher.start_own(rundir, cluster)
+            launcher.start_own(rundir, dataclasses.replace(cluster, job=place.job))
             signals.started = True
             _say(f"{task.name}: started; its log is {short(rundir.log(task.name))}")
             why = _follow(task, launcher, peer, signals, beside)

@@ -167,6 +167,8 @@ def _assemble(
     if past is not None:
         restore.restore(past, model, strategy, process.rundir, schedule)
         restore.release(past)
+    if trains:
+        process.notice(strategy.choose(model, _choices(config, past)))
     data.pool.ready()
     inputs = Inputs(
         splits.train if trains else None, splits.validation, config.trainer.batch_size, config.seed,
@@ -179,6 +181,14 @@ def _assemble(
     for message in replay.notices if replay is not None else ():
         process.notice(message)
     return Session(config, strategy, process, past, model, schedule, inputs, data, steps)
+
+
+def _choices(config: Config, past: Checkpoint | None) -> dict[str, Any]:
+    """Return what the strategy has chosen before, or is not to measure (trainer.deterministic)."""
+    if config.trainer.deterministic:
+        return {"communication": "ring"}
+    found = past.meta.get("topology") if past is not None else None
+    return found if isinstance(found, dict) else {}
 
 
 def tell_apart(

@@ -94,7 +94,10 @@ class Train(Action):
                 "versions": identity.versions(),
                 "data": data_identity.digests(session.data.identity),
                 "evaluated": data_identity.evaluated(config, session.data.identity),
-                "topology": {"strategy": config.strategy.name, "replicas": strategy.replicas},
+                "topology": {
+                    "strategy": config.strategy.name, "replicas": strategy.replicas,
+                    **strategy.choices,
+                },
             },
             begun=process.begun,
             late=taken,

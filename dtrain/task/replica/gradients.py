@@ -26,6 +26,7 @@ import tensorflow as tf
 
 from dtrain.errors import UsageError
 from dtrain.task import keras_internals
+from dtrain.task.replica import reduction
 
 #: The step that is traced in this thread: MirroredStrategy traces each replica in one of its own.
 _current = threading.local()
@@ -171,7 +172,7 @@ def mean(values: list[Any], op: tf.distribute.ReduceOp = tf.distribute.ReduceOp.
         UsageError: the replicas cannot meet here: inside a branch, loop or ``tf.function`` that a
             replica has for itself.
     """
-    step, context = current(), tf.distribute.get_replica_context()
+    step = current()
     if step is not None and step.meeting is not None:
         return step.meeting.mean(values, op)
     if step is not None and step.given is not None:
@@ -182,11 +183,10 @@ def mean(values: list[Any], op: tf.distribute.ReduceOp = tf.distribute.ReduceOp.
             "a loss that is a mean over the examples, or a strategy whose replicas meet in a step",
             "strategy=multiworker",
         )  # fmt: skip
-    assert context is not None
     with meeting(
         "takes a gradient", "to average it", "a train_step that calls tape.gradient outside of them"
     ):
-        return list(context.all_reduce(op, values))
+        return reduction.reduce(values, op)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from dtrain.task.replica import reduction
 from dtrain.task.strategies.base import Strategy
 
 
@@ -18,6 +19,7 @@ class Mirrored(Strategy):
 
     def __init__(self, devices: list[str]):
         super().__init__(tf.distribute.MirroredStrategy(devices))
+        reduction.use(self.engine, reduction.Packed())
         if all(device.startswith("CPU") for device in devices):
             # An iterator of its own for each replica. The usual one, which copies batches ahead of
             # time to the memory of GPUs, has a dozen functions a replica to be traced.

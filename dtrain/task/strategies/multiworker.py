@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
@@ -13,7 +14,10 @@ import tensorflow as tf
 
 from dtrain.run.checkpoint import Checkpoint, pack, unpack
 from dtrain.run.cluster import Cluster, Task
+from dtrain.task.exchange.exchange import Exchange
 from dtrain.task.keras_internals.collectives import local_devices
+from dtrain.task.replica import reduction
+from dtrain.task.strategies import communication
 from dtrain.task.strategies.base import Strategy, check_alike
 
 #: Bytes of a checkpoint that one collective sends: all of them at once may be more than it can.
@@ -27,7 +31,8 @@ class MultiWorker(Strategy):
         devices: names of the devices of this task; one replica on each.
         cluster: all tasks, with their addresses.
         task: the one that this process is.
-        communication: ``auto``, ``ring`` or ``nccl``.
+        communication: ``auto``, ``ring``, ``nccl`` or ``host``.
+        bytes_per_pack: of gradients that travel together; None for all of them.
 
     Raises:
         tf.errors.OpError: TensorFlow's server could not start, or the others did not come.
@@ -35,12 +40,20 @@ class MultiWorker(Strategy):
 
     several_optimizers = True
 
-    def __init__(self, devices: list[str], cluster: Cluster, task: Task, communication: str):
+    def __init__(
+        self,
+        devices: list[str],
+        cluster: Cluster,
+        task: Task,
+        communication: str,
+        bytes_per_pack: int | None = None,
+    ):
         if len(cluster.tasks) > 1:
             os.environ["TF_CONFIG"] = json.dumps(
                 {"cluster": cluster.spec(), "task": {"type": task.role, "index": task.index}}
             )
-        kind = tf.distribute.experimental.CommunicationImplementation[communication.upper()]
+        theirs = communication.upper() if communication in ("ring", "nccl") else "AUTO"
+        kind = tf.distribute.experimental.CommunicationImplementation[theirs]
         with local_devices(devices):
             engine = tf.distribute.MultiWorkerMirroredStrategy(
                 communication_options=tf.distribute.experimental.CommunicationOptions(
@@ -49,9 +62,60 @@ class MultiWorker(Strategy):
             )
         super().__init__(engine)
         self._devices = len(devices)
+        self._cluster, self._task = cluster, task
         self._tasks = len(cluster.tasks)
         self._is_chief = task == cluster.chief
-        self._all_reduce = tf.function(self.all_reduce, autograph=False)
+        self._on_cpu = all(device.startswith("CPU") for device in devices)
+        self._communication, self._bytes_per_pack = communication, bytes_per_pack
+        #: How gradients are added up over the tasks, once that is chosen.
+        self._chosen = "" if communication in ("auto", "host") else communication
+        self._exchange: Exchange | None = None
+        reduction.use(engine, reduction.Packed(bytes_per_pack))
+        # One trace for vectors of all lengths, and not one for each.
+        self._all_reduce = tf.function(self.all_reduce, autograph=False, reduce_retracing=True)
+
+    def choose(self, model: keras.Model, former: dict[str, Any]) -> str | None:
+        """Choose how gradients are added up over the tasks; each must call it at the same point.
+
+        Where it is TensorFlow's own choice it stays so: of GPUs, and in a job of one task.
+
+        Raises:
+            TrainingError: it is to be the host's way, and the tasks cannot connect.
+        """
+        if self._chosen or self._tasks == 1 or not self._on_cpu:
+            return None
+        is_asked = self._communication == "host"
+        self._chosen = "ring"
+        if not is_asked and former.get("communication") == "ring":
+            return None
+        found = communication.connect(self._cluster, self._task, self.all_reduce_numbers)
+        if isinstance(found, str):
+            if is_asked:
+                raise communication.needed(found)
+            return f"gradients travel by TensorFlow's ring: {found}"
+        ways = {
+            "ring": reduction.Packed(self._bytes_per_pack),
+            "host": reduction.Packed(self._bytes_per_pack, communication.over_host(found)),
+        }
+        if is_asked or former.get("communication") == "host":
+            self._chosen, message = "host", None
+        else:
+            numbers = self.all_reduce_numbers
+            times, count = communication.measure(self.engine, ways, model, numbers)
+            self._chosen = min(times, key=lambda name: times[name])
+            message = (
+                f"strategy.communication=auto is {self._chosen}: a sum of {count:,} bytes over the "
+                f"tasks took {1000 * times['host']:.2f} ms by the host's own way (host) and "
+                f"{1000 * times['ring']:.2f} ms by TensorFlow's (ring)"
+            )
+        self._exchange = found
+        reduction.use(self.engine, ways[self._chosen])
+        return message
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        """The kind of communication."""
+        return {"communication": self._chosen} if self._chosen else {}
 
     def check_copies(self, model: keras.Model) -> None:
         """Refuse a model whose step has left the replicas with weights of their own.
@@ -102,7 +166,12 @@ class MultiWorker(Strategy):
 
     def barrier(self) -> None:
         """Wait until the chief is done; the last that a task does, when all is saved."""
+        if self._exchange is not None:
+            with contextlib.suppress(OSError):  # one was ended from outside
+                self._exchange.sum(np.zeros(0, np.float32))
+            return
         # A task may be gone before another has pulled its part of this last sum, which is nothing.
+        # TensorFlow then logs "Socket closed", of the call RecvBuf.
         with contextlib.suppress(tf.errors.OpError):
             self.all_reduce_numbers([0])
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dtrain.config.schema import Config
+from dtrain.errors import UsageError
+from dtrain.run.cluster import Cluster
 from dtrain.run.strategy_plan import StrategyPlan
 
 #: Logical CPU devices of a data-parallel strategy, and of an axis of a mesh, where it is not given.
@@ -38,3 +41,16 @@ class PerHost(StrategyPlan):
     def replicas(self, hosts: int, devices: int) -> int:
         """Return one replica for each device of each host."""
         return hosts * devices
+
+    def check(self, config: Config, cluster: Cluster) -> None:
+        """Refuse the host's way to add gradients up where they are on GPUs.
+
+        Raises:
+            UsageError: saying so.
+        """
+        if config.strategy.get("communication") == "host" and cluster.device_kind != "cpu":
+            raise UsageError(
+                "strategy.communication", "host",
+                "the gradients are on GPUs, and would pass through the host's memory in each step",
+                "auto, ring or nccl", "strategy.communication=auto",
+            )  # fmt: skip

@@ -1,0 +1,110 @@
+"""How tensors are added up over the replicas of a step: one flat vector of each type at a time.
+
+A collective takes its time whatever it carries, and each operation on a small tensor as well: so
+all gradients of a type are one vector, which is reduced, divided and cut in pieces again. A
+strategy says how with :func:`use`; any other reduces as TensorFlow does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+_used: weakref.WeakKeyDictionary[tf.distribute.Strategy, Packed] = weakref.WeakKeyDictionary()
+
+
+def collective(vector: tf.Tensor) -> tf.Tensor:
+    """Add a vector up over the replicas by a collective of TensorFlow's; differentiable."""
+    context = tf.distribute.get_replica_context()
+    assert context is not None
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, vector)
+
+
+@dataclasses.dataclass(frozen=True)
+class Packed:
+    """Vectors that are reduced one after the other.
+
+    Attributes:
+        bytes_per_pack: a vector that has as many takes no further tensor; None for one vector of
+            each type. More of them are on their way while others are still computed.
+        add_up: from a replica's vector to the sum over all; differentiable.
+    """
+
+    bytes_per_pack: int | None = None
+    add_up: Callable[[tf.Tensor], tf.Tensor] = collective
+
+    def reduce(self, values: list[tf.Tensor], op: tf.distribute.ReduceOp) -> list[tf.Tensor]:
+        """Reduce dense tensors over the replicas, of which each has as many of these shapes."""
+        found: list[Any] = [None] * len(values)
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        for pack in self._packs(values):
+            chosen = [values[i] for i in pack]
+            vector = tf.concat([tf.reshape(value, [-1]) for value in chosen], 0)
+            total = self.add_up(vector)
+            if op == tf.distribute.ReduceOp.MEAN:
+                total = total / tf.cast(replicas, total.dtype)
+            parts = tf.split(total, [_size(value) for value in chosen])
+            for i, part in zip(pack, parts, strict=True):
+                found[i] = tf.reshape(part, _shape(values[i]))
+        return found
+
+    def _packs(self, values: list[tf.Tensor]) -> list[list[int]]:
+        """Return which of the values travel together, in the order in which packs leave.
+
+        The gradients of the last layers are there first.
+        """
+        packs: dict[tf.DType, list[list[int]]] = {}
+        full: dict[tf.DType, int] = {}
+        for i in reversed(range(len(values))):
+            kind = values[i].dtype
+            if self.bytes_per_pack is not None and full.get(kind, 0) >= self.bytes_per_pack:
+                packs[kind].append([])
+                full[kind] = 0
+            packs.setdefault(kind, [[]])[-1].append(i)
+            full[kind] = full.get(kind, 0) + kind.size * (values[i].shape.num_elements() or 0)
+        return [pack for found in packs.values() for pack in found]
+
+
+def _size(value: tf.Tensor) -> Any:
+    known = value.shape.num_elements()
+    return tf.size(value) if known is None else known
+
+
+def _shape(value: tf.Tensor) -> Any:
+    return value.shape if value.shape.is_fully_defined() else tf.shape(value)
+
+
+def use(engine: tf.distribute.Strategy, packed: Packed) -> None:
+    """Have tensors added up so over the replicas of ``engine``, in what is traced from now on."""
+    _used[engine] = packed
+
+
+def reduce(values: list[Any], op: tf.distribute.ReduceOp) -> list[Any]:
+    """Reduce tensors over the replicas, in one of them.
+
+    Args:
+        values: dense tensors and ``tf.IndexedSlices``, the same of all replicas. The rows of the
+            latter are brought together by TensorFlow.
+        op: how.
+
+    Raises:
+        RuntimeError: the replicas cannot meet here.
+    """
+    context = tf.distribute.get_replica_context()
+    assert context is not None
+    packed = _used.get(context.strategy)
+    if packed is None:
+        return list(context.all_reduce(op, values))
+    sparse = [i for i, value in enumerate(values) if isinstance(value, tf.IndexedSlices)]
+    dense = [i for i in range(len(values)) if i not in sparse]
+    found: list[Any] = [None] * len(values)
+    for i, value in zip(dense, packed.reduce([values[i] for i in dense], op), strict=True):
+        found[i] = value
+    rows = context.all_reduce(op, [values[i] for i in sparse]) if sparse else ()
+    for i, value in zip(sparse, rows, strict=True):
+        found[i] = value
+    return found
