@@ -15,11 +15,12 @@ from dtrain.data.sources import Source
 from dtrain.errors import UsageError
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.cluster import Cluster, Task
-from dtrain.task import input_pipeline
+from dtrain.task import input_pipeline, short_adam
 from dtrain.task.inputs import Inputs
 from dtrain.task.metric_replay import Replay
 from dtrain.task.rehearsal.rehearse import rehearse
 from dtrain.task.replica import gradients
+from dtrain.task.strategies import in_loop as in_loop_input
 from dtrain.task.strategies.forward import Finish, Forward
 from dtrain.task.strategies.steps import Steps
 from dtrain.task.tensors import total
@@ -104,6 +105,9 @@ class Strategy:
     plain_variables = True
     #: Whether one step begins when the one before has ended: a state may go from one to the next.
     in_turn = True
+    #: Whether a loop of steps may read examples that are in memory itself: it has one replica, on
+    #: the CPU.
+    reads_in_loop = False
 
     def __init__(self, engine: tf.distribute.Strategy):
         self.engine = engine
@@ -151,6 +155,7 @@ class Strategy:
 
     def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
         """Let ``optimizer`` take replicas for one; called in :meth:`optimizer_scope`."""
+        short_adam.shorten(optimizer)
         if tf.distribute.has_strategy():
             gradients.prepare(optimizer)
 
@@ -249,17 +254,23 @@ class Strategy:
         Raises:
             UsageError: what one of those metrics is given cannot be recorded.
         """
+        in_loop = None
+        if self.reads_in_loop and inputs.train is not None and in_loop_input.fits(inputs):
+            in_loop = in_loop_input.InLoop(inputs)
         steps = Steps(
             model,
             self,
             inputs,
-            None if inputs.train is None else self.distribute(input_pipeline.training, inputs),
+            None
+            if inputs.train is None or in_loop is not None
+            else self.distribute(input_pipeline.training, inputs),
             None
             if inputs.validation is None
             else self.distribute(input_pipeline.evaluation, inputs),
             jit_compile,
             replay,
             rehearse(model, self, inputs),
+            in_loop,
         )
         steps.learn()
         return steps

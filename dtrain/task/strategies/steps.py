@@ -17,6 +17,8 @@ from dtrain.task.metric_sums import Sums
 from dtrain.task.rehearsal.rehearse import Rehearsed
 from dtrain.task.replica import evaluation_seeds, gradients, random_draws
 from dtrain.task.step_logs import Weights, add_up_losses, unwrapped
+from dtrain.task.strategies.held_states import Elsewhere
+from dtrain.task.strategies.in_loop import InLoop
 from dtrain.task.strategies.rows import Rows
 from dtrain.task.tensors import fresh
 from dtrain.task.waiting import WIDTH, Waiting
@@ -41,6 +43,7 @@ class Steps:
         jit_compile: compile each step by XLA.
         replay: the metrics whose states do not add up, if there are any.
         rehearsed: what is known of the training step.
+        in_loop: reads the batches of training in the loop, in place of ``train_iterator``.
 
     Raises:
         UsageError: what one of those metrics is given cannot be recorded.
@@ -56,6 +59,7 @@ class Steps:
         jit_compile: bool = False,
         replay: Replay | None = None,
         rehearsed: Rehearsed | None = None,
+        in_loop: InLoop | None = None,
     ):
         if strategy.replicas > 1:
             gradients.install()  # ORDER: before anything is traced, an evaluation too
@@ -67,6 +71,7 @@ class Steps:
         self._evaluation_batch = inputs.evaluation_batch
         self._trains, self._evaluates = inputs.train is not None, inputs.validation is not None
         self._train_iterator: Any = train_iterator
+        self._in_loop = in_loop
         self._evaluation_iterator: Any = evaluation_iterator
         self._replay = replay
         self._evaluate: Any = None
@@ -141,8 +146,14 @@ class Steps:
         Returns:
             The metric sums over exactly these steps and all replicas.
         """
-        # The number is a tensor: another number must not trace the function again.
-        outcome = self._train(fresh(np.int64(steps)))
+        first = 0 if self._in_loop is None else self._in_loop.advance(steps)
+        # Numbers are tensors: other numbers must not trace the function again.
+        numbers = fresh(np.int64(steps)), fresh(np.int64(first))
+        try:
+            outcome = self._train(*numbers)
+        except Elsewhere:  # while it was traced
+            self._rows.held.release()
+            outcome = self._train(*numbers)
         rows = self.waiting.taken(outcome.numpy())
         return self._sums(rows, steps * self._global_batch, training=True)
 
@@ -214,16 +225,23 @@ class Steps:
 
     # Keras does not put a step through AutoGraph, and neither do these loops.
     @tf.function(autograph=False)
-    def _train(self, steps: tf.Tensor) -> Any:
+    def _train(self, steps: tf.Tensor, first: tf.Tensor) -> Any:
         rows = self._global_batch / self._strategy.replicas
+        fetch = self._in_loop.fetch(first, steps) if self._in_loop else self._next_of_iterator
         return self._repeat(
-            steps, lambda data, _: self._train_step(data), self._train_iterator, rows, training=True
+            steps, lambda data, _: self._train_step(data), fetch, rows, training=True
         )
+
+
+    def _next_of_iterator(self, turn: tf.Tensor) -> Any:
+        return next(self._train_iterator)
 
     def _evaluate_steps(self, steps: tf.Tensor) -> Any:
         # Full steps and the rest by one function: tracing is the most of a short evaluation.
         iterator = self._evaluation_iterator
-        return self._repeat(steps, self._drawn_part, iterator, rows=1, training=False)
+        return self._repeat(
+            steps, self._drawn_part, lambda _: next(iterator), rows=1, training=False
+        )
 
     def _drawn_part(self, data: Any, turn: tf.Tensor) -> Any:
         """Evaluate a replica's batch of turn ``turn``, with the random draws of that batch."""
@@ -242,8 +260,9 @@ class Steps:
         draws = self._rehearsed.draws
         part = random_draws.part(context.replica_id_in_sync_group, replicas, rows, draws)
         averaged = gradients.averaged(replicas, rows, self._summed)
-        with self._rehearsed.traced(), part, averaged:
-            return self._recorded(self._model.train_step, data, rows, training=True)
+        with self._rehearsed.traced(), part, averaged, self._rows.held.begun() as states:
+            found = self._recorded(self._model.train_step, data, rows, training=True)
+        return *found, states
 
     def _test_part(self, data: Any) -> Any:
         """Run Keras' step on a batch of an evaluation."""
@@ -303,15 +322,15 @@ class Steps:
         return tuple(nest.mapped(lambda part: part[:count], batch))
 
     def _repeat(
-        self, steps: tf.Tensor, step: Any, iterator: Any, rows: float, training: bool
+        self, steps: tf.Tensor, step: Any, fetch: Any, rows: float, training: bool
     ) -> tf.Tensor:
         """Return a row for each of ``steps`` steps, over all tasks by one reduction.
 
         Args:
             steps: how many.
-            step: what a replica does with its part of an element of ``iterator``, and with the
-                number of the step among these.
-            iterator: of the input.
+            step: what a replica does with its part of what ``fetch`` returns, and with the number
+                of the step among these.
+            fetch: returns the input of a step of this number, for all replicas.
             rows: as of :meth:`Rows.row`.
             training: likewise.
         """
@@ -319,9 +338,9 @@ class Steps:
         def body(i: tf.Tensor, found: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
             if training:
                 with tf.control_dependencies([i]):
-                    data, waited = self.waiting.fetched(lambda: next(iterator))
+                    data, waited = self.waiting.fetched(lambda: fetch(i))
             else:
-                data, waited = next(iterator), tf.zeros([0], tf.float64)
+                data, waited = fetch(i), tf.zeros([0], tf.float64)
             row = self._one(lambda part: step(part, i), data, rows, training)
             return i + 1, found.write(tf.cast(i, tf.int32), tf.concat([row, waited], 0))
 
@@ -338,13 +357,13 @@ class Steps:
         """Run one step on every replica and return its row, float64 ``[m]``."""
 
         def replica(part: Any) -> Any:
-            logs, given = step(part)
+            logs, given, *states = step(part)
             if self._replay is not None:
                 context = tf.distribute.get_replica_context()
                 place = context.replica_id_in_sync_group, self._strategy.replicas
                 given = self._replay.slots(given, *place)
-            return self._rows.logs(logs), given
+            return self._rows.logs(logs), given, states
 
-        logs, given = self._strategy.run(replica, data)
-        row = self._rows.row(logs, rows, training)
+        logs, given, states = self._strategy.run(replica, data)
+        row = self._rows.row(logs, rows, training, *states)
         return tf.concat([row, *map(self._strategy.reduce_local, given)], 0) if given else row
