@@ -34,8 +34,8 @@ def shorten(optimizer: keras.optimizers.Optimizer) -> None:
 
     def update_step(gradient: Any, variable: Any, learning_rate: Any) -> None:
         slots = keras_internals.adam_slots(optimizer, variable)
-        dense = isinstance(gradient, tf.Tensor) and hasattr(variable, "handle")
-        if slots is None or not dense or variable.dtype not in TYPES:
+        plain = isinstance(gradient, tf.Tensor) and variable.dtype in TYPES
+        if slots is None or not plain or optimizer.apply is not applied:
             original(gradient, variable, learning_rate)
             return
         place = tf.compat.v1.get_default_graph(), variable.device, variable.dtype
@@ -57,7 +57,9 @@ def _update(optimizer: Any, gradient: Any, variable: Any, slots: Any, rate: tf.T
     dtype = variable.dtype
     gradient = tf.cast(gradient, dtype)
     targets = gradient, tf.square(gradient)
-    for slot, target, beta in zip(slots, targets, (optimizer.beta_1, optimizer.beta_2), strict=True):
+    for slot, target, beta in zip(
+        slots, targets, (optimizer.beta_1, optimizer.beta_2), strict=True
+    ):
         tf.raw_ops.ResourceApplyGradientDescent(
             var=slot.handle, alpha=tf.constant(1 - beta, dtype), delta=slot - target
         )

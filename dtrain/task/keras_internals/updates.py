@@ -97,8 +97,8 @@ def adam_slots(optimizer: keras.optimizers.Adam, variable: Any) -> tuple[Any, An
     None where this version of Keras keeps them in another way: its own update will know them.
     """
     index = getattr(optimizer, "_get_variable_index", None)
-    slots = getattr(optimizer, "_momentums", None), getattr(optimizer, "_velocities", None)
-    if not callable(index) or slots[0] is None or slots[1] is None:
+    first = getattr(optimizer, "_momentums", None)
+    second = getattr(optimizer, "_velocities", None)
+    if index is None or first is None or second is None:
         return None
-    first, second = (each[index(variable)] for each in slots)
-    return first.value, second.value
+    return first[index(variable)].value, second[index(variable)].value

@@ -20,8 +20,8 @@ from dtrain.task.inputs import Inputs
 from dtrain.task.metric_replay import Replay
 from dtrain.task.rehearsal.rehearse import rehearse
 from dtrain.task.replica import gradients
-from dtrain.task.strategies import in_loop as in_loop_input
 from dtrain.task.strategies.forward import Finish, Forward
+from dtrain.task.strategies.in_loop import in_loop
 from dtrain.task.strategies.steps import Steps
 from dtrain.task.tensors import total
 
@@ -108,6 +108,8 @@ class Strategy:
     #: Whether a loop of steps may read examples that are in memory itself: it has one replica, on
     #: the CPU.
     reads_in_loop = False
+    #: Whether a weight and its slots are plain variables where an optimizer updates them.
+    short_updates = False
 
     def __init__(self, engine: tf.distribute.Strategy):
         self.engine = engine
@@ -155,7 +157,8 @@ class Strategy:
 
     def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
         """Let ``optimizer`` take replicas for one; called in :meth:`optimizer_scope`."""
-        short_adam.shorten(optimizer)
+        if self.short_updates:
+            short_adam.shorten(optimizer)
         if tf.distribute.has_strategy():
             gradients.prepare(optimizer)
 
@@ -254,15 +257,13 @@ class Strategy:
         Raises:
             UsageError: what one of those metrics is given cannot be recorded.
         """
-        in_loop = None
-        if self.reads_in_loop and inputs.train is not None and in_loop_input.fits(inputs):
-            in_loop = in_loop_input.InLoop(inputs)
+        own = in_loop(inputs) if self.reads_in_loop and inputs.train is not None else None
         steps = Steps(
             model,
             self,
             inputs,
             None
-            if inputs.train is None or in_loop is not None
+            if inputs.train is None or own is not None
             else self.distribute(input_pipeline.training, inputs),
             None
             if inputs.validation is None
@@ -270,7 +271,7 @@ class Strategy:
             jit_compile,
             replay,
             rehearse(model, self, inputs),
-            in_loop,
+            own,
         )
         steps.learn()
         return steps

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -54,10 +54,14 @@ class HeldStates:
             else:
                 self.others.append(metric)
 
-    def release(self) -> None:
-        """Leave all metrics in their variables from now on."""
-        self.others = [*self._metrics, *self.others]
-        self.positions, self._metrics, self._variables = [], [], []
+    def tried(self, call: Callable[[], Any]) -> Any:
+        """Return what ``call`` returns; where it traces an :class:`Elsewhere`, with variables."""
+        try:
+            return call()
+        except Elsewhere:
+            self.others = [*self._metrics, *self.others]
+            self.positions, self._metrics, self._variables = [], [], []
+            return call()
 
     @contextlib.contextmanager
     def begun(self) -> Iterator[list[tf.Tensor]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -87,7 +87,7 @@ class Rows:
         known = dict(zip(self.held.positions, held, strict=True)) if held else {}
         # ORDER: all reads before the first reset.
         found = [
-            read(known[position] if position in known else variable.value)
+            read(known.get(position, variable.value))
             for position, variable in enumerate(self.variables)
             if self.sizes[position]
         ]
@@ -195,3 +195,23 @@ def flat(vectors: list[tf.Tensor]) -> tf.Tensor:
     """Join vectors of any types into one float64 ``[m]``."""
     parts = [tf.cast(vector, tf.float64) for vector in vectors]
     return tf.concat([*parts, tf.zeros([0], tf.float64)], 0) if len(parts) != 1 else parts[0]
+
+
+def table(steps: tf.Tensor, row: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+    """Return a row for each of ``steps``, which run one after the other, in a graph.
+
+    Args:
+        steps: how many, int64 scalar.
+        row: from the number of the step among these, int64 scalar, to float64 ``[m]``.
+
+    Returns:
+        float64 ``[steps, m]``.
+    """
+
+    def body(i: tf.Tensor, found: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
+        return i + 1, found.write(tf.cast(i, tf.int32), row(i))
+
+    found = tf.TensorArray(tf.float64, tf.cast(steps, tf.int32), infer_shape=False)
+    start = [tf.constant(0, tf.int64), found]
+    _, found = tf.while_loop(lambda i, _: i < steps, body, start, parallel_iterations=1)
+    return found.stack()

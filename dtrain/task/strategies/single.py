@@ -14,6 +14,7 @@ class Default(Strategy):
 
     several_optimizers = True
     reads_in_loop = True
+    short_updates = True
 
     def __init__(self, devices: list[str]):
         super().__init__(tf.distribute.get_strategy())
@@ -28,6 +29,7 @@ class OneDevice(Strategy):
 
     several_optimizers = True
     reads_in_loop = True
+    short_updates = True
 
     def __init__(self, devices: list[str]):
         super().__init__(tf.distribute.OneDeviceStrategy(devices[0]))

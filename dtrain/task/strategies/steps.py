@@ -17,11 +17,10 @@ from dtrain.task.metric_sums import Sums
 from dtrain.task.rehearsal.rehearse import Rehearsed
 from dtrain.task.replica import evaluation_seeds, gradients, random_draws
 from dtrain.task.step_logs import Weights, add_up_losses, unwrapped
-from dtrain.task.strategies.held_states import Elsewhere
-from dtrain.task.strategies.in_loop import InLoop
-from dtrain.task.strategies.rows import Rows
+from dtrain.task.strategies.in_loop import FromIterator, InLoop
+from dtrain.task.strategies.rows import Rows, table
 from dtrain.task.tensors import fresh
-from dtrain.task.waiting import WIDTH, Waiting
+from dtrain.task.waiting import WIDTH, Waiting, not_timed
 
 if TYPE_CHECKING:
     from dtrain.task.protocol import Replicas
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
 #: What a call returns, and the tasks of a cluster reduce in one go, is not larger than about this.
 ROWS_BYTES = 2**20
+NUMBER, ORDER = tf.TensorSpec([], tf.int64), tf.TensorSpec([None, None], tf.int64)
 
 
 class Steps:
@@ -71,7 +71,7 @@ class Steps:
         self._evaluation_batch = inputs.evaluation_batch
         self._trains, self._evaluates = inputs.train is not None, inputs.validation is not None
         self._train_iterator: Any = train_iterator
-        self._in_loop = in_loop
+        self._reads = in_loop or FromIterator(train_iterator)
         self._evaluation_iterator: Any = evaluation_iterator
         self._replay = replay
         self._evaluate: Any = None
@@ -101,7 +101,7 @@ class Steps:
 
         def trace(training: bool, specs: tuple[Any, ...]) -> None:
             step = tf.function(lambda data: self._traced(data, training), autograph=False)
-            step.get_concrete_function(specs)
+            self._rows.held.tried(lambda: step.get_concrete_function(specs))
 
         if self._trains:
             rows = self._global_batch // parts
@@ -146,14 +146,9 @@ class Steps:
         Returns:
             The metric sums over exactly these steps and all replicas.
         """
-        first = 0 if self._in_loop is None else self._in_loop.advance(steps)
-        # Numbers are tensors: other numbers must not trace the function again.
-        numbers = fresh(np.int64(steps)), fresh(np.int64(first))
-        try:
-            outcome = self._train(*numbers)
-        except Elsewhere:  # while it was traced
-            self._rows.held.release()
-            outcome = self._train(*numbers)
+        order = self.waiting.timed(lambda: self._reads.order(steps))
+        given = fresh(np.int64(steps)), fresh(order)
+        outcome = self._rows.held.tried(lambda: self._train(*given))
         rows = self.waiting.taken(outcome.numpy())
         return self._sums(rows, steps * self._global_batch, training=True)
 
@@ -203,7 +198,7 @@ class Steps:
 
         found = function()
         if self._strategy.replicas > 1:
-            found.get_concrete_function(tf.TensorSpec([], tf.int64))
+            found.get_concrete_function(NUMBER)
             if self._draws.counts:
                 found = function()
         return found
@@ -223,25 +218,18 @@ class Steps:
             rows, examples, batch if training else self._evaluation_batch, training
         )
 
-    # Keras does not put a step through AutoGraph, and neither do these loops.
-    @tf.function(autograph=False)
-    def _train(self, steps: tf.Tensor, first: tf.Tensor) -> Any:
+    # Keras does not put a step through AutoGraph, and neither do these loops. Of any other
+    # signature each number of steps would be traced anew.
+    @tf.function(autograph=False, input_signature=[NUMBER, ORDER])
+    def _train(self, steps: tf.Tensor, order: tf.Tensor) -> Any:
         rows = self._global_batch / self._strategy.replicas
-        fetch = self._in_loop.fetch(first, steps) if self._in_loop else self._next_of_iterator
-        return self._repeat(
-            steps, lambda data, _: self._train_step(data), fetch, rows, training=True
-        )
-
-
-    def _next_of_iterator(self, turn: tf.Tensor) -> Any:
-        return next(self._train_iterator)
+        read = functools.partial(self._reads.batch, order)
+        return self._repeat(steps, lambda data, _: self._train_step(data), read, rows, True)
 
     def _evaluate_steps(self, steps: tf.Tensor) -> Any:
         # Full steps and the rest by one function: tracing is the most of a short evaluation.
-        iterator = self._evaluation_iterator
-        return self._repeat(
-            steps, self._drawn_part, lambda _: next(iterator), rows=1, training=False
-        )
+        read = functools.partial(next, self._evaluation_iterator)
+        return self._repeat(steps, self._drawn_part, lambda _: read(), rows=1, training=False)
 
     def _drawn_part(self, data: Any, turn: tf.Tensor) -> Any:
         """Evaluate a replica's batch of turn ``turn``, with the random draws of that batch."""
@@ -322,36 +310,28 @@ class Steps:
         return tuple(nest.mapped(lambda part: part[:count], batch))
 
     def _repeat(
-        self, steps: tf.Tensor, step: Any, fetch: Any, rows: float, training: bool
+        self, steps: tf.Tensor, step: Any, read: Any, rows: float, training: bool
     ) -> tf.Tensor:
         """Return a row for each of ``steps`` steps, over all tasks by one reduction.
 
         Args:
             steps: how many.
-            step: what a replica does with its part of what ``fetch`` returns, and with the number
-                of the step among these.
-            fetch: returns the input of a step of this number, for all replicas.
-            rows: as of :meth:`Rows.row`.
-            training: likewise.
+            step: what a replica does with its part of the input and the number of the step.
+            read: returns the input of a step of this number.
+            rows, training: as of :meth:`Rows.row`.
         """
 
-        def body(i: tf.Tensor, found: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
-            if training:
-                with tf.control_dependencies([i]):
-                    data, waited = self.waiting.fetched(lambda: fetch(i))
-            else:
-                data, waited = fetch(i), tf.zeros([0], tf.float64)
-            row = self._one(lambda part: step(part, i), data, rows, training)
-            return i + 1, found.write(tf.cast(i, tf.int32), tf.concat([row, waited], 0))
+        def row(i: tf.Tensor) -> tf.Tensor:
+            with tf.control_dependencies([i]):
+                fetched = self.waiting.fetched if training else not_timed
+                data, waited = fetched(lambda: read(i))
+            own = self._one(lambda part: step(part, i), data, rows, training)
+            return tf.concat([own, *waited], 0)
 
-        found = tf.TensorArray(tf.float64, tf.cast(steps, tf.int32), infer_shape=False)
-        start = [tf.constant(0, tf.int64), found]
-        _, found = tf.while_loop(lambda i, _: i < steps, body, start, parallel_iterations=1)
-        width = self._rows.size(training)
-        if self._replay is not None:
-            width += self._strategy.replicas * self._replay.width(training)
-        width += WIDTH if training else 0
-        return self._strategy.all_reduce(tf.ensure_shape(found.stack(), [None, width]))
+        found = table(steps, row)
+        replayed = 0 if self._replay is None else self._replay.width(training)
+        width = self._rows.size(training) + training * WIDTH + self._strategy.replicas * replayed
+        return self._strategy.all_reduce(tf.ensure_shape(found, [None, width]))
 
     def _one(self, step: Any, data: Any, rows: float, training: bool) -> tf.Tensor:
         """Run one step on every replica and return its row, float64 ``[m]``."""
