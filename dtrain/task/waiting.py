@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -24,17 +25,24 @@ class Waiting:
         self.measured = True
         self._seconds = 0.0
 
-    def fetched(self, fetch: Callable[[], Any]) -> tuple[Any, tf.Tensor]:
-        """Return what ``fetch`` returns, and how long that took: float64 ``[2]``; in a graph."""
+    def fetched(self, fetch: Callable[[], Any]) -> tuple[Any, list[tf.Tensor]]:
+        """Return what ``fetch`` returns, and how long that took: ``[float64 [2]]``; in a graph."""
         if not self.measured:
-            return fetch(), tf.zeros([WIDTH], tf.float64)
+            return fetch(), [tf.zeros([WIDTH], tf.float64)]
         begin = tf.timestamp()
         with tf.control_dependencies([begin]):
             data = fetch()
         parts = tf.nest.flatten(data, expand_composites=True)
         with tf.control_dependencies([part for part in parts if tf.is_tensor(part)]):
             seconds = tf.timestamp() - begin
-        return data, tf.stack([seconds, tf.ones([], tf.float64)])
+        return data, [tf.stack([seconds, tf.ones([], tf.float64)])]
+
+    def timed(self, read: Callable[[], Any]) -> Any:
+        """Return what ``read`` returns, and add how long that took on the host."""
+        begin = time.perf_counter()
+        found = read()
+        self.add(time.perf_counter() - begin)
+        return found
 
     def taken(self, rows: np.ndarray) -> np.ndarray:
         """Add up the last columns of rows, summed over the tasks; return the other columns."""
@@ -50,3 +58,8 @@ class Waiting:
         """Return the seconds since the last such call; None where they are not measured."""
         found, self._seconds = self._seconds, 0.0
         return found if self.measured else None
+
+
+def not_timed(fetch: Callable[[], Any]) -> tuple[Any, list[tf.Tensor]]:
+    """Return as :meth:`Waiting.fetched`, without a time."""
+    return fetch(), []

@@ -32,10 +32,15 @@ from dtrain.task.keras_internals.model_parts import (
     plain_variables,
     states,
 )
-from dtrain.task.keras_internals.updates import take_gradients_as_they_are, updated
+from dtrain.task.keras_internals.updates import (
+    adam_slots,
+    take_gradients_as_they_are,
+    updated,
+)
 from dtrain.task.keras_internals.variables import exchange, stored, unwrapped
 
 __all__ = [
+    "adam_slots",
     "choose_comparison",
     "exchange",
     "inner",

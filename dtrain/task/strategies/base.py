@@ -15,12 +15,13 @@ from dtrain.data.sources import Source
 from dtrain.errors import UsageError
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.cluster import Cluster, Task
-from dtrain.task import input_pipeline
+from dtrain.task import input_pipeline, short_adam
 from dtrain.task.inputs import Inputs
 from dtrain.task.metric_replay import Replay
 from dtrain.task.rehearsal.rehearse import rehearse
 from dtrain.task.replica import gradients
 from dtrain.task.strategies.forward import Finish, Forward
+from dtrain.task.strategies.in_loop import in_loop
 from dtrain.task.strategies.steps import Steps
 from dtrain.task.tensors import total
 
@@ -104,6 +105,11 @@ class Strategy:
     plain_variables = True
     #: Whether one step begins when the one before has ended: a state may go from one to the next.
     in_turn = True
+    #: Whether a loop of steps may read examples that are in memory itself: it has one replica, on
+    #: the CPU.
+    reads_in_loop = False
+    #: Whether a weight and its slots are plain variables where an optimizer updates them.
+    short_updates = False
 
     def __init__(self, engine: tf.distribute.Strategy):
         self.engine = engine
@@ -168,6 +174,8 @@ class Strategy:
 
     def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
         """Let ``optimizer`` take replicas for one; called in :meth:`optimizer_scope`."""
+        if self.short_updates:
+            short_adam.shorten(optimizer)
         if tf.distribute.has_strategy():
             gradients.prepare(optimizer)
 
@@ -266,17 +274,21 @@ class Strategy:
         Raises:
             UsageError: what one of those metrics is given cannot be recorded.
         """
+        own = in_loop(inputs) if self.reads_in_loop and inputs.train is not None else None
         steps = Steps(
             model,
             self,
             inputs,
-            None if inputs.train is None else self.distribute(input_pipeline.training, inputs),
+            None
+            if inputs.train is None or own is not None
+            else self.distribute(input_pipeline.training, inputs),
             None
             if inputs.validation is None
             else self.distribute(input_pipeline.evaluation, inputs),
             jit_compile,
             replay,
             rehearse(model, self, inputs),
+            own,
         )
         steps.learn()
         return steps

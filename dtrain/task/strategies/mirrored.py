@@ -16,6 +16,7 @@ class Mirrored(Strategy):
     """
 
     several_optimizers = True
+    short_updates = True
 
     def __init__(self, devices: list[str]):
         super().__init__(tf.distribute.MirroredStrategy(devices))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -13,6 +14,7 @@ import tensorflow as tf
 from dtrain.task.metric_replay import Replay
 from dtrain.task.metric_sums import Sums
 from dtrain.task.step_logs import Returned, has_own, is_loss, named
+from dtrain.task.strategies.held_states import HeldStates
 from dtrain.task.tensors import fresh
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ class Rows:
         variables: states of the metrics.
         sizes: numbers of each in a row; 0 for those of ``replay``.
         width: numbers of all of them.
+        held: the metrics that a training step may have in tensors, in place of variables.
         names: of what a step returns beside metrics, by training or not; known once traced.
     """
 
@@ -52,6 +55,7 @@ class Rows:
             for position, variable in enumerate(self.variables)
         ]
         self.width = sum(self.sizes)
+        self.held = HeldStates(model.metrics, replayed)
 
     def size(self, training: bool) -> int:
         """Return how many numbers a row has."""
@@ -62,28 +66,35 @@ class Rows:
         # Keras' own steps return the results of the metrics, which are read from their states.
         return self._returned.values(logs) if self._own else {}
 
-    def row(self, logs: dict[str, Any], rows: float, training: bool) -> tf.Tensor:
+    def row(
+        self, logs: dict[str, Any], rows: float, training: bool, held: Sequence[Any] = ()
+    ) -> tf.Tensor:
         """Read and reset what one step has added, over this task's replicas: float64 ``[m]``.
 
         Args:
             logs: what the step returned by name, each value a mean over ``rows`` rows.
             rows: of each replica; 1 where ``logs`` are sums already.
             training: which kind of step.
+            held: of metrics that are in no variables in this step (:attr:`held`), what they have.
         """
-        return flat(self.vectors(logs, rows, training, self._strategy.reduce_local))
+        return flat(self.vectors(logs, rows, training, self._strategy.reduce_local, held))
 
     def vectors(
-        self, logs: dict[str, Any], rows: float, training: bool, read: Any
+        self, logs: dict[str, Any], rows: float, training: bool, read: Any, held: Sequence[Any] = ()
     ) -> list[tf.Tensor]:
         """Read, by ``read``, and reset what one step has added; see :func:`joined`."""
         self.names[training] = list(logs)
+        known = dict(zip(self.held.positions, held, strict=True)) if held else {}
         # ORDER: all reads before the first reset.
-        pairs = zip(self.variables, self.sizes, strict=True)
-        found = [read(variable.value) for variable, size in pairs if size]
+        found = [
+            read(known.get(position, variable.value))
+            for position, variable in enumerate(self.variables)
+            if self.sizes[position]
+        ]
         found += [read(value) * rows * self.parts(name, training) for name, value in logs.items()]
         vectors = joined(found)
         with tf.control_dependencies(vectors):
-            self._strategy.reset(self._model.metrics)
+            self._strategy.reset(self.held.others if held else self._model.metrics)
         return vectors
 
     def parts(self, name: str, training: bool) -> int:
@@ -170,12 +181,37 @@ class Rows:
 def joined(values: list[tf.Tensor]) -> list[tf.Tensor]:
     """Join tensors of any shapes, a vector for each run of one type."""
     return [
-        tf.concat([tf.reshape(value, [-1]) for value in group], 0)
-        for _, group in itertools.groupby(values, lambda value: value.dtype)
+        _joined(list(group)) for _, group in itertools.groupby(values, lambda value: value.dtype)
     ]
+
+
+def _joined(values: list[tf.Tensor]) -> tf.Tensor:
+    if all(value.shape.rank == 0 for value in values):
+        return tf.stack(values)  # one operation
+    return tf.concat([tf.reshape(value, [-1]) for value in values], 0)
 
 
 def flat(vectors: list[tf.Tensor]) -> tf.Tensor:
     """Join vectors of any types into one float64 ``[m]``."""
     parts = [tf.cast(vector, tf.float64) for vector in vectors]
     return tf.concat([*parts, tf.zeros([0], tf.float64)], 0) if len(parts) != 1 else parts[0]
+
+
+def table(steps: tf.Tensor, row: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+    """Return a row for each of ``steps``, which run one after the other, in a graph.
+
+    Args:
+        steps: how many, int64 scalar.
+        row: from the number of the step among these, int64 scalar, to float64 ``[m]``.
+
+    Returns:
+        float64 ``[steps, m]``.
+    """
+
+    def body(i: tf.Tensor, found: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
+        return i + 1, found.write(tf.cast(i, tf.int32), row(i))
+
+    found = tf.TensorArray(tf.float64, tf.cast(steps, tf.int32), infer_shape=False)
+    start = [tf.constant(0, tf.int64), found]
+    _, found = tf.while_loop(lambda i, _: i < steps, body, start, parallel_iterations=1)
+    return found.stack()

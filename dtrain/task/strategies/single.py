@@ -5,6 +5,7 @@ from __future__ import annotations
 import keras
 import tensorflow as tf
 
+from dtrain.task import short_adam
 from dtrain.task.strategies.base import Strategy
 
 
@@ -12,6 +13,8 @@ class Default(Strategy):
     """TensorFlow's default strategy: one process, multi-threaded, the baseline."""
 
     several_optimizers = True
+    reads_in_loop = True
+    short_updates = True
 
     def __init__(self, devices: list[str]):
         super().__init__(tf.distribute.get_strategy())
@@ -25,9 +28,12 @@ class OneDevice(Strategy):
     """
 
     several_optimizers = True
+    reads_in_loop = True
+    short_updates = True
 
     def __init__(self, devices: list[str]):
         super().__init__(tf.distribute.OneDeviceStrategy(devices[0]))
 
     def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
-        """Leave ``optimizer`` as it is: one replica meets no other, in a branch or elsewhere."""
+        """One replica meets no other, in a branch or elsewhere."""
+        short_adam.shorten(optimizer)

@@ -17,9 +17,10 @@ from dtrain.task.metric_sums import Sums
 from dtrain.task.rehearsal.rehearse import Rehearsed
 from dtrain.task.replica import evaluation_seeds, gradients, random_draws
 from dtrain.task.step_logs import Weights, add_up_losses, unwrapped
-from dtrain.task.strategies.rows import Rows
+from dtrain.task.strategies.in_loop import FromIterator, InLoop
+from dtrain.task.strategies.rows import Rows, table
 from dtrain.task.tensors import fresh
-from dtrain.task.waiting import WIDTH, Waiting
+from dtrain.task.waiting import WIDTH, Waiting, not_timed
 
 if TYPE_CHECKING:
     from dtrain.task.protocol import Replicas
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 #: What a call returns, and the tasks of a cluster reduce in one go, is not larger than about this.
 ROWS_BYTES = 2**20
+NUMBER, ORDER = tf.TensorSpec([], tf.int64), tf.TensorSpec([None, None], tf.int64)
 
 
 class Steps:
@@ -41,6 +43,7 @@ class Steps:
         jit_compile: compile each step by XLA.
         replay: the metrics whose states do not add up, if there are any.
         rehearsed: what is known of the training step.
+        in_loop: reads the batches of training in the loop, in place of ``train_iterator``.
 
     Raises:
         UsageError: what one of those metrics is given cannot be recorded.
@@ -56,6 +59,7 @@ class Steps:
         jit_compile: bool = False,
         replay: Replay | None = None,
         rehearsed: Rehearsed | None = None,
+        in_loop: InLoop | None = None,
     ):
         if strategy.replicas > 1:
             gradients.install()  # ORDER: before anything is traced, an evaluation too
@@ -67,6 +71,7 @@ class Steps:
         self._evaluation_batch = inputs.evaluation_batch
         self._trains, self._evaluates = inputs.train is not None, inputs.validation is not None
         self._train_iterator: Any = train_iterator
+        self._reads = in_loop or FromIterator(train_iterator)
         self._evaluation_iterator: Any = evaluation_iterator
         self._replay = replay
         self._evaluate: Any = None
@@ -96,7 +101,7 @@ class Steps:
 
         def trace(training: bool, specs: tuple[Any, ...]) -> None:
             step = tf.function(lambda data: self._traced(data, training), autograph=False)
-            step.get_concrete_function(specs)
+            self._rows.held.tried(lambda: step.get_concrete_function(specs))
 
         if self._trains:
             rows = self._global_batch // parts
@@ -141,8 +146,9 @@ class Steps:
         Returns:
             The metric sums over exactly these steps and all replicas.
         """
-        # The number is a tensor: another number must not trace the function again.
-        outcome = self._train(fresh(np.int64(steps)))
+        order = self.waiting.timed(lambda: self._reads.order(steps))
+        given = fresh(np.int64(steps)), fresh(order)
+        outcome = self._rows.held.tried(lambda: self._train(*given))
         rows = self.waiting.taken(outcome.numpy())
         return self._sums(rows, steps * self._global_batch, training=True)
 
@@ -192,7 +198,7 @@ class Steps:
 
         found = function()
         if self._strategy.replicas > 1:
-            found.get_concrete_function(tf.TensorSpec([], tf.int64))
+            found.get_concrete_function(NUMBER)
             if self._draws.counts:
                 found = function()
         return found
@@ -212,18 +218,18 @@ class Steps:
             rows, examples, batch if training else self._evaluation_batch, training
         )
 
-    # Keras does not put a step through AutoGraph, and neither do these loops.
-    @tf.function(autograph=False)
-    def _train(self, steps: tf.Tensor) -> Any:
+    # Keras does not put a step through AutoGraph, and neither do these loops. Of any other
+    # signature each number of steps would be traced anew.
+    @tf.function(autograph=False, input_signature=[NUMBER, ORDER])
+    def _train(self, steps: tf.Tensor, order: tf.Tensor) -> Any:
         rows = self._global_batch / self._strategy.replicas
-        return self._repeat(
-            steps, lambda data, _: self._train_step(data), self._train_iterator, rows, training=True
-        )
+        read = functools.partial(self._reads.batch, order)
+        return self._repeat(steps, lambda data, _: self._train_step(data), read, rows, True)
 
     def _evaluate_steps(self, steps: tf.Tensor) -> Any:
         # Full steps and the rest by one function: tracing is the most of a short evaluation.
-        iterator = self._evaluation_iterator
-        return self._repeat(steps, self._drawn_part, iterator, rows=1, training=False)
+        read = functools.partial(next, self._evaluation_iterator)
+        return self._repeat(steps, self._drawn_part, lambda _: read(), rows=1, training=False)
 
     def _drawn_part(self, data: Any, turn: tf.Tensor) -> Any:
         """Evaluate a replica's batch of turn ``turn``, with the random draws of that batch."""
@@ -242,8 +248,9 @@ class Steps:
         draws = self._rehearsed.draws
         part = random_draws.part(context.replica_id_in_sync_group, replicas, rows, draws)
         averaged = gradients.averaged(replicas, rows, self._summed)
-        with self._rehearsed.traced(), part, averaged:
-            return self._recorded(self._model.train_step, data, rows, training=True)
+        with self._rehearsed.traced(), part, averaged, self._rows.held.begun() as states:
+            found = self._recorded(self._model.train_step, data, rows, training=True)
+        return *found, states
 
     def _test_part(self, data: Any) -> Any:
         """Run Keras' step on a batch of an evaluation."""
@@ -303,48 +310,40 @@ class Steps:
         return tuple(nest.mapped(lambda part: part[:count], batch))
 
     def _repeat(
-        self, steps: tf.Tensor, step: Any, iterator: Any, rows: float, training: bool
+        self, steps: tf.Tensor, step: Any, read: Any, rows: float, training: bool
     ) -> tf.Tensor:
         """Return a row for each of ``steps`` steps, over all tasks by one reduction.
 
         Args:
             steps: how many.
-            step: what a replica does with its part of an element of ``iterator``, and with the
-                number of the step among these.
-            iterator: of the input.
-            rows: as of :meth:`Rows.row`.
-            training: likewise.
+            step: what a replica does with its part of the input and the number of the step.
+            read: returns the input of a step of this number.
+            rows, training: as of :meth:`Rows.row`.
         """
 
-        def body(i: tf.Tensor, found: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
-            if training:
-                with tf.control_dependencies([i]):
-                    data, waited = self.waiting.fetched(lambda: next(iterator))
-            else:
-                data, waited = next(iterator), tf.zeros([0], tf.float64)
-            row = self._one(lambda part: step(part, i), data, rows, training)
-            return i + 1, found.write(tf.cast(i, tf.int32), tf.concat([row, waited], 0))
+        def row(i: tf.Tensor) -> tf.Tensor:
+            with tf.control_dependencies([i]):
+                fetched = self.waiting.fetched if training else not_timed
+                data, waited = fetched(lambda: read(i))
+            own = self._one(lambda part: step(part, i), data, rows, training)
+            return tf.concat([own, *waited], 0)
 
-        found = tf.TensorArray(tf.float64, tf.cast(steps, tf.int32), infer_shape=False)
-        start = [tf.constant(0, tf.int64), found]
-        _, found = tf.while_loop(lambda i, _: i < steps, body, start, parallel_iterations=1)
-        width = self._rows.size(training)
-        if self._replay is not None:
-            width += self._strategy.replicas * self._replay.width(training)
-        width += WIDTH if training else 0
-        return self._strategy.all_reduce(tf.ensure_shape(found.stack(), [None, width]))
+        found = table(steps, row)
+        replayed = 0 if self._replay is None else self._replay.width(training)
+        width = self._rows.size(training) + training * WIDTH + self._strategy.replicas * replayed
+        return self._strategy.all_reduce(tf.ensure_shape(found, [None, width]))
 
     def _one(self, step: Any, data: Any, rows: float, training: bool) -> tf.Tensor:
         """Run one step on every replica and return its row, float64 ``[m]``."""
 
         def replica(part: Any) -> Any:
-            logs, given = step(part)
+            logs, given, *states = step(part)
             if self._replay is not None:
                 context = tf.distribute.get_replica_context()
                 place = context.replica_id_in_sync_group, self._strategy.replicas
                 given = self._replay.slots(given, *place)
-            return self._rows.logs(logs), given
+            return self._rows.logs(logs), given, states
 
-        logs, given = self._strategy.run(replica, data)
-        row = self._rows.row(logs, rows, training)
+        logs, given, states = self._strategy.run(replica, data)
+        row = self._rows.row(logs, rows, training, *states)
         return tf.concat([row, *map(self._strategy.reduce_local, given)], 0) if given else row

@@ -112,8 +112,9 @@ class StaticSteps(Steps):
 
     def _one(self, step: Any, data: Any, rows: float, training: bool) -> tf.Tensor:
         def replica(part: Any) -> list[tf.Tensor]:
-            logs, _ = step(part)
-            return self._rows.vectors(self._rows.logs(logs), rows, training, tf.convert_to_tensor)
+            logs, _, *states = step(part)
+            logs = self._rows.logs(logs)
+            return self._rows.vectors(logs, rows, training, tf.convert_to_tensor, *states)
 
         vectors = self._strategy.run(replica, data)
         with tf.device("CPU:0"):

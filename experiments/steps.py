@@ -1,0 +1,197 @@
+"""The step alone, on one core: ``python experiments/steps.py``, minutes on a quiet machine.
+
+Three sides train the same model on the same shuffled examples, batch 64, Adam, in one process:
+
+- ``raw``: a loop in TensorFlow's graph that a user would write by hand for speed. Examples are
+  tensors, each pass is shuffled in the graph, Adam is one fused kernel a variable, and nothing is
+  measured but the loss.
+- ``dtrain``: the compiled steps of ``strategy=one_device``, with loss and accuracy of every step.
+- ``fit``: Keras' ``fit`` of arrays, with loss and accuracy.
+
+They run in turn, and each round begins with another of them. A ratio is the median of the ratios
+round by round, with the least and the greatest; above 1 dtrain is faster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+BATCH = 64
+LOSS = "sparse_categorical_crossentropy"
+DIGITS = {"_target_": "dtrain.datasets.digits", "validation_split": 0.0}
+IMAGES = {"_target_": "dtrain.datasets.synthetic", "examples": 10_000, "validation_examples": 0}
+TEXT = {"_target_": "dtrain.datasets.text", "validation_split": 0.0}
+MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "digits": ({"_target_": "dtrain.models.cnn"}, DIGITS),
+    "mlp": ({"_target_": "dtrain.models.mlp", "units": [128]}, {**IMAGES, "shape": [784]}),
+    "cnn": ({"_target_": "dtrain.models.cnn"}, {**IMAGES, "shape": [28, 28, 1]}),
+    "resnet": ({"_target_": "dtrain.models.resnet"}, DIGITS),
+    "transformer": ({"_target_": "dtrain.models.transformer"}, TEXT),
+}
+#: Trains so many steps.
+Side = Callable[[int], None]
+
+
+def config_of(name: str) -> Any:
+    """Return the configuration of a model."""
+    from dtrain.config import load
+
+    model, data = MODELS[name]
+    return load.parse(
+        {
+            "seed": 0,
+            "hardware": {"remat": []},
+            "model": model,
+            "dataset": data,
+            "optimizer": {"_target_": "keras.optimizers.Adam", "learning_rate": 0.001},
+            "trainer": {"loss": LOSS, "metrics": ["accuracy"], "batch_size": BATCH},
+        },
+        Path("config.yaml"),
+    )
+
+
+def dtrain(name: str) -> tuple[Side, Any, Any]:
+    """Return dtrain's side, an uncompiled model like its own, and the source of examples."""
+    import keras
+
+    from dtrain.task import build, dataset, input_pipeline, strategies
+
+    config = config_of(name)
+    strategy = strategies.OneDevice(["CPU:0"])
+    data = dataset.load(config)
+    model = build.model(config, data.splits, strategy, 10_000, 100)
+    inputs = input_pipeline.Inputs(data.splits.train, None, BATCH, 0, order=data.order)
+    steps = strategy.steps(model, inputs, jit_compile=False)
+
+    def train(count: int) -> None:
+        while count:
+            now = min(count, steps.max_steps)
+            steps.results(steps.train(now))
+            count -= now
+
+    return train, keras.models.clone_model(model), data.splits.train
+
+
+def raw(model: Any, source: Any) -> Side:
+    """Return a loop in the graph, by hand."""
+    import keras
+    import tensorflow as tf
+
+    examples, weights = len(source), [v.value for v in model.trainable_variables]
+    slots = [(tf.Variable(tf.zeros_like(w)), tf.Variable(tf.zeros_like(w))) for w in weights]
+    done = tf.Variable(0.0)
+    rates = {"lr": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-7}
+
+    def update(gradients: list[Any]) -> None:
+        done.assign_add(1.0)
+        powers = {"beta1_power": 0.9**done, "beta2_power": 0.999**done}
+        for weight, (m, v), gradient in zip(weights, slots, gradients, strict=True):
+            tf.raw_ops.ResourceApplyAdam(
+                var=weight.handle, m=m.handle, v=v.handle, grad=tf.convert_to_tensor(gradient),
+                **powers, **rates,
+            )  # fmt: skip
+
+    @tf.function(autograph=False)
+    def train(steps: Any) -> Any:
+        a_pass = examples // BATCH
+        draws = tf.random.uniform([-(-steps // a_pass), examples])
+        order = tf.reshape(tf.argsort(draws)[:, : a_pass * BATCH], [-1, BATCH])
+
+        def body(i: Any, total: Any) -> Any:
+            x, y = source.take(tf.gather(order, i))
+            with tf.GradientTape() as tape:
+                losses = keras.losses.sparse_categorical_crossentropy(y, model(x, training=True))
+                loss = tf.reduce_mean(losses)
+            update(tape.gradient(loss, weights))
+            return i + 1, total + loss
+
+        return tf.while_loop(
+            lambda i, _: i < steps, body, [tf.constant(0), 0.0], parallel_iterations=1
+        )[1]
+
+    return lambda count: train(tf.constant(count)).numpy()
+
+
+def fit(model: Any, source: Any) -> Side:
+    """Return Keras' ``fit``."""
+    import numpy as np
+
+    count = len(source) // BATCH * BATCH
+    x, y = (np.asarray(part) for part in source.take(np.arange(count)))
+    model.compile("adam", loss=LOSS, metrics=["accuracy"])
+
+    def train(steps: int) -> None:
+        while steps:
+            now = min(steps, count // BATCH)
+            model.fit(x[: now * BATCH], y[: now * BATCH], batch_size=BATCH, verbose=0)
+            steps -= now
+
+    return train
+
+
+def measured(
+    name: str, pairs: int, seconds: float, only: list[str], clock: Callable[[], float]
+) -> dict[str, list[float]]:
+    """Return the seconds of a step of each side, round by round."""
+    import keras
+
+    keras.utils.set_random_seed(0)
+    own, model, source = dtrain(name)
+    sides = {"dtrain": own, "raw": raw(model, source)}
+    if "fit" in only:
+        sides["fit"] = fit(keras.models.clone_model(model), source)
+    sides = {side: sides[side] for side in only}
+    counts = {}
+    for side, train in sides.items():
+        train(20)  # traced, and warm
+        begin = clock()
+        train(20)
+        counts[side] = max(20, int(seconds / (clock() - begin) * 20))
+        train(counts[side])
+    found: dict[str, list[float]] = {side: [] for side in sides}
+    for index in range(pairs):
+        turn = [*sides][index % len(sides) :] + [*sides][: index % len(sides)]
+        for side in turn:
+            begin = clock()
+            sides[side](counts[side])
+            found[side].append((clock() - begin) / counts[side])
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--pairs", type=int, default=9, help="rounds of all sides (default: 9)")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--sides", nargs="+", default=["raw", "dtrain", "fit"])
+    parser.add_argument("--seconds", type=float, default=0.7, help="of a side in a round")
+    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
+    parser.add_argument("--cores", type=int, default=1, help="that the process may use")
+    arguments = parser.parse_args()
+    # ORDER: before TensorFlow is imported, whose threads are as many as the cores.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-arguments.cores :])
+    os.environ.update(TF_CPP_MIN_LOG_LEVEL="2", CUDA_VISIBLE_DEVICES="-1")
+    print("| model | microseconds of a step | | | dtrain over |")
+    for name in arguments.models:
+        found = measured(
+            name, arguments.pairs, arguments.seconds, arguments.sides,
+            time.perf_counter if arguments.clock == "wall" else time.process_time,
+        )  # fmt: skip
+        texts = [f"{side} {statistics.median(times) * 1e6:,.0f}" for side, times in found.items()]
+        for side, times in found.items():
+            if side != "dtrain":
+                ratios = [a / b for a, b in zip(times, found["dtrain"], strict=True)]
+                spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+                texts.append(f"over {side} {statistics.median(ratios):.3f} ({spread})")
+        print(f"| {name} | {' | '.join(texts)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

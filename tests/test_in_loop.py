@@ -1,0 +1,76 @@
+"""Batches that a training loop reads itself: to the bits of the iterator's, and which they are."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.test_steps import prepare, settings
+
+OPTIMIZER = {"_target_": "keras.optimizers.SGD", "learning_rate": 0.1}
+#: How many steps each call has: 50 examples are six batches of 8 and a rest.
+CALLS = (1, 9, 5)
+
+
+def trained(in_loop: bool, start: int = 0, **changed: Any) -> tuple[list[bytes], bool]:
+    """Return what is left of some calls, and whether the loop has read its batches itself."""
+    import keras
+
+    from dtrain.task import strategies
+    from dtrain.task.strategies.in_loop import InLoop
+
+    keras.utils.set_random_seed(0)
+    strategy = strategies.OneDevice(["CPU:0"])
+    strategy.reads_in_loop = in_loop
+    config = settings(optimizer=OPTIMIZER, **changed)
+    model, _, steps, _ = prepare("OneDevice", 1, config, start, strategy=strategy)
+    sums = [steps.train(count) for count in CALLS]
+    found = [state.tobytes() for each in sums for state in each.states]
+    found += [weight.tobytes() for weight in model.get_weights()]
+    return found, isinstance(steps._reads, InLoop)
+
+
+@pytest.mark.task
+def test_the_bits_are_the_iterators() -> None:
+    ours, inside = trained(True, start=5)
+    assert (ours, False) == trained(False, start=5)
+    assert inside
+
+
+@pytest.mark.task
+def test_the_order_of_the_host_is_that_of_the_graph() -> None:
+    import tensorflow as tf
+
+    from dtrain.task.orders import Sequential, Shuffled
+
+    for order in (Shuffled(50, 0), Shuffled(50, 300), Shuffled(70_000, 7), Sequential(50)):
+        for begin in (0, 13, 50 * 256 - 20, 70_000 - 30, 2**40):
+            positions = np.arange(begin, begin + 60)
+            expected = order(tf.constant(positions)).numpy()
+            assert order.on_host(positions).tolist() == expected.tolist()
+
+
+@pytest.mark.task
+def test_what_the_loop_does_not_read_itself() -> None:
+    from dtrain.data.mixture import Mixture
+    from dtrain.data.sources import Arrays, Windows
+    from dtrain.task.inputs import Inputs
+    from dtrain.task.strategies.in_loop import in_loop
+
+    class Own(Arrays):
+        """Does what it likes in take."""
+
+    arrays = Arrays(np.zeros([20, 2], np.float32), np.zeros(20, np.int64))
+    inputs = Inputs(arrays, None, 4, 0)
+    windows = Windows(np.arange(50), 4, 4)
+    assert in_loop(inputs) and in_loop(dataclasses.replace(inputs, train=windows))
+    others: list[dict[str, Any]] = [
+        {"train": Own(arrays.x, arrays.y)},
+        {"augment": lambda x, seed: x},
+        {"train": Mixture([arrays, arrays], [1, 1]), "order": object()},
+    ]
+    for other in others:
+        assert in_loop(dataclasses.replace(inputs, **other)) is None
