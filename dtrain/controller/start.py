@@ -7,7 +7,7 @@ from typing import Any
 
 from dtrain import errors
 from dtrain.config.schema import Config
-from dtrain.controller import k8s_job, own_task
+from dtrain.controller import k8s_job, own_task, starting
 from dtrain.controller.handed_over import HandedOver, show
 from dtrain.controller.job import Job
 from dtrain.controller.launchers import Env, Kubernetes
@@ -58,4 +58,7 @@ def start(
         return HandedOver(config, planned, launcher, folder, command, chosen=chosen).run()
     if isinstance(launcher, Env) and launcher.own(cluster) != cluster.chief:
         return Outcome(own_task.run(config, cluster, launcher, folder if chosen else None))
-    return kind(config, planned, launcher, folder, command, chosen=chosen).run()
+    starting.ended("plan")
+    job = kind(config, planned, launcher, folder, command, chosen=chosen)
+    job.start.of_the_command()
+    return job.run()

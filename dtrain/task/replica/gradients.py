@@ -25,7 +25,7 @@ import keras
 import tensorflow as tf
 
 from dtrain.errors import UsageError
-from dtrain.task import keras_internals
+from dtrain.task import keras_internals, waiting
 
 #: The step that is traced in this thread: MirroredStrategy traces each replica in one of its own.
 _current = threading.local()
@@ -186,7 +186,7 @@ def mean(values: list[Any], op: tf.distribute.ReduceOp = tf.distribute.ReduceOp.
     with meeting(
         "takes a gradient", "to average it", "a train_step that calls tape.gradient outside of them"
     ):
-        return list(context.all_reduce(op, values))
+        return waiting.timed(values, lambda: list(context.all_reduce(op, values)))
 
 
 @contextlib.contextmanager

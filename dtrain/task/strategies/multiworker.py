@@ -15,6 +15,7 @@ from dtrain.run.checkpoint import Checkpoint, pack, unpack
 from dtrain.run.cluster import Cluster, Task
 from dtrain.task.keras_internals.collectives import local_devices
 from dtrain.task.strategies.base import Strategy, check_alike
+from dtrain.task.waiting import of_replicas
 
 #: Bytes of a checkpoint that one collective sends: all of them at once may be more than it can.
 BLOCK = 4 << 20
@@ -48,6 +49,7 @@ class MultiWorker(Strategy):
                 )
             )
         super().__init__(engine)
+        self.step_parts = of_replicas(self.replicas, devices)
         self._devices = len(devices)
         self._tasks = len(cluster.tasks)
         self._is_chief = task == cluster.chief

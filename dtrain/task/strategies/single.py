@@ -5,6 +5,7 @@ from __future__ import annotations
 import keras
 import tensorflow as tf
 
+from dtrain.run.times import COMPUTE
 from dtrain.task.strategies.base import Strategy
 
 
@@ -12,6 +13,7 @@ class Default(Strategy):
     """TensorFlow's default strategy: one process, multi-threaded, the baseline."""
 
     several_optimizers = True
+    step_parts = (COMPUTE,)
 
     def __init__(self, devices: list[str]):
         super().__init__(tf.distribute.get_strategy())
@@ -25,6 +27,7 @@ class OneDevice(Strategy):
     """
 
     several_optimizers = True
+    step_parts = (COMPUTE,)
 
     def __init__(self, devices: list[str]):
         super().__init__(tf.distribute.OneDeviceStrategy(devices[0]))

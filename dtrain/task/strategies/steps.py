@@ -19,7 +19,7 @@ from dtrain.task.replica import evaluation_seeds, gradients, random_draws
 from dtrain.task.step_logs import Weights, add_up_losses, unwrapped
 from dtrain.task.strategies.rows import Rows
 from dtrain.task.tensors import fresh
-from dtrain.task.waiting import WIDTH, Waiting
+from dtrain.task.waiting import Waiting
 
 if TYPE_CHECKING:
     from dtrain.task.protocol import Replicas
@@ -71,8 +71,8 @@ class Steps:
         self._replay = replay
         self._evaluate: Any = None
         self._draws = evaluation_seeds.Draws()
-        #: How long training steps have waited for their input.
-        self.waiting = Waiting()
+        #: Where the time of training steps goes.
+        self.waiting = Waiting(strategy.step_parts, strategy.replicas)
         self._weights = Weights(keras_internals.loss_trackers(model))
         self._summed = strategy.batches > 1 and strategy.gradient_reduction == "sum"
         self._rows = Rows(model, strategy, replay, strategy.batches if self._summed else 1)
@@ -237,12 +237,12 @@ class Steps:
 
     def _train_part(self, data: Any) -> Any:
         """Run Keras' step on one replica, with the random draws of its rows of the batch."""
-        context, replicas = tf.distribute.get_replica_context(), self._strategy.replicas
-        rows = self._global_batch // replicas
-        draws = self._rehearsed.draws
-        part = random_draws.part(context.replica_id_in_sync_group, replicas, rows, draws)
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        replicas, rows = self._strategy.replicas, self._global_batch // self._strategy.replicas
+        part = random_draws.part(replica, replicas, rows, self._rehearsed.draws)
         averaged = gradients.averaged(replicas, rows, self._summed)
-        with self._rehearsed.traced(), part, averaged:
+        timed = self.waiting.exchanging(replica)
+        with self._rehearsed.traced(), part, averaged, timed:
             return self._recorded(self._model.train_step, data, rows, training=True)
 
     def _test_part(self, data: Any) -> Any:
@@ -319,19 +319,19 @@ class Steps:
         def body(i: tf.Tensor, found: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
             if training:
                 with tf.control_dependencies([i]):
-                    data, waited = self.waiting.fetched(lambda: next(iterator))
+                    data = self.waiting.fetched(lambda: next(iterator))
             else:
-                data, waited = next(iterator), tf.zeros([0], tf.float64)
+                data = next(iterator)
             row = self._one(lambda part: step(part, i), data, rows, training)
-            return i + 1, found.write(tf.cast(i, tf.int32), tf.concat([row, waited], 0))
+            whole = self.waiting.added(row) if training else row
+            return i + 1, found.write(tf.cast(i, tf.int32), whole)
 
         found = tf.TensorArray(tf.float64, tf.cast(steps, tf.int32), infer_shape=False)
         start = [tf.constant(0, tf.int64), found]
         _, found = tf.while_loop(lambda i, _: i < steps, body, start, parallel_iterations=1)
-        width = self._rows.size(training)
+        width = self._rows.size(training) + (self.waiting.width if training else 0)
         if self._replay is not None:
             width += self._strategy.replicas * self._replay.width(training)
-        width += WIDTH if training else 0
         return self._strategy.all_reduce(tf.ensure_shape(found.stack(), [None, width]))
 
     def _one(self, step: Any, data: Any, rows: float, training: bool) -> tf.Tensor:
