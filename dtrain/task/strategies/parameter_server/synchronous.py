@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from dtrain.run.times import COMMUNICATION, COMPUTE, WAITING
 from dtrain.task.metric_sums import Sums
 from dtrain.task.replica import random_draws
 from dtrain.task.strategies.parameter_server.steps import CoordinatedSteps, Given, worker_index
@@ -46,7 +48,7 @@ class SynchronousSteps(CoordinatedSteps):
         while self._workers - self._late < self._needed:
             self._next()
             self._came_late()
-        free = self._workers - self._late
+        free, begin = self._workers - self._late, time.perf_counter()
         for turn in range(free):  # in turn, so that no part of the batches is always left out
             part = (step + turn) % self._workers
             self._begin((step, part), self._compute, parts[part])
@@ -57,16 +59,38 @@ class SynchronousSteps(CoordinatedSteps):
                 arrived[part] = value
             else:
                 self._came_late()
+        ended = time.perf_counter()
         self._late += free - len(arrived)
         self._dropped += self._workers - self._needed
         # Summed in the order of the parts: the result must not depend on who came first.
         values = [arrived[part] for part in sorted(arrived)]
-        self._apply(tf.stack([v[0] for v in values]), values[0][1])
+        self._apply(_mean([v[0] for v in values]), values[0][1])
         vectors = [np.asarray(vector) for _, _, vector in values]
         for vector in vectors:
             self._worker_steps[int(vector[-1])] += 1
+        updated = time.perf_counter() - ended
+        self._take_times(np.array([v[-3:-1] for v in vectors]), ended - begin, updated)
         self._step += 1
-        return self._account([v[:-1] for v in vectors], self._part_rows, training=True, steps=1)
+        return self._account([v[:-3] for v in vectors], self._part_rows, training=True, steps=1)
+
+    def _take_times(self, workers: np.ndarray, together: float, updated: float) -> None:
+        """Take note of where the time of a step has gone.
+
+        Args:
+            workers: seconds ``[parts, 2]`` that each worker took to load its examples, and then to
+                read the variables and compute.
+            together: from the first part that was handed out to the last that was needed.
+            updated: for the update on the servers, and the way of the gradients to them.
+        """
+        if not self.waiting.measured or not self._strategy.step_parts:
+            return
+        loaded, computed = workers.mean(axis=0)
+        slowest = workers.sum(axis=1).max()
+        self.waiting.add(float(loaded))
+        self.waiting.add(float(computed), COMPUTE)
+        self.waiting.add(float(slowest - loaded - computed), WAITING)
+        # From the chief to the slowest worker and back. All of it is on one clock or another.
+        self.waiting.add(max(0.0, together - float(slowest)) + updated, COMMUNICATION)
 
     def _came_late(self) -> None:
         self._late -= 1
@@ -74,7 +98,10 @@ class SynchronousSteps(CoordinatedSteps):
     @tf.function(autograph=False)
     def _compute(self, *arguments: Any) -> Any:
         """Return gradients and new floating values as one vector, whole numbers, accounts."""
-        data = self._feed.load(*arguments)
+        begin = self.waiting.now([])
+        with tf.control_dependencies([begin]):
+            data = self._feed.load(*arguments)
+        loaded = self.waiting.now(tf.nest.flatten(data))
 
         def replica() -> Any:
             draws = self._rehearsed.draws
@@ -82,8 +109,9 @@ class SynchronousSteps(CoordinatedSteps):
             with self._rehearsed.traced(), part:
                 gradients, others, vector = self._pure(data, True, self._workers)
             self._split = _Split(self._model, gradients, others)
-            account = tf.cast(worker_index(), tf.float64)[None]
             floats, whole = self._split.join(gradients, others)
+            times = [loaded - begin, self.waiting.now([floats, whole, vector]) - loaded]
+            account = tf.stack([*times, tf.cast(worker_index(), tf.float64)])
             return floats, whole, tf.concat([vector, account], 0)
 
         return self._engine.run(replica)
@@ -91,7 +119,7 @@ class SynchronousSteps(CoordinatedSteps):
     @tf.function(autograph=False)
     def _apply(self, floats: tf.Tensor, whole: tf.Tensor) -> None:
         model = self._model
-        gradients, others = self._split.part(tf.reduce_mean(floats, axis=0), whole)
+        gradients, others = self._split.part(floats, whole)
         with self._engine.scope():
             # The optimizer is only ever called inside a replica.
             with tf.distribute.ReplicaContext(self._engine, 0):
@@ -115,6 +143,17 @@ class SynchronousSteps(CoordinatedSteps):
         """Go on counting from a summary."""
         super().restore(summary)
         self._dropped = self._told = summary.get("dropped_gradients", 0)
+
+
+def _mean(vectors: list[np.ndarray]) -> np.ndarray:
+    """Return the mean of float32 vectors ``[f]``, summed in their order.
+
+    Here and not by TensorFlow, which takes a list of arrays apart number by number.
+    """
+    total = vectors[0] + vectors[1] if len(vectors) > 1 else vectors[0]
+    for vector in vectors[2:]:
+        total += vector
+    return total / np.float32(len(vectors))
 
 
 class _Split:
