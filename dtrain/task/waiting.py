@@ -55,7 +55,7 @@ class Waiting:
         self._slots = replicas if COMMUNICATION in parts and replicas > 1 else 0
         self._spent: dict[str, float] = {}
         self._graph: Any = None  # of the loop over steps
-        self._fetch: Any = None
+        self._ready = self._fetch = None  # tensors of the step that is traced
         self._exchanges: dict[int, list[tf.Tensor]] = {}  # by replica: seconds of each
 
     @property
@@ -74,8 +74,20 @@ class Waiting:
         begin = self.now([])
         with tf.control_dependencies([begin]):
             data = fetch()
-        self._fetch = self.now(tf.nest.flatten(data, expand_composites=True)) - begin
+        self._ready = self.now(tf.nest.flatten(data, expand_composites=True))
+        self._fetch = self._ready - begin
         return data
+
+    def entered(self, data: Any) -> Any:
+        """Return the input of a replica, after the timestamp that ends the wait for it.
+
+        ORDER: on a single core what computes would run first, and be taken for input.
+        """
+        return self.after(self._ready, data)
+
+    def after(self, moment: tf.Tensor, data: Any) -> Any:
+        """Return ``data``, to be had from a timestamp on; in a graph."""
+        return _after(moment, data) if self.measured else data
 
     def added(self, row: tf.Tensor) -> tf.Tensor:
         """Return a row, and what was measured of its step since :meth:`fetched`; in a graph.
@@ -154,11 +166,11 @@ class Waiting:
         return found
 
 
-def timed(values: list[Any], exchange: Callable[[], list[Any]]) -> list[Any]:
+def timed(values: list[Any], exchange: Callable[[list[Any]], list[Any]]) -> list[Any]:
     """Return what ``exchange`` returns, and have it measured where that is asked for.
 
-    Nothing waits for the timestamps: an exchange that begins with the first of its tensors, while
-    others are still computed, is measured from the last of them on.
+    ORDER: it begins after a timestamp, and what follows it comes after another: else whatever is
+    ready would run first on a single core.
 
     Args:
         values: what is exchanged, dense or sparse.
@@ -166,11 +178,22 @@ def timed(values: list[Any], exchange: Callable[[], list[Any]]) -> list[Any]:
     """
     seen: tuple[Waiting, int] | None = getattr(_current, "seen", None)
     if seen is None or not seen[0].sees(tf.compat.v1.get_default_graph()):
-        return exchange()
+        return exchange(values)
     begin = _ended(tf.nest.flatten(values, expand_composites=True))
-    found = exchange()
-    seen[0].took(seen[1], begin, _ended(tf.nest.flatten(found, expand_composites=True)))
-    return found
+    found = exchange(_after(begin, values))
+    end = _ended(tf.nest.flatten(found, expand_composites=True))
+    seen[0].took(seen[1], begin, end)
+    return _after(end, found)
+
+
+def _after(moment: Any, data: Any) -> Any:
+    """Return ``data``, to be had from ``moment`` on; in a graph."""
+    with tf.control_dependencies([moment]):
+        return tf.nest.map_structure(
+            lambda part: tf.identity(part) if tf.is_tensor(part) else part,
+            data,
+            expand_composites=True,
+        )
 
 
 def _ended(tensors: list[Any]) -> tf.Tensor:

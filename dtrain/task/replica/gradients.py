@@ -186,7 +186,7 @@ def mean(values: list[Any], op: tf.distribute.ReduceOp = tf.distribute.ReduceOp.
     with meeting(
         "takes a gradient", "to average it", "a train_step that calls tape.gradient outside of them"
     ):
-        return waiting.timed(values, lambda: list(context.all_reduce(op, values)))
+        return waiting.timed(values, lambda each: list(context.all_reduce(op, each)))
 
 
 @contextlib.contextmanager

@@ -215,10 +215,12 @@ class Steps:
     # Keras does not put a step through AutoGraph, and neither do these loops.
     @tf.function(autograph=False)
     def _train(self, steps: tf.Tensor) -> Any:
-        rows = self._global_batch / self._strategy.replicas
-        return self._repeat(
-            steps, lambda data, _: self._train_step(data), self._train_iterator, rows, training=True
-        )
+        rows, entered = self._global_batch / self._strategy.replicas, self.waiting.entered
+
+        def step(data: Any, _: tf.Tensor) -> Any:
+            return self._train_step(entered(data))
+
+        return self._repeat(steps, step, self._train_iterator, rows, training=True)
 
     def _evaluate_steps(self, steps: tf.Tensor) -> Any:
         # Full steps and the rest by one function: tracing is the most of a short evaluation.
