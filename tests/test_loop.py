@@ -157,14 +157,14 @@ def looped(
     from dtrain.run.folder import RunDir
     from dtrain.run.journal import Journal
     from dtrain.task import snapshots
-    from dtrain.task.actions import loop, validation
+    from dtrain.task.actions import loop, timing, validation
     from dtrain.task.callbacks import Callbacks
     from dtrain.task.recorder import Records, Silence
     from dtrain.task.strategies import Default
     from dtrain.task.tensorboard import Summaries
 
     if isinstance(steps, Scripted):
-        for module in (loop, snapshots, validation):
+        for module in (timing, snapshots, validation):
             module.time = steps.clock  # this process ends with the test
     plan = loop.Schedule(
         **{

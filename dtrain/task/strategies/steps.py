@@ -142,8 +142,7 @@ class Steps:
             The metric sums over exactly these steps and all replicas.
         """
         # The number is a tensor: another number must not trace the function again.
-        outcome = self._train(fresh(np.int64(steps)))
-        rows = self.waiting.taken(outcome.numpy())
+        rows = self.waiting.taken(self._train(fresh(np.int64(steps))).numpy())
         return self._sums(rows, steps * self._global_batch, training=True)
 
     def drain(self) -> Sums:
@@ -215,12 +214,11 @@ class Steps:
     # Keras does not put a step through AutoGraph, and neither do these loops.
     @tf.function(autograph=False)
     def _train(self, steps: tf.Tensor) -> Any:
-        rows, entered = self._global_batch / self._strategy.replicas, self.waiting.entered
-
-        def step(data: Any, _: tf.Tensor) -> Any:
-            return self._train_step(entered(data))
-
-        return self._repeat(steps, step, self._train_iterator, rows, training=True)
+        rows = self._global_batch / self._strategy.replicas
+        return self._repeat(
+            steps, lambda data, _: self._train_step(self.waiting.entered(data)),
+            self._train_iterator, rows, training=True,
+        )  # fmt: skip
 
     def _evaluate_steps(self, steps: tf.Tensor) -> Any:
         # Full steps and the rest by one function: tracing is the most of a short evaluation.
