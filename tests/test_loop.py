@@ -31,8 +31,8 @@ class Waited:
     def __init__(self) -> None:
         self.seconds = 0.0
 
-    def pop(self) -> float:
-        return self.seconds
+    def pop(self, seconds: float) -> dict[str, float]:
+        return {"input": self.seconds}
 
 
 class Scripted:
@@ -157,14 +157,14 @@ def looped(
     from dtrain.run.folder import RunDir
     from dtrain.run.journal import Journal
     from dtrain.task import snapshots
-    from dtrain.task.actions import loop, validation
+    from dtrain.task.actions import loop, timing, validation
     from dtrain.task.callbacks import Callbacks
     from dtrain.task.recorder import Records, Silence
     from dtrain.task.strategies import Default
     from dtrain.task.tensorboard import Summaries
 
     if isinstance(steps, Scripted):
-        for module in (loop, snapshots, validation):
+        for module in (timing, snapshots, validation):
             module.time = steps.clock  # this process ends with the test
     plan = loop.Schedule(
         **{
@@ -1315,8 +1315,8 @@ def test_what_is_no_finite_number_is_noticed_once_and_not_recorded(tmp_path: Pat
     assert trained.loop.logs == {"loss": 15.5}, "what was measured stays"
     assert seen.seen[1][2]["text"] == "3", "later callbacks see it, as under fit"
     assert set().union(*(e["metrics"] for e in events(trained, "metrics"))) == {
-        "loss", "learning_rate", "examples_per_second", "input_seconds", "epoch_examples",
-        "examples",
+        "loss", "learning_rate", "examples_per_second", "input_seconds", "host_seconds",
+        "epoch_examples", "examples",
     }  # fmt: skip
 
 

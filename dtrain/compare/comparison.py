@@ -14,6 +14,7 @@ from dtrain.compare import differences as differs
 from dtrain.compare.load_folders import Run, number
 from dtrain.config import overrides
 from dtrain.errors import UsageError, nearest
+from dtrain.run import times
 
 #: What decides the number of replicas; all else has to be equal where speeds are compared.
 _SCALE = ("strategy", "hardware.devices", "hardware.hosts")
@@ -95,7 +96,8 @@ def compare(
             ", ".join(names),
             f"--metric {nearest(metric, names) or names[0]}",
         )
-    usual = "loss" if "loss" in names or not names else names[0]
+    own = [name for name in names if not times.is_of_the_machine(name)] or names
+    usual = "loss" if "loss" in names or not names else own[0]
     found = Comparison(list(runs), keys[:KEYS], metric or usual, sweep)
     if len(keys) > KEYS:
         found.notes.append(f"{len(keys):,} keys differ: the first {KEYS} are shown")

@@ -18,7 +18,7 @@ from dtrain.config import consent, environment, groups, guard, load, preset_file
 from dtrain.config.explain import explain
 from dtrain.config.schema import Config
 from dtrain.config.settle import settle
-from dtrain.controller import folders, remote, resume
+from dtrain.controller import folders, remote, resume, starting
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.start import start
 from dtrain.controller.sweep.job_source import Source
@@ -80,6 +80,7 @@ def main() -> int:
     Returns:
         The exit code.
     """
+    starting.ended("imports")
     try:
         return composed(sys.argv[1:], Command())
     except KeyboardInterrupt:
@@ -148,6 +149,7 @@ def _config_dir(given: list[str]) -> str | None:
 
 
 def _job(node: DictConfig) -> Outcome:
+    starting.ended("compose")
     settings = HydraConfig.get()
     # As they were typed: a reference to the environment is no value yet.
     overrides: Any = OmegaConf.to_container(settings.overrides.task, resolve=False)

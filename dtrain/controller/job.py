@@ -20,6 +20,7 @@ from dtrain.controller.outcome import Failure, Outcome
 from dtrain.controller.plan import Plan
 from dtrain.controller.resources.devices import Machine
 from dtrain.controller.run_files import RunFiles, is_start
+from dtrain.controller.starting import Start
 from dtrain.controller.supervisor import Requests, Signals, Supervisor
 from dtrain.controller.terminal import report
 from dtrain.controller.terminal.progress import Display, Log, View
@@ -100,8 +101,8 @@ class Job:
         self._follower = Follower(self._rundir.journal)
         self._console = Log(self._rundir.log(self._cluster.chief.name))
         self._unread: str | None = None  # what was said last of files that cannot be read
-        self._began = self._launched = time.time()
-        self._start_seconds: float | None = None
+        #: Its way to the first step.
+        self.start = Start()
         self._restarts = self._replaced = 0  # of all tasks; workers alone
         self._asked = False  # to stop
         self._prepared = False
@@ -185,6 +186,7 @@ class Job:
         """Start the tasks, and again after a failure as often as may be."""
         stolen = 0
         while True:
+            self.start.launching()
             try:
                 placed: Any = self._launcher.start(self._rundir, self._cluster)
             except TrainingError as error:
@@ -195,7 +197,7 @@ class Job:
                 why = f"start of {type(self._launcher).__name__} returned {placed!r:.80}"
                 return Failure(self._cluster.chief.name, f"{why}, not the cluster that it placed")
             self._cluster = placed
-            self._launched = time.time()  # TensorFlow is imported: a fork has been answered
+            self.start.launched()
             signals.started = True
             supervisor = Supervisor(
                 self._launcher, self._cluster, self._rundir, self._view, self.saving,
@@ -251,9 +253,7 @@ class Job:
 
     def _take_in(self) -> None:
         progress: Any = sidecar.progress(self._rundir)
-        if progress is not None and self._start_seconds is None:
-            seconds = round(progress["time"] - self._launched, 3)
-            self._start_seconds = seconds if seconds > 0 else None  # launcher=inline forks nothing
+        self.start.stepped(progress)
         self._view.update(progress)
         for event in self._follower.events():
             if event["event"] in result.KEPT:  # a long run has millions of the others
@@ -299,7 +299,7 @@ class Job:
         found = self._result(
             self._config, self._cluster, self._rundir, self._events,
             status=status, exit_code=code, error=problem, restarts=self._restarts,
-            replaced=self._replaced, began=self._began, start_seconds=self._start_seconds,
+            replaced=self._replaced, **self.start.times(self._events),
         )  # fmt: skip
         if pruned := self._requests.pruned and status == "KILLED":
             found["pruned"] = True

@@ -26,7 +26,7 @@ _LOG_BYTES, _LINE = 1 << 16, 1000
 #: What TensorFlow calls a task.
 _TASK = re.compile(r"/job:(\w+)(?:/replica:\d+)?/task:(\d+)")
 #: Events that are asked for when a job has ended: a few of each start.
-KEPT = ("start", "error", "end", "evaluation")
+KEPT = ("start", "phases", "error", "end", "evaluation")
 #: Of the ``end`` event: what only some strategies report.
 ACCOUNTS = ("worker_steps", "staleness", "dropped_gradients")
 
@@ -78,6 +78,7 @@ def result(
     replaced: int,
     began: float,
     start_seconds: float | None,
+    start_phases: dict[str, float] | None = None,
 ) -> dict[str, Any]:
     """Return the contents of ``result.json``."""
     end: dict[str, Any] = next((e for e in reversed(events) if e["event"] == "end"), {})
@@ -111,6 +112,7 @@ def result(
         **{name: end[name] for name in ACCOUNTS if name in end},
         "started": began,
         "start_seconds": start_seconds,  # from the fork of the tasks to the first step
+        "start_phases": start_phases or {},  # from the command to the first step
         "seconds": round(time.time() - began, 3),
     }
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dtrain.config.schema import Config
+from dtrain.controller import starting
 from dtrain.controller.job import Job
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.resources.devices import machine
@@ -35,5 +36,6 @@ def start(
     checked = check(config, prepare=not config.dry_run, trains=kind.trains)
     launcher = checked.launcher
     planned = kind.spread(config, checked.planned, launcher.part(machine()))
-    work = Ways(config, planned, launcher, folder, command, chosen, kind)
+    starting.ended("plan")
+    work = Ways(config, planned, launcher, folder, command, chosen, kind, alone=True)
     return launcher.show(work) if config.dry_run else launcher.do(work)

@@ -23,6 +23,7 @@ class Ways(Work):
         config, planned, launcher, folder, command, chosen, requests, view: as of :class:`.job.Job`.
         kind: of job.
         began: gets the run folder, when the job has one here.
+        alone: it is the one job of this command, whose start is that of the job.
     """
 
     def __init__(
@@ -37,10 +38,11 @@ class Ways(Work):
         requests: Requests | None = None,
         view: View | None = None,
         began: Callable[[Path], None] = lambda folder: None,
+        alone: bool = False,
     ):
         super().__init__(config.name, planned.cluster, folder, command)
         self._given = config, planned, launcher, folder, command, requests, view, chosen
-        self._kind, self._began = kind, began
+        self._kind, self._began, self._alone = kind, began, alone
 
     def shown(self) -> Outcome:
         """Print the plan."""
@@ -52,6 +54,8 @@ class Ways(Work):
     def supervised(self) -> Outcome:
         """Start the tasks by the launcher, and follow them."""
         job = self._kind(*self._given)
+        if self._alone:
+            job.start.of_the_command()
         self._began(job.folder)
         return job.run()
 

@@ -8,6 +8,7 @@ Every line has ``event`` and ``time`` (seconds since the epoch). Events:
 
 ``data``        what the data is, by split (:mod:`dtrain.data.identity`)
 ``start``       training is about to begin: what was derived (replicas, parameters, ...)
+``phases``      ``seconds``: of what was done before the first step, by name
 ``metrics``     ``step``, ``epoch``, ``metrics``: means over the steps since the last point
 ``checkpoint``  ``step``, ``path``
 ``notice``      ``message``: something the user should know

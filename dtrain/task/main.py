@@ -27,6 +27,7 @@ from dtrain.task import restore, unreadable
 from dtrain.task.actions import follow
 from dtrain.task.actions.base import Action
 from dtrain.task.process import hardware, parent_death, sockets
+from dtrain.task.process.phases import Phases
 from dtrain.task.process.signals import Stop
 from dtrain.task.session import Process, quietly
 from dtrain.task.strategies import Default, Strategy
@@ -46,6 +47,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
     Returns:
         The exit code (:mod:`dtrain.errors`).
     """
+    phases = Phases()
     stop = Stop(tell=lambda: say("stop"))
     stop.install()  # ORDER: before anything that may take long
     rundir = RunDir(run_path)
@@ -78,12 +80,13 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
         strategy = _strategy(config, cluster, task, devices) if alike else Default(devices)
         say("joined")
         stop.install()  # ORDER: some strategies install TensorFlow's own SIGTERM handler when made
+        phases.end("cluster")
         past = strategy.broadcast(past)
         action: Action = (
             follow.Follow(rundir) if follows else targets.instantiate(config.action, "action")
         )
         begun = functools.partial(say, "training")
-        process = Process(rundir, cluster, task, journal, stop, begun, ending)
+        process = Process(rundir, cluster, task, journal, stop, begun, ending, phases)
         session = action.assemble(config, strategy, process, past)
         with unreadable.failing(session.inputs):
             action.run(session)

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from dtrain.errors import CheckpointError
+from dtrain.host.usage import Usage
 from dtrain.run.checkpoint import Rating, Writer
 from dtrain.run.folder import RunDir, read_json, write_json
 from dtrain.run.journal import Journal
@@ -38,6 +39,7 @@ class Records:
         self._summaries = summaries
         self._writer = writer
         self._progress_at = 0.0
+        self._usage = Usage()
         self.profile_steps = summaries.profile_steps
 
     def event(self, kind: str, **fields: Any) -> None:
@@ -48,6 +50,10 @@ class Records:
         """Write metrics; epochs count from 1."""
         self.event("metrics", step=step, epoch=epoch, metrics=metrics)
         self._summaries.scalars(step, metrics)
+
+    def usage(self) -> dict[str, float]:
+        """Return what this task and its machine use; nothing where that was returned just now."""
+        return self._usage.metrics()
 
     def progress(self, report: dict[str, Any], always: bool) -> None:
         """Say where the run is, unless that was said just now."""
@@ -119,6 +125,10 @@ class Silence(Records):
 
     def point(self, step: int, epoch: int, metrics: dict[str, float]) -> None:
         """Nothing."""
+
+    def usage(self) -> dict[str, float]:
+        """Nothing."""
+        return {}
 
     def progress(self, report: dict[str, Any], always: bool) -> None:
         """Nothing."""

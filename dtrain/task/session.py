@@ -20,6 +20,7 @@ from dtrain.run.folder import RunDir
 from dtrain.run.journal import Journal
 from dtrain.task import build, data_identity, dataset, restore, stateful
 from dtrain.task.inputs import Inputs
+from dtrain.task.process.phases import Phases
 from dtrain.task.process.signals import Stop
 from dtrain.task.rehearsal import across, metrics
 from dtrain.task.step_logs import evaluates
@@ -43,6 +44,7 @@ class Process:
         stop: says whether the task was asked to stop.
         begun: called when there is something that a stop has to save.
         ending: what is to be ended with the task's part in the run.
+        phases: takes note of how long the start takes.
     """
 
     rundir: RunDir
@@ -52,6 +54,7 @@ class Process:
     stop: Stop
     begun: Callable[[], None]
     ending: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
+    phases: Phases = dataclasses.field(default_factory=Phases)
 
     @property
     def is_chief(self) -> bool:
@@ -132,6 +135,7 @@ def assemble(
         UsageError: model, data, strategy and checkpoint do not go together.
     """
     data = dataset.load(config)
+    process.phases.end("data")
     with before_training(config.dataset):
         return _assemble(config, strategy, process, past, purpose, data)
 
@@ -169,6 +173,7 @@ def _assemble(
         restore.release(past)
     if trains:
         process.notice(strategy.choose(model, _choices(config, past)))
+    process.phases.end("build")
     data.pool.ready()
     inputs = Inputs(
         splits.train if trains else None, splits.validation, config.trainer.batch_size, config.seed,
@@ -178,6 +183,7 @@ def _assemble(
     inputs = purpose.arranged(inputs, data)
     steps = strategy.steps(model, inputs, config.hardware.jit_compile, replay)
     steps.waiting.measured = not config.trainer.deterministic  # ORDER: before a step is traced
+    process.phases.end("steps")
     for message in replay.notices if replay is not None else ():
         process.notice(message)
     return Session(config, strategy, process, past, model, schedule, inputs, data, steps)

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from dtrain.run import checkpoint, journal
+from dtrain.run.times import is_of_the_machine
 from tests.conftest import Run
 from tests.integration.test_failures import processes, until
 
@@ -213,10 +214,6 @@ STRATEGIES = {
 undisturbed: dict[str, tuple[Any, float]] = {}
 
 
-#: Of a point, what another run of the same has otherwise.
-TIMES = ("examples_per_second", "input_seconds")
-
-
 def state(run: Run) -> Any:
     """Return SHA-256 over every array at the end, all else that was saved, and the curves."""
     found = checkpoint.load(run.rundir.checkpoints / str(STEPS))
@@ -226,7 +223,7 @@ def state(run: Run) -> Any:
     assert any("seed_generator" in name for name in found.arrays)
     assert any(name.endswith("_average") for name in found.arrays)
     points = [
-        (e["step"], {k: v for k, v in e["metrics"].items() if k not in TIMES})
+        (e["step"], {k: v for k, v in e["metrics"].items() if not is_of_the_machine(k)})
         for e in run.events("metrics")
     ]
     return checkpoint.digest(found.arrays), meta, points

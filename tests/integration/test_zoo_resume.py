@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from dtrain.run import checkpoint
+from dtrain.run.times import is_of_the_machine
 from tests.conftest import Run
 from tests.integration.test_kill import STRATEGIES
 from tests.sampled import sampled
@@ -115,17 +116,13 @@ def overrides(model: str, strategy: str) -> tuple[str, ...]:
     )
 
 
-#: Of a point, what another run of the same has otherwise.
-TIMES = ("examples_per_second", "input_seconds")
-
-
 def state(run: Run) -> tuple[Any, Any, Any]:
     """Return the bits of every array at the end, all else that was saved, and the curves."""
     found = checkpoint.load(run.rundir.checkpoints / str(STEPS))
     of_this_run = ("interval_seconds", "mlflow_run_id", "steps")
     meta = {key: value for key, value in found.meta.items() if key not in of_this_run}
     points = [
-        (e["step"], {k: v for k, v in e["metrics"].items() if k not in TIMES})
+        (e["step"], {k: v for k, v in e["metrics"].items() if not is_of_the_machine(k)})
         for e in run.events("metrics")
     ]
     return {k: (v.dtype.str, v.tobytes()) for k, v in found.arrays.items()}, meta, points

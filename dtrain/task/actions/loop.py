@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import math
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -193,13 +192,11 @@ class Loop:
         self._train_call(self._steps.drain)
 
     def _train_call(self, call: Callable[[], Sums]) -> None:
-        begin = time.perf_counter()
+        self.timing.begin()
         sums = call()
         if sums.steps == 0:
             return
-        seconds = time.perf_counter() - begin
-        waited = self._steps.waiting.pop()
-        self.timing.add(sums.steps, sums.examples, seconds, waited)
+        self.timing.end(sums.steps, sums.examples, self._steps.waiting.pop)
         if self.timing.calls == 1:
             if self._strategy.replicas > 1:
                 self._strategy.check_copies(self._model)
@@ -218,7 +215,7 @@ class Loop:
                     f"optimizer.global_clipnorm=1.0 may help"
                 )
             self.step += part.steps
-            self.timing.add_part(part.steps / sums.steps, seconds, waited)
+            self.timing.add_part(part.steps / sums.steps)
             self._interval.add(part)
             self._epoch.add(part)
             if self.step % every == 0 or self.step == self._schedule.total_steps:
@@ -244,7 +241,7 @@ class Loop:
         metrics = self._steps.results(self._interval)
         metrics.update(learning_rate(self._model))
         metrics.update(self.timing.end_interval(self._interval.steps, self._interval.examples))
-        metrics.update(self._steps.interval())
+        metrics.update({**self._steps.interval(), **self._records.usage()})
         self._records.point(self.step, epoch + 1, metrics)
         self._interval = Sums()
 
@@ -295,11 +292,12 @@ class Loop:
         hooks, sums = self._callbacks.hooks, None
         if not self._stop:
             hooks.on_test_begin()
-            sums = evaluate(
-                self._strategy, self._steps, self._schedule, self._records.is_chief, self._stopping,
-                lambda done: self._report_progress(done.examples),
-                hooks if self._callbacks.every_test_batch else None,
-            )  # fmt: skip
+            with self.timing.left_out():
+                sums = evaluate(
+                    self._strategy, self._steps, self._schedule, self._records.is_chief,
+                    self._stopping, lambda done: self._report_progress(done.examples),
+                    hooks if self._callbacks.every_test_batch else None,
+                )  # fmt: skip
         if sums is None:
             self._saving.interrupt(self.step, taken)
         self.evaluated = sums.examples

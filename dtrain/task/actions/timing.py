@@ -1,6 +1,12 @@
-"""How long training takes, and how much of that time its steps wait for their input."""
+"""How long training takes, and where that time goes."""
 
 from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+from dtrain.run.times import HOST, metric
 
 
 class Timing:
@@ -10,41 +16,64 @@ class Timing:
         calls: calls so far.
         step_seconds: seconds of a step of the last call.
         interval_seconds: seconds of the steps since the last point.
-        interval_waited: of these, those in which steps waited for their input; None where that is
-            not measured.
+        interval_parts: of these, and of the time between, those of each part of
+            :mod:`dtrain.run.times`; a part that is not measured in each call is left out.
     """
 
     def __init__(self) -> None:
         self.calls = 0
         self.step_seconds = 0.0
         self.interval_seconds = 0.0
-        self.interval_waited: float | None = 0.0
+        self.interval_parts: dict[str, float] | None = None
+        self._began = self._ended = 0.0
+        self._call: tuple[float, Mapping[str, float]] = 0.0, {}
         # The first call is left out: it compiles.
-        self._seconds, self._examples, self._waited = 0.0, 0, 0.0
+        self._seconds, self._examples = 0.0, 0
+        self._parts: dict[str, float] = {}
 
-    def add(self, steps: int, examples: int, seconds: float, waited: float | None) -> None:
-        """Add a call.
+    def begin(self) -> None:
+        """Begin a call."""
+        self._began = time.perf_counter()
+
+    def end(self, steps: int, examples: int, parts: Callable[[float], Mapping[str, float]]) -> None:
+        """End a call.
 
         Args:
             steps: that it took.
             examples: of these steps.
-            seconds: of the whole call.
-            waited: of these, in the mean over the tasks, those for input; None: not measured.
+            parts: returns the seconds of each part of the call, given all of them.
         """
+        now = time.perf_counter()
+        seconds = now - self._began
+        between = self._began - self._ended if self.calls else 0.0
+        found = dict(parts(seconds))
+        found[HOST] = found.get(HOST, 0.0) + max(0.0, between)
+        self._call, self._ended = (seconds, found), now
         self.calls += 1
         self.step_seconds = seconds / steps
         if self.calls > 1:
             self._seconds += seconds
             self._examples += examples
-            self._waited += waited or 0.0
+            for name, value in found.items():
+                self._parts[name] = self._parts.get(name, 0.0) + value
 
-    def add_part(self, share: float, seconds: float, waited: float | None) -> None:
-        """Add a part of a call to the interval: the call may span several."""
+    @contextlib.contextmanager
+    def left_out(self) -> Iterator[None]:
+        """Take what is done inside for none of the training: an evaluation has its own time."""
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._ended += time.perf_counter() - begin
+
+    def add_part(self, share: float) -> None:
+        """Add a part of the last call to the interval: the call may span several."""
+        seconds, parts = self._call
         self.interval_seconds += share * seconds
-        if waited is None or self.interval_waited is None:
-            self.interval_waited = None
-        else:
-            self.interval_waited += share * waited
+        before = dict.fromkeys(parts, 0.0) if self.interval_parts is None else self.interval_parts
+        self.interval_parts = {
+            name: before[name] + share * value for name, value in parts.items() if name in before
+        }
 
     def end_interval(self, steps: int, examples: int) -> dict[str, float]:
         """Return the metrics of an interval, and begin the next.
@@ -54,9 +83,9 @@ class Timing:
             examples: that it has in all.
         """
         found = {"examples_per_second": examples / self.interval_seconds}
-        if self.interval_waited is not None:
-            found["input_seconds"] = self.interval_waited / max(1, steps)
-        self.interval_seconds = self.interval_waited = 0.0
+        for name, value in (self.interval_parts or {}).items():
+            found[metric(name)] = value / max(1, steps)
+        self.interval_seconds, self.interval_parts = 0.0, None
         return found
 
     @property
@@ -65,6 +94,12 @@ class Timing:
         return self._examples / self._seconds if self._seconds else 0.0
 
     @property
-    def input_share(self) -> float:
-        """Part of the time of training in which steps waited for their input, 0 to 1."""
-        return min(1.0, self._waited / self._seconds) if self._seconds else 0.0
+    def seconds(self) -> float:
+        """Of the calls, without the first, and of the time between them."""
+        return self._seconds + self._parts.get(HOST, 0.0)
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Part of these seconds that each part has had, 0 to 1."""
+        whole = self.seconds
+        return {name: min(1.0, value / whole) for name, value in self._parts.items() if whole}

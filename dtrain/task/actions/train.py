@@ -16,21 +16,19 @@ from dtrain.run.folder import RunDir, read_json
 from dtrain.run.journal import Journal
 from dtrain.run.sidecar import Sidecar
 from dtrain.task import data_identity, final_model, restore
+from dtrain.task.actions import bottleneck
 from dtrain.task.actions.base import Action
 from dtrain.task.actions.late_points import ChiefsPoints, LatePoints
 from dtrain.task.actions.late_validation import LateValidation
 from dtrain.task.actions.loop import Loop
 from dtrain.task.callbacks import Callbacks, made, shared
 from dtrain.task.recorder import Records, Silence
-from dtrain.task.session import NO_VALIDATION, Session, quietly
+from dtrain.task.session import NO_VALIDATION, Process, Session, quietly
 from dtrain.task.step_logs import has_own, named
 from dtrain.task.step_schedule import Schedule
 from dtrain.task.strategies import Strategy
 from dtrain.task.strategies.steps import Steps
 from dtrain.task.tensorboard import Summaries
-
-#: Part of the time of training that steps may wait for their input without a word.
-SLOW_INPUT = 0.1
 
 
 class Train(Action):
@@ -86,6 +84,7 @@ class Train(Action):
         taken = None
         if late is not None:
             taken = LateValidation(late, strategy, schedule, callbacks, records)
+        steps.waiting.traced = functools.partial(process.phases.end, "trace")
         loop = Loop(
             model, strategy, steps, schedule, callbacks, records, process.stop,
             identity={
@@ -99,13 +98,13 @@ class Train(Action):
                     **strategy.choices,
                 },
             },
-            begun=process.begun,
+            begun=functools.partial(_begun, process),
             late=taken,
         )  # fmt: skip
         status = "FAILED"
         try:
             loop.run(past if restore.has_position(past) else None)
-            process.notice(_slow_input(loop.timing.input_share))
+            process.notice(bottleneck.sentence(loop.timing.seconds, loop.timing.shares))
             final_model.save(model, process.rundir, records)
             if process.is_chief and (config.sidecar.evaluate or config.sidecar.export):
                 records.wait()  # ORDER: the best checkpoint is there before the evaluator ends
@@ -120,6 +119,14 @@ class Train(Action):
             quietly(lambda: records.end(status=status, **outcome(loop, steps)))
 
 
+def _begun(process: Process) -> None:
+    """Take note that the first step has run."""
+    process.phases.end("first_step")
+    if process.journal is not None:
+        process.journal.write("phases", seconds=process.phases.seconds)
+    process.begun()
+
+
 def _late_points(session: Session) -> LatePoints | None:
     """Return where the points of the evaluator come from; None where there is none."""
     config, process = session.config, session.process
@@ -129,16 +136,6 @@ def _late_points(session: Session) -> LatePoints | None:
         return LatePoints()
     alone = config.sidecar.every.name == "newest"
     return ChiefsPoints(process.rundir, session.past, alone)
-
-
-def _slow_input(share: float) -> str | None:
-    """Return a sentence about steps that wait for their input, where that is worth one."""
-    if share <= SLOW_INPUT:
-        return None
-    return (
-        f"steps waited for their input {share:.0%} of the time (input_seconds of each step); "
-        "python -m dtrain data shows how fast it can be read"
-    )
 
 
 def make_records(

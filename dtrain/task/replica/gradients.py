@@ -25,7 +25,7 @@ import keras
 import tensorflow as tf
 
 from dtrain.errors import UsageError
-from dtrain.task import keras_internals
+from dtrain.task import keras_internals, waiting
 from dtrain.task.replica import reduction
 
 #: The step that is traced in this thread: MirroredStrategy traces each replica in one of its own.
@@ -186,7 +186,7 @@ def mean(values: list[Any], op: tf.distribute.ReduceOp = tf.distribute.ReduceOp.
     with meeting(
         "takes a gradient", "to average it", "a train_step that calls tape.gradient outside of them"
     ):
-        return reduction.reduce(values, op)
+        return waiting.timed(values, lambda each: reduction.reduce(each, op))
 
 
 @contextlib.contextmanager

@@ -103,6 +103,9 @@ class Strategy:
     gradient_reduction = "mean"
     #: Whether a model may have variables of TensorFlow's own beside those of Keras.
     plain_variables = True
+    #: What timestamps can tell apart in a step (:mod:`dtrain.task.waiting`). Where layers or
+    #: variables are divided over devices nothing: values are exchanged all the time.
+    step_parts: tuple[str, ...] = ()
     #: Whether one step begins when the one before has ended: a state may go from one to the next.
     in_turn = True
     #: Whether a loop of steps may read examples that are in memory itself: it has one replica, on

@@ -19,6 +19,7 @@ from dtrain.task.keras_internals.collectives import local_devices
 from dtrain.task.replica import reduction
 from dtrain.task.strategies import communication
 from dtrain.task.strategies.base import Strategy, check_alike
+from dtrain.task.waiting import of_replicas
 
 #: Bytes of a checkpoint that one collective sends: all of them at once may be more than it can.
 BLOCK = 4 << 20
@@ -61,6 +62,7 @@ class MultiWorker(Strategy):
                 )
             )
         super().__init__(engine)
+        self.step_parts = of_replicas(self.replicas, devices)
         self._devices = len(devices)
         self._cluster, self._task = cluster, task
         self._tasks = len(cluster.tasks)

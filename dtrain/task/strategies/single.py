@@ -5,6 +5,7 @@ from __future__ import annotations
 import keras
 import tensorflow as tf
 
+from dtrain.run.times import COMPUTE
 from dtrain.task import short_adam
 from dtrain.task.strategies.base import Strategy
 
@@ -15,6 +16,7 @@ class Default(Strategy):
     several_optimizers = True
     reads_in_loop = True
     short_updates = True
+    step_parts = (COMPUTE,)
 
     def __init__(self, devices: list[str]):
         super().__init__(tf.distribute.get_strategy())
@@ -30,6 +32,7 @@ class OneDevice(Strategy):
     several_optimizers = True
     reads_in_loop = True
     short_updates = True
+    step_parts = (COMPUTE,)
 
     def __init__(self, devices: list[str]):
         super().__init__(tf.distribute.OneDeviceStrategy(devices[0]))

@@ -20,7 +20,7 @@ from dtrain.task.step_logs import Weights, add_up_losses, unwrapped
 from dtrain.task.strategies.in_loop import FromIterator, InLoop
 from dtrain.task.strategies.rows import Rows, table
 from dtrain.task.tensors import fresh
-from dtrain.task.waiting import WIDTH, Waiting, not_timed
+from dtrain.task.waiting import Waiting
 
 if TYPE_CHECKING:
     from dtrain.task.protocol import Replicas
@@ -76,8 +76,8 @@ class Steps:
         self._replay = replay
         self._evaluate: Any = None
         self._draws = evaluation_seeds.Draws()
-        #: How long training steps have waited for their input.
-        self.waiting = Waiting()
+        #: Where the time of training steps goes.
+        self.waiting = Waiting(strategy.step_parts, strategy.replicas)
         self._weights = Weights(keras_internals.loss_trackers(model))
         self._summed = strategy.batches > 1 and strategy.gradient_reduction == "sum"
         self._rows = Rows(model, strategy, replay, strategy.batches if self._summed else 1)
@@ -146,7 +146,7 @@ class Steps:
         Returns:
             The metric sums over exactly these steps and all replicas.
         """
-        order = self.waiting.timed(lambda: self._reads.order(steps))
+        order = self.waiting.on_host(lambda: self._reads.order(steps))
         given = fresh(np.int64(steps)), fresh(order)
         outcome = self._rows.held.tried(lambda: self._train(*given))
         rows = self.waiting.taken(outcome.numpy())
@@ -224,7 +224,11 @@ class Steps:
     def _train(self, steps: tf.Tensor, order: tf.Tensor) -> Any:
         rows = self._global_batch / self._strategy.replicas
         read = functools.partial(self._reads.batch, order)
-        return self._repeat(steps, lambda data, _: self._train_step(data), read, rows, True)
+
+        def step(data: Any, _: tf.Tensor) -> Any:
+            return self._train_step(self.waiting.entered(data))
+
+        return self._repeat(steps, step, read, rows, training=True)
 
     def _evaluate_steps(self, steps: tf.Tensor) -> Any:
         # Full steps and the rest by one function: tracing is the most of a short evaluation.
@@ -243,12 +247,12 @@ class Steps:
 
     def _train_part(self, data: Any) -> Any:
         """Run Keras' step on one replica, with the random draws of its rows of the batch."""
-        context, replicas = tf.distribute.get_replica_context(), self._strategy.replicas
-        rows = self._global_batch // replicas
-        draws = self._rehearsed.draws
-        part = random_draws.part(context.replica_id_in_sync_group, replicas, rows, draws)
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        replicas, rows = self._strategy.replicas, self._global_batch // self._strategy.replicas
+        part = random_draws.part(replica, replicas, rows, self._rehearsed.draws)
         averaged = gradients.averaged(replicas, rows, self._summed)
-        with self._rehearsed.traced(), part, averaged, self._rows.held.begun() as states:
+        timed = self.waiting.exchanging(replica)
+        with self._rehearsed.traced(), part, averaged, timed, self._rows.held.begun() as states:
             found = self._recorded(self._model.train_step, data, rows, training=True)
         return *found, states
 
@@ -323,14 +327,14 @@ class Steps:
 
         def row(i: tf.Tensor) -> tf.Tensor:
             with tf.control_dependencies([i]):
-                fetched = self.waiting.fetched if training else not_timed
-                data, waited = fetched(lambda: read(i))
+                data = self.waiting.fetched(lambda: read(i)) if training else read(i)
             own = self._one(lambda part: step(part, i), data, rows, training)
-            return tf.concat([own, *waited], 0)
+            return self.waiting.added(own) if training else own
 
         found = table(steps, row)
         replayed = 0 if self._replay is None else self._replay.width(training)
-        width = self._rows.size(training) + training * WIDTH + self._strategy.replicas * replayed
+        width = self._rows.size(training) + self._strategy.replicas * replayed
+        width += self.waiting.width if training else 0
         return self._strategy.all_reduce(tf.ensure_shape(found, [None, width]))
 
     def _one(self, step: Any, data: Any, rows: float, training: bool) -> tf.Tensor:

@@ -48,6 +48,8 @@ class Feed:
         self._part: Any = (
             input_pipeline.training_part if training else input_pipeline.evaluation_part
         )
+        #: Sent to a worker once: a tensor that it has had is not sent again.
+        self._numbers = [tf.constant(part, tf.int64) for part in range(parts)]
         #: That the chief has waited for what it reads itself.
         self.seconds = 0.0
         self._local: Iterator[Any] | None = None
@@ -73,7 +75,7 @@ class Feed:
 
         The second of the arguments is the number of the part.
         """
-        parts = [tf.constant(part, tf.int64) for part in range(self._parts)]
+        parts = self._numbers
         if self._local is not None:
             begin = time.perf_counter()
             found = [(next(self._local), part) for part in parts]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
+from dtrain.run.times import COMMUNICATION, COMPUTE, WAITING
 from dtrain.task.metric_sums import Sums
 from dtrain.task.replica import random_draws
+from dtrain.task.strategies.parameter_server.packing import Packing, mean
 from dtrain.task.strategies.parameter_server.steps import CoordinatedSteps, Given, worker_index
 
 
@@ -46,7 +48,7 @@ class SynchronousSteps(CoordinatedSteps):
         while self._workers - self._late < self._needed:
             self._next()
             self._came_late()
-        free = self._workers - self._late
+        free, begin = self._workers - self._late, time.perf_counter()
         for turn in range(free):  # in turn, so that no part of the batches is always left out
             part = (step + turn) % self._workers
             self._begin((step, part), self._compute, parts[part])
@@ -57,41 +59,68 @@ class SynchronousSteps(CoordinatedSteps):
                 arrived[part] = value
             else:
                 self._came_late()
+        ended = time.perf_counter()
         self._late += free - len(arrived)
         self._dropped += self._workers - self._needed
         # Summed in the order of the parts: the result must not depend on who came first.
-        values = [arrived[part] for part in sorted(arrived)]
-        self._apply(tf.stack([v[0] for v in values]), values[0][1])
-        vectors = [np.asarray(vector) for _, _, vector in values]
+        values = [self._packing.unpack(arrived[part]) for part in sorted(arrived)]
+        self._apply(mean([floats for floats, _, _ in values]), values[0][1])
+        vectors = [vector for _, _, vector in values]
         for vector in vectors:
             self._worker_steps[int(vector[-1])] += 1
+        updated = time.perf_counter() - ended
+        self._take_times(np.array([v[-3:-1] for v in vectors]), ended - begin, updated)
         self._step += 1
-        return self._account([v[:-1] for v in vectors], self._part_rows, training=True, steps=1)
+        return self._account([v[:-3] for v in vectors], self._part_rows, training=True, steps=1)
+
+    def _take_times(self, workers: np.ndarray, together: float, updated: float) -> None:
+        """Take note of where the time of a step has gone.
+
+        Args:
+            workers: seconds ``[parts, 2]`` that each worker took to load its examples, and then to
+                read the variables and compute.
+            together: from the first part that was handed out to the last that was needed.
+            updated: for the update on the servers, and the way of the gradients to them.
+        """
+        if not self.waiting.measured or not self._strategy.step_parts:
+            return
+        loaded, computed = workers.mean(axis=0)
+        slowest = workers.sum(axis=1).max()
+        self.waiting.add(float(loaded))
+        self.waiting.add(float(computed), COMPUTE)
+        self.waiting.add(float(slowest - loaded - computed), WAITING)
+        # From the chief to the slowest worker and back. All of it is on one clock or another.
+        self.waiting.add(max(0.0, together - float(slowest)) + updated, COMMUNICATION)
 
     def _came_late(self) -> None:
         self._late -= 1
 
     @tf.function(autograph=False)
     def _compute(self, *arguments: Any) -> Any:
-        """Return gradients and new floating values as one vector, whole numbers, accounts."""
-        data = self._feed.load(*arguments)
+        """Return gradients, new values and accounts, packed."""
+        begin = self.waiting.now([])
+        with tf.control_dependencies([begin]):
+            data = self._feed.load(*arguments)
+        loaded = self.waiting.now(tf.nest.flatten(data))
+        data = self.waiting.after(loaded, data)
 
         def replica() -> Any:
             draws = self._rehearsed.draws
             part = random_draws.part(arguments[1], self._workers, self._part_rows, draws)
             with self._rehearsed.traced(), part:
                 gradients, others, vector = self._pure(data, True, self._workers)
-            self._split = _Split(self._model, gradients, others)
-            account = tf.cast(worker_index(), tf.float64)[None]
-            floats, whole = self._split.join(gradients, others)
-            return floats, whole, tf.concat([vector, account], 0)
+            self._packing = Packing(self._model, gradients, others)
+            computed = tf.nest.flatten([gradients, others, vector], expand_composites=True)
+            times = [loaded - begin, self.waiting.now(computed) - loaded]
+            account = tf.stack([*times, tf.cast(worker_index(), tf.float64)])
+            return self._packing.pack(gradients, others, tf.concat([vector, account], 0))
 
         return self._engine.run(replica)
 
     @tf.function(autograph=False)
     def _apply(self, floats: tf.Tensor, whole: tf.Tensor) -> None:
         model = self._model
-        gradients, others = self._split.part(tf.reduce_mean(floats, axis=0), whole)
+        gradients, others = self._packing.part(floats, whole)
         with self._engine.scope():
             # The optimizer is only ever called inside a replica.
             with tf.distribute.ReplicaContext(self._engine, 0):
@@ -115,47 +144,3 @@ class SynchronousSteps(CoordinatedSteps):
         """Go on counting from a summary."""
         super().restore(summary)
         self._dropped = self._told = summary.get("dropped_gradients", 0)
-
-
-class _Split:
-    """Packs gradients and the values of layers into two vectors, and unpacks them.
-
-    Args:
-        model: whose variables they are of.
-        gradients: of each trainable variable, or None.
-        others: of each other variable, or None.
-    """
-
-    def __init__(self, model: keras.Model, gradients: list[Any], others: list[Any]):
-        pairs = [*zip(model.trainable_variables, gradients, strict=True),
-                 *zip(model.non_trainable_variables, others, strict=True)]  # fmt: skip
-        self._trainable = len(gradients)
-        self._present = [value is not None for _, value in pairs]
-        self._variables = [variable for variable, _ in pairs]
-
-    def join(self, gradients: list[Any], others: list[Any]) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return float32 ``[f]`` and int64 ``[w]``."""
-        floats, whole = [tf.zeros([0])], [tf.zeros([0], tf.int64)]
-        for value in (*gradients, *others):
-            if value is None:
-                continue
-            value = tf.convert_to_tensor(value)
-            kind = floats if value.dtype.is_floating else whole
-            kind.append(tf.reshape(tf.cast(value, kind[0].dtype), [-1]))
-        return tf.concat(floats, 0), tf.concat(whole, 0)
-
-    def part(self, floats: tf.Tensor, whole: tf.Tensor) -> tuple[list[Any], list[Any]]:
-        """Return gradients and others again."""
-        values: list[Any] = []
-        for variable, present in zip(self._variables, self._present, strict=True):
-            if not present:
-                values.append(None)
-                continue
-            size = int(np.prod(variable.shape))
-            if tf.as_dtype(variable.dtype).is_floating:
-                vector, floats = floats[:size], floats[size:]
-            else:
-                vector, whole = whole[:size], whole[size:]
-            with tf.device(variable.value.device):  # on its server, where it will be needed
-                values.append(tf.cast(tf.reshape(vector, variable.shape), variable.dtype))
-        return values[: self._trainable], values[self._trainable :]

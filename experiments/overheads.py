@@ -1,0 +1,121 @@
+"""What recording costs: ``python experiments/overheads.py --pairs 8``; minutes.
+
+Three questions, each of pairs of runs that follow each other, the other side first in every second
+pair:
+
+- ``times``: the accounting of a step's time and of what the machine does, against the same without;
+- ``tracking``: ``tracking=mlflow`` against ``tracking=none``;
+- ``checkpoint``: ``checkpoint.every_seconds=2`` against no checkpoint.
+
+A cost is 1 minus the ratio of the speeds of a pair. Of the pairs are shown the mean, its interval
+of confidence (95 %, of Student's t), and the least and the greatest. Speed is examples over time,
+between a tenth of the run and its end, on the one core that each run is given: what others do on
+the machine meets both sides of a pair alike only in the mean.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+#: A small model, whose steps are short: what a step or a point costs counts most.
+MODEL = (
+    "strategy=one_device", "model=mlp", "dataset=synthetic", "dataset.shape=[28,28,1]",
+    "dataset.examples=20000", "dataset.validation_examples=64", "trainer.epochs=1",
+    "hardware.intra_op_threads=1",
+)  # fmt: skip
+NONE = ("tracking=none", "checkpoint.every_epochs=null")
+BLIND = "strategy._target_=overheads.Blind"
+#: With and without, by question.
+SIDES = {
+    "times": (NONE, (*NONE, BLIND)),
+    "tracking": (("tracking=mlflow", "checkpoint.every_epochs=null"), NONE),
+    "checkpoint": ((*NONE, "checkpoint.every_seconds=2"), NONE),
+}
+#: Of Student's t, two-sided 95 %, by degrees of freedom.
+T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179)
+
+
+def __getattr__(name: str) -> object:
+    """Return the strategy without accounting; TensorFlow is imported where a task asks for it."""
+    if name != "Blind":
+        raise AttributeError(name)
+    from dtrain.host import usage
+    from dtrain.task.strategies import OneDevice
+    from dtrain.task.waiting import Waiting
+
+    class Unmeasured(Waiting):
+        measured = property(lambda self: False, lambda self, value: None)
+
+    class Blind(OneDevice):
+        def __init__(self, devices: list[str]):
+            super().__init__(devices)
+            usage.EVERY = math.inf
+
+        def steps(self, *given: object, **named: object) -> object:
+            steps = super().steps(*given, **named)
+            steps.waiting = Unmeasured()
+            return steps
+
+    return Blind
+
+
+def speed(folder: Path, overrides: tuple[str, ...], seconds: float) -> float:
+    """Train for about so long, and return examples a second."""
+    before = set(folder.glob("*/*"))
+    core = str(sorted(os.sched_getaffinity(0))[0])
+    command = ["taskset", "-c", core, sys.executable, "-m", "dtrain", *MODEL, *overrides]
+    done = subprocess.run(
+        [*command, f"trainer.steps_per_epoch={int(seconds * 1000)}", f"output_dir={folder}"],
+        capture_output=True, text=True,
+        env={**os.environ, "DTRAIN_TRUST": "overheads", "PYTHONPATH": str(Path(__file__).parent)},
+    )  # fmt: skip
+    if done.returncode:
+        raise SystemExit(done.stdout + done.stderr)
+    [path] = {p for p in set(folder.glob("*/*")) - before if (p / "journal.jsonl").exists()}
+    events = [json.loads(line) for line in (path / "journal.jsonl").read_text().splitlines()]
+    points = [e for e in events if e["event"] == "metrics" and "loss" in e["metrics"]]
+    first, last = next(p for p in points if p["step"] >= points[-1]["step"] / 10), points[-1]
+    return 64 * (last["step"] - first["step"]) / (last["time"] - first["time"])
+
+
+def interval(costs: list[float]) -> str:
+    """Return mean, interval of confidence, least and greatest of costs, in per cent."""
+    mean = statistics.mean(costs)
+    text = f"{mean:.1%}"
+    if len(costs) > 1:
+        wide = T[min(len(costs) - 1, len(T)) - 1] * statistics.stdev(costs) / math.sqrt(len(costs))
+        text += f" ({mean - wide:.1%} to {mean + wide:.1%})"
+    return f"{text}, pairs from {min(costs):.1%} to {max(costs):.1%}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of a run, at 1 ms a step")
+    parser.add_argument("--only", nargs="+", choices=SIDES, default=list(SIDES))
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name).resolve()
+        if "tracking" in given.only:  # the first run makes the tables of the tracking store
+            speed(folder, SIDES["tracking"][0], 0.1)
+        for question in given.only:
+            sides, costs = SIDES[question], []
+            for pair in range(given.pairs):
+                order = (0, 1) if pair % 2 == 0 else (1, 0)
+                found = {side: speed(folder, sides[side], given.seconds) for side in order}
+                costs.append(1 - found[0] / found[1])
+                print(f"{question} {pair + 1}/{given.pairs}: {found[0]:,.0f} {found[1]:,.0f} "
+                      f"{costs[-1]:+.2%}", flush=True)  # fmt: skip
+            print(f"{question}: costs {interval(costs)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
