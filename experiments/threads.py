@@ -32,6 +32,12 @@ MODELS: dict[str, tuple[str, ...]] = {
         "model=transformer", "dataset=text", "objective=val_loss", "objective_mode=min",
     ),
     "mirrored x2, cnn, digits": ("model=cnn", "strategy=mirrored"),
+    "mirrored x2, mlp, digits": ("model=mlp", "strategy=mirrored"),
+    "mirrored x2, cnn, 28x28x1": ("model=cnn", "strategy=mirrored", *_IMAGES),
+    "mirrored x2, transformer, text": (
+        "model=transformer", "dataset=text", "objective=val_loss", "objective_mode=min",
+        "strategy=mirrored",
+    ),
     "cnn, 28x28x1": ("model=cnn", *_IMAGES),
     "MobileNetV2, 32x32x3": (
         "model=custom", "model._target_=keras.applications.MobileNetV2", "+model.weights=null",

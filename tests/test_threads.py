@@ -20,8 +20,12 @@ from tests.test_schema import composed
 TWO = Machine(gpus=0, cores=2)
 
 
-def test_one_thread_on_one_or_two_cores() -> None:
-    assert [threads.chosen(cores) for cores in (1, 2, 3, 64)] == [1, 1, None, None]
+def test_one_thread_where_each_core_has_a_replica() -> None:
+    found = {(c, r): threads.chosen(c, r) for c in (1, 2, 8) for r in (1, 2, 8)}
+    assert {pair for pair, count in found.items() if count == 1} == {
+        (1, 1), (1, 2), (1, 8), (2, 2), (2, 8), (8, 8),
+    }  # fmt: skip
+    assert set(found.values()) == {1, None}
 
 
 @pytest.mark.parametrize(
@@ -36,7 +40,7 @@ def test_one_thread_on_one_or_two_cores() -> None:
     ],
 )
 def test_the_plan_has_them(on: Machine, expected: int | None) -> None:
-    assert plan(composed(), None, on).cluster.chief.threads == expected
+    assert plan(composed("strategy=mirrored"), None, on).cluster.chief.threads == expected
 
 
 def test_what_the_user_sets_holds() -> None:
@@ -73,10 +77,10 @@ def test_a_run_keeps_them_when_it_is_resumed(
     dtrain: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(threads.VARIABLE, raising=False)
-    done = dtrain(*QUICK, "trainer.epochs=1")
+    done = dtrain(*QUICK, "trainer.epochs=1", "strategy=mirrored")
     assert done.code == 0 and done.rundir is not None, done.output
     cluster = json.loads(done.rundir.cluster.read_text())
-    assert cluster["tasks"][0]["threads"] == threads.chosen(machine().cores)
+    assert cluster["tasks"][0]["threads"] == threads.chosen(machine().cores, 2)
     cluster["tasks"][0]["threads"] = 3  # as on another machine
     done.rundir.cluster.write_text(json.dumps(cluster))
     again = dtrain(f"resume={done.rundir.path}", "trainer.epochs=2")

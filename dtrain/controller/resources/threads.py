@@ -10,21 +10,23 @@ from dtrain.run.folder import RunDir
 
 #: Variable by which TensorFlow itself is told how many.
 VARIABLE = "TF_NUM_INTRAOP_THREADS"
-#: Up to so many cores an operation has one thread. TensorFlow's own choice is one for each core.
-#: Operations still run beside each other, one on each core; what one thread saves is that the
-#: parts of a small operation are handed out and waited for (experiments/threads.py measures it).
-ONE_THREAD_CORES = 2
 
 
-def chosen(cores: int) -> int | None:
-    """Return how many threads an operation has; None for TensorFlow's own choice.
+def chosen(cores: int, replicas: int) -> int | None:
+    """Return how many threads an operation has; None for TensorFlow's own choice, one a core.
+
+    Where each core has a replica of its own (or there is one core), it is one thread: an operation
+    is then computed where it was begun, and its parts are neither handed out nor waited for
+    (experiments/threads.py measures it). With fewer replicas the best number is a matter of the
+    model: ``python -m dtrain tune`` finds it.
 
     A rule, and no measurement: the same on every start, so that a resumed run has the same bits.
 
     Args:
         cores: that one task has for itself.
+        replicas: in this task.
     """
-    return 1 if cores <= ONE_THREAD_CORES else None
+    return 1 if replicas >= cores else None
 
 
 def are_given() -> bool:
