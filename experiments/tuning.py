@@ -37,9 +37,10 @@ SIX = (
 
 
 def combinations(found: Sequence[coordinates.Coordinate]) -> list[Setting]:
-    """Return all combinations of the settings of all coordinates, the plain one among them."""
+    """Return all combinations of settings, the plain one among them; bfloat16 is other numbers."""
     wholes: list[dict[str, Any]] = []
-    for parts in itertools.product(*([{}, *each.settings] for each in found)):
+    kept = [each for each in found if not any(coordinates.PRECISION in s for s in each.settings)]
+    for parts in itertools.product(*([{}, *each.settings] for each in kept)):
         whole = {key: value for part in parts for key, value in part.items()}
         if whole not in wholes:
             wholes.append(whole)

@@ -15,7 +15,6 @@ from dtrain.config import consent, load, section
 from dtrain.config.overrides import key_of, parse
 from dtrain.config.schema import Config
 from dtrain.controller.folders import open_existing, read_command
-from dtrain.controller.resources import threads
 from dtrain.errors import CheckpointError, DamagedFile, UsageError
 from dtrain.files import reading
 from dtrain.run import checkpoint, identity
@@ -263,8 +262,6 @@ def check(config: Config, overrides: list[str]) -> None:
             "changes of trainer.epochs, strategy, hardware, tracking, checkpoint, launcher",
             f"resume={config.resume} without {key}=..., or fork={config.resume} {key}={given}",
         )  # fmt: skip
-    if config.hardware.intra_op_threads is None:
-        config.hardware.intra_op_threads = threads.recorded(rundir)
     # Pinned by the command that began the run: what the override names may have moved on since.
     config.fork = past.fork
     if found is None and config.fork is not None:

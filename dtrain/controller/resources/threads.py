@@ -1,12 +1,8 @@
-"""How many threads an operation has where the user does not say: decided before a run, and kept."""
+"""How many threads an operation has where the user does not say: decided before a run."""
 
 from __future__ import annotations
 
 import os
-
-from dtrain.files import reading
-from dtrain.run.cluster import Cluster
-from dtrain.run.folder import RunDir
 
 #: Variable by which TensorFlow itself is told how many.
 VARIABLE = "TF_NUM_INTRAOP_THREADS"
@@ -20,7 +16,8 @@ def chosen(cores: int, replicas: int) -> int | None:
     (experiments/threads.py measures it). With fewer replicas the best number is a matter of the
     model: ``python -m dtrain tune`` finds it.
 
-    A rule, and no measurement: the same on every start, so that a resumed run has the same bits.
+    A rule, and no measurement: the same on every start on a machine, so that a resumed run has the
+    same bits.
 
     Args:
         cores: that one task has for itself.
@@ -32,20 +29,3 @@ def chosen(cores: int, replicas: int) -> int | None:
 def are_given() -> bool:
     """Say whether the environment tells TensorFlow how many threads an operation has."""
     return bool(os.environ.get(VARIABLE))
-
-
-def recorded(rundir: RunDir) -> int | None:
-    """Return how many threads were chosen for the operations of a run; None where none were.
-
-    Another number may change the last bits. Of several tasks each has its part of a machine,
-    which may be another one now.
-
-    Raises:
-        DamagedFile: the file that says so is damaged.
-    """
-    found = reading.read_json(rundir.cluster)
-    if found is None:
-        return None
-    cluster = Cluster.from_json(found, rundir.cluster)
-    alone = len(cluster.processes) == 1 and cluster.device_kind == "cpu"
-    return cluster.chief.threads if alone else None
