@@ -69,7 +69,6 @@ def row(name: str, seconds: float, rounds: int) -> str:
         plain = search.begin()
         found = coordinates.of(config, planned, here, plain)
         search.walk(found)
-        search.confirm()
         took = time.monotonic() - began
         chosen, speeds = search.best.setting, []
         everything = combinations(found[:-1])  # the last one is threads once more

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import json
+from typing import Any
 
 import pytest
 
+from dtrain.controller import tuned
 from dtrain.controller.plan import plan
 from dtrain.controller.resources import threads
 from dtrain.controller.resources.devices import Machine, machine
@@ -13,6 +17,12 @@ from tests.conftest import QUICK, Commands
 from tests.test_schema import composed
 
 TWO = Machine(gpus=0, cores=2)
+
+
+@functools.cache
+def mirrored() -> Any:
+    """Return a configuration that no test changes: composing one takes time."""
+    return composed("strategy=mirrored")
 
 
 def test_one_thread_where_each_core_has_a_replica() -> None:
@@ -35,11 +45,12 @@ def test_one_thread_where_each_core_has_a_replica() -> None:
     ],
 )
 def test_the_plan_has_them(on: Machine, expected: int | None) -> None:
-    assert plan(composed("strategy=mirrored"), None, on).cluster.chief.threads == expected
+    assert plan(mirrored(), None, on).cluster.chief.threads == expected
 
 
 def test_what_the_user_sets_holds() -> None:
-    config = composed("hardware.intra_op_threads=2", "strategy=mirrored")
+    config = copy.copy(mirrored())
+    tuned.put(config, {"hardware.intra_op_threads": 2})
     assert plan(config, None, TWO).cluster.chief.threads == 2
 
 
@@ -50,6 +61,7 @@ def test_the_environment_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not threads.are_given() and not machine().threads
 
 
+@pytest.mark.faults
 def test_a_run_has_what_was_planned_and_keeps_it(
     dtrain: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -177,7 +177,6 @@ class Tune(cli.Command):
         if plain.speed is None:
             raise TrainingError(f"the plain setting does not train: {plain.problem}")
         search.walk(coordinates.of(config, planned, here, plain))
-        search.confirm()
         search.batches(config.trainer.batch_size, _has_room)
         return search
 
