@@ -17,7 +17,7 @@ from dtrain.host import terminal
 #: Each is a module of :mod:`dtrain.controller.commands`.
 COMMANDS = (
     "compare", "ui", "sync", "checkpoint", "data", "evaluate", "predict", "export", "promote",
-    "serve", "doctor", "jobs",
+    "serve", "doctor", "jobs", "tune",
 )  # fmt: skip
 
 

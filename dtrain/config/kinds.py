@@ -90,7 +90,7 @@ ENVIRONMENT = Kind(
 )  # fmt: skip
 ACTION = Kind(
     "action", "dtrain.task.actions.*",
-    r"dtrain\.task\.actions\.(train\.Train|evaluate\.Evaluate|predict\.Predict)",
+    r"dtrain\.task\.actions\.(train\.Train|trial\.Trial|evaluate\.Evaluate|predict\.Predict)",
 )  # fmt: skip
 PREDICTED = Kind(
     "function of predictions", "dtrain.task.prediction.functions.{argmax,top_k}",

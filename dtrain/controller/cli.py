@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from dtrain.config import consent, environment, groups, guard, load, preset_file
 from dtrain.config.explain import explain
 from dtrain.config.schema import Config
 from dtrain.config.settle import settle
-from dtrain.controller import folders, remote, resume, starting
+from dtrain.controller import folders, remote, resume, starting, tuned
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.start import start
 from dtrain.controller.sweep.job_source import Source
@@ -155,13 +156,14 @@ def _job(node: DictConfig) -> Outcome:
     overrides: Any = OmegaConf.to_container(settings.overrides.task, resolve=False)
     config = settle(node)
     check_address(config)
+    taken = tuned.use(config, overrides, settings.runtime.choices)
     if config.action.get("run", "") is None:  # of an action on a run, which its command names
         chosen = settings.runtime.choices.get("action")
         raise UsageError(
             "action", chosen, "works on what a run has left", "train",
             f"python -m dtrain {chosen} outputs/DATE/TIME_NAME",
         )  # fmt: skip
-    command = command_of(config, node)
+    command = command_of(config, node, taken)
     folders.check_name(config.name)
     path, chosen = guard.run_folder()
     folder = folders.place(path, "hydra.run.dir")
@@ -188,15 +190,22 @@ def _job(node: DictConfig) -> Outcome:
     return start(config, folder, command, chosen)
 
 
-def command_of(config: Config, node: DictConfig) -> dict[str, Any]:
-    """Return the contents of ``command.json`` of the command whose configuration Hydra has now."""
+def command_of(config: Config, node: DictConfig, taken: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the contents of ``command.json`` of the command whose configuration Hydra has now.
+
+    Args:
+        config: settled.
+        node: as Hydra has composed it.
+        taken: overrides that ``hardware=tuned`` stands for.
+    """
     settings = HydraConfig.get()
     # As they were typed: a reference to the environment is no value yet.
     overrides: Any = OmegaConf.to_container(settings.overrides.task, resolve=False)
     sources = {source.provider: source.path for source in settings.runtime.config_sources}
     return resume.command(
-        environment.as_written(overrides, node), sources.get("command-line"), load.address(config)
-    )
+        [*environment.as_written(overrides, node), *taken],
+        sources.get("command-line"), load.address(config),
+    )  # fmt: skip
 
 
 def _print(error: Exception, command: Command) -> None:

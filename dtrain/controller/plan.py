@@ -9,6 +9,7 @@ from dtrain.config import targets
 from dtrain.config.schema import Config
 from dtrain.controller import evaluator
 from dtrain.controller.resources import limits
+from dtrain.controller.resources import threads as of_operations
 from dtrain.controller.resources.devices import Machine, device_count, device_kind
 from dtrain.controller.task_environment import task_environment
 from dtrain.data.checked import before_training
@@ -124,8 +125,10 @@ def plan(config: Config, splits: Splits | None, machine: Machine, trains: bool =
         own = own if own >= threads else 0
     if kind == "cpu" and machine.beside > 1:
         threads = threads or max(1, left // machine.beside)
-    tasks = _with_cores(strategy.tasks(hosts, devices), threads, own)
     replicas = strategy.replicas(hosts, devices)
+    if kind == "cpu" and machine.shared and computing == 1 and not machine.threads:
+        threads = threads or of_operations.chosen(left, replicas)
+    tasks = _with_cores(strategy.tasks(hosts, devices), threads, own)
     cluster = Cluster(tasks, kind, replicas, task_environment(hardware.onednn))
     strategy.check(config, cluster)
     if beside:

@@ -11,10 +11,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
+
 from dtrain import errors
 from dtrain.config.schema import Config
 from dtrain.config.settle import settle
-from dtrain.controller import cli
+from dtrain.controller import cli, tuned
 from dtrain.controller.examination import machine, network
 from dtrain.controller.examination.finding import Finding
 from dtrain.controller.launchers import automatic
@@ -49,6 +51,8 @@ class Doctor(cli.Command):
         refused: UsageError | None = None
         plan: Plan | None = None
         try:
+            chosen = HydraConfig.get()
+            tuned.use(config, chosen.overrides.task, chosen.runtime.choices)
             plan = check(config, prepare=False).planned
         except UsageError as error:
             refused = error

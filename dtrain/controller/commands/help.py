@@ -35,6 +35,7 @@ commands:
   serve RUN|models:/...       answer requests over HTTP, with newer versions as they appear
   jobs [cancel ID|RUN_DIR]    jobs of SLURM that dtrain has submitted
   doctor [OVERRIDE ...]       what this machine and its cluster offer, and what would start where
+  tune [OVERRIDE ...]         measure what makes a model fast here, for hardware=tuned
 
 options:
   --help [KEY]                this, or the type, default and accepted values of one key

@@ -6,6 +6,7 @@ import dataclasses
 import os
 
 from dtrain.config.schema import Config
+from dtrain.controller.resources import threads
 from dtrain.controller.resources.gpus import count
 from dtrain.errors import UsageError
 from dtrain.run.strategy_plan import StrategyPlan
@@ -22,6 +23,7 @@ class Machine:
         hosts: of a job: as many as commands were started for it; None where it is not known.
         evaluator: one of those hosts is the evaluator's, where there is one.
         beside: how many commands of a job share the cores, which nothing divides among them.
+        threads: the environment says how many threads an operation has.
     """
 
     gpus: int
@@ -30,13 +32,14 @@ class Machine:
     hosts: int | None = None
     evaluator: bool = True
     beside: int = 1
+    threads: bool = False
 
 
 def machine() -> Machine:
     """Describe this machine, without asking TensorFlow, as what one command has to itself."""
     affinity = getattr(os, "sched_getaffinity", None)  # of Linux
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    return Machine(count(), cores)
+    return Machine(count(), cores, threads=threads.are_given())
 
 
 def device_kind(config: Config, kinds: tuple[str, ...], gpus: int) -> str:

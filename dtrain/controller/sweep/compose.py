@@ -19,7 +19,7 @@ from dtrain.config import consent, environment, load, targets, values
 from dtrain.config.overrides import parse
 from dtrain.config.schema import Config
 from dtrain.config.settle import settle
-from dtrain.controller import resume
+from dtrain.controller import resume, tuned
 from dtrain.controller.folders import check_name, place
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.plan import Plan, plan, sizes
@@ -145,6 +145,7 @@ class Composer:
             check_address(config)
             check_name(config.name)
             words = environment.as_written(list(overrides), node)
+            taken = tuned.use(config, words, HydraConfig.get().runtime.choices)
             differs = self._differs(words)
             self._refuse(config, differs)
             if config.fork is not None:
@@ -154,7 +155,7 @@ class Composer:
                     self._pinned[given] = config.fork
                 config.fork = self._pinned.get(config.fork, config.fork)
         self._first = self._first or (node, config)
-        return Draft(number, words, differs, config, identity.job_hash(config))
+        return Draft(number, [*words, *taken], differs, config, identity.job_hash(config))
 
     def _differs(self, words: Sequence[str]) -> dict[str, str]:
         return {key: value for key, value in map(_key_and_value, words) if key not in self._fixed}

@@ -1,0 +1,238 @@
+"""``python -m dtrain tune``: which settings make this model fast on this machine, as measured.
+
+Exit codes: 0 done, 1 the plain setting does not train, 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from dtrain import errors
+from dtrain.config.overrides import key_of, parse
+from dtrain.config.schema import Config
+from dtrain.config.settle import settle
+from dtrain.controller import cli, tuned
+from dtrain.controller.commands import failures
+from dtrain.controller.launchers import Local
+from dtrain.controller.plan import Plan
+from dtrain.controller.resources.devices import Machine, machine
+from dtrain.controller.terminal.activity import Activity
+from dtrain.controller.tuning import coordinates, settings
+from dtrain.controller.tuning.search import TOLERANCE, Found, Row, Search, Setting
+from dtrain.controller.tuning.table import line, table
+from dtrain.controller.tuning.trials import Trials
+from dtrain.controller.validate import check, check_address
+from dtrain.errors import TrainingError, UsageError
+from dtrain.host import memory
+from dtrain.run.folder import short
+
+#: Steps whose losses are compared.
+STEPS = 50
+#: Seconds that a trial may take, with its start: XLA compiles a large model for minutes.
+LIMIT = 90.0
+#: Keys of a run, which trials are none of.
+_OF_A_RUN = (
+    "resume", "fork", "output_dir", "tracking", "action", "sidecar", "sweep",
+)  # fmt: skip
+#: Of the memory that is free, so much is left to the rest of the machine.
+_RESERVE = 0.1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m dtrain tune", allow_abbrev=False,
+        description="Measure, in about a minute of short runs, which threads, replicas, kernels, "
+        "precision and readers make a model fast on this machine, and keep the fastest for "
+        "hardware=tuned. A setting that changes the numbers is shown, and not kept.",
+        epilog="The configuration is that of a training with the same overrides. "
+        "Exit codes: 0 done, 1 the plain setting does not train, 2 wrong usage.",
+    )  # fmt: skip
+    parser.add_argument(
+        "overrides", nargs="*", metavar="GROUP=OPTION | KEY=VALUE", help="as of a training"
+    )
+    parser.add_argument(
+        "--tolerance", type=_tolerance, default=TOLERANCE, metavar="D",
+        help="keep a setting only if its losses differ from the plain ones by at most D in the "
+        f"first {STEPS} steps; {TOLERANCE:g}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--seconds", type=_seconds, default=2.0, metavar="S", help="that each trial is timed; 2"
+    )
+    parser.add_argument("--config-dir", "-cd", metavar="FOLDER", help="presets of your own")
+    return parser
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0.1 <= value <= 600:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0.1 to 600")
+    return value
+
+
+def _tolerance(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not value >= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number, 0 or more")
+    return value
+
+
+class Tune(cli.Command):
+    """Measures the settings of one configuration.
+
+    Args:
+        given: the options of the command.
+    """
+
+    def __init__(self, given: argparse.Namespace):
+        self._given = given
+        self._activity = Activity()
+        self._said = 0.0  # when the activity was shown last
+        #: All rows of the table, once it is done.
+        self.rows: list[Row] = []
+
+    def arguments(self, given: list[str]) -> list[str]:
+        """Return the overrides of the configuration that is tuned.
+
+        Raises:
+            UsageError: one is of a run, or of what was measured before.
+        """
+        for override in given:
+            key, value = key_of(override), parse(override).value or ""
+            if not override.startswith("-") and key.partition(".")[0] in _OF_A_RUN:
+                raise UsageError(
+                    key, value, "is of a run, and tune keeps none",
+                    "overrides of model, dataset, strategy, optimizer, trainer, hardware",
+                    f"the command without {override}",
+                )  # fmt: skip
+            if key == "hardware" and value == tuned.OPTION:
+                raise UsageError(
+                    key, value, "is what tune measures", "auto, cpu, gpu", "hardware=auto"
+                )
+        return super().arguments([*given, "tracking=none"])
+
+    def job(self, node: Any) -> int:
+        """Measure, print the table, and keep the best setting."""
+        config = settle(node)
+        check_address(config)
+        here = machine()
+        planned = self._check(config)
+        if config.dry_run:
+            self._plan(config, planned, here)
+            return errors.OK
+        began = time.monotonic()
+        try:
+            with tempfile.TemporaryDirectory(prefix="dtrain-tune-") as folder:
+                search = self._search(config, planned, here, Path(folder))
+        finally:
+            self._activity.end()
+        self.rows = search.rows
+        self._print(config, search, time.monotonic() - began)
+        return errors.OK
+
+    def _check(self, config: Config) -> Plan:
+        """Check the configuration as that of a training on this machine."""
+        checked = check(config, prepare=not config.dry_run)
+        if not isinstance(checked.launcher, Local):
+            raise UsageError(
+                "launcher._target_", config.launcher["_target_"],
+                "starts tasks elsewhere, and tune measures this machine", "launcher=local",
+                "launcher=local",
+            )  # fmt: skip
+        return checked.planned
+
+    def _plan(self, config: Config, planned: Plan, here: Machine) -> None:
+        """Print what would be tried (``dry_run=true``)."""
+        print("trials:\n  plain")
+        waits = search_of_all(config, planned, here)
+        for setting in waits:
+            print(f"  {settings.named(setting)}")
+        print(f"kept in {tuned.path_of(config)}")
+        print("dry_run=true: nothing was started")
+
+    def _search(self, config: Config, planned: Plan, here: Machine, folder: Path) -> Search:
+        seconds = self._given.seconds
+        trials = Trials(config, folder, STEPS, seconds, LIMIT, self._waits)
+        count = 0
+
+        def measure(setting: Setting) -> Any:
+            nonlocal count
+            count += 1
+            self._activity.begin(f"trial {count}: {settings.named(setting)}")
+            return trials.measure(setting)
+
+        search = Search(measure, self._given.tolerance, self._row)
+        plain = search.begin()
+        if plain.speed is None:
+            raise TrainingError(f"the plain setting does not train: {plain.problem}")
+        search.walk(coordinates.of(config, planned, here, plain))
+        search.batches(config.trainer.batch_size, _has_room)
+        return search
+
+    def _waits(self) -> None:
+        now = time.monotonic()
+        if now - self._said >= 1.0:
+            self._said = now
+            self._activity.continues()
+
+    def _row(self, row: Row) -> None:
+        self._activity.end()
+        print(line(row), file=sys.stderr, flush=True)
+
+    def _print(self, config: Config, search: Search, seconds: float) -> None:
+        best = search.best
+        print(table(search.rows, best))
+        print(f"{len(search.rows)} trials in {seconds:.0f} s")
+        if not best.setting:
+            print("kept: plain, no other setting is faster within the tolerance")
+        else:
+            print(f"kept: {settings.named(best.setting)}")
+        path = tuned.write(config, best.setting)
+        print(f"use it: hardware={tuned.OPTION} beside the same overrides ({short(path)})")
+
+    def sweep(self, loader: Any, master: Any, source: Any) -> None:
+        """Refuse a sweep: what is measured is of one configuration."""
+        raise UsageError(
+            "hydra.mode", "MULTIRUN", "tune measures one configuration",
+            "overrides with one value each", "a command for each value",
+        )  # fmt: skip
+
+
+def search_of_all(config: Config, planned: Plan, here: Machine) -> list[Setting]:
+    """Return the settings that would be tried from the plain one, without readers."""
+    found = coordinates.of(config, planned, here, Found())
+    return [setting for each in found if each.fits({}) for setting in each.settings]
+
+
+def _has_room(needed: int) -> bool:
+    """Say whether there is memory for a task that takes so many bytes."""
+    free = memory.available()
+    return free is None or needed < (1 - _RESERVE) * free
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    Args:
+        arguments: in place of those of the process.
+    """
+    given = _parser().parse_intermixed_args(arguments)
+    words = [] if given.config_dir is None else ["--config-dir", given.config_dir]
+    try:
+        return cli.composed([*words, *given.overrides], Tune(given))
+    except OSError as error:
+        return failures.report(error, f"{error.filename or 'the cache'}: {error.strerror}")
+    except KeyboardInterrupt:
+        print("stopped: nothing is kept", file=sys.stderr)
+        return errors.FAILED

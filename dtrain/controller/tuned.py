@@ -1,0 +1,217 @@
+"""What ``hardware=tuned`` stands for: a file in the cache, for one model, its data and machine.
+
+It is data, and read strictly: only known keys, each with a value of its kind.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import platform
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypedDict
+
+from dtrain.config.overrides import key_of
+from dtrain.config.schema import Config, Precision
+from dtrain.controller.resources.devices import machine
+from dtrain.data import cache
+from dtrain.errors import DamagedFile, UsageError
+from dtrain.files import fields, reading, writing
+from dtrain.run import identity
+
+#: The option of the group ``hardware``.
+OPTION = "tuned"
+#: Of the files; another one is not read.
+VERSION = 1
+_MOST = 10_000  # devices, threads and readers that a file may name
+_BYTES = 1 << 16
+#: Keys that a file has a value for.
+Values = TypedDict(
+    "Values",
+    {
+        "hardware.devices": Annotated[int, fields.between(1, _MOST)] | None,
+        "hardware.intra_op_threads": Annotated[int, fields.between(1, _MOST)] | None,
+        "hardware.onednn": bool,
+        "hardware.precision": Literal["float32", "mixed_bfloat16", "mixed_float16"],
+        "hardware.jit_compile": bool,
+        "dataset.workers": Annotated[int, fields.between(0, _MOST)] | None,
+    },
+)
+KEYS: tuple[str, ...] = tuple(Values.__annotations__)
+#: Launchers whose tasks run on other machines.
+_ELSEWHERE = ("slurm", "k8s", "ssh", "ray")
+#: Keys of overrides that are none of a measurement.
+_OF_A_RUN = ("hardware", "resume", "fork", "dry_run", "tracking", "output_dir", "name")
+
+
+class File(TypedDict):
+    """Contents of a file."""
+
+    version: Annotated[int, fields.between(VERSION, VERSION)]
+    of: dict[str, Any]
+    values: Values
+
+
+def subject(config: Config) -> dict[str, Any]:
+    """Return what a measurement is of: model, data, what computes them, and on what machine.
+
+    Args:
+        config: settled.
+    """
+    found = {key: identity.value(config, key) for key in ("model", "dataset")}
+    found["optimizer"] = config.optimizer.get("_target_")  # of whose values none costs time
+    text = json.dumps(found, sort_keys=True, default=str)
+    here = machine()
+    return {
+        "machine": {"processor": processor(), "cores": here.cores, "gpus": here.gpus,
+                    "gpu": gpu()},
+        "versions": identity.versions(),
+        "kind": config.hardware.kind.name,
+        "model": str(config.model.get("_target_")),
+        "strategy": config.strategy.name,
+        "batch_size": config.trainer.batch_size,
+        "digest": hashlib.sha256(text.encode()).hexdigest()[:16],
+    }  # fmt: skip
+
+
+def processor(info: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the model of this machine's processor."""
+    try:
+        lines = info.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()
+
+
+def gpu(root: Path = Path("/proc/driver/nvidia/gpus")) -> str:
+    """Return the model of this machine's first NVIDIA GPU; empty where there is none."""
+    for path in sorted(root.glob("*/information")):
+        try:
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            continue
+        for line in lines:
+            if line.startswith("Model:"):
+                return line.partition(":")[2].strip()
+    return ""
+
+
+def path_of(config: Config) -> Path:
+    """Return where the file for a configuration is, or would be."""
+    text = json.dumps(subject(config), sort_keys=True)
+    return cache.folder() / OPTION / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
+
+
+def write(config: Config, setting: Mapping[str, Any]) -> Path:
+    """Keep a setting for later runs, and return where.
+
+    Args:
+        config: of the plain setting.
+        setting: what differs from it; keys that are none of :data:`KEYS` are left out.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    values: dict[str, Any] = {}
+    for key in KEYS:
+        head, _, name = key.partition(".")
+        group: Any = getattr(config, head)
+        plain = group.get(name) if head == "dataset" else getattr(group, name)
+        values[key] = setting.get(key, getattr(plain, "name", plain))
+    path = path_of(config)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = {"version": VERSION, "of": subject(config), "values": values}
+    writing.write_bytes(path, f"{json.dumps(found, indent=1)}\n".encode(), lasting=True)
+    return path
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """Return the values of a file, None where there is none.
+
+    Raises:
+        DamagedFile: it is none that ``tune`` writes.
+        OSError: it cannot be read.
+    """
+    found = reading.read_json(path, _BYTES)
+    if found is None:
+        return None
+    fields.check(found, File, path, "")
+    values: dict[str, Any] = found["values"]
+    unknown = sorted(values.keys() - set(KEYS))
+    if unknown:
+        raise DamagedFile(path, "is not known here", f"values.{unknown[0]}")
+    return values
+
+
+def use(config: Config, overrides: Sequence[str], choices: Mapping[str, str | None]) -> list[str]:
+    """Take over what was measured, where ``hardware=tuned`` is chosen.
+
+    What an override names stays as it is. What is taken over is returned as overrides, which a
+    run keeps with its own: it is resumed, forked and evaluated with them, whatever is measured
+    later.
+
+    Args:
+        config: settled; is changed.
+        overrides: of the command and of the run that it resumes.
+        choices: the option of each group.
+
+    Raises:
+        UsageError: there is no such file, it is damaged, or the tasks run elsewhere.
+    """
+    if choices.get("hardware") != OPTION:
+        return []
+    named = {key_of(override) for override in overrides}
+    left = [key for key in KEYS if key not in named and _has(config, key)]
+    if not left:
+        return []
+    if choices.get("launcher") in _ELSEWHERE:
+        raise UsageError(
+            "hardware", OPTION, f"was measured on this machine, and launcher="
+            f"{choices['launcher']} starts tasks on others", "launchers of this machine",
+            "hardware=auto",
+        )  # fmt: skip
+    found = read(path_of(config))
+    if found is None:
+        words = [each for each in overrides if key_of(each) not in _OF_A_RUN]
+        raise UsageError(
+            "hardware", OPTION, "nothing was measured yet for this model, data, strategy and batch "
+            "with these versions on this machine", "what python -m dtrain tune has measured",
+            " ".join(["python -m dtrain tune", *map(shlex.quote, words)]),
+        )  # fmt: skip
+    taken = {key: found[key] for key in left}
+    put(config, taken)
+    return [f"{key}={typed(value)}" for key, value in taken.items()]
+
+
+def _has(config: Config, key: str) -> bool:
+    head, _, name = key.partition(".")
+    return head != "dataset" or config.dataset.get(name) is not None
+
+
+def put(config: Config, setting: Mapping[str, Any]) -> None:
+    """Change a configuration to have a setting.
+
+    Args:
+        config: its sections are replaced where they change, and not changed themselves.
+        setting: values by key.
+    """
+    for key, value in setting.items():
+        head, _, name = key.partition(".")
+        if head == "dataset":
+            config.dataset = config.dataset.replaced(**{name: value})
+            continue
+        # Not by `dataclasses.replace`, which would read references, and so write secrets down.
+        section = copy.copy(getattr(config, head))
+        setattr(section, name, Precision[value] if key == "hardware.precision" else value)
+        setattr(config, head, section)
+
+
+def typed(value: Any) -> str:
+    """Return a value as it is typed in an override."""
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
