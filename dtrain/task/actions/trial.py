@@ -7,6 +7,7 @@ import resource
 import time
 from collections.abc import Callable
 
+from dtrain.run.times import INPUT
 from dtrain.task.actions.base import Action
 from dtrain.task.actions.loop import Loop
 from dtrain.task.callbacks import Callbacks
@@ -52,7 +53,7 @@ class Trial(Action):
                 "trial",
                 losses=compared.losses,
                 speed=timed.timing.examples_per_second,
-                waited=timed.timing.input_share,
+                waited=timed.timing.shares.get(INPUT, 0.0),
                 memory=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             )
         session.strategy.barrier()

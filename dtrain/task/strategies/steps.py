@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 #: What a call returns, and the tasks of a cluster reduce in one go, is not larger than about this.
 ROWS_BYTES = 2**20
+#: Of what :meth:`Steps.train` gives: without them each number of steps would be traced anew.
 NUMBER, ORDER = tf.TensorSpec([], tf.int64), tf.TensorSpec([None, None], tf.int64)
 
 
@@ -218,17 +219,14 @@ class Steps:
             rows, examples, batch if training else self._evaluation_batch, training
         )
 
-    # Keras does not put a step through AutoGraph, and neither do these loops. Of any other
-    # signature each number of steps would be traced anew.
+    # Keras does not put a step through AutoGraph, and neither do these loops.
     @tf.function(autograph=False, input_signature=[NUMBER, ORDER])
     def _train(self, steps: tf.Tensor, order: tf.Tensor) -> Any:
         rows = self._global_batch / self._strategy.replicas
         read = functools.partial(self._reads.batch, order)
-
-        def step(data: Any, _: tf.Tensor) -> Any:
-            return self._train_step(self.waiting.entered(data))
-
-        return self._repeat(steps, step, read, rows, training=True)
+        return self._repeat(
+            steps, lambda data, _: self._train_step(self.waiting.entered(data)), read, rows, True
+        )
 
     def _evaluate_steps(self, steps: tf.Tensor) -> Any:
         # Full steps and the rest by one function: tracing is the most of a short evaluation.
