@@ -149,9 +149,8 @@ class Steps:
         """
         order = self.waiting.on_host(lambda: self._reads.order(steps))
         given = fresh(np.int64(steps)), fresh(order)
-        outcome = self._rows.held.tried(lambda: self._train(*given))
-        rows = self.waiting.taken(outcome.numpy())
-        return self._sums(rows, steps * self._global_batch, training=True)
+        rows = self._rows.held.tried(lambda: self._train(*given)).numpy()
+        return self._sums(self.waiting.taken(rows), steps * self._global_batch, training=True)
 
     def drain(self) -> Sums:
         """Wait for steps that were begun and not returned; here there are none."""
