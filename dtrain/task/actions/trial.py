@@ -46,7 +46,6 @@ class Trial(Action):
         compared.run()
         timed = self._loop(session, _ENDLESS, _ENDLESS, self._seconds)
         timed.run()
-        # ORDER: none leaves before the chief is done: it would be missed.
         if session.process.journal is not None:
             session.process.journal.write(
                 "trial",
@@ -55,7 +54,7 @@ class Trial(Action):
                 waited=timed.timing.input_share,
                 memory=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             )
-        session.strategy.barrier()
+        session.strategy.barrier()  # ORDER: none leaves before the chief is done
 
     def _loop(self, session: Session, steps: int, every: int, seconds: float) -> _Part:
         schedule = dataclasses.replace(
