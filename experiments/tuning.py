@@ -71,6 +71,7 @@ def row(name: str, seconds: float, rounds: int) -> str:
         search.walk(found)
         took = time.monotonic() - began
         chosen, speeds = search.best.setting, []
+        print(f"{name}: tune chose {named(chosen)} in {took:.0f} s", file=sys.stderr, flush=True)
         everything = combinations(found[:-1])  # the last one is threads once more
         for setting in everything:
             result = trials.measure(setting)

@@ -93,6 +93,7 @@ def test_other_numbers_are_chosen_only_where_they_are_accepted() -> None:
     assert table.cells(search.rows[1])[2:] == ("3.00", "1.0e-03 in 2 steps", "other numbers")
     accepted = searched(Measured({"a=1": 300}, losses), [{"a": 1}], tolerance=0.01)
     assert accepted.best.setting == {"a": 1}
+    assert table.cells(accepted.best, chosen=True)[4] == "kept, other numbers"
 
 
 def test_what_fails_is_a_row_with_its_reason() -> None:
@@ -125,6 +126,8 @@ def test_differences_of_losses() -> None:
     assert differing([1.0, 0.5], [1.0, 0.25]) == (0.25, 2)
     assert differing([100.0, 1.0, 3.0], [101.0, 1.0]) == (pytest.approx(0.01), 2)  # of slow steps
     assert differing([], [1.0]) == (None, 0)
+    nan = float("nan")
+    assert differing([1.0, 2.0, 3.0], [1.0, nan, 3.0]) == (float("inf"), 3)
 
 
 def test_batches_are_doubled_while_that_is_faster_and_there_is_memory() -> None:

@@ -99,8 +99,6 @@ class Tune(cli.Command):
         self._given = given
         self._activity = Activity()
         self._said = 0.0  # when the activity was shown last
-        #: All rows of the table, once it is done.
-        self.rows: list[Row] = []
 
     def arguments(self, given: list[str]) -> list[str]:
         """Return the overrides of the configuration that is tuned.
@@ -137,7 +135,6 @@ class Tune(cli.Command):
                 search = self._search(config, planned, here, Path(folder))
         finally:
             self._activity.end()
-        self.rows = search.rows
         self._print(config, search, time.monotonic() - began)
         return errors.OK
 
@@ -155,8 +152,7 @@ class Tune(cli.Command):
     def _plan(self, config: Config, planned: Plan, here: Machine) -> None:
         """Print what would be tried (``dry_run=true``)."""
         print("trials:\n  plain")
-        waits = search_of_all(config, planned, here)
-        for setting in waits:
+        for setting in first_settings(config, planned, here):
             print(f"  {settings.named(setting)}")
         print(f"kept in {tuned.path_of(config)}")
         print("dry_run=true: nothing was started")
@@ -209,7 +205,7 @@ class Tune(cli.Command):
         )  # fmt: skip
 
 
-def search_of_all(config: Config, planned: Plan, here: Machine) -> list[Setting]:
+def first_settings(config: Config, planned: Plan, here: Machine) -> list[Setting]:
     """Return the settings that would be tried from the plain one, without readers."""
     found = coordinates.of(config, planned, here, Found())
     return [setting for each in found if each.fits({}) for setting in each.settings]

@@ -6,6 +6,7 @@ One coordinate after the other, each from the best setting so far: not all combi
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -142,8 +143,10 @@ class Search:
         before = self.best.setting
         old = self._row(before, self._measure(before), again=True)
         new = self._row(setting, self._measure(setting), again=True)
-        faster = self._may_be_chosen(new) and _speed(new) > _speed(old)
-        self._best = new if faster or old.found.speed is None else old
+        if self._may_be_chosen(new) and _speed(new) > _speed(old):
+            self._best = new
+        elif old.found.speed is not None:
+            self._best = old
 
     def _may_be_chosen(self, row: Row) -> bool:
         return row.found.speed is not None and row.within(self._tolerance)
@@ -190,12 +193,15 @@ def differing(plain: Sequence[float], other: Sequence[float]) -> tuple[float | N
     """Return the largest difference of two runs' losses, and of how many.
 
     Args:
-        plain, other: of the first steps of each; of slow steps there may be fewer.
+        plain, other: of the first steps of each; of slow steps there may be fewer. One that is not
+            finite differs from all others.
     """
     pairs = list(zip(plain, other, strict=False))
     if not pairs:
         return None, 0
-    return max(abs(a - b) / max(1.0, abs(a)) for a, b in pairs), len(pairs)
+    found = [abs(a - b) / max(1.0, abs(a)) for a, b in pairs]
+    # NaN is less than nothing and more than nothing: `max` would pass over it.
+    return max(found) if all(map(math.isfinite, found)) else math.inf, len(pairs)
 
 
 def _speed(row: Row) -> float:

@@ -38,7 +38,8 @@ def cells(row: Row, chosen: bool = False) -> tuple[str, str, str, str, str]:
     difference = "-"
     if row.difference is not None and row.setting:
         difference = f"{row.difference:.1e} in {row.compared} steps" if row.difference else "0"
-    return name, f"{row.found.speed:,.0f}", ratio, difference, "kept" if chosen else _mark(row)
+    marks = ["kept"] * chosen + [_mark(row)] * bool(_mark(row))
+    return name, f"{row.found.speed:,.0f}", ratio, difference, ", ".join(marks)
 
 
 def _mark(row: Row) -> str:

@@ -148,7 +148,8 @@ class Trials:
 def _found(event: dict[str, Any]) -> Found:
     if not event["speed"]:
         return Found(problem="took no second call of steps: nothing is known of its speed")
-    return Found(event["speed"], event["losses"], event["waited"], event["memory"])
+    losses = [float(loss) for loss in event["losses"]]  # in a journal NaN is a text
+    return Found(event["speed"], losses, event["waited"], event["memory"])
 
 
 def _short(text: str) -> str:

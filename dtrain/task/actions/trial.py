@@ -47,7 +47,6 @@ class Trial(Action):
         compared.run()
         timed = self._loop(session, _ENDLESS, _ENDLESS, self._seconds)
         timed.run()
-        # ORDER: none leaves before the chief is done: it would be missed.
         if session.process.journal is not None:
             session.process.journal.write(
                 "trial",
@@ -56,7 +55,7 @@ class Trial(Action):
                 waited=timed.timing.shares.get(INPUT, 0.0),
                 memory=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             )
-        session.strategy.barrier()
+        session.strategy.barrier()  # ORDER: none leaves before the chief is done
 
     def _loop(self, session: Session, steps: int, every: int, seconds: float) -> _Part:
         schedule = dataclasses.replace(
