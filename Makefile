@@ -64,6 +64,8 @@ check: install
 
 bench: install
 	$(BIN)/python experiments/benchmark.py
+	$(BIN)/python experiments/parameter_servers.py
+	$(BIN)/python experiments/overheads.py
 	$(BIN)/python experiments/clusters.py
 	$(BIN)/python experiments/resume.py
 	$(BIN)/python experiments/outage.py
