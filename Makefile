@@ -61,6 +61,7 @@ check: install
 
 bench: install
 	$(BIN)/python experiments/benchmark.py
+	$(BIN)/python experiments/steps.py
 	$(BIN)/python experiments/clusters.py
 	$(BIN)/python experiments/resume.py
 	$(BIN)/python experiments/outage.py

@@ -73,6 +73,9 @@ class Shuffled:
     def _pass_of(self, number: int) -> IndexShuffle:
         return IndexShuffle(self._examples, _key(number, self._seed), ROUNDS)
 
+    def __reduce__(self) -> tuple[type[Shuffled], tuple[int, int]]:
+        return type(self), (self._examples, self._seed)
+
 
 class Sequential:
     """Every pass is in the order of the source.
