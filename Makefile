@@ -64,6 +64,7 @@ check: install
 
 bench: install
 	$(BIN)/python experiments/benchmark.py
+	$(BIN)/python experiments/steps.py
 	$(BIN)/python experiments/parameter_servers.py
 	$(BIN)/python experiments/overheads.py
 	$(BIN)/python experiments/clusters.py

@@ -9,7 +9,13 @@ Three sides train the same model on the same shuffled examples, batch 64, Adam, 
 - ``fit``: Keras' ``fit`` of arrays, with loss and accuracy.
 
 They run in turn, and each round begins with another of them. A ratio is the median of the ratios
-round by round, with the least and the greatest; above 1 dtrain is faster.
+round by round, with the least and the greatest; above 1 dtrain is faster. Seconds are those of the
+processor (``--clock cpu``): on one core that is the time of a step, and other programs change it
+less than they change the clock on the wall.
+
+``--account`` measures dtrain without one of its parts each instead: without the accuracy, with
+TensorFlow's fused kernel of Adam (other numbers), with the examples in the order of the source,
+without the times that steps wait for their input.
 """
 
 from __future__ import annotations
@@ -34,15 +40,18 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "resnet": ({"_target_": "dtrain.models.resnet"}, DIGITS),
     "transformer": ({"_target_": "dtrain.models.transformer"}, TEXT),
 }
+#: What dtrain is measured without.
+PARTS = ("accuracy", "own adam", "shuffling", "timestamps")
 #: Trains so many steps.
 Side = Callable[[int], None]
 
 
-def config_of(name: str) -> Any:
+def config_of(name: str, without: str) -> Any:
     """Return the configuration of a model."""
     from dtrain.config import load
 
     model, data = MODELS[name]
+    data = {**data, "shuffle": "none"} if without == "shuffling" else data
     return load.parse(
         {
             "seed": 0,
@@ -50,24 +59,30 @@ def config_of(name: str) -> Any:
             "model": model,
             "dataset": data,
             "optimizer": {"_target_": "keras.optimizers.Adam", "learning_rate": 0.001},
-            "trainer": {"loss": LOSS, "metrics": ["accuracy"], "batch_size": BATCH},
+            "trainer": {"loss": LOSS, "metrics": [] if without == "accuracy" else ["accuracy"]},
         },
         Path("config.yaml"),
     )
 
 
-def dtrain(name: str) -> tuple[Side, Any, Any]:
+def dtrain(name: str, without: str = "") -> tuple[Side, Any, Any]:
     """Return dtrain's side, an uncompiled model like its own, and the source of examples."""
     import keras
 
-    from dtrain.task import build, dataset, input_pipeline, strategies
+    from dtrain.task import build, dataset, input_pipeline, short_adam, strategies
 
-    config = config_of(name)
+    config = config_of(name, without)
     strategy = strategies.OneDevice(["CPU:0"])
     data = dataset.load(config)
     model = build.model(config, data.splits, strategy, 10_000, 100)
     inputs = input_pipeline.Inputs(data.splits.train, None, BATCH, 0, order=data.order)
     steps = strategy.steps(model, inputs, jit_compile=False)
+    steps.waiting.measured = without != "timestamps"
+    original = short_adam._update
+    if without == "own adam":
+        short_adam._update = fused
+    steps.train(1)
+    short_adam._update = original
 
     def train(count: int) -> None:
         while count:
@@ -76,6 +91,16 @@ def dtrain(name: str) -> tuple[Side, Any, Any]:
             count -= now
 
     return train, keras.models.clone_model(model), data.splits.train
+
+
+def fused(optimizer: Any, gradient: Any, variable: Any, slots: Any, rate: Any) -> None:
+    """Update a weight by one kernel; ``rate`` has the correction of its bias already."""
+    import tensorflow as tf
+
+    tf.raw_ops.ResourceApplyAdam(
+        var=variable.handle, m=slots[0].handle, v=slots[1].handle, grad=gradient, lr=rate,
+        beta1_power=0.0, beta2_power=0.0, beta1=0.9, beta2=0.999, epsilon=1e-7,
+    )  # fmt: skip
 
 
 def raw(model: Any, source: Any) -> Side:
@@ -144,16 +169,16 @@ def measured(
     keras.utils.set_random_seed(0)
     own, model, source = dtrain(name)
     sides = {"dtrain": own, "raw": raw(model, source)}
+    sides |= {part: dtrain(name, part)[0] for part in PARTS if part in only}
     if "fit" in only:
         sides["fit"] = fit(keras.models.clone_model(model), source)
     sides = {side: sides[side] for side in only}
     counts = {}
     for side, train in sides.items():
-        train(20)  # traced, and warm
+        train(10)  # traced, and warm
         begin = clock()
-        train(20)
-        counts[side] = max(20, int(seconds / (clock() - begin) * 20))
-        train(counts[side])
+        train(10)
+        counts[side] = max(10, int(seconds / (clock() - begin) * 10))
     found: dict[str, list[float]] = {side: [] for side in sides}
     for index in range(pairs):
         turn = [*sides][index % len(sides) :] + [*sides][: index % len(sides)]
@@ -171,26 +196,42 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=9, help="rounds of all sides (default: 9)")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--sides", nargs="+", default=["raw", "dtrain", "fit"])
+    parser.add_argument("--account", action="store_true", help="of which parts a step is made")
     parser.add_argument("--seconds", type=float, default=0.7, help="of a side in a round")
-    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
+    parser.add_argument("--clock", choices=["wall", "cpu"], default="cpu")
     parser.add_argument("--cores", type=int, default=1, help="that the process may use")
     arguments = parser.parse_args()
     # ORDER: before TensorFlow is imported, whose threads are as many as the cores.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-arguments.cores :])
     os.environ.update(TF_CPP_MIN_LOG_LEVEL="2", CUDA_VISIBLE_DEVICES="-1")
-    print("| model | microseconds of a step | | | dtrain over |")
+    only = ["dtrain", "raw", *PARTS] if arguments.account else arguments.sides
+    clock = time.perf_counter if arguments.clock == "wall" else time.process_time
     for name in arguments.models:
-        found = measured(
-            name, arguments.pairs, arguments.seconds, arguments.sides,
-            time.perf_counter if arguments.clock == "wall" else time.process_time,
-        )  # fmt: skip
-        texts = [f"{side} {statistics.median(times) * 1e6:,.0f}" for side, times in found.items()]
-        for side, times in found.items():
-            if side != "dtrain":
-                ratios = [a / b for a, b in zip(times, found["dtrain"], strict=True)]
-                spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
-                texts.append(f"over {side} {statistics.median(ratios):.3f} ({spread})")
-        print(f"| {name} | {' | '.join(texts)} |", flush=True)
+        found = measured(name, arguments.pairs, arguments.seconds, only, clock)
+        show = without if arguments.account else against
+        print(f"| {name} | {' | '.join(show(found))} |", flush=True)
+
+
+def against(found: dict[str, list[float]]) -> list[str]:
+    """Return the microseconds of a step of each side, and dtrain's ratios over the others."""
+    texts = [f"{side} {statistics.median(times) * 1e6:,.0f}" for side, times in found.items()]
+    for side, times in found.items():
+        if side != "dtrain":
+            ratios = [a / b for a, b in zip(times, found["dtrain"], strict=True)]
+            spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+            texts.append(f"over {side} {statistics.median(ratios):.3f} ({spread})")
+    return texts
+
+
+def without(found: dict[str, list[float]]) -> list[str]:
+    """Return the microseconds of a step of dtrain, and how many fewer it has without each part."""
+    texts = [f"dtrain {statistics.median(found['dtrain']) * 1e6:,.0f}"]
+    for side, times in found.items():
+        if side != "dtrain":
+            fewer = [(a - b) * 1e6 for a, b in zip(found["dtrain"], times, strict=True)]
+            spread = f"{min(fewer):,.0f} to {max(fewer):,.0f}"
+            texts.append(f"{side} {statistics.median(fewer):,.0f} ({spread})")
+    return texts
 
 
 if __name__ == "__main__":

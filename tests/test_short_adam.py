@@ -70,3 +70,20 @@ def test_what_is_left_to_keras() -> None:
     rows = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([1]), tf.constant([4, 2]))
     adam.apply([rows], [table])
     assert table.numpy()[1, 0] < 1 == table.numpy()[0, 0]
+
+
+@pytest.mark.task
+def test_it_is_three_operations_a_weight() -> None:
+    import keras
+    import tensorflow as tf
+
+    from dtrain.task import short_adam
+
+    weights = [keras.Variable(np.ones(3, np.float32)) for _ in range(2)]
+    adam = keras.optimizers.Adam(0.5)
+    adam.build(weights)
+    short_adam.shorten(adam)
+    step = tf.function(lambda: adam.apply([tf.ones(3)] * 2, weights), autograph=False)
+    kinds = [op.type for op in step.get_concrete_function().graph.get_operations()]
+    found = [kinds.count(f"ResourceApply{kind}") for kind in ("GradientDescent", "AdagradV2")]
+    assert found == [4, 2] and kinds.count("Pow") == 2
