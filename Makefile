@@ -62,6 +62,7 @@ check: install
 bench: install
 	$(BIN)/python experiments/benchmark.py
 	$(BIN)/python experiments/clusters.py
+	$(BIN)/python experiments/communication.py
 	$(BIN)/python experiments/resume.py
 	$(BIN)/python experiments/outage.py
 	$(BIN)/python experiments/sweeps.py

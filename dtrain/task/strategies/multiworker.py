@@ -39,6 +39,7 @@ class MultiWorker(Strategy):
     """
 
     several_optimizers = True
+    _exchange: Exchange | None = None  # of tasks that are connected beside TensorFlow
 
     def __init__(
         self,
@@ -69,7 +70,6 @@ class MultiWorker(Strategy):
         self._communication, self._bytes_per_pack = communication, bytes_per_pack
         #: How gradients are added up over the tasks, once that is chosen.
         self._chosen = "" if communication in ("auto", "host") else communication
-        self._exchange: Exchange | None = None
         reduction.use(engine, reduction.Packed(bytes_per_pack))
         # One trace for vectors of all lengths, and not one for each.
         self._all_reduce = tf.function(self.all_reduce, autograph=False, reduce_retracing=True)
