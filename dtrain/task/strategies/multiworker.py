@@ -86,7 +86,10 @@ class MultiWorker(Strategy):
             return None
         is_asked = self._communication == "host"
         self._chosen = "ring"
-        if not is_asked and former.get("communication") == "ring":
+        before = "host" if is_asked else former.get("communication")
+        if before == "ring" or (
+            before is None and communication.size(model) > communication.LONGEST
+        ):
             return None
         found = communication.connect(self._cluster, self._task, self.all_reduce_numbers)
         if isinstance(found, str):
@@ -97,7 +100,7 @@ class MultiWorker(Strategy):
             "ring": reduction.Packed(self._bytes_per_pack),
             "host": reduction.Packed(self._bytes_per_pack, communication.over_host(found)),
         }
-        if is_asked or former.get("communication") == "host":
+        if before == "host":
             self._chosen, message = "host", None
         else:
             numbers = self.all_reduce_numbers
