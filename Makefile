@@ -68,6 +68,7 @@ bench: install
 	$(BIN)/python experiments/parameter_servers.py
 	$(BIN)/python experiments/overheads.py
 	$(BIN)/python experiments/clusters.py
+	$(BIN)/python experiments/communication.py
 	$(BIN)/python experiments/resume.py
 	$(BIN)/python experiments/outage.py
 	$(BIN)/python experiments/sweeps.py

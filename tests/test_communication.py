@@ -112,6 +112,9 @@ def _measures(strategy: Any) -> Any:
         os.environ[EXCHANGE_SECRET] = KEY
         strategy._chosen = ""
         found.append((strategy.choose(model, former), strategy.choices["communication"]))
+    large = keras.Sequential([keras.Input([512]), keras.layers.Dense(513)])
+    strategy._chosen = ""
+    found.append((strategy.choose(large, {}), strategy.choices["communication"]))
     strategy._communication = "host"
     os.environ.pop(EXCHANGE_SECRET, None)
     return found
@@ -129,5 +132,5 @@ def test_what_cannot_be_is_said_and_what_is_faster_is_chosen() -> None:
     (sentence, chosen), *kept = first[1]
     assert chosen in ("host", "ring")
     assert sentence.startswith(f"strategy.communication=auto is {chosen}: a sum of 8,320 bytes")
-    assert kept == [(None, "host"), (None, "ring")]
+    assert kept == [(None, "host"), (None, "ring"), (None, "ring")]
     assert first[1] == second[1], "all tasks choose the same"

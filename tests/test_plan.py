@@ -359,6 +359,13 @@ def test_weights_of_classes_have_a_form(given: str, told: str) -> None:
     checked(node("trainer.class_weight={0:1,5:0.0}"))
 
 
+def test_gradients_on_gpus_do_not_pass_through_the_host() -> None:
+    words = ("strategy=multiworker", "strategy.communication=host", "trainer.batch_size=64")
+    assert planned(*words).cluster.device_kind == "cpu"
+    with pytest.raises(UsageError, match=r"strategy.communication=host: .*GPUs.*=auto"):
+        planned(*words, "hardware=gpu", on=Machine(gpus=2, cores=8))
+
+
 def test_plans_are_read_without_tensorflow() -> None:
     targets = [composed(f"strategy={path.stem}").strategy.plan["_target_"]
                for path in (CONF / "strategy").glob("*.yaml")]  # fmt: skip

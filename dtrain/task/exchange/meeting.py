@@ -19,7 +19,7 @@ from collections.abc import Collection, Sequence
 from dtrain.task.exchange.links import Link
 
 #: Seconds for all connections, and for one of them to prove itself.
-PATIENCE, PROOF = 60.0, 10.0
+PATIENCE, PROOF = 20.0, 5.0
 DATA, PULSE = 0, 1
 _MAGIC = b"dtrain-exchange-1"
 _HELLO = struct.Struct("!17s32sIIB")

@@ -40,6 +40,7 @@ class MultiWorker(Strategy):
     """
 
     several_optimizers = True
+    _exchange: Exchange | None = None  # of tasks that are connected beside TensorFlow
 
     def __init__(
         self,
@@ -71,7 +72,6 @@ class MultiWorker(Strategy):
         self._communication, self._bytes_per_pack = communication, bytes_per_pack
         #: How gradients are added up over the tasks, once that is chosen.
         self._chosen = "" if communication in ("auto", "host") else communication
-        self._exchange: Exchange | None = None
         reduction.use(engine, reduction.Packed(bytes_per_pack))
         # One trace for vectors of all lengths, and not one for each.
         self._all_reduce = tf.function(self.all_reduce, autograph=False, reduce_retracing=True)
@@ -88,7 +88,10 @@ class MultiWorker(Strategy):
             return None
         is_asked = self._communication == "host"
         self._chosen = "ring"
-        if not is_asked and former.get("communication") == "ring":
+        before = "host" if is_asked else former.get("communication")
+        if before == "ring" or (
+            before is None and communication.size(model) > communication.LONGEST
+        ):
             return None
         found = communication.connect(self._cluster, self._task, self.all_reduce_numbers)
         if isinstance(found, str):
@@ -99,7 +102,7 @@ class MultiWorker(Strategy):
             "ring": reduction.Packed(self._bytes_per_pack),
             "host": reduction.Packed(self._bytes_per_pack, communication.over_host(found)),
         }
-        if is_asked or former.get("communication") == "host":
+        if before == "host":
             self._chosen, message = "host", None
         else:
             numbers = self.all_reduce_numbers
