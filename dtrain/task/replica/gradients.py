@@ -186,6 +186,8 @@ def mean(values: list[Any], op: tf.distribute.ReduceOp = tf.distribute.ReduceOp.
     with meeting(
         "takes a gradient", "to average it", "a train_step that calls tape.gradient outside of them"
     ):
+        if not reduction.at_once():  # before a timestamp none would leave until all are there
+            return reduction.reduce(values, op)
         return waiting.timed(values, lambda each: reduction.reduce(each, op))
 
 
