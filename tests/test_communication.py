@@ -67,6 +67,7 @@ def test_every_tape_gives_the_gradient_of_the_global_batch(tasks: list[Task]) ->
 
 def _refuses(cluster: Any, task: Any, devices: list[str]) -> Any:
     """Where replicas cannot meet, and where tasks cannot connect."""
+    import keras
     import tensorflow as tf
 
     from dtrain.errors import DtrainError
@@ -97,7 +98,7 @@ def _refuses(cluster: Any, task: Any, devices: list[str]) -> Any:
         except DtrainError as error:
             problems.append(str(error))
         asked._chosen, asked._communication = "", "auto"
-        problems.append(asked.choose(None, {}))
+        problems.append(asked.choose(keras.Sequential([]), {}))
         asked._communication = "host"
     return problems, measuring
 
