@@ -31,7 +31,10 @@ def _by_hand(cluster: Any, task: Any, devices: list[str], kind: str) -> Any:
     from dtrain.task.replica import reduction
     from tests.test_gradients import by_hand, on_replicas
 
-    strategy = _multiworker(cluster, task, devices, kind)
+    strategy = _multiworker(cluster, task, devices, "auto")
+    assert strategy.replicas > 2, "or both ways have the same bits"
+    assert strategy.choose(None, {}) is None and strategy.choices == {"communication": "ring"}
+    strategy._chosen, strategy._communication = "", kind
     assert strategy.choose(None, {}) is None
     found = on_replicas(strategy.replicas, by_hand, strategy=strategy)
 

@@ -38,7 +38,7 @@ class MultiWorker(Strategy):
     """Data parallel over hosts.
 
     Attributes:
-        communication: how gradients are added up: auto (on CPUs the faster of ring and host), ring
+        communication: how gradients are added up: auto (the faster way that keeps the bits), ring
             (gRPC, any device), nccl (NVIDIA GPUs), host (shared memory and sockets, CPUs).
         bytes_per_pack: bytes of gradients that travel together; null: all of a type.
     """

@@ -67,11 +67,15 @@ class Shuffled:
         passes, offsets = np.divmod(positions, self._examples)
         for number in np.unique(passes):
             chosen = np.flatnonzero(passes == number)
-            found[chosen] = self._pass(int(number))(offsets[chosen])
+            shuffle = self._pass(int(number))
+            own = shuffle(offsets[chosen])
+            beyond = np.flatnonzero(own >= self._examples)  # one of a pass, as in a graph
+            own[beyond] = shuffle(np.full(len(beyond), self._examples))
+            found[chosen] = own
         return found
 
     def _pass_of(self, number: int) -> IndexShuffle:
-        return IndexShuffle(self._examples, _key(number, self._seed), ROUNDS)
+        return IndexShuffle(_room(self._examples), _key(number, self._seed), ROUNDS)
 
     def __reduce__(self) -> tuple[type[Shuffled], tuple[int, int]]:
         return type(self), (self._examples, self._seed)
@@ -261,13 +265,32 @@ def example_order(positions: tf.Tensor, examples: int, seed: int) -> tf.Tensor:
     passes, offsets = positions // examples, positions % examples
     first, second, third = _key(passes, seed)
     keys = tf.stack([tf.fill(tf.shape(passes), tf.constant(first, tf.int64)), second, third], 1)
-    # The raw op takes one key a row; the public wrapper pads a matrix along the wrong axis.
-    return tf.raw_ops.RandomIndexShuffle(
-        index=offsets,
-        seed=keys,
-        max_index=tf.fill(tf.shape(offsets), tf.constant(examples - 1, tf.int64)),
-        rounds=ROUNDS,
-    )
+    room = _room(examples)
+
+    def shuffled(indices: tf.Tensor) -> tf.Tensor:
+        # The raw op takes one key a row; the public wrapper pads a matrix along the wrong axis.
+        return tf.raw_ops.RandomIndexShuffle(
+            index=indices,
+            seed=keys,
+            max_index=tf.fill(tf.shape(indices), tf.constant(room - 1, tf.int64)),
+            rounds=ROUNDS,
+        )
+
+    found = shuffled(offsets)
+    if room > examples:  # what goes to the one too many goes where that one goes
+        beyond = shuffled(tf.fill(tf.shape(found), tf.constant(examples, tf.int64)))
+        found = tf.where(found < examples, found, beyond)
+    return found
+
+
+def _room(examples: int) -> int:
+    """Return how many numbers are shuffled, one more than there are examples where need be.
+
+    Of 4^k + 1 numbers, 65,537 and more, RandomIndexShuffle drops a bit of the last one: an example
+    would be seen twice in a pass, and another never.
+    """
+    bits = (examples - 1).bit_length() - 1
+    return examples + 1 if bits >= 16 and bits % 2 == 0 and examples - 1 == 2**bits else examples
 
 
 def _key(passes: Any, seed: int) -> tuple[int, Any, Any]:
