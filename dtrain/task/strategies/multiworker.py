@@ -91,8 +91,10 @@ class MultiWorker(Strategy):
         before = "host" if is_asked else former.get("communication")
         # With two replicas both ways give the same bits. With more they do not, and what a clock
         # chooses may differ from start to start.
-        free = self.replicas == 2 and communication.size(model) <= communication.LONGEST
-        if before == "ring" or (before is None and not free):
+        if before == "ring" or (
+            before is None
+            and not (self.replicas == 2 and communication.size(model) <= communication.LONGEST)
+        ):
             return None
         found = communication.connect(self._cluster, self._task, self.all_reduce_numbers)
         if isinstance(found, str):
