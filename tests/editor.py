@@ -1,7 +1,7 @@
 """JSON schemas for editors, one for experiments and one for presets of each group.
 
-An editor completes keys by them and marks those that are misspelt. They say less than dtrain checks:
-a preset may have the keys of every option of its group, and a function of a user's own any.
+An editor completes keys by them and marks those that are misspelt. They say less than dtrain
+checks: a preset may have the keys of every option of its group, and a user's own function any.
 """
 
 from __future__ import annotations

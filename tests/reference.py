@@ -39,14 +39,14 @@ TABLE = "| key | default | accepted | what it is |\n|---|---|---|---|"
 INTRODUCTION = """\
 # Reference
 
-Every key of the configuration, every option of a group, every command and exit code of this version.
-This page is generated from the code by `python -m tests.reference`. `python -m dtrain --help KEY`
-prints the same about one key. How groups, keys and files go together is in
+Every key of the configuration, every option of a group, every command and exit code of this
+version. This page is generated from the code by `python -m tests.reference`. `python -m dtrain
+--help KEY` prints the same about one key. How groups, keys and files go together is in
 [configuration](configuration.md); [editors and shells](editors.md) can complete the keys.
 
-A default of `???` has to be given. An option without a table of its own has the keys of every option
-of its group, and no more. Options called `custom` take the parameters of the function that they name.
-A reference such as `${oc.env:NAME}` may stand for any value.
+A default of `???` has to be given. An option without a table of its own has the keys of every
+option of its group, and no more. Options called `custom` take the parameters of the function that
+they name. A reference such as `${oc.env:NAME}` may stand for any value.
 """
 EXIT_CODES = {
     errors.OK: "done",
