@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -18,14 +19,18 @@ from rich.text import Text
 from dtrain.config import groups
 
 PICTURE = groups.folder("conf").parent / "docs" / "session.svg"
-FOLDER = "hydra.run.dir=outputs/first"
 #: What is typed, and what is added to it here: a folder whose name does not have the time.
 SESSION = (
     ("python -m dtrain strategy=mirrored trainer.batch_size=63", ()),
-    ("python -m dtrain strategy=mirrored trainer.epochs=5 name=first", (FOLDER,)),
-    ("python -m dtrain checkpoint outputs/first", ()),
+    ("python -m dtrain strategy=mirrored trainer.epochs=5", ("hydra.run.dir=outputs/first",)),
+    (
+        "python -m dtrain -m strategy=one_device,mirrored trainer.epochs=3 sweep.parallel=1",
+        ("hydra.sweep.dir=outputs/sweep",),
+    ),
 )
-WIDTH = 104
+WIDTH = 128
+#: Where Rich would have the page load its letters from.
+FONTS = re.compile(r"@font-face \{.*?\}\s*", re.S)
 
 
 def printed(command: str, more: tuple[str, ...], folder: Path) -> str:
@@ -45,7 +50,7 @@ def main() -> None:
         for command, more in SESSION:
             console.print(Text("$ ", "bold green") + Text(command, "bold"))
             console.print(Text.from_ansi(printed(command, more, Path(folder))))
-    PICTURE.write_text(console.export_svg(title="dtrain"), encoding="utf-8")
+    PICTURE.write_text(FONTS.sub("", console.export_svg(title="dtrain")), encoding="utf-8")
 
 
 if __name__ == "__main__":
