@@ -25,6 +25,7 @@ class Option:
         about: its first comment line.
         kind: dataclass of its keys; None where the user's own function has them.
         values: what its file, and those that it includes, give to the keys.
+        of_model: keys that shipped models give another default, ``rules`` of a mesh.
     """
 
     group: str
@@ -32,6 +33,7 @@ class Option:
     about: str
     kind: type | None
     values: dict[str, Any]
+    of_model: tuple[str, ...] = ()
 
 
 def options(group: str) -> list[Option]:
@@ -47,8 +49,13 @@ def _option(group: str, path: Path) -> Option:
     node = yaml.safe_load(text) or {}
     kind: type | None = SECTIONS.get(group)
     values: dict[str, Any] = {}
+    of_model: tuple[str, ...] = ()
     for each in node.pop("defaults", []):
-        if not isinstance(each, str) or each == "_self_":
+        if isinstance(each, dict):
+            assert list(each.values()) == ["${model}"], each
+            of_model = tuple(name.split()[1].partition("@")[0] for name in each)
+            continue
+        if each == "_self_":
             continue
         if each.startswith(start := f"/schema/{group}/"):
             kind = groups.SCHEMAS[group][each.removeprefix(start).partition("@")[0]]
@@ -56,7 +63,7 @@ def _option(group: str, path: Path) -> Option:
             included = _option(group, path.with_name(f"{each}.yaml"))
             kind, values = kind or included.kind, values | included.values
     about = next(comment for comment in comments if not comment.startswith("@"))
-    return Option(group, path.stem, about, kind, values | node)
+    return Option(group, path.stem, about, kind, values | node, of_model)
 
 
 def nested(kind: type) -> dict[str, type]:

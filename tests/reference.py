@@ -129,7 +129,13 @@ def _keys(option: Option, prefix: str) -> dict[str, Help]:
             for sub, text in key_help.described(inside[name], f"{prefix}.{name}").items():
                 found[f"{prefix}.{name}.{sub}"] = _with_default(text, sub, values)
         else:
-            found[f"{prefix}.{name}"] = _with_default(given, name, option.values)
+            made = _with_default(given, name, option.values)
+            if name in option.of_model:
+                about = (
+                    f"{made.help} Shipped models have their own, in conf/{option.group}/{name}/."
+                )
+                made = made._replace(help=about)
+            found[f"{prefix}.{name}"] = made
     return found
 
 
