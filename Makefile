@@ -2,12 +2,13 @@
 # make test   on a fresh machine: .venv, install, the whole test suite
 # make test-versions  the core of the suite on the oldest and the newest TensorFlow and Keras
 # make test-slurm, test-ssh, test-ray  a SLURM, OpenSSH servers, a Ray cluster on this machine
+# make docs   the documentation as a site, in site/
 # make check  style, types and imports, then the whole test suite
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: install run test test-versions test-faults test-slurm test-ssh test-ray check bench clean
+.PHONY: install run test test-versions test-faults test-slurm test-ssh test-ray check docs bench clean
 
 install: $(STAMP)
 
@@ -62,6 +63,13 @@ check: install
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest
 
+# What is generated of the code, then the site. Of the site nothing is loaded from another host.
+docs: install
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"
+	$(BIN)/python -m tests.reference
+	$(BIN)/zensical build --clean --strict
+	$(BIN)/python -m pytest -n 0 --noconftest tests/test_site.py
+
 bench: install
 	$(BIN)/python experiments/benchmark.py
 	$(BIN)/python experiments/steps.py
@@ -74,4 +82,4 @@ bench: install
 	$(BIN)/python experiments/sweeps.py
 
 clean:
-	rm -rf .venv .venv-oldest build dist *.egg-info
+	rm -rf .venv .venv-oldest build dist site .cache *.egg-info

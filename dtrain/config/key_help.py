@@ -78,6 +78,14 @@ def lines(kind: type) -> dict[str, str]:
     return found
 
 
+def described(kind: type, group: str) -> dict[str, Help]:
+    """Return the help of each field of a dataclass that stands at ``group``, ``""`` for the top."""
+    return {
+        field.name: _help(kind, field, f"{group}.{field.name}".lstrip("."))
+        for field in dataclasses.fields(kind)
+    }
+
+
 def _help(kind: type, field: dataclasses.Field[Any], key: str) -> Help:
     line = lines(kind)[field.name]
     group = key.replace(".", "/")

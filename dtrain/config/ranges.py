@@ -91,11 +91,13 @@ class Form:
         accepted: what they are, in words.
         why: returns why a value is none of them, None where it is one.
         example: one of them.
+        values: all of them, where they can be listed.
     """
 
     accepted: str
     why: Callable[[Any], str | None]
     example: str | None = None
+    values: tuple[str, ...] = ()
 
     def problem(self, value: Any) -> str | None:
         """Return why ``value`` has another form."""

@@ -71,7 +71,7 @@ def main(arguments: list[str]) -> int:
         argument for argument in arguments if not argument.startswith("-") and argument != folder
     ]
     try:
-        print(_keys(asked) if asked else _overview(folder))
+        print(_keys(asked) if asked else overview(folder))
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
@@ -102,7 +102,8 @@ def _keys(asked: list[str]) -> str:
     return "\n".join(lines)
 
 
-def _overview(config_dir: str | None) -> str:
+def overview(config_dir: str | None = None) -> str:
+    """Return the commands, the options, and the groups with those of a folder of presets."""
     lines = []
     for group, options in _groups(config_dir).items():
         lines.append(f"  {group}")

@@ -1,0 +1,215 @@
+"""Writes ``docs/reference.md`` and the schemas of editors: ``python -m tests.reference``.
+
+Both are made of the dataclasses of the configuration, of ``conf/``, and of the parsers of the
+commands. ``tests/test_reference.py`` fails where a file is not what this gives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import os
+import sys
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import yaml
+
+from dtrain import errors
+from dtrain.__main__ import COMMANDS
+from dtrain.config import groups, key_help, schema
+from dtrain.config.key_help import Help
+from dtrain.config.ranges import typed
+from dtrain.controller.commands import help
+from dtrain.controller.sweep import options as searches
+from tests import editor
+from tests.options import CONF, Option, nested, options
+
+DOCS = groups.folder("conf").parent / "docs"
+#: Sections of the configuration that are no groups, and what each is in a title.
+SECTIONS = {
+    "checkpoint": schema.Checkpointing,
+    "sidecar": schema.Sidecar,
+    "sweep": schema.Sweep,
+}
+SWEEPERS = {"grid": searches.Grid, "random": searches.Random, "optuna": searches.Optuna}
+TABLE = "| key | default | accepted | what it is |\n|---|---|---|---|"
+INTRODUCTION = """\
+# Reference
+
+Every key of the configuration, every option of a group, every command and exit code of this
+version. This page is generated from the code by `python -m tests.reference`. `python -m dtrain
+--help KEY` prints the same about one key. How groups, keys and files go together is in
+[configuration](configuration.md); [editors and shells](editors.md) can complete the keys.
+
+A default of `???` has to be given. An option without a table of its own has the keys of every
+option of its group, and no more. Options called `custom` take the parameters of the function that
+they name. A reference such as `${oc.env:NAME}` may stand for any value.
+"""
+EXIT_CODES = {
+    errors.OK: "done",
+    errors.FAILED: "training, or what the command does, has failed",
+    errors.USAGE: "the configuration or the usage is wrong, and nothing was started",
+    errors.INTERRUPTED: "interrupted, with a checkpoint: the same command with `resume=` resumes",
+}
+
+
+def main() -> None:
+    """Write all files."""
+    for path, text in files().items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        print(path.relative_to(DOCS.parent))
+
+
+def files() -> dict[Path, str]:
+    """Return the text of each file that is generated."""
+    made = {DOCS / "schemas" / f"{name}.json": text for name, text in editor.texts().items()}
+    return {DOCS / "reference.md": page(), **made}
+
+
+def page() -> str:
+    """Return the page of the reference."""
+    parts = [INTRODUCTION, "## The whole\n", _table(schema.Config, "")]
+    for group in groups.GROUPS:
+        parts += _group(group)
+    for name, kind in SECTIONS.items():
+        about = key_help.help_of(name).help
+        parts += [f"## {name}\n", _sentence(about), _table(kind, name)]
+    parts += _sweepers()
+    parts += _commands()
+    parts += ["## Exit codes\n", "| code | meaning |\n|---|---|\n" + "\n".join(
+        f"| {code} | {text} |" for code, text in EXIT_CODES.items()
+    ) + "\n"]  # fmt: skip
+    tree = (errors.__doc__ or "").split("\n\n", 1)[1].rstrip()
+    parts += ["The errors that end in them:\n", f"```text\n{tree}\n```"]
+    return "\n".join(parts) + "\n"
+
+
+def _group(group: str) -> list[str]:
+    found = options(group)
+    about = key_help.help_of(group).help
+    listed = "\n".join(
+        f"| `{option.name}`{' (default)' * (number == 0)} | {_cell(option.about)} |"
+        for number, option in enumerate(found)
+    )
+    parts = [f"## {group}\n", _sentence(about), f"| option | what it is |\n|---|---|\n{listed}\n"]
+    prefix = group.replace("/", ".")
+    all_keys = [_keys(option, prefix) for option in found if option.kind]
+    common = {
+        key: given for key, given in all_keys[0].items()
+        if all(keys.get(key) == given for keys in all_keys)
+    } if all_keys else {}  # fmt: skip
+    if common:
+        title = f"Keys of every option of `{group}`"
+        names = {key.removeprefix(f"{prefix}.") for key in common}
+        if any(option.kind is None and not names <= set(option.values) for option in found):
+            title += " that is not `custom`"
+        parts += [f"{title}:\n", _rows(common)]
+    for option in found:
+        own = {k: v for k, v in _keys(option, prefix).items() if k not in common}
+        if own:
+            parts += [f"### {group}={option.name}\n", _rows(own)]
+    return parts
+
+
+def _keys(option: Option, prefix: str) -> dict[str, Help]:
+    """Return the help of each key of an option, with the default that its file gives."""
+    if option.kind is None:
+        return {}
+    inside = nested(option.kind)
+    found: dict[str, Help] = {}
+    for name, given in key_help.described(option.kind, prefix).items():
+        if name == "_target_":
+            continue
+        if name in inside:
+            values = option.values.get(name, {})
+            for sub, text in key_help.described(inside[name], f"{prefix}.{name}").items():
+                found[f"{prefix}.{name}.{sub}"] = _with_default(text, sub, values)
+        else:
+            made = _with_default(given, name, option.values)
+            if name in option.of_model:
+                about = (
+                    f"{made.help} Shipped models have their own, in conf/{option.group}/{name}/."
+                )
+                made = made._replace(help=about)
+            found[f"{prefix}.{name}"] = made
+    return found
+
+
+def _with_default(given: Help, name: str, values: dict[str, Any]) -> Help:
+    return given._replace(default=_typed(values[name])) if name in values else given
+
+
+def _typed(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name}: {_typed(each)}" for name, each in value.items()) + "}"
+    return typed(value)
+
+
+def _sweepers() -> list[str]:
+    parts = ["## hydra/sweeper\n", "What a sweep (`-m`) tries: see [sweeps](sweeps.md).\n"]
+    for name, kind in SWEEPERS.items():
+        rows = {
+            f"hydra.sweeper.{key}": given
+            for key, given in key_help.described(kind, "hydra.sweeper").items()
+            if key != "_target_"
+        }
+        parts += [f"### hydra/sweeper={name}\n", _rows(rows)]
+    return parts
+
+
+def _table(kind: type, prefix: str) -> str:
+    """Return the table of a section, with the defaults that ``conf/config.yaml`` gives."""
+    values = yaml.safe_load((CONF / "config.yaml").read_text(encoding="utf-8"))
+    values = values[prefix] if prefix else {"name": values["name"]}  # others are groups, sections
+    found = key_help.described(kind, prefix)
+    return _rows({
+        f"{prefix}.{name}".lstrip("."): _with_default(given, name, values)
+        for name, given in found.items()
+    })  # fmt: skip
+
+
+def _rows(keys: dict[str, Help]) -> str:
+    lines = [
+        f"| `{key}` | {_default(given)} | {_cell(given.accepted)} | {_cell(given.help)} |"
+        for key, given in keys.items()
+    ]
+    return "\n".join([TABLE, *lines]) + "\n"
+
+
+def _default(given: Help) -> str:
+    if given.default is None:
+        return "" if given.type == "group" else "`???`"
+    return f"`{given.default}`"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:] + "\n"
+
+
+def _commands() -> list[str]:
+    parts = ["## Commands\n", f"```text\n{help.overview().split('groups and their', 1)[0]}```\n"]
+    for name in COMMANDS:
+        parts += [f"### {name}\n", f"```text\n{_usage(name)}\n```\n"]
+    return parts
+
+
+def _usage(name: str) -> str:
+    """Return what ``python -m dtrain NAME --help`` prints on a terminal of 100 columns."""
+    command = importlib.import_module(f"dtrain.controller.commands.{name}")
+    printed = io.StringIO()
+    wide = mock.patch.dict(os.environ, {"COLUMNS": "100"})
+    with wide, contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+        command.main(["--help"])
+    return printed.getvalue().strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

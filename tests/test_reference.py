@@ -1,0 +1,136 @@
+"""The page of all keys and the schemas of editors are what the code gives."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft7Validator
+from omegaconf import OmegaConf
+from referencing import Registry, Resource
+
+from dtrain.config import groups, key_help
+from tests import reference
+from tests.options import options
+
+CONF = groups.folder("conf")
+SCHEMAS = reference.DOCS / "schemas"
+COMMANDS = "## Commands"
+
+
+def test_the_files_are_what_the_generator_gives() -> None:
+    for path, text in reference.files().items():
+        found = path.read_text(encoding="utf-8")
+        if sys.version_info[:2] != (3, 11):  # argparse lays out its help in other ways
+            found, text = (each.split(COMMANDS)[0] for each in (found, text))
+        assert found == text, f"{path.name} is old: python -m tests.reference"
+    made = {path.name for path in reference.files()} - {"reference.md"}
+    assert {path.name for path in SCHEMAS.iterdir()} == made
+
+
+def test_every_key_and_every_option_is_there() -> None:
+    text = (reference.DOCS / "reference.md").read_text(encoding="utf-8")
+    keys = set(re.findall(r"^\| `([\w.]+)` \|", text, re.M))
+    hidden = {"strategy.mesh"}  # a table of its own keys stands for it
+    every = key_help.keys()
+    known = {key for key in every if not key.endswith("._target_")} - hidden
+    assert known <= keys
+    assert keys - known <= {key for key in keys if key.startswith("hydra.sweeper.")} | {
+        option.name for group in groups.GROUPS for option in options(group)
+    }
+    for group in groups.GROUPS:
+        for option in options(group):
+            assert re.search(rf"^\| `{option.name}`(?: \(default\))? \|", text, re.M)
+
+
+def test_defaults_are_those_of_the_option() -> None:
+    text = (reference.DOCS / "reference.md").read_text(encoding="utf-8")
+    of_hybrid = text.partition("### strategy=hybrid")[2].partition("###")[0]
+    assert "| `strategy.mesh.model` | `2` |" in of_hybrid
+    of_sgd = text.partition("### optimizer=sgd")[2].partition("###")[0]
+    assert "| `optimizer.learning_rate` | `0.01` |" in of_sgd
+
+
+# --- schemas of editors
+
+
+def validator(name: str) -> Draft7Validator:
+    contents = {path.name: json.loads(path.read_text()) for path in SCHEMAS.glob("*.json")}
+    resources = [(file, Resource.from_contents(each)) for file, each in contents.items()]
+    Draft7Validator.check_schema(contents[f"{name}.json"])
+    return Draft7Validator(contents[f"{name}.json"], registry=Registry().with_resources(resources))
+
+
+def problems(name: str, node: Any) -> str:
+    return "; ".join(error.message for error in validator(name).iter_errors(node))
+
+
+def loaded(path: Path) -> Any:
+    return OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+
+
+FILES = [
+    *((path, str(path.parent.relative_to(CONF)).replace("/", "-"))
+      for path in sorted(CONF.rglob("*.yaml")) if path.parent != CONF),
+    (CONF / "config.yaml", "experiment"),
+    *((path, "experiment") for path in sorted(groups.folder("experiments").glob("*.yaml"))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "name"), FILES, ids=lambda each: getattr(each, "stem", each))
+def test_shipped_files_fit_their_schema(path: Path, name: str) -> None:
+    node = loaded(path)
+    # The rules of a mesh are put into the strategy; in the task's file a mapping names one.
+    assert not problems(name.replace("strategy-rules", "strategy"), node)
+    if node:
+        misspelt = {f"{key}x" if key != "_target_" else key: each for key, each in node.items()}
+        is_open = path.stem == "custom"
+        assert bool(problems(name.replace("strategy-rules", "strategy"), misspelt)) != is_open
+
+
+@pytest.mark.parametrize(
+    ("name", "node", "told"),
+    [
+        ("trainer", {"epoch": 3}, "'epoch' is not one of"),
+        ("trainer", {"epochs": 0}, "0 is not valid under any"),
+        ("trainer", {"epochs": "${oc.env:EPOCHS}"}, ""),
+        ("optimizer", {"defaults": ["sgd"], "learning_rte": 0.1}, "'learning_rte' is not one of"),
+        ("optimizer", {"_target_": "mine.Lion", "sharpness": 0.1}, ""),
+        ("hardware", {"precision": "float23"}, "'float23' is not valid under any"),
+        ("experiment", {"trainer": {"epoch": 3}}, "'epoch' is not one of"),
+        ("experiment", {"checkpoint": {"keeps": 3}}, "'keeps' was unexpected"),
+        ("experiment", {"modle": {}}, "'modle' was unexpected"),
+        ("strategy", {"mesh": {"batches": 2}}, "'batches' was unexpected"),
+    ],
+)
+def test_what_an_editor_marks(name: str, node: dict[str, Any], told: str) -> None:
+    found = problems(name, node)
+    assert told in found if told else not found
+
+
+# --- the shell
+
+
+def test_bash_completes_options_and_keys() -> None:
+    """By the script that the command prints, as a shell calls it."""
+    script = """
+        eval "$(dtrain --shell-completion install=bash)"
+        for line in "dtrain strategy=mi" "dtrain model=mlp trainer.validation_b"; do
+            COMP_LINE=$line COMP_POINT=${#line} COMP_WORDS=($line)
+            COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+            hydra_bash_completion
+            echo "${COMPREPLY[@]}"
+        done
+    """
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", script], env={**os.environ, "PATH": path},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.stdout.split() == ["strategy=mirrored", "trainer.validation_batch_size="], done
