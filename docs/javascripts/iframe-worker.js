@@ -1,22 +1,62 @@
-/*! iframe-worker 1.0.4 (npm), shim/index.js: lets the search of the site work where it is opened as files.
-Copyright (c) 2020-2022 Martin Donath <martin.donath@squidfunk.com>
+"use strict";
+// (Zensical knows by the name of this file that it need not load another one from a host.)
+// The search of the site runs in a worker, which browsers refuse to a page that was opened as a
+// file. There a hidden frame takes its place: it has a global scope of its own, as a worker has.
+class FrameWorker extends EventTarget {
+  constructor(address) {
+    super();
+    this.onmessage = null;
+    this.frame = document.createElement("iframe");
+    this.frame.hidden = true;
+    document.body.append(this.frame);
+    const scope = this.frame.contentWindow;
+    this.forward = (event) => {
+      if (event.source !== scope) return;
+      const message = new MessageEvent("message", { data: event.data });
+      this.dispatchEvent(message);
+      if (this.onmessage) this.onmessage(message);
+    };
+    addEventListener("message", this.forward);
+    const page = scope.document;
+    page.open();
+    page.write("<!doctype html><body></body>");
+    page.close();
+    scope.postMessage = (data) => send(scope, data);
+    scope.importScripts = (...names) => load(page, names);
+    this.started = load(page, [address]);
+  }
 
-Permission is hereby granted, free of charge, to any person obtaining a copy
-of this software and associated documentation files (the "Software"), to
-deal in the Software without restriction, including without limitation the
-rights to use, copy, modify, merge, publish, distribute, sublicense, and/or
-sell copies of the Software, and to permit persons to whom the Software is
-furnished to do so, subject to the following conditions:
+  postMessage(data) {
+    const message = { data: structuredClone(data) };
+    this.started.then(() =>
+      this.frame.contentWindow.dispatchEvent(new MessageEvent("message", message)),
+    );
+  }
 
-The above copyright notice and this permission notice shall be included in
-all copies or substantial portions of the Software.
+  terminate() {
+    removeEventListener("message", this.forward);
+    this.frame.remove();
+  }
+}
 
-THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR
-IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY,
-FITNESS FOR A PARTICULAR PURPOSE AND NON-INFRINGEMENT. IN NO EVENT SHALL THE
-AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER
-LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING
-FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS
-IN THE SOFTWARE.
-*/
-"use strict";(()=>{function c(s,n){parent.postMessage(s,n||"*")}function d(...s){return s.reduce((n,e)=>n.then(()=>new Promise(r=>{let t=document.createElement("script");t.src=e,t.onload=r,document.body.appendChild(t)})),Promise.resolve())}var o=class extends EventTarget{constructor(e){super();this.url=e;this.m=e=>{e.source===this.w&&(this.dispatchEvent(new MessageEvent("message",{data:e.data})),this.onmessage&&this.onmessage(e))};this.e=(e,r,t,i,m)=>{if(r===`${this.url}`){let a=new ErrorEvent("error",{message:e,filename:r,lineno:t,colno:i,error:m});this.dispatchEvent(a),this.onerror&&this.onerror(a)}};let r=document.createElement("iframe");r.hidden=!0,document.body.appendChild(this.iframe=r),this.w.document.open(),this.w.document.write(`<html><body><script>postMessage=${c};importScripts=${d};addEventListener("error",({error})=>{parent.dispatchEvent(new ErrorEvent("error",{filename:"${e}",error}))})<\/script><script src=${e}?${+Date.now()}><\/script></body></html>`),this.w.document.close(),onmessage=this.m,onerror=this.e,this.r=new Promise((t,i)=>{this.w.onload=t,this.w.onerror=i})}terminate(){this.iframe.remove(),onmessage=onerror=null}postMessage(e){this.r.catch().then(()=>{this.w.dispatchEvent(new MessageEvent("message",structuredClone({data:e})))})}get w(){return this.iframe.contentWindow}};window.IFrameWorker=o;location.protocol==="file:"&&(window.Worker=o);})();
+// Of what is sent, a window says who it is from.
+function send(scope, data) {
+  dispatchEvent(new MessageEvent("message", { data: structuredClone(data), source: scope }));
+}
+
+// Run scripts in a page, one after the other.
+async function load(page, addresses) {
+  for (const address of addresses) {
+    await new Promise((done, failed) => {
+      const script = page.createElement("script");
+      script.src = new URL(address, location.href);
+      script.onload = done;
+      script.onerror = () => failed(new Error(`${address} cannot be loaded`));
+      page.body.append(script);
+    });
+  }
+}
+
+if (location.protocol === "file:") {
+  window.Worker = window.IFrameWorker = FrameWorker;
+}
