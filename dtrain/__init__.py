@@ -1,6 +1,11 @@
-"""dtrain: one declared Keras experiment, trained and recorded on any TensorFlow strategy."""
+"""dtrain: one declared Keras experiment, trained and recorded on any TensorFlow strategy.
+
+The names of the Python API (docs/python.md) are loaded when they are used: importing dtrain imports
+no library, and starts nothing.
+"""
 
 import sys
+from typing import TYPE_CHECKING, Any
 
 # ORDER: before anything else is imported. `python -m dtrain` has put the current directory first,
 # and a folder called keras in it would be imported in the place of Keras.
@@ -10,4 +15,22 @@ from dtrain.host import python_path  # noqa: E402
 
 python_path.settle(_first is not None)
 
+if TYPE_CHECKING:
+    from dtrain.api import Run, Sweep, evaluate, export, predict, sweep, train
+
 __version__ = "0.1.0"
+__all__ = ["Run", "Sweep", "evaluate", "export", "predict", "sweep", "train"]
+#: What :mod:`dtrain.api` has. ``compare`` is a package of dtrain's, too, which can be called.
+_LAZY = ("compare", *__all__)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module("dtrain.api"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})
