@@ -5,7 +5,7 @@ no library, and starts nothing.
 """
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 # ORDER: before anything else is imported. `python -m dtrain` has put the current directory first,
 # and a folder called keras in it would be imported in the place of Keras.
@@ -15,13 +15,10 @@ from dtrain.host import python_path  # noqa: E402
 
 python_path.settle(_first is not None)
 
-if TYPE_CHECKING:
-    from dtrain.api import Run, Sweep, evaluate, export, predict, sweep, train
-
 __version__ = "0.1.0"
-__all__ = ["Run", "Sweep", "evaluate", "export", "predict", "sweep", "train"]
-#: What :mod:`dtrain.api` has. ``compare`` is a package of dtrain's, too, which can be called.
-_LAZY = ("compare", *__all__)
+#: What :mod:`dtrain.api.calls` has; their types are in ``__init__.pyi``. ``compare`` is a package of
+#: dtrain's, too, which can be called.
+_LAZY = ("Run", "Sweep", "compare", "evaluate", "export", "predict", "sweep", "train")
 
 
 def __getattr__(name: str) -> Any:
@@ -29,7 +26,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module("dtrain.api"), name)
+    return getattr(importlib.import_module("dtrain.api.calls"), name)
 
 
 def __dir__() -> list[str]:

@@ -8,18 +8,3 @@
 ``run``          what a run, a sweep or a comparison has left
 ``local_model``  a run's model in the caller's process
 """
-
-from dtrain.api.calls import compare, evaluate, export, predict, sweep, train
-from dtrain.api.run import Comparison, Run, Sweep
-
-__all__ = [
-    "Comparison",
-    "Run",
-    "Sweep",
-    "compare",
-    "evaluate",
-    "export",
-    "predict",
-    "sweep",
-    "train",
-]

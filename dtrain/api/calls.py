@@ -2,93 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dtrain import errors
-from dtrain.api import arrays, command, keywords, values
-from dtrain.api.command import Done
+from dtrain.api import arrays, command, keywords, predictions, training
 from dtrain.api.line import Line
-from dtrain.api.objects import Objects
 from dtrain.api.run import Comparison, Run, Sweep
-from dtrain.api.source import arguments_of
+from dtrain.api.training import OBJECTS, Call
 from dtrain.config.given import FOLDER
-from dtrain.errors import TrainingError, UsageError
-from dtrain.files import reading, writing
+from dtrain.files import reading
 from dtrain.run.folder import RunDir
 
-_OBJECTS = ("model", "data", "validation", "loss", "metrics", "callbacks")
-
-
-class _Call:
-    """One command, with what is given to it.
-
-    Args:
-        folder: ``given/`` of the run or the sweep.
-        show: print what is reported.
-    """
-
-    def __init__(self, folder: Path, show: bool):
-        self.folder = folder
-        self.line = Line(show)
-        self.objects = Objects(folder, self.line.message)
-
-    def overrides(self, given: Mapping[str, Any], swept: bool = False) -> list[str]:
-        """Return the overrides of the keywords that may be objects."""
-        found = [*self._model(given["model"], swept)]
-        found += self._data(given["data"], given["validation"])
-        for name in ("loss", "metrics", "callbacks"):
-            if given[name] is not None:
-                node = self.objects.node(given[name], name)
-                found.append(f"trainer.{name}={values.written(node, name)}")
-        return found
-
-    def _model(self, model: Any, swept: bool) -> Iterator[str]:
-        several = model if swept and isinstance(model, list | tuple) else [model]
-        if model is None:
-            return
-        if all(isinstance(each, str) and "." not in each for each in several):
-            yield f"model={','.join(several)}"
-            return
-        made = [arguments_of(each) for each in several]
-        targets = [self.objects.target(function, "model") for function, _ in made]
-        yield "model=custom"
-        yield f"model._target_={','.join(targets)}"
-        if len(made) > 1 and any(arguments for _, arguments in made):
-            raise UsageError(
-                "model", "several partials", "have arguments of their own", "functions",
-                "model=[FUNCTION, FUNCTION]",
-            )  # fmt: skip
-        for name, value in made[0][1].items():
-            yield f"+model.{name}={values.written(value, name)}"
-
-    def _data(self, data: Any, validation: Any) -> list[str]:
-        if validation is not None and (data is None or isinstance(data, str) or callable(data)):
-            raise UsageError(
-                "validation", values.shortened(validation), "stands beside arrays alone",
-                "data=(x, y), validation=(x, y)", "the validation examples of the dataset itself",
-            )  # fmt: skip
-        if data is None:
-            return []
-        if isinstance(data, str):
-            return [f"dataset={data}"]
-        function, arguments = arguments_of(data)
-        if callable(function):
-            target = self.objects.target(function, "data")
-            more = [f"+dataset.{n}={values.written(v, n)}" for n, v in arguments.items()]
-            return ["dataset=custom", f"dataset._target_={target}", *more]
-        return arrays.overrides(self.folder, data, validation)
-
-    def run(self, arguments: Sequence[str], **options: Any) -> Done:
-        """Run the command."""
-        return command.call(
-            arguments, self.line, trusted=self.objects.trusted, paths=self.objects.paths,
-            given=self.folder, **options,
-        )  # fmt: skip
+__all__ = [
+    "Comparison", "Run", "Sweep", "compare", "evaluate", "export", "predict", "sweep", "train",
+]  # fmt: skip
 
 
 def train(
@@ -101,7 +31,6 @@ def train(
     callbacks: Any = None,
     overrides: Iterable[str] | str = (),
     show: bool = True,
-    _fork: Path | None = None,
     **more: Any,
 ) -> Run:
     """Train, and return the run.
@@ -122,19 +51,11 @@ def train(
 
     Raises:
         UsageError: a keyword, or the configuration, is wrong; nothing is left behind.
-        TrainingError: training failed; its attribute ``run`` is the run.
+        TrainingError: training failed; its attribute ``folder`` is the run folder.
         Interrupted: it was stopped before there was a run.
     """
-    own = keywords.checked(overrides)
-    fixed = keywords.plain(more, "train", _OBJECTS)
-    given = dict(zip(_OBJECTS, (model, data, validation, loss, metrics, callbacks), strict=True))
-    start = [] if _fork is None else [f"fork={values.written(_fork, 'fork')}"]
-    place = Path(keywords.place([*fixed, *own])) / time.strftime("%Y-%m-%d")
-    with _reserved(place, _label(more, model)) as folder:
-        call = _Call(folder / FOLDER, show)
-        words = [*start, *call.overrides(given), *fixed, *own]
-        done = call.run(words, reserved=folder, follow=folder)
-        return _run_of(done, folder)
+    given = dict(zip(OBJECTS, (model, data, validation, loss, metrics, callbacks), strict=True))
+    return Run(training.trained(given, more, overrides, show))
 
 
 def sweep(
@@ -160,79 +81,11 @@ def sweep(
 
     Raises:
         UsageError: a keyword, or the configuration, is wrong; nothing is left behind.
-        TrainingError: a job failed; its attribute ``sweep`` is the sweep.
+        TrainingError: a job failed; its attribute ``folder`` is the sweep's.
         Interrupted: it was stopped before there was a sweep.
     """
-    own = keywords.checked(overrides)
-    fixed = keywords.plain(more, "sweep", _OBJECTS, swept=True)
-    given = dict(zip(_OBJECTS, (model, data, validation, loss, metrics, callbacks), strict=True))
-    place = Path(keywords.place([*fixed, *own])) / "multirun" / time.strftime("%Y-%m-%d")
-    with _reserved(place, _label({**more, "strategy": None}, model)) as folder:
-        call = _Call(folder / FOLDER, show)
-        words = ["-m", *call.overrides(given, swept=True), *fixed, *own]
-        return _sweep_of(call.run(words, reserved=folder), folder)
-
-
-def resumed(run: Run, overrides: Any, given: Mapping[str, Any], show: bool) -> Run:
-    """Resume a run (:meth:`dtrain.Run.resume`)."""
-    own = [*keywords.plain(given, "Run.resume"), *keywords.checked(overrides)]
-    words = [f"resume={values.written(run.path, 'resume')}", *own]
-    return _run_of(command.call(words, Line(show), follow=run.path), run.path)
-
-
-def resumed_sweep(found: Sweep, show: bool) -> Sweep:
-    """Resume a sweep (:meth:`dtrain.Sweep.resume`)."""
-    words = [f"sweep.resume={values.written(found.path, 'sweep.resume')}"]
-    return _sweep_of(command.call(words, Line(show)), found.path)
-
-
-def _run_of(done: Done, folder: Path) -> Run:
-    """Return the run that a command has left, or raise what has become of it."""
-    if done.code == errors.USAGE or not RunDir(folder).command.is_file():
-        raise done.raised()
-    run = Run(folder)
-    if done.code in (errors.OK, errors.INTERRUPTED) or run.status == "KILLED":
-        return run
-    error = run.result.get("error")
-    failure = TrainingError(error) if error else done.raised()
-    failure.run = run  # type: ignore[attr-defined] # for who wants to look at it
-    raise failure
-
-
-def _sweep_of(done: Done, folder: Path) -> Sweep:
-    if done.code == errors.USAGE or not (folder / "sweep.json").is_file():
-        raise done.raised()
-    found = Sweep(folder)
-    if done.code in (errors.OK, errors.INTERRUPTED):
-        return found
-    failed = [f"{j['number']}: {j['error']}" for j in found.jobs if j["status"] == "FAILED"]
-    failure = TrainingError("\n".join(failed)) if failed else done.raised()
-    failure.sweep = found  # type: ignore[attr-defined]
-    raise failure
-
-
-@contextlib.contextmanager
-def _reserved(place: Path, label: str) -> Iterator[Path]:
-    """Make a folder for a run or a sweep; it is removed where nothing has come of it."""
-    folder = RunDir.create(place.absolute() / f"{time.strftime('%H-%M-%S')}_{label}").path
-    try:
-        (folder / FOLDER).mkdir()
-        yield folder
-    finally:
-        with contextlib.suppress(OSError):
-            os.rmdir(folder / FOLDER)  # where nothing was given
-        if not {"command.json", "sweep.json"} & set(os.listdir(folder)):
-            writing.discard(folder)
-
-
-def _label(given: Mapping[str, Any], model: Any) -> str:
-    """Return what a folder is called, besides its time."""
-    if isinstance(name := given.get("name"), str) and name and "/" not in name:
-        return name
-    function, _ = arguments_of(model)
-    parts = [function or "cnn", given.get("strategy") or "default"]
-    texts = [each if isinstance(each, str) else getattr(each, "__name__", "") for each in parts]
-    return "_".join(t.rpartition(".")[2] for t in texts if t.replace(".", "_").isidentifier())
+    given = dict(zip(OBJECTS, (model, data, validation, loss, metrics, callbacks), strict=True))
+    return Sweep(training.swept(given, more, overrides, show))
 
 
 def evaluate(
@@ -294,8 +147,6 @@ def predict(
     Raises:
         DtrainError: as of :func:`train`.
     """
-    from dtrain.api import predictions
-
     given = {"checkpoint": checkpoint, "weights": weights, "workers": workers}
     given["predict.format"] = "npy"
     result = _derived("predict", run, data, given, overrides, show, more)
@@ -383,7 +234,7 @@ def _derived(
 ) -> dict[str, Any]:
     """Run a command on what a run has left, and return its ``result.json``."""
     own = [*keywords.plain(more, name), *keywords.checked(overrides)]
-    call = _Call(run.path / FOLDER, show)
+    call = Call(run.path / FOLDER, show)
     if isinstance(data, str):
         own = [f"dataset={data}", *own]
     elif callable(data):

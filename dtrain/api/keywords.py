@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dtrain.api import values
@@ -108,8 +108,3 @@ def place(overrides: Iterable[str]) -> str:
             "a folder of this machine", "output_dir=outputs, or the command line",
         )  # fmt: skip
     return found
-
-
-def labelled(parts: Iterable[Any], name: Callable[[Any], str]) -> str:
-    """Return what a folder is called, of the words that choose what is in it."""
-    return "_".join(name(part) for part in parts)

@@ -38,6 +38,8 @@ else:
     def {name}(*args, **kwargs):
         return _given(*args, **kwargs)
 '''
+#: Where Keras has its names.
+_SPACES = ("applications", "models", "layers", "losses", "metrics", "callbacks", "optimizers")
 #: What was reported already.
 _told: set[str] = set()
 
@@ -75,7 +77,7 @@ class Objects:
             raise UsageError(
                 key, _short(value), "is no function or class",
                 "a function or class that makes it, in the processes that train",
-                f"{key}=FUNCTION",
+                f"{key}=build, or functools.partial(build, width=64), of a function of yours",
             )  # fmt: skip
         if is_importable(value):
             return self._imported(value)
@@ -118,24 +120,27 @@ class Objects:
         self._find(top)
         return f"{module.__name__}.{value.__qualname__}"
 
-    def _find(self, top: str) -> None:
-        """Have the command look where this process has found a package."""
+    def _find(self, top: str) -> bool:
+        """Have the command look where this process has found a package; say if it is the user's."""
         file = getattr(sys.modules.get(top), "__file__", None)
         if file is None:
-            return
+            return False
         folder = Path(file).absolute().parent
         folder = folder.parent if Path(file).name == "__init__.py" else folder
-        known = {*site.getsitepackages(), os.path.dirname(os.__file__), os.getcwd()}
-        if str(folder) not in known and "site-packages" not in folder.parts:
+        installed = {*site.getsitepackages(), os.path.dirname(os.__file__)}
+        if str(folder) in installed or {"site-packages", "lib-dynload"} & set(folder.parts):
+            return False
+        if str(folder) != os.getcwd():
             self.paths.append(str(folder))
+        return True
 
     def _trust_imports(self, text: str) -> None:
         for line in text.splitlines():
             words = line.split()
             if words[:1] in (["import"], ["from"]):
                 top = words[1].partition(".")[0]
-                if top in sys.modules and top not in KNOWN:
-                    self._find(top)
+                if top in sys.modules and top not in KNOWN and self._find(top):
+                    self.trusted.append(top)
 
     def _pickled(self, value: Any, name: str, key: str) -> str:
         import cloudpickle  # MLflow brings it
@@ -146,7 +151,7 @@ class Objects:
             raise UsageError(
                 key, name, f"cannot be sent to the processes that train ({error})",
                 "a function that can be imported, or that uses plain values alone",
-                f"{key}=FUNCTION of a module of your own",
+                f"{key}=build, of a module of your own",
             ) from error  # fmt: skip
         if len(data) > _LARGEST:
             raise UsageError(
@@ -160,13 +165,12 @@ class Objects:
 
 
 def _public(value: Any) -> str:
-    """Return the name that Keras gives in public to what it has, such as ``keras.losses.Huber``."""
-    found = getattr(value, "__module__", ""), value.__qualname__
-    exported = getattr(value, "_api_export_path", None)
-    if isinstance(exported, str | list | tuple):
-        first = exported if isinstance(exported, str) else min(exported, key=len)
-        return str(first)
-    return ".".join(found)
+    """Return the public name of what dtrain or Keras has, such as ``keras.losses.Huber``."""
+    keras: Any = sys.modules.get("keras")
+    for space in _SPACES if value.__module__.startswith("keras.") else ():
+        if getattr(getattr(keras, space, None), value.__name__, None) is value:
+            return f"keras.{space}.{value.__name__}"
+    return f"{value.__module__}.{value.__qualname__}"
 
 
 def _short(value: Any) -> str:

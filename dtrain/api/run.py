@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from dtrain.api import training
 from dtrain.errors import UsageError
 from dtrain.files import reading
 from dtrain.run import journal
@@ -110,24 +111,30 @@ class Run:
         Raises:
             DtrainError: as of :func:`dtrain.train`.
         """
-        from dtrain.api import calls
+        training.resumed(self.path, overrides, keywords, show)
+        return Run(self.path)
 
-        return calls.resumed(self, overrides, keywords, show)
-
-    def fork(self, *, checkpoint: int | None = None, **keywords: Any) -> Run:
+    def fork(
+        self,
+        *,
+        checkpoint: int | None = None,
+        overrides: Any = (),
+        show: bool = True,
+        **keywords: Any,
+    ) -> Run:
         """Begin a new run with the weights of this one: ``run.fork(learning_rate=1e-4)``.
 
         Args:
             checkpoint: the step to begin at; None: the newest.
+            overrides, show: as of :func:`dtrain.train`.
             keywords: of :func:`dtrain.train`.
 
         Raises:
             DtrainError: as of :func:`dtrain.train`.
         """
-        from dtrain.api import calls
-
         at = self.path if checkpoint is None else self.path / "checkpoints" / str(checkpoint)
-        return calls.train(**keywords, _fork=at)
+        given = {name: keywords.pop(name, None) for name in training.OBJECTS}
+        return Run(training.trained(given, keywords, overrides, show, at))
 
 
 class Sweep:
@@ -194,9 +201,8 @@ class Sweep:
         Raises:
             DtrainError: as of :func:`dtrain.sweep`.
         """
-        from dtrain.api import calls
-
-        return calls.resumed_sweep(self, show)
+        training.resumed_sweep(self.path, show)
+        return Sweep(self.path)
 
 
 class Comparison:
