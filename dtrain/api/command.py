@@ -159,8 +159,9 @@ def _waited(child: subprocess.Popen[bytes]) -> int:
 
 def _read(stream: IO[bytes], put: Callable[[str | None], None]) -> None:
     try:
-        for raw in stream:
-            put(raw.decode(errors="replace").rstrip("\n"))
+        with stream:
+            for raw in stream:
+                put(raw.decode(errors="replace").rstrip("\n"))
     finally:
         put(None)
 

@@ -168,7 +168,7 @@ def _public(value: Any) -> str:
     """Return the public name of what dtrain or Keras has, such as ``keras.losses.Huber``."""
     keras: Any = sys.modules.get("keras")
     for space in _SPACES if value.__module__.startswith("keras.") else ():
-        if getattr(getattr(keras, space, None), value.__name__, None) is value:
+        if vars(getattr(keras, space)).get(value.__name__) is value:
             return f"keras.{space}.{value.__name__}"
     return f"{value.__module__}.{value.__qualname__}"
 

@@ -157,14 +157,18 @@ def _check(text: str, value: Any, future: bool) -> None:
     """Refuse a text that is not what runs here: a file was changed since it was read."""
     flags = _FUTURE if future else 0
     try:
-        made = compile(text, "<given>", "exec", flags=flags, dont_inherit=True)
         tree = ast.parse(text).body[0]
+        for name, function in _functions(value):
+            code = function.__code__
+            # Of the whole file: how a call is compiled depends on what the module imports.
+            whole = "".join(linecache.getlines(code.co_filename))
+            made = compile(whole, code.co_filename, "exec", flags=flags, dont_inherit=True)
+            places = {(each.co_qualname, each.co_firstlineno): each for each in _codes(made)}
+            found = places.get((name, code.co_firstlineno))
+            if found is None or _same(found) != _same(code):
+                raise NoSource(f"the file of {value.__name__} has changed since it was run")
     except SyntaxError:
         raise NoSource(f"{value.__name__} does not stand by itself") from None
-    there = {code.co_qualname: _same(code) for code in _codes(made)}
-    for name, function in _functions(value):
-        if there.get(name) != _same(function.__code__):
-            raise NoSource(f"the file of {value.__name__} has changed since it was run")
     if isinstance(tree, ast.FunctionDef):
         for default in [*tree.args.defaults, *filter(None, tree.args.kw_defaults)]:
             try:
