@@ -26,6 +26,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
+    if name == "compare":  # which `from dtrain import compare` means, too
+        return importlib.import_module("dtrain.compare")
     return getattr(importlib.import_module("dtrain.api.calls"), name)
 
 

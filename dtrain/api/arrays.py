@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,11 +54,21 @@ def overrides(folder: Path, data: Any, validation: Any = None, name: str = "data
     ]
 
 
-def evaluated(folder: Path, data: Any, name: str) -> list[str]:
-    """Write arrays to evaluate or predict on, and return the overrides that read them."""
-    found = overrides(folder, data, None, name)
+def evaluated(folder: Path, data: Any) -> tuple[list[str], str]:
+    """Write arrays to evaluate or predict on; the same arrays have the same file.
+
+    Returns:
+        The overrides that read them, and a name for them.
+    """
+    aside = f"data-{os.getpid()}-{time.time_ns()}"
+    found = overrides(folder, data, None, aside)
+    path = folder / f"{aside}.npz"
+    with path.open("rb") as file:
+        name = f"data_{hashlib.file_digest(file, 'sha256').hexdigest()[:12]}"
+    os.replace(path, folder / f"{name}.npz")
+    found = [text.replace(aside, name) for text in found]
     held = [text.replace("=", "_validation=", 1) for text in found if _is_role(text)]
-    return [*found, *held]
+    return [*found, *held], name
 
 
 def _is_role(text: str) -> bool:

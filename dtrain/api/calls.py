@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -95,6 +94,7 @@ def evaluate(
     checkpoint: str | int | None = None,
     weights: str | None = None,
     by: str | None = None,
+    prefix: str | None = None,
     overrides: Iterable[str] | str = (),
     show: bool = True,
     **more: Any,
@@ -107,6 +107,8 @@ def evaluate(
         checkpoint: ``best`` (the default), ``latest``, ``all`` or a step.
         weights: ``raw`` or ``ema``.
         by: ``label`` or a column, for metrics of slices.
+        prefix: what the points are called in the run; ``test`` by default, and the digest of arrays
+            that are given.
         overrides, show, more: as of :func:`train`.
 
     Returns:
@@ -116,6 +118,7 @@ def evaluate(
         DtrainError: as of :func:`train`.
     """
     given = {"checkpoint": checkpoint, "weights": weights, "evaluate.by": by}
+    given["evaluate.prefix"] = prefix
     result = _derived("evaluate", run, data, given, overrides, show, more)
     found = {each["step"]: each["metrics"] for each in result.get("evaluations", [])}
     return found if checkpoint == "all" else next(iter(found.values()), {})
@@ -240,8 +243,10 @@ def _derived(
     elif callable(data):
         own = ["dataset=custom", f"dataset._target_={call.objects.target(data, 'data')}", *own]
     elif data is not None:
-        file = f"{name}-{time.strftime('%Y-%m-%d_%H-%M-%S')}-{time.time_ns() % 10**9}"
-        own = [*arrays.evaluated(run.path / FOLDER, data, file), *own]
+        words, label = arrays.evaluated(run.path / FOLDER, data)
+        own = [*words, *own]
+        if given.get("evaluate.prefix", "") is None:
+            given = {**given, "evaluate.prefix": label}
     done = call.run([name, str(run.path), *command.words(given), *own])
     folder = done.after("folder: ")
     if done.code or folder is None:

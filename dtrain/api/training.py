@@ -114,7 +114,8 @@ def trained(
     fixed = keywords.plain(more, "train", OBJECTS)
     start = [] if fork is None else [f"fork={values.written(fork, 'fork')}"]
     place = Path(keywords.place([*fixed, *own])) / time.strftime("%Y-%m-%d")
-    with _reserved(place, _label(more, given["model"])) as folder:
+    label = _label(more, given["model"]) if fork is None else _label_of(fork, more)
+    with _reserved(place, label) as folder:
         call = Call(folder / FOLDER, show)
         words = [*start, *call.overrides(given), *fixed, *own]
         return _run_of(call.run(words, reserved=folder, follow=folder), folder)
@@ -190,6 +191,12 @@ def _reserved(place: Path, label: str) -> Iterator[Path]:
             os.rmdir(folder / FOLDER)  # where nothing was given
         if not {"command.json", "sweep.json"} & set(os.listdir(folder)):
             writing.discard(folder)
+
+
+def _label_of(fork: Path, more: Mapping[str, Any]) -> str:
+    """Return what the folder of a fork is called: as that of the run, unless it has a name."""
+    run = fork.parent.parent if fork.parent.name == "checkpoints" else fork
+    return _label({"name": run.name.partition("_")[2], **more}, None)
 
 
 def _label(given: Mapping[str, Any], model: Any) -> str:

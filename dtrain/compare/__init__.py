@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import dtrain
 from dtrain.compare.comparison import Comparison, compare
 from dtrain.compare.load_folders import of_folders
 from dtrain.compare.output import CURVES, RUNS, Output
@@ -51,7 +51,7 @@ class _Callable(ModuleType):
     """``dtrain.compare(...)`` of the Python API has the name of this package."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return dtrain.__getattr__("compare")(*args, **kwargs)
+        return importlib.import_module("dtrain.api.calls").compare(*args, **kwargs)
 
 
 sys.modules[__name__].__class__ = _Callable
