@@ -23,6 +23,7 @@ from dtrain.api.command import Done
 from dtrain.api.line import Line
 from dtrain.api.objects import Objects
 from dtrain.api.source import NoSource, text_of
+from dtrain.compare.load_folders import public
 from dtrain.config import consent, given
 from dtrain.errors import DamagedFile, UsageError
 from dtrain.host import python_path
@@ -182,7 +183,11 @@ def test_arrays_become_a_file_of_rows(tmp_path: Path) -> None:
     assert "dataset.x={image:x.image,more:[x.more.0,x.more.1]}" in found
     assert "dataset.y_validation=y_validation" in found
     assert "dataset.weight=null" in found
-    assert {"x.image", "x.more.1", "y", "x_validation.image"} <= set(np.load(tmp_path / "data.npz"))
+    [path] = tmp_path.iterdir()
+    assert {"x.image", "x.more.1", "y", "x_validation.image"} <= set(np.load(path))
+    again = arrays.overrides(tmp_path, (x, np.arange(4)), (x, np.arange(4)))
+    assert again == found  # and so the same arrays are no difference between runs
+    assert public({"path": str(path)}) == {"path": f"given/{path.name}"}
 
 
 def test_a_function_of_a_script_is_written_down_with_what_it_uses(

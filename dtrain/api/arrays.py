@@ -20,15 +20,16 @@ from dtrain.errors import UsageError
 _PARTS = ("x", "y", "weight")
 
 
-def overrides(folder: Path, data: Any, validation: Any = None, name: str = "data") -> list[str]:
+def overrides(folder: Path, data: Any, validation: Any = None) -> list[str]:
     """Write arrays into one file, without compression, and return the overrides that read it.
+
+    The same arrays have a file of the same name: it is their digest.
 
     Args:
         folder: that the file goes to.
         data: ``x``, ``(x, y)`` or ``(x, y, weight)``, of which each is an array ``[n, ...]`` or a
             dict or tuple of arrays.
         validation: likewise, to evaluate on; None: a part of ``data`` is split off.
-        name: of the file.
 
     Raises:
         UsageError: something is no array of numbers, or has other parts.
@@ -44,31 +45,41 @@ def overrides(folder: Path, data: Any, validation: Any = None, name: str = "data
                 "validation", f"{held} parts", f"has not the {wanted} parts of data",
                 "what data has: x, (x, y) or (x, y, weight)", "validation=(x, y)",
             )  # fmt: skip
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder.absolute() / f"{name}.npz"
-    np.savez(path, **arrays)  # type: ignore[arg-type] # the names are those of arrays
-    keys = {"path": path, **given}
+    keys = {"path": _stored(folder, arrays), **given}
     return [
         "dataset=npz",
         *(f"dataset.{key}={values.written(value, key)}" for key, value in keys.items()),
     ]
 
 
+def _stored(folder: Path, arrays: dict[str, np.ndarray]) -> Path:
+    """Write a file of arrays; return its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    aside = folder.absolute() / f"aside-{os.getpid()}-{time.time_ns()}.npz"
+    try:
+        np.savez(aside, **arrays)  # type: ignore[arg-type] # the names are those of arrays
+        with aside.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        path = aside.with_name(f"data_{digest[:12]}.npz")
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+    return path
+
+
 def evaluated(folder: Path, data: Any) -> tuple[list[str], str]:
-    """Write arrays to evaluate or predict on; the same arrays have the same file.
+    """Write arrays to evaluate or predict on.
 
     Returns:
         The overrides that read them, and a name for them.
+
+    Raises:
+        UsageError, OSError: as of :func:`overrides`.
     """
-    aside = f"data-{os.getpid()}-{time.time_ns()}"
-    found = overrides(folder, data, None, aside)
-    path = folder / f"{aside}.npz"
-    with path.open("rb") as file:
-        name = f"data_{hashlib.file_digest(file, 'sha256').hexdigest()[:12]}"
-    os.replace(path, folder / f"{name}.npz")
-    found = [text.replace(aside, name) for text in found]
+    found = overrides(folder, data)
     held = [text.replace("=", "_validation=", 1) for text in found if _is_role(text)]
-    return [*found, *held], name
+    path = next(text for text in found if text.startswith("dataset.path="))
+    return [*found, *held], Path(path.strip("'")).stem
 
 
 def _is_role(text: str) -> bool:
