@@ -178,14 +178,15 @@ def test_keywords_are_short_words_for_keys() -> None:
 
 
 def test_arrays_become_a_file_of_rows(tmp_path: Path) -> None:
+    folder = tmp_path / given.FOLDER
     x = {"image": np.zeros((4, 2)), "more": (np.ones(4), np.ones(4))}
-    found = arrays.overrides(tmp_path, (x, np.arange(4)), (x, np.arange(4)))
+    found = arrays.overrides(folder, (x, np.arange(4)), (x, np.arange(4)))
     assert "dataset.x={image:x.image,more:[x.more.0,x.more.1]}" in found
     assert "dataset.y_validation=y_validation" in found
     assert "dataset.weight=null" in found
-    [path] = tmp_path.iterdir()
+    [path] = folder.iterdir()
     assert {"x.image", "x.more.1", "y", "x_validation.image"} <= set(np.load(path))
-    again = arrays.overrides(tmp_path, (x, np.arange(4)), (x, np.arange(4)))
+    again = arrays.overrides(folder, (x, np.arange(4)), (x, np.arange(4)))
     assert again == found  # and so the same arrays are no difference between runs
     assert public({"path": str(path)}) == {"path": f"given/{path.name}"}
 
