@@ -315,6 +315,31 @@ def test_a_run_from_python_is_one_that_the_command_line_resumes(
     assert "is not trusted" in refused.output
 
 
+def test_what_is_imported_is_trusted_for_its_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variables: None
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "imported.py").write_text("def build():\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path / "elsewhere")
+    asked: list[dict[str, Any]] = []
+
+    def call(arguments: list[str], line: Any, **options: Any) -> Done:
+        asked.append({"arguments": arguments, **options})
+        if "reserved" in options:
+            (options["reserved"] / "command.json").write_text("{}")
+        return Done(0, [], False)
+
+    monkeypatch.setattr(command, "call", call)
+    run = dtrain.train(model=__import__("imported").build)
+    run.resume(epochs=2)
+    run.fork(epochs=3)
+    dtrain.Run(run.path).fork(checkpoint=3).resume()
+    assert "model._target_=imported.build" in asked[0]["arguments"]
+    for each in asked:
+        assert each["trusted"] == ["imported"]
+        assert each["paths"] == [str(tmp_path / "elsewhere")]
+
+
 def test_a_refused_run_leaves_nothing(here: Callable[..., Done], tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"trainer\.epochs=0") as caught:
         dtrain.train(data=examples(), epochs=0, **QUICK)

@@ -184,7 +184,8 @@ def export(
     words = command.words(
         {"to": formats, "checkpoint": checkpoint, "weights": weights, "name": name}
     )
-    done = command.call(["export", str(run.path), *words], Line(show))
+    arguments = ["export", str(run.path), *words]
+    done = command.call(arguments, Line(show), **training.trust_of(run.path))
     found = done.after("exported: ")
     if found is None:
         there = [line for line in done.lines if " is there already: " in line]
@@ -237,7 +238,7 @@ def _derived(
 ) -> dict[str, Any]:
     """Run a command on what a run has left, and return its ``result.json``."""
     own = [*keywords.plain(more, name), *keywords.checked(overrides)]
-    call = Call(run.path / FOLDER, show)
+    call = Call(run.path / FOLDER, show, run.path)
     if isinstance(data, str):
         own = [f"dataset={data}", *own]
     elif callable(data):

@@ -5,18 +5,26 @@ from __future__ import annotations
 import os
 import random
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from dtrain.config import consent, given, load
 from dtrain.controller.folders import read_command
 from dtrain.controller.task_environment import task_environment
 from dtrain.errors import UsageError
+from dtrain.host import python_path
 from dtrain.run import checkpoint as checkpoints
 from dtrain.run.folder import RunDir
 
 
-def load_model(rundir: RunDir, checkpoint: str | int, weights: str) -> Any:
+def load_model(
+    rundir: RunDir, checkpoint: str | int, weights: str, trusted: Iterable[str] = ()
+) -> Any:
     """Build the model of a run, and give it the weights of a checkpoint.
+
+    Args:
+        rundir, checkpoint, weights: which.
+        trusted: names that the caller has given to the run.
 
     Raises:
         UsageError: there is no such checkpoint, or no such weights, or the run's code is not
@@ -32,7 +40,7 @@ def load_model(rundir: RunDir, checkpoint: str | int, weights: str) -> Any:
             "checkpoint", "all", "a model has one", "best, latest or a step", "checkpoint=best"
         )
     [path] = checkpoints.choose(rundir.checkpoints, word, config.objective_mode.name)
-    _trust(rundir)
+    _trust(rundir, trusted)
     _prepare()
     import numpy as np
 
@@ -55,8 +63,9 @@ def load_model(rundir: RunDir, checkpoint: str | int, weights: str) -> Any:
     return made
 
 
-def _trust(rundir: RunDir) -> None:
+def _trust(rundir: RunDir, trusted: Iterable[str]) -> None:
     """Trust the code that the user has given to this run."""
+    os.environ[python_path.TRUST] = ",".join(dict.fromkeys([*python_path.trusted(), *trusted]))
     command = read_command(rundir) or {}
     own = consent.grant_own(command)
     given.offer(rundir.path, command.get("overrides", []), own)

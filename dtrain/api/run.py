@@ -95,7 +95,8 @@ class Run:
         """
         from dtrain.api import local_model
 
-        return local_model.load_model(self._rundir, checkpoint, weights)
+        trusted = training.trust_of(self.path).get("trusted", [])
+        return local_model.load_model(self._rundir, checkpoint, weights, trusted)
 
     def resume(self, *, overrides: Any = (), show: bool = True, **keywords: Any) -> Run:
         """Resume the run in its folder: ``run.resume(epochs=6)``.

@@ -24,16 +24,22 @@ from dtrain.run.folder import RunDir
 OBJECTS = ("model", "data", "validation", "loss", "metrics", "callbacks")
 
 
+#: What the caller has given to each run or sweep in this process, which is trusted for it.
+_GIVEN: dict[Path, Objects] = {}
+
+
 class Call:
     """One command, with what is given to it.
 
     Args:
         folder: ``given/`` of the run or the sweep.
         show: print what is reported.
+        origin: a run whose code it needs, too.
     """
 
-    def __init__(self, folder: Path, show: bool):
+    def __init__(self, folder: Path, show: bool, origin: Path | None = None):
         self.folder = folder
+        self._before = {} if origin is None else trust_of(origin)
         self.line = Line(show)
         self.objects = Objects(folder, self.line.message)
 
@@ -85,10 +91,24 @@ class Call:
 
     def run(self, arguments: Sequence[str], **options: Any) -> Done:
         """Run the command."""
+        before, made = self._before, self.objects
+        trusted = [*before.get("trusted", ()), *made.trusted]
+        paths = [*before.get("paths", ()), *made.paths]
+        _GIVEN[self.folder.parent] = made
+        made.trusted, made.paths = trusted, paths
         return command.call(
-            arguments, self.line, trusted=self.objects.trusted, paths=self.objects.paths,
-            given=self.folder, **options,
-        )  # fmt: skip
+            arguments, self.line, trusted=trusted, paths=paths, given=self.folder, **options
+        )
+
+
+def trust_of(folder: Path) -> dict[str, Any]:
+    """Return what a command on a run may call and where it looks, as the caller has given it.
+
+    Args:
+        folder: of a run, perhaps of a sweep, or a checkpoint.
+    """
+    found = [_GIVEN[each] for each in (folder, *folder.parents[:2]) if each in _GIVEN]
+    return {"trusted": found[0].trusted, "paths": found[0].paths} if found else {}
 
 
 def trained(
@@ -116,7 +136,7 @@ def trained(
     place = Path(keywords.place([*fixed, *own])) / time.strftime("%Y-%m-%d")
     label = _label(more, given["model"]) if fork is None else _label_of(fork, more)
     with _reserved(place, label) as folder:
-        call = Call(folder / FOLDER, show)
+        call = Call(folder / FOLDER, show, fork)
         words = [*start, *call.overrides(given), *fixed, *own]
         return _run_of(call.run(words, reserved=folder, follow=folder), folder)
 
@@ -142,13 +162,13 @@ def resumed(folder: Path, overrides: Any, given: Mapping[str, Any], show: bool) 
     """Resume a run (:meth:`dtrain.Run.resume`)."""
     own = [*keywords.plain(given, "Run.resume"), *keywords.checked(overrides)]
     words = [f"resume={values.written(folder, 'resume')}", *own]
-    _run_of(command.call(words, Line(show), follow=folder), folder)
+    _run_of(command.call(words, Line(show), follow=folder, **trust_of(folder)), folder)
 
 
 def resumed_sweep(folder: Path, show: bool) -> None:
     """Resume a sweep (:meth:`dtrain.Sweep.resume`)."""
     words = [f"sweep.resume={values.written(folder, 'sweep.resume')}"]
-    _sweep_of(command.call(words, Line(show)), folder)
+    _sweep_of(command.call(words, Line(show), **trust_of(folder)), folder)
 
 
 def _run_of(done: Done, folder: Path) -> Path:
