@@ -53,7 +53,7 @@ if __name__ == "__main__":
     [strategy] = sys.argv[1:]
     y = np.random.default_rng(0).integers(0, 4, size=512)
     x = np.eye(4, dtype="float32")[y]
-    several = {"mirrored": {"devices": 2}, "multiworker": {"workers": 2}, "ps": {"workers": 2}}
+    several = {"mirrored": {"devices": 2}, "multiworker": {"hosts": 2}, "ps": {"workers": 2}}
     given = {"model": build, "data": (x, y), "strategy": strategy, **several[strategy]}
     given |= {"batch_size": 32, "tracking": "none"}
     threading.Thread(target=interrupt, args=("stopped",), daemon=True).start()

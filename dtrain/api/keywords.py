@@ -16,6 +16,7 @@ TABLE = {
     "epochs": "trainer.epochs",
     "experiment": "experiment",
     "hardware": "hardware",
+    "hosts": "hardware.hosts",
     "launcher": "launcher",
     "learning_rate": "optimizer.learning_rate",
     "name": "name",
