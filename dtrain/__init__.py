@@ -1,6 +1,11 @@
-"""dtrain: one declared Keras experiment, trained and recorded on any TensorFlow strategy."""
+"""dtrain: one declared Keras experiment, trained and recorded on any TensorFlow strategy.
+
+The names of the Python API (docs/python.md) are loaded when they are used: importing dtrain imports
+no library, and starts nothing.
+"""
 
 import sys
+from typing import Any
 
 # ORDER: before anything else is imported. `python -m dtrain` has put the current directory first,
 # and a folder called keras in it would be imported in the place of Keras.
@@ -11,3 +16,20 @@ from dtrain.host import python_path  # noqa: E402
 python_path.settle(_first is not None)
 
 __version__ = "0.1.0"
+#: What :mod:`dtrain.api.calls` has; their types are in ``__init__.pyi``. ``compare`` is a package
+#: of dtrain's, too, which can be called.
+_LAZY = ("Run", "Sweep", "compare", "evaluate", "export", "predict", "sweep", "train")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    if name == "compare":  # which `from dtrain import compare` means, too
+        return importlib.import_module("dtrain.compare")
+    return getattr(importlib.import_module("dtrain.api.calls"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 
+import dtrain
 from dtrain.__main__ import main
 from dtrain.config import groups
 from tests.conftest import QUICK
@@ -198,6 +199,7 @@ def test_files_and_modules_that_are_named(page: Path) -> None:
         parts = name.split(".")
         places = [ROOT.joinpath(*parts[:n]) for n in (len(parts), len(parts) - 1) if n > 1]
         known = any(p.is_dir() or p.with_suffix(".py").is_file() for p in places)
+        known = known or (len(parts) == 2 and parts[1] in dir(dtrain))  # of the Python API
         assert known, f"{page.name} names {name}, which is not there"
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 from dtrain.compare.comparison import Comparison, compare
 from dtrain.compare.load_folders import of_folders
@@ -41,3 +45,13 @@ def write_all(found: Comparison, folder: Path) -> list[str]:
     output = Output(folder)
     output.write(page(found), {RUNS: runs_csv(found), CURVES: curves_csv(found)})
     return text(found)
+
+
+class _Callable(ModuleType):
+    """``dtrain.compare(...)`` of the Python API has the name of this package."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return importlib.import_module("dtrain.api.calls").compare(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _Callable

@@ -21,6 +21,7 @@ from typing import Any
 from omegaconf import Node, OmegaConf
 
 from dtrain.config import former_keys
+from dtrain.config import given as given_modules
 from dtrain.config.overrides import key_of
 from dtrain.errors import UsageError
 from dtrain.files import writing
@@ -79,6 +80,7 @@ def accept(key: str, folder: str, command: Any, given: Iterable[str]) -> tuple[l
 
     Raises:
         UsageError: they are no overrides: an option of the command line would be obeyed.
+        DamagedFile: code that was given to it from Python was changed.
     """
     global _typed
     found = command if isinstance(command, Mapping) else {}
@@ -101,7 +103,9 @@ def accept(key: str, folder: str, command: Any, given: Iterable[str]) -> tuple[l
             key, folder, f"its command holds {str(wrong[0])[:80]!r}, which is no override",
             "a folder as dtrain wrote it", f"{key}=outputs/DATE/TIME_NAME",
         )  # fmt: skip
-    if not grant_own(found):
+    own = grant_own(found)
+    given_modules.offer(Path(folder), overrides, own)
+    if not own:
         words = map(key_of, given)
         _typed = (_typed or set()) | set(words)
         if key == "fork":  # where its own new folder goes is the user's to say

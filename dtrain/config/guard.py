@@ -25,7 +25,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from dtrain.config import groups, targets
+from dtrain.config import given, groups, targets
 from dtrain.errors import UsageError
 
 NAME = "dtrain"
@@ -143,7 +143,9 @@ def run_folder() -> tuple[str, bool]:
         OmegaConfBaseException: it refers to what is not there.
     """
     settings = HydraConfig.get()
-    return str(settings.run.dir), _is_chosen(HydraConfig.instance().cfg)
+    chosen = _is_chosen(HydraConfig.instance().cfg)
+    reserved = None if chosen else given.reserved()
+    return (str(settings.run.dir), chosen) if reserved is None else (str(reserved), True)
 
 
 def _is_chosen(config: Any) -> bool:

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from dtrain.config import given
 from dtrain.controller import rollback
 from dtrain.data.data_file import is_address
 from dtrain.errors import DamagedFile, UsageError
@@ -36,6 +37,9 @@ def create(path: Path, output_dir: str) -> RunDir:
         UsageError: it cannot be made, naming ``output_dir``.
     """
     try:
+        if path.is_dir() and given.is_reserved(path):
+            writing.adopt(path)
+            return RunDir(path)
         return RunDir.create(path)
     except OSError as error:
         raise unwritable("output_dir", output_dir, "no folder can be made there", error) from None
@@ -64,10 +68,10 @@ def claim(path: Path) -> tuple[RunDir, int]:
         with contextlib.suppress(FileExistsError):
             writing.make_folder(rundir.path)
         left = os.listdir(rundir.path)
-        if not left:
+        if not left or given.is_reserved(rundir.path):
             descriptor = lock(rundir, "hydra.run.dir")
             left = os.listdir(rundir.path)
-            if left == [LOCK]:
+            if set(left) <= {LOCK, given.FOLDER}:
                 writing.adopt(rundir.path)
                 return rundir, descriptor
             os.close(descriptor)  # another command was here between the two looks

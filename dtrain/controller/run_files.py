@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dtrain.config import load
+from dtrain.config import given, load
 from dtrain.config.schema import Config
 from dtrain.controller import remote, rollback
 from dtrain.controller.folders import unwritable
@@ -65,6 +65,8 @@ class RunFiles:
             # Resolved but for references to secrets, which the tasks have in their environment.
             write_text(self._rundir.config, load.to_yaml(self._config), lasting=True)
             past = read_json(self._rundir.command) or {}  # it may be one of a sweep
+            if "derived" not in command:
+                given.keep(self._rundir.path, command["overrides"])
             write_json(self._rundir.command, {**past, **command}, lasting=True)
             write_json(self._rundir.cluster, cluster.to_json())
             self._rundir.logs.mkdir(exist_ok=True)

@@ -7,14 +7,19 @@ or for code that is itself from there.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import importlib.util
 import os
+import re
 import sys
-from collections.abc import Sequence
-from importlib.machinery import ModuleSpec, PathFinder
-from types import ModuleType
+from collections.abc import Iterable, Sequence
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from types import CodeType, ModuleType
 
 TRUST = "DTRAIN_TRUST"
+#: Folders of modules that a caller of the Python API has given to runs.
+GIVEN = "DTRAIN_GIVEN"
 #: Of an interpreter that dtrain started: its variables below are dtrain's, and not the user's.
 _STARTED = "DTRAIN_STARTED"
 _SAFE = "PYTHONSAFEPATH"
@@ -84,8 +89,65 @@ class _Finder:
         return frame.f_code.co_filename.startswith(self.folder + os.sep)
 
 
+def given_name(text: bytes) -> str:
+    """Return the name of a module that a caller gives: it says what its text is."""
+    return f"given_{hashlib.sha256(text).hexdigest()[:32]}"
+
+
+def find_given(name: str) -> str | None:
+    """Return the file of a module that was given; None where it is in none of the folders."""
+    folders = filter(None, os.environ.get(GIVEN, "").split(os.pathsep))
+    found = (os.path.join(folder, f"{name}.py") for folder in folders)
+    return next((path for path in found if os.path.isfile(path)), None)
+
+
+def offer_given(folder: str, names: Iterable[str] = ()) -> None:
+    """Let this process, and those that it starts, find modules that were given, where trusted.
+
+    Args:
+        folder: that they are in.
+        names: of those that are trusted by this.
+    """
+    folders = filter(None, [*os.environ.get(GIVEN, "").split(os.pathsep), folder])
+    os.environ[GIVEN] = os.pathsep.join(dict.fromkeys(folders))
+    if more := list(names):
+        os.environ[TRUST] = ",".join(dict.fromkeys([*trusted(), *more]))
+
+
+class _Given(SourceFileLoader):
+    """Loads a module whose name says what its text is; neither reads nor leaves byte code."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Return its code.
+
+        Raises:
+            ImportError: the text is another one.
+        """
+        text = self.get_data(self.path)
+        if given_name(text) != fullname:
+            raise ImportError(f"{self.path} was changed since it was given", name=fullname)
+        code: CodeType = self.source_to_code(text, self.path)
+        return code
+
+
+class _GivenFinder:
+    """Finds modules that were given, and are trusted."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find one of them."""
+        if not re.fullmatch(r"given_[0-9a-f]{32}", name) or name not in trusted():
+            return None
+        file = find_given(name)
+        if file is None:
+            return None
+        return importlib.util.spec_from_file_location(name, file, loader=_Given(name, file))
+
+
 _IMPORTLIB = os.path.dirname(importlib.__file__) + os.sep
 _finder = _Finder("")
+_given_finder = _GivenFinder()
 
 
 def _tops() -> set[str]:
@@ -97,3 +159,4 @@ def offer() -> None:
     _finder.folder = os.getcwd()
     if _finder not in sys.meta_path:
         sys.meta_path.append(_finder)
+        sys.meta_path.append(_given_finder)

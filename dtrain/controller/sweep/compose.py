@@ -15,7 +15,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain.config import consent, environment, load, targets, values
+from dtrain.config import consent, environment, given, load, targets, values
 from dtrain.config.overrides import parse
 from dtrain.config.schema import Config
 from dtrain.config.settle import settle
@@ -112,6 +112,8 @@ class Master:
     def folder(self, name: str) -> Path:
         """Return where the folder of a sweep of this name goes."""
         self._node.name = check_name(name)
+        if (reserved := given.reserved()) is not None:
+            return reserved
         HydraConfig.instance().set_config(self._node)
         return place(str(self._node.hydra.sweep.dir), "hydra.sweep.dir")
 

@@ -1,0 +1,122 @@
+"""Arrays that a caller gives: files in the run folder, of which the tasks read rows."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dtrain.api import values
+from dtrain.data import nest
+from dtrain.data.ragged import Ragged
+from dtrain.errors import UsageError
+
+#: The parts of an example, as the keys of ``dataset=npz`` call them.
+_PARTS = ("x", "y", "weight")
+
+
+def overrides(folder: Path, data: Any, validation: Any = None) -> list[str]:
+    """Write arrays into one file, without compression, and return the overrides that read it.
+
+    The same arrays have a file of the same name: it is their digest.
+
+    Args:
+        folder: that the file goes to.
+        data: ``x``, ``(x, y)`` or ``(x, y, weight)``, of which each is an array ``[n, ...]`` or a
+            dict or tuple of arrays.
+        validation: likewise, to evaluate on; None: a part of ``data`` is split off.
+
+    Raises:
+        UsageError: something is no array of numbers, or has other parts.
+        OSError: the file cannot be written.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    given: dict[str, Any] = dict.fromkeys(_PARTS)
+    _take(data, "data", "", arrays, given)
+    if validation is not None:
+        held = _take(validation, "validation", "_validation", arrays, given)
+        if held != (wanted := len([part for part in _PARTS if given[part] is not None])):
+            raise UsageError(
+                "validation", f"{held} parts", f"has not the {wanted} parts of data",
+                "what data has: x, (x, y) or (x, y, weight)", "validation=(x, y)",
+            )  # fmt: skip
+    keys = {"path": _stored(folder, arrays), **given}
+    return [
+        "dataset=npz",
+        *(f"dataset.{key}={values.written(value, key)}" for key, value in keys.items()),
+    ]
+
+
+def _stored(folder: Path, arrays: dict[str, np.ndarray]) -> Path:
+    """Write a file of arrays; return its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    aside = folder.absolute() / f"aside-{os.getpid()}-{time.time_ns()}.npz"
+    try:
+        np.savez(aside, **arrays)  # type: ignore[arg-type] # the names are those of arrays
+        with aside.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        path = aside.with_name(f"data_{digest[:12]}.npz")
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+    return path
+
+
+def evaluated(folder: Path, data: Any) -> tuple[list[str], str]:
+    """Write arrays to evaluate or predict on.
+
+    Returns:
+        The overrides that read them, and a name for them.
+
+    Raises:
+        UsageError, OSError: as of :func:`overrides`.
+    """
+    found = overrides(folder, data)
+    held = [text.replace("=", "_validation=", 1) for text in found if _is_role(text)]
+    path = next(text for text in found if text.startswith("dataset.path="))
+    return [*found, *held], Path(path.strip("'")).stem
+
+
+def _is_role(text: str) -> bool:
+    return text.partition("=")[0] in [f"dataset.{part}" for part in _PARTS]
+
+
+def _take(
+    data: Any, key: str, behind: str, arrays: dict[str, np.ndarray], given: dict[str, Any]
+) -> int:
+    """Put the arrays of one split beside those that are there; return how many parts it has."""
+    parts = data if isinstance(data, tuple | list) else (data,)
+    if isinstance(data, list) and not any(nest.is_nest(p) or np.ndim(p) for p in data):
+        parts = (np.asarray(data),)
+    parts = nest.parts_of(tuple(parts))
+    for part, value in zip(_PARTS, parts, strict=False):
+        if value is None:
+            continue
+        root = f"{part}{behind}"
+        for place, leaf in nest.named(value, root):
+            arrays[place] = _array(leaf, f"{key} ({place})")
+        given[root] = nest.packed(value, [place for place, _ in nest.named(value, root)])
+    return sum(part is not None for part in parts)
+
+
+def _array(leaf: Any, key: str) -> np.ndarray:
+    """Return an array of numbers.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    convert: Callable[[Any], np.ndarray] = np.asarray
+    array = leaf if isinstance(leaf, Ragged) else convert(leaf)
+    if isinstance(array, Ragged) or array.dtype.kind not in "biuf" or not array.ndim:
+        what = "rows of different lengths" if isinstance(array, Ragged) else str(array.dtype)
+        raise UsageError(
+            key, what, "is no array of numbers with a row for each example",
+            "arrays [n, ...] of numbers, and dicts and tuples of them",
+            "data=FUNCTION, which returns any dataset (docs/data.md)",
+        )  # fmt: skip
+    return array

@@ -1,0 +1,255 @@
+"""The functions of the Python API: each is a command of the command line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dtrain.api import arrays, command, keywords, predictions, training
+from dtrain.api.line import Line
+from dtrain.api.run import Comparison, Run, Sweep
+from dtrain.api.training import OBJECTS, Call
+from dtrain.config.given import FOLDER
+from dtrain.files import reading
+from dtrain.run.folder import RunDir
+
+__all__ = [
+    "Comparison", "Run", "Sweep", "compare", "evaluate", "export", "predict", "sweep", "train",
+]  # fmt: skip
+
+
+def train(
+    *,
+    model: Any = None,
+    data: Any = None,
+    validation: Any = None,
+    loss: Any = None,
+    metrics: Any = None,
+    callbacks: Any = None,
+    overrides: Iterable[str] | str = (),
+    show: bool = True,
+    **more: Any,
+) -> Run:
+    """Train, and return the run.
+
+    Args:
+        model: a function or class that makes a ``keras.Model``, a ``functools.partial`` of one, or
+            an option of the group ``model`` (``"cnn"``).
+        data: ``(x, y)`` or ``(x, y, weight)`` of arrays ``[n, ...]`` or dicts and tuples of them; a
+            function that returns a dataset; or an option of the group ``dataset``.
+        validation: as ``data``, to evaluate on; None: a part of ``data`` is split off.
+        loss, metrics, callbacks: of the key ``trainer``: names, functions, classes, lists of them.
+        overrides: any other keys, as on the command line.
+        show: print what is reported.
+        more: keywords of :data:`dtrain.api.keywords.TABLE`, such as ``epochs`` and ``strategy``.
+
+    Returns:
+        The run. One that was stopped from here (Ctrl-C, "Interrupt kernel") has the status KILLED.
+
+    Raises:
+        UsageError: a keyword, or the configuration, is wrong; nothing is left behind.
+        TrainingError: training failed; its attribute ``folder`` is the run folder.
+        Interrupted: it was stopped before there was a run.
+    """
+    given = dict(zip(OBJECTS, (model, data, validation, loss, metrics, callbacks), strict=True))
+    return Run(training.trained(given, more, overrides, show))
+
+
+def sweep(
+    *,
+    model: Any = None,
+    data: Any = None,
+    validation: Any = None,
+    loss: Any = None,
+    metrics: Any = None,
+    callbacks: Any = None,
+    overrides: Iterable[str] | str = (),
+    show: bool = True,
+    **more: Any,
+) -> Sweep:
+    """Train all combinations of keywords that are lists: ``sweep(learning_rate=[1e-3, 1e-2])``.
+
+    Args:
+        model, data, validation, loss, metrics, callbacks: of :func:`train`; a list of models is
+            swept over.
+        overrides: as on the command line of a sweep.
+        show: print what is reported.
+        more: as of :func:`train`, and lists of values.
+
+    Raises:
+        UsageError: a keyword, or the configuration, is wrong; nothing is left behind.
+        TrainingError: a job failed; its attribute ``folder`` is the sweep's.
+        Interrupted: it was stopped before there was a sweep.
+    """
+    given = dict(zip(OBJECTS, (model, data, validation, loss, metrics, callbacks), strict=True))
+    return Sweep(training.swept(given, more, overrides, show))
+
+
+def evaluate(
+    run: Run,
+    *,
+    data: Any = None,
+    checkpoint: str | int | None = None,
+    weights: str | None = None,
+    by: str | None = None,
+    prefix: str | None = None,
+    overrides: Iterable[str] | str = (),
+    show: bool = True,
+    **more: Any,
+) -> dict[Any, Any]:
+    """Evaluate checkpoints of a run, on its validation examples or on ``data``.
+
+    Args:
+        run: whose.
+        data: as of :func:`train`; None: the run's own.
+        checkpoint: ``best`` (the default), ``latest``, ``all`` or a step.
+        weights: ``raw`` or ``ema``.
+        by: ``label`` or a column, for metrics of slices.
+        prefix: what the points are called in the run; ``test`` by default, and the digest of arrays
+            that are given.
+        overrides, show, more: as of :func:`train`.
+
+    Returns:
+        The metrics by name; of ``all`` a mapping of steps to these.
+
+    Raises:
+        DtrainError: as of :func:`train`.
+    """
+    given = {"checkpoint": checkpoint, "weights": weights, "evaluate.by": by}
+    given["evaluate.prefix"] = prefix
+    result = _derived("evaluate", run, data, given, overrides, show, more)
+    found = {each["step"]: each["metrics"] for each in result.get("evaluations", [])}
+    return found if checkpoint == "all" else next(iter(found.values()), {})
+
+
+def predict(
+    run: Run,
+    *,
+    data: Any = None,
+    checkpoint: str | int | None = None,
+    weights: str | None = None,
+    workers: int | None = None,
+    overrides: Iterable[str] | str = (),
+    show: bool = True,
+    **more: Any,
+) -> Any:
+    """Predict rows with a checkpoint of a run, of its validation examples or of ``data``.
+
+    Args:
+        run: whose.
+        data: ``x``: an array ``[n, ...]`` or a dict or tuple of arrays; None: the run's own.
+        checkpoint, weights: as of :func:`evaluate`.
+        workers: processes that predict.
+        overrides, show, more: as of :func:`train`.
+
+    Returns:
+        An array ``[n, ...]``; of several outputs a dict of them.
+
+    Raises:
+        DtrainError: as of :func:`train`.
+    """
+    given = {"checkpoint": checkpoint, "weights": weights, "workers": workers}
+    given["predict.format"] = "npy"
+    result = _derived("predict", run, data, given, overrides, show, more)
+    return predictions.load(Path(result["predictions"]))
+
+
+def export(
+    run: Run,
+    to: str | Sequence[str] = "savedmodel",
+    *,
+    checkpoint: str | int | None = None,
+    weights: str | None = None,
+    name: str | None = None,
+    show: bool = True,
+) -> Path:
+    """Write the model of a run down, and compare what it computes with Keras.
+
+    Args:
+        run: whose.
+        to: ``savedmodel``, ``onnx``, ``litert``, ``keras`` or ``weights``, or several of them.
+        checkpoint, weights: as of :func:`evaluate`; one checkpoint.
+        name: of the model.
+        show: print what is reported.
+
+    Returns:
+        The folder that the formats are in.
+
+    Raises:
+        DtrainError: one could not be written, or computes something else, and is not kept.
+    """
+    formats = to if isinstance(to, str) else ",".join(to)
+    words = command.words(
+        {"to": formats, "checkpoint": checkpoint, "weights": weights, "name": name}
+    )
+    arguments = ["export", str(run.path), *words]
+    done = command.call(arguments, Line(show), **training.trust_of(run.path))
+    found = done.after("exported: ")
+    if found is None:
+        there = [line for line in done.lines if " is there already: " in line]
+        found = there[-1].partition(" is there already: ")[2] if there else None
+    if done.code or found is None:
+        raise done.raised()
+    return Path(found).absolute()
+
+
+def compare(
+    runs: Iterable[Run | Sweep | str | os.PathLike[str]],
+    *,
+    baseline: Any = None,
+    metric: str | None = None,
+    output: str | os.PathLike[str] = "outputs/comparison",
+    show: bool = False,
+) -> Comparison:
+    """Put runs side by side.
+
+    Args:
+        runs: runs, sweeps, or their folders.
+        baseline: the run from which differences are taken.
+        metric: of curves and differences; ``loss`` by default.
+        output: folder for the page and the CSV files.
+        show: print what is reported.
+
+    Raises:
+        UsageError: there is no run, or no such baseline or metric.
+    """
+    found = [runs] if isinstance(runs, Run | Sweep | str | os.PathLike) else list(runs)
+    folders = [str(getattr(each, "path", each)) for each in found]
+    options = {"baseline": getattr(baseline, "path", baseline), "metric": metric}
+    flags = [w for k, v in options.items() if v is not None for w in (f"--{k}", str(v))]
+    target = Path(output)
+    target.mkdir(parents=True, exist_ok=True)
+    done = command.call(["compare", *folders, "--output", str(target), *flags], Line(show))
+    if done.code:
+        raise done.raised()
+    return Comparison(target.absolute(), "\n".join(done.lines[:-1]))
+
+
+def _derived(
+    name: str,
+    run: Run,
+    data: Any,
+    given: Mapping[str, Any],
+    overrides: Iterable[str] | str,
+    show: bool,
+    more: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Run a command on what a run has left, and return its ``result.json``."""
+    own = [*keywords.plain(more, name), *keywords.checked(overrides)]
+    call = Call(run.path / FOLDER, show, run.path)
+    if isinstance(data, str):
+        own = [f"dataset={data}", *own]
+    elif callable(data):
+        own = ["dataset=custom", f"dataset._target_={call.objects.target(data, 'data')}", *own]
+    elif data is not None:
+        words, label = arrays.evaluated(run.path / FOLDER, data)
+        own = [*words, *own]
+        if given.get("evaluate.prefix", "") is None:
+            given = {**given, "evaluate.prefix": label}
+    done = call.run([name, str(run.path), *command.words(given), *own])
+    folder = done.after("folder: ")
+    if done.code or folder is None:
+        raise done.raised()
+    return reading.read_json(RunDir(folder).result) or {}

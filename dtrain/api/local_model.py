@@ -1,0 +1,85 @@
+"""The model of a run in the caller's own process, which imports TensorFlow for it."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from dtrain.config import consent, given, load
+from dtrain.controller.folders import read_command
+from dtrain.controller.task_environment import task_environment
+from dtrain.errors import UsageError
+from dtrain.host import python_path
+from dtrain.run import checkpoint as checkpoints
+from dtrain.run.folder import RunDir
+
+
+def load_model(
+    rundir: RunDir, checkpoint: str | int, weights: str, trusted: Iterable[str] = ()
+) -> Any:
+    """Build the model of a run, and give it the weights of a checkpoint.
+
+    Args:
+        rundir, checkpoint, weights: which.
+        trusted: names that the caller has given to the run.
+
+    Raises:
+        UsageError: there is no such checkpoint, or no such weights, or the run's code is not
+            trusted, or Keras runs on another backend here.
+        CheckpointError: it is damaged, or of another model.
+    """
+    if weights not in ("raw", "ema"):
+        raise UsageError("weights", weights, "are no weights", "raw or ema", "weights=raw")
+    config = load.read(rundir.config)
+    word = None if checkpoint == "best" else checkpoint
+    if word == "all":
+        raise UsageError(
+            "checkpoint", "all", "a model has one", "best, latest or a step", "checkpoint=best"
+        )
+    [path] = checkpoints.choose(rundir.checkpoints, word, config.objective_mode.name)
+    _trust(rundir, trusted)
+    _prepare()
+    import numpy as np
+
+    from dtrain.task import build, dataset, train_state
+    from dtrain.task.step_schedule import make_schedule
+    from dtrain.task.strategies import Default
+
+    restored = checkpoints.load(path)
+    before = random.getstate(), np.random.get_state()
+    try:
+        splits = dataset.load(config).splits
+        schedule = make_schedule(config, *dataset.lengths(splits))
+        strategy = Default([])
+        steps = schedule.total_steps, schedule.steps_per_epoch
+        made = build.model(config, splits, strategy, *steps, trains=False)
+    finally:  # what the caller draws does not depend on whether a model was loaded
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+    train_state.restore_weights(made, strategy, restored.arrays, weights == "ema")
+    return made
+
+
+def _trust(rundir: RunDir, trusted: Iterable[str]) -> None:
+    """Trust the code that the user has given to this run."""
+    os.environ[python_path.TRUST] = ",".join(dict.fromkeys([*python_path.trusted(), *trusted]))
+    command = read_command(rundir) or {}
+    own = consent.grant_own(command)
+    given.offer(rundir.path, command.get("overrides", []), own)
+
+
+def _prepare() -> None:
+    """Set what has to be there before TensorFlow is imported."""
+    if "keras" in sys.modules:
+        backend = sys.modules["keras"].config.backend()
+        if backend != "tensorflow":
+            raise UsageError(
+                "KERAS_BACKEND", backend, "is what Keras runs on in this process",
+                "tensorflow", "KERAS_BACKEND=tensorflow before Keras is imported",
+            )  # fmt: skip
+        return
+    for name, value in task_environment().items():
+        os.environ.setdefault(name, value)

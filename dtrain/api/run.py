@@ -1,0 +1,264 @@
+"""A run, and a sweep of runs, as their folders have them."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import fcntl
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+from dtrain.api import training
+from dtrain.errors import UsageError
+from dtrain.files import reading
+from dtrain.run import journal
+from dtrain.run.folder import LOCK, RunDir
+
+
+class Run:
+    """A run folder; everything is read from it when it is asked for.
+
+    Args:
+        path: the folder.
+
+    Raises:
+        UsageError: it is no run folder.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self._rundir = RunDir(path)
+        if not self._rundir.command.is_file():
+            raise UsageError(
+                "Run", path, f"is not a run folder (it has no {self._rundir.command.name})",
+                "a folder that a run printed as its run folder", "outputs/DATE/TIME_NAME",
+            )  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"<dtrain.Run {self.status} {self.path}>"
+
+    @property
+    def path(self) -> Path:
+        """The run folder."""
+        return self._rundir.path
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """What ``result.json`` has; nothing while the run has not ended."""
+        return reading.read_json(self._rundir.result) or {}
+
+    @property
+    def status(self) -> str:
+        """``FINISHED``, ``FAILED``, or ``KILLED`` (it was stopped, and ``resume()`` goes on).
+
+        ``RUNNING`` while a command works on it, ``UNFINISHED`` where one was killed.
+        """
+        if _is_locked(self.path / LOCK):
+            return "RUNNING"
+        return str(self.result.get("status", "UNFINISHED"))
+
+    @property
+    def metrics(self) -> dict[str, float | None]:
+        """The last value of each metric, by name; without those of an unfinished run."""
+        return dict(self.result.get("metrics", {}))
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """Every point of the metrics: ``{"step": 24, "epoch": 2, "loss": 0.1, ...}``, by step."""
+        found: dict[int, dict[str, Any]] = {}
+        for event in journal.read(self._rundir.journal):
+            if event["event"] == "metrics":
+                point = found.setdefault(event["step"], {"step": event["step"]})
+                point |= {"epoch": event["epoch"]} if "epoch" in event else {}
+                point |= event["metrics"]
+        return [found[step] for step in sorted(found)]
+
+    def frame(self) -> Any:
+        """Return :attr:`history` as a ``pandas.DataFrame``, a row for each step."""
+        import pandas
+
+        return pandas.DataFrame(self.history)
+
+    def model(self, checkpoint: str | int = "best", weights: str = "raw") -> Any:
+        """Return the model in this process, in float32, with the weights of a checkpoint.
+
+        This imports TensorFlow.
+
+        Args:
+            checkpoint: ``best`` (the latest where no objective is known), ``latest`` or a step.
+            weights: ``raw``, or ``ema`` for their averages.
+
+        Raises:
+            UsageError: there is no such checkpoint, or its code is not trusted.
+            CheckpointError: it is damaged, or of another model.
+        """
+        from dtrain.api import local_model
+
+        trusted = training.trust_of(self.path).get("trusted", [])
+        return local_model.load_model(self._rundir, checkpoint, weights, trusted)
+
+    def resume(self, *, overrides: Any = (), show: bool = True, **keywords: Any) -> Run:
+        """Resume the run in its folder: ``run.resume(epochs=6)``.
+
+        Args:
+            overrides: of the command line.
+            show: print what is reported.
+            keywords: of :func:`dtrain.train`, without those that are objects.
+
+        Returns:
+            The run; stopped from here (Ctrl-C) with the status KILLED.
+
+        Raises:
+            DtrainError: as of :func:`dtrain.train`.
+        """
+        training.resumed(self.path, overrides, keywords, show)
+        return Run(self.path)
+
+    def fork(
+        self,
+        *,
+        checkpoint: int | None = None,
+        overrides: Any = (),
+        show: bool = True,
+        **keywords: Any,
+    ) -> Run:
+        """Begin a new run with the weights of this one: ``run.fork(learning_rate=1e-4)``.
+
+        Args:
+            checkpoint: the step to begin at; None: the newest.
+            overrides, show: as of :func:`dtrain.train`.
+            keywords: of :func:`dtrain.train`.
+
+        Raises:
+            DtrainError: as of :func:`dtrain.train`.
+        """
+        at = self.path if checkpoint is None else self.path / "checkpoints" / str(checkpoint)
+        given = {name: keywords.pop(name, None) for name in training.OBJECTS}
+        return Run(training.trained(given, keywords, overrides, show, at))
+
+
+class Sweep:
+    """The folder of a sweep.
+
+    Args:
+        path: the folder.
+
+    Raises:
+        UsageError: it is none of a sweep.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.path = Path(path).absolute()
+        if not (self.path / "sweep.json").is_file():
+            raise UsageError(
+                "Sweep", path, "is not the folder of a sweep (it has no sweep.json)",
+                "a folder that a sweep printed", "outputs/multirun/DATE/TIME_NAME",
+            )  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"<dtrain.Sweep {self.status} {len(self.jobs)} jobs {self.path}>"
+
+    @property
+    def _data(self) -> dict[str, Any]:
+        return reading.read_json(self.path / "sweep.json") or {}
+
+    @property
+    def jobs(self) -> list[dict[str, Any]]:
+        """The jobs: ``number``, ``overrides``, ``status``, ``objective``, ..., in their order."""
+        return list(self._data.get("jobs", []))
+
+    @property
+    def status(self) -> str:
+        """``FINISHED``, ``FAILED``, ``KILLED`` or ``RUNNING``."""
+        return str(self._data.get("status", "UNFINISHED"))
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs of the jobs that have begun."""
+        folders = [self.path / str(job["folder"]) for job in self.jobs]
+        return [Run(folder) for folder in folders if RunDir(folder).command.is_file()]
+
+    @property
+    def best(self) -> Run | None:
+        """The run with the best objective."""
+        number = self._data.get("best")
+        found = [job for job in self.jobs if job["number"] == number]
+        return Run(self.path / str(found[0]["folder"])) if found else None
+
+    def table(self) -> list[dict[str, Any]]:
+        """Return a row for each run, as ``comparison.csv`` has them."""
+        return rows(self.path / "comparison.csv")
+
+    def frame(self) -> Any:
+        """Return :meth:`table` as a ``pandas.DataFrame``."""
+        import pandas
+
+        return pandas.DataFrame(self.table())
+
+    def resume(self, *, show: bool = True) -> Sweep:
+        """Run the jobs that are not finished.
+
+        Raises:
+            DtrainError: as of :func:`dtrain.sweep`.
+        """
+        training.resumed_sweep(self.path, show)
+        return Sweep(self.path)
+
+
+class Comparison:
+    """Runs side by side.
+
+    Args:
+        folder: with the page, ``comparison.html``, and the CSV files.
+        text: the table.
+
+    Attributes:
+        page: the page with plots.
+    """
+
+    def __init__(self, folder: Path, text: str):
+        self.page, self._text = folder / "comparison.html", text
+        self._rows = rows(folder / "comparison.csv")
+
+    def __repr__(self) -> str:
+        return self._text
+
+    def table(self) -> list[dict[str, Any]]:
+        """Return a row for each run."""
+        return [dict(row) for row in self._rows]
+
+    def frame(self) -> Any:
+        """Return :meth:`table` as a ``pandas.DataFrame``."""
+        import pandas
+
+        return pandas.DataFrame(self._rows)
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a CSV file that dtrain wrote, numbers as such; of none no rows."""
+    with contextlib.suppress(FileNotFoundError), path.open(newline="", encoding="utf-8") as file:
+        return [{name: _cell(text) for name, text in row.items()} for row in csv.DictReader(file)]
+    return []
+
+
+def _cell(text: str | None) -> Any:
+    if not text:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return int(number) if math.isfinite(number) and text.lstrip("-").isdigit() else number
+
+
+def _is_locked(path: Path) -> bool:
+    """Say whether a command holds the lock of a folder."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False

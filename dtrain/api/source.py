@@ -1,0 +1,214 @@
+"""The source of what a notebook or a script defines, as a module of its own.
+
+The text holds the function or class, and what it uses of the names beside it: other functions and
+classes, imports, plain values. What cannot be written down so is :class:`NoSource`.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import builtins
+import functools
+import inspect
+import linecache
+import symtable
+import sys
+import textwrap
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_FUTURE = __future__.annotations.compiler_flag
+_LONGEST = 2000  # characters of a plain value
+
+
+class NoSource(Exception):
+    """Something has no source that means the same elsewhere; the argument says why."""
+
+
+def text_of(value: Any) -> str:
+    """Return the text of a module that defines ``value``, a function or class, by its name.
+
+    Raises:
+        NoSource: it cannot be written down.
+    """
+    collected = _Collected()
+    collected.add(value.__name__, value)
+    future = ["from __future__ import annotations"] if collected.future else []
+    head = f'"""{value.__name__}, as it was given to dtrain from Python."""'
+    imports = sorted(collected.imports)
+    return "\n\n".join([head, *future, "\n".join(imports), *collected.parts]) + "\n"
+
+
+def is_importable(value: Any) -> bool:
+    """Say whether another process finds a function or class by its module and name."""
+    module = sys.modules.get(getattr(value, "__module__", None) or "")
+    spec = getattr(module, "__spec__", None)
+    if module is None or spec is None or spec.origin is None or module.__name__ == "__main__":
+        return False
+    found: Any = module
+    for name in getattr(value, "__qualname__", "<none>").split("."):
+        found = getattr(found, name, None)
+    return found is value
+
+
+class _Collected:
+    """What stands in the module: imports, and definitions in an order that works."""
+
+    def __init__(self) -> None:
+        self.imports: set[str] = set()
+        self.parts: list[str] = []
+        self.future = False
+        self._done: dict[str, Any] = {}
+
+    def add(self, name: str, value: Any) -> None:
+        """Have ``name`` mean ``value`` in the module."""
+        if name in self._done:
+            if self._done[name] is not value:
+                raise NoSource(f"two things are called {name}")
+            return
+        self._done[name] = value
+        if inspect.ismodule(value):
+            self._module(name, value)
+        elif isinstance(value, type | types.FunctionType) and not is_importable(value):
+            self._definition(name, value)
+        elif is_importable(value) and "." not in value.__qualname__:
+            self.imports.add(f"from {value.__module__} import {value.__qualname__} as {name}")
+        else:
+            self.parts.append(f"{name} = {_plain(name, value)}")
+
+    def _module(self, name: str, value: types.ModuleType) -> None:
+        if sys.modules.get(value.__name__) is not value or value.__name__ == "__main__":
+            raise NoSource(f"{name} is a module that cannot be imported")
+        self.imports.add(f"import {value.__name__} as {name}")
+
+    def _definition(self, name: str, value: Any) -> None:
+        if value.__name__ != name or value.__qualname__ != name:
+            raise NoSource(f"{value.__qualname__} is not defined by itself")
+        text = _source(value)
+        codes = [function.__code__ for _, function in _functions(value)]
+        future = any(code.co_flags & _FUTURE for code in codes)
+        self.future |= future
+        _check(text, value, future)
+        space = vars(sys.modules[value.__module__]) if isinstance(value, type) else {}
+        space = getattr(value, "__globals__", space)
+        for used in sorted(_used(text)):
+            if used in space and used != name:
+                self.add(used, space[used])
+            elif used not in space and not hasattr(builtins, used):
+                raise NoSource(f"{name} uses {used}, which is not defined")
+        self.parts.append(text)
+
+
+def _plain(name: str, value: Any) -> str:
+    """Return a value as it is written in Python."""
+    text = repr(value)
+    try:
+        same = len(text) <= _LONGEST and ast.literal_eval(text) == value
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        same = False
+    if same is not True:
+        raise NoSource(f"{name} is {type(value).__name__}, and no plain value")
+    return text
+
+
+def _functions(value: Any) -> Iterator[tuple[str, types.FunctionType]]:
+    """Yield the functions that a function or class consists of, with their qualified names."""
+    if isinstance(value, types.FunctionType):
+        yield value.__qualname__, value
+        return
+    for part in vars(value).values():
+        part = part.fget if isinstance(part, property) else getattr(part, "__func__", part)
+        if isinstance(part, types.FunctionType) and part.__module__ == value.__module__:
+            found = inspect.unwrap(part)
+            if found.__qualname__.startswith(f"{value.__qualname__}."):
+                yield found.__qualname__, found
+
+
+def _source(value: Any) -> str:
+    """Return the lines of a definition."""
+    if isinstance(value, types.FunctionType):
+        if value.__closure__ or value.__name__ == "<lambda>":
+            raise NoSource(f"{value.__name__} has values of a function around it")
+        if hasattr(value, "__wrapped__"):
+            raise NoSource(f"{value.__name__} is wrapped by another function")
+        try:
+            return textwrap.dedent(inspect.getsource(value)).rstrip()
+        except (OSError, TypeError, SyntaxError):
+            raise NoSource(f"{value.__name__} was typed where no source is kept") from None
+    for _, function in _functions(value):
+        code = function.__code__
+        lines = linecache.getlines(code.co_filename)
+        try:
+            tree = ast.parse("".join(lines))
+        except SyntaxError:
+            continue
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.ClassDef) or node.name != value.__name__:
+                continue
+            if node.lineno <= code.co_firstlineno <= (node.end_lineno or 0):
+                first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+                return textwrap.dedent("".join(lines[first - 1 : node.end_lineno])).rstrip()
+    raise NoSource(f"{value.__name__} was typed where no source is kept")
+
+
+def _check(text: str, value: Any, future: bool) -> None:
+    """Refuse a text that is not what runs here: a file was changed since it was read."""
+    flags = _FUTURE if future else 0
+    try:
+        tree = ast.parse(text).body[0]
+        for name, function in _functions(value):
+            code = function.__code__
+            # Of the whole file: how a call is compiled depends on what the module imports.
+            whole = "".join(linecache.getlines(code.co_filename))
+            made = compile(whole, code.co_filename, "exec", flags=flags, dont_inherit=True)
+            places = {(each.co_qualname, each.co_firstlineno): each for each in _codes(made)}
+            found = places.get((name, code.co_firstlineno))
+            if found is None or _same(found) != _same(code):
+                raise NoSource(f"the file of {value.__name__} has changed since it was run")
+    except SyntaxError:
+        raise NoSource(f"{value.__name__} does not stand by itself") from None
+    if isinstance(tree, ast.FunctionDef):
+        for default in [*tree.args.defaults, *filter(None, tree.args.kw_defaults)]:
+            try:
+                ast.literal_eval(default)
+            except (ValueError, TypeError):  # it was computed then, and may be another now
+                raise NoSource(f"{value.__name__} has a default that is computed") from None
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    for part in code.co_consts:
+        if isinstance(part, types.CodeType):
+            yield part
+            yield from _codes(part)
+
+
+def _same(code: types.CodeType) -> Any:
+    """Return what two codes have in common that do the same."""
+    consts = tuple(
+        _same(part) if isinstance(part, types.CodeType) else (type(part).__name__, repr(part))
+        for part in code.co_consts
+    )
+    return code.co_code, code.co_names, code.co_varnames, code.co_freevars, consts
+
+
+def _used(text: str) -> set[str]:
+    """Return the names that a definition takes from outside of it."""
+    whole = symtable.symtable(text, "<given>", "exec")
+    found = {each.get_name() for each in whole.get_symbols() if each.is_referenced()}
+
+    def look(table: symtable.SymbolTable) -> None:
+        for child in table.get_children():
+            found.update(each.get_name() for each in child.get_symbols() if each.is_global())
+            look(child)
+
+    look(whole)
+    return found
+
+
+def arguments_of(value: Any) -> tuple[Any, Mapping[str, Any]]:
+    """Return what a ``functools.partial`` of names calls, with its arguments; else ``value``."""
+    if isinstance(value, functools.partial) and not value.args:
+        return value.func, value.keywords
+    return value, {}

@@ -1,0 +1,229 @@
+"""Begins and resumes runs and sweeps; what comes of it is a folder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dtrain import errors
+from dtrain.api import arrays, command, keywords, values
+from dtrain.api.command import Done
+from dtrain.api.line import Line
+from dtrain.api.objects import Objects
+from dtrain.api.source import arguments_of
+from dtrain.config.given import FOLDER
+from dtrain.errors import TrainingError, UsageError
+from dtrain.files import reading, writing
+from dtrain.run.folder import RunDir
+
+#: Keywords that may be objects, and not only values.
+OBJECTS = ("model", "data", "validation", "loss", "metrics", "callbacks")
+
+
+#: What the caller has given to each run or sweep in this process, which is trusted for it.
+_GIVEN: dict[Path, Objects] = {}
+
+
+class Call:
+    """One command, with what is given to it.
+
+    Args:
+        folder: ``given/`` of the run or the sweep.
+        show: print what is reported.
+        origin: a run whose code it needs, too.
+    """
+
+    def __init__(self, folder: Path, show: bool, origin: Path | None = None):
+        self.folder = folder
+        self._before = {} if origin is None else trust_of(origin)
+        self.line = Line(show)
+        self.objects = Objects(folder, self.line.message)
+
+    def overrides(self, given: Mapping[str, Any], swept: bool = False) -> list[str]:
+        """Return the overrides of the keywords that may be objects."""
+        found = [*self._model(given["model"], swept)]
+        found += self._data(given["data"], given["validation"])
+        for name in ("loss", "metrics", "callbacks"):
+            if given[name] is not None:
+                node = self.objects.node(given[name], name)
+                found.append(f"trainer.{name}={values.written(node, name)}")
+        return found
+
+    def _model(self, model: Any, swept: bool) -> Iterator[str]:
+        several = model if swept and isinstance(model, list | tuple) else [model]
+        if model is None:
+            return
+        if all(isinstance(each, str) and "." not in each for each in several):
+            yield f"model={','.join(several)}"
+            return
+        made = [arguments_of(each) for each in several]
+        targets = [self.objects.target(function, "model") for function, _ in made]
+        yield "model=custom"
+        yield f"model._target_={','.join(targets)}"
+        if len(made) > 1 and any(arguments for _, arguments in made):
+            raise UsageError(
+                "model", "several partials", "have arguments of their own", "functions",
+                "model=[FUNCTION, FUNCTION]",
+            )  # fmt: skip
+        for name, value in made[0][1].items():
+            yield f"+model.{name}={values.written(value, name)}"
+
+    def _data(self, data: Any, validation: Any) -> list[str]:
+        if validation is not None and (data is None or isinstance(data, str) or callable(data)):
+            raise UsageError(
+                "validation", values.shortened(validation), "stands beside arrays alone",
+                "data=(x, y), validation=(x, y)", "the validation examples of the dataset itself",
+            )  # fmt: skip
+        if data is None:
+            return []
+        if isinstance(data, str):
+            return [f"dataset={data}"]
+        function, arguments = arguments_of(data)
+        if callable(function):
+            target = self.objects.target(function, "data")
+            more = [f"+dataset.{n}={values.written(v, n)}" for n, v in arguments.items()]
+            return ["dataset=custom", f"dataset._target_={target}", *more]
+        return arrays.overrides(self.folder, data, validation)
+
+    def run(self, arguments: Sequence[str], **options: Any) -> Done:
+        """Run the command."""
+        before, made = self._before, self.objects
+        trusted = [*before.get("trusted", ()), *made.trusted]
+        paths = [*before.get("paths", ()), *made.paths]
+        _GIVEN[self.folder.parent] = made
+        made.trusted, made.paths = trusted, paths
+        return command.call(
+            arguments, self.line, trusted=trusted, paths=paths, given=self.folder, **options
+        )
+
+
+def trust_of(folder: Path) -> dict[str, Any]:
+    """Return what a command on a run may call and where it looks, as the caller has given it.
+
+    Args:
+        folder: of a run, perhaps of a sweep, or a checkpoint.
+    """
+    found = [_GIVEN[each] for each in (folder, *folder.parents[:2]) if each in _GIVEN]
+    return {"trusted": found[0].trusted, "paths": found[0].paths} if found else {}
+
+
+def trained(
+    given: Mapping[str, Any],
+    more: Mapping[str, Any],
+    overrides: Iterable[str] | str,
+    show: bool,
+    fork: Path | None = None,
+) -> Path:
+    """Train, and return the run folder.
+
+    Args:
+        given: a value for each of :data:`OBJECTS`.
+        more: other keywords.
+        overrides: of the caller.
+        show: print what is reported.
+        fork: the run, or checkpoint, to begin at.
+
+    Raises:
+        DtrainError: as of :func:`dtrain.train`.
+    """
+    own = keywords.checked(overrides)
+    fixed = keywords.plain(more, "train", OBJECTS)
+    start = [] if fork is None else [f"fork={values.written(fork, 'fork')}"]
+    place = Path(keywords.place([*fixed, *own])) / time.strftime("%Y-%m-%d")
+    label = _label(more, given["model"]) if fork is None else _label_of(fork, more)
+    with _reserved(place, label) as folder:
+        call = Call(folder / FOLDER, show, fork)
+        words = [*start, *call.overrides(given), *fixed, *own]
+        return _run_of(call.run(words, reserved=folder, follow=folder), folder)
+
+
+def swept(
+    given: Mapping[str, Any], more: Mapping[str, Any], overrides: Iterable[str] | str, show: bool
+) -> Path:
+    """Run a sweep, and return its folder; the arguments are those of :func:`trained`.
+
+    Raises:
+        DtrainError: as of :func:`dtrain.sweep`.
+    """
+    own = keywords.checked(overrides)
+    fixed = keywords.plain(more, "sweep", OBJECTS, swept=True)
+    place = Path(keywords.place([*fixed, *own])) / "multirun" / time.strftime("%Y-%m-%d")
+    with _reserved(place, _label({**more, "strategy": "sweep"}, given["model"])) as folder:
+        call = Call(folder / FOLDER, show)
+        words = ["-m", *call.overrides(given, swept=True), *fixed, *own]
+        return _sweep_of(call.run(words, reserved=folder), folder)
+
+
+def resumed(folder: Path, overrides: Any, given: Mapping[str, Any], show: bool) -> None:
+    """Resume a run (:meth:`dtrain.Run.resume`)."""
+    own = [*keywords.plain(given, "Run.resume"), *keywords.checked(overrides)]
+    words = [f"resume={values.written(folder, 'resume')}", *own]
+    _run_of(command.call(words, Line(show), follow=folder, **trust_of(folder)), folder)
+
+
+def resumed_sweep(folder: Path, show: bool) -> None:
+    """Resume a sweep (:meth:`dtrain.Sweep.resume`)."""
+    words = [f"sweep.resume={values.written(folder, 'sweep.resume')}"]
+    _sweep_of(command.call(words, Line(show), **trust_of(folder)), folder)
+
+
+def _run_of(done: Done, folder: Path) -> Path:
+    """Return the folder of the run that a command has left, or raise what has become of it."""
+    rundir = RunDir(folder)
+    if done.code == errors.USAGE or not rundir.command.is_file():
+        raise done.raised()
+    result = reading.read_json(rundir.result) or {}
+    if done.code in (errors.OK, errors.INTERRUPTED) or result.get("status") == "KILLED":
+        return folder
+    error = result.get("error")
+    raise _failed(TrainingError(error) if error else done.raised(), folder)
+
+
+def _sweep_of(done: Done, folder: Path) -> Path:
+    if done.code == errors.USAGE or not (folder / "sweep.json").is_file():
+        raise done.raised()
+    if done.code in (errors.OK, errors.INTERRUPTED):
+        return folder
+    jobs = (reading.read_json(folder / "sweep.json") or {}).get("jobs", [])
+    failed = [f"{j['number']}: {j['error']}" for j in jobs if j["status"] == "FAILED"]
+    raise _failed(TrainingError("\n".join(failed)) if failed else done.raised(), folder)
+
+
+def _failed(error: Exception, folder: Path) -> Exception:
+    """Return an exception that says which folder it is about."""
+    error.folder = folder  # type: ignore[attr-defined] # for who wants to look at it
+    return error
+
+
+@contextlib.contextmanager
+def _reserved(place: Path, label: str) -> Iterator[Path]:
+    """Make a folder for a run or a sweep; it is removed where nothing has come of it."""
+    folder = RunDir.create(place.absolute() / f"{time.strftime('%H-%M-%S')}_{label}").path
+    try:
+        (folder / FOLDER).mkdir()
+        yield folder
+    finally:
+        with contextlib.suppress(OSError):
+            os.rmdir(folder / FOLDER)  # where nothing was given
+        if not {"command.json", "sweep.json"} & set(os.listdir(folder)):
+            writing.discard(folder)
+
+
+def _label_of(fork: Path, more: Mapping[str, Any]) -> str:
+    """Return what the folder of a fork is called: as that of the run, unless it has a name."""
+    run = fork.parent.parent if fork.parent.name == "checkpoints" else fork
+    return _label({"name": run.name.partition("_")[2], **more}, None)
+
+
+def _label(given: Mapping[str, Any], model: Any) -> str:
+    """Return what a folder is called, besides its time."""
+    if isinstance(name := given.get("name"), str) and name and "/" not in name:
+        return name
+    function, _ = arguments_of(model)
+    parts = [function or "cnn", given.get("strategy") or "default"]
+    texts = [each if isinstance(each, str) else getattr(each, "__name__", "") for each in parts]
+    return "_".join(t.rpartition(".")[2] for t in texts if t.replace(".", "_").isidentifier())

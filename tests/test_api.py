@@ -1,0 +1,364 @@
+"""The Python API: what it gives to a run, which command it makes of a call, what comes back."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import runpy
+import subprocess
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+import dtrain
+from dtrain.__main__ import main
+from dtrain.api import arrays, command, keywords, values
+from dtrain.api.command import Done
+from dtrain.api.line import Line
+from dtrain.api.objects import Objects
+from dtrain.api.source import NoSource, text_of
+from dtrain.compare.load_folders import public
+from dtrain.config import consent, given
+from dtrain.errors import DamagedFile, UsageError
+from dtrain.host import python_path
+from tests.conftest import Commands
+
+SCRIPT = """
+import numpy as np
+from numpy import linalg as algebra
+import dtrain
+
+WIDTH = 16
+array = np.zeros(3)
+
+
+def width():
+    return WIDTH
+
+
+class Doubled:
+    def __init__(self, array):  # another than the one above
+        self.array = array * 2
+
+
+def build(input_shape, classes):
+    import keras
+
+    assert algebra.norm(Doubled(np.ones(1)).array) == 2
+    return keras.Sequential([keras.Input(input_shape), keras.layers.Dense(width()),
+                             keras.layers.Dense(classes, activation="softmax")])
+
+
+def closed():
+    n = WIDTH
+
+    def inner(x):
+        return x * n
+    return inner
+
+
+def unwritable():
+    return array
+
+
+inner = closed()
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Iterator[types.SimpleNamespace]:
+    """What a script defines that runs as ``__main__``."""
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    before = sys.modules["__main__"]
+    module = types.ModuleType("__main__")
+    sys.modules["__main__"] = module
+    try:
+        exec(compile(SCRIPT, str(path), "exec", dont_inherit=True), vars(module))
+        yield types.SimpleNamespace(**vars(module))
+    finally:
+        sys.modules["__main__"] = before
+        linecache.clearcache()
+
+
+@pytest.fixture
+def variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave nothing trusted that a test has given."""
+    for name in (python_path.TRUST, python_path.GIVEN, given.RESERVED):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def here(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], variables: None
+) -> Any:
+    """Run commands in this process, whose tasks are forked from the warm server."""
+
+    def call(arguments: list[str], line: Any, **options: Any) -> Done:
+        options.pop("follow", None)
+        changes = command._environment(
+            *(options.get(name, ()) for name in ("trusted", "paths")),
+            *(options.get(name) for name in ("given", "reserved")),
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            for name in (python_path.TRUST, python_path.GIVEN, given.RESERVED):
+                patch.setenv(name, changes.get(name, ""))
+            patch.setattr(sys, "argv", ["dtrain", *arguments])
+            capfd.readouterr()
+            code = main()
+            captured = capfd.readouterr()
+        return Done(code, (captured.out + captured.err).splitlines(), False)
+
+    monkeypatch.setattr(command, "call", call)
+    return call
+
+
+def test_importing_it_imports_no_library() -> None:
+    code = (
+        "import sys, threading; import dtrain; assert threading.active_count() == 1; "
+        "print(*{each.partition('.')[0] for each in sys.modules}); dtrain.train; "
+        "print(*{each.partition('.')[0] for each in sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    first, then = (set(line.split()) for line in done.stdout.splitlines())
+    heavy = {"tensorflow", "keras", "hydra", "mlflow", "omegaconf", "rich", "pandas", "numpy"}
+    assert not heavy & first
+    assert heavy & then == {"numpy"}
+
+
+def test_it_has_the_name_of_a_package_that_can_be_called() -> None:
+    import dtrain.compare
+
+    assert {"train", "sweep", "compare", "Run"} <= set(dir(dtrain))
+    assert callable(dtrain.compare)
+    with pytest.raises(AttributeError, match="trian"):
+        dtrain.trian  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"epoch": 3}, "epoch=3: is no keyword of dtrain.train.*epochs=..."),
+        ({"overrides": ["--help"]}, "--help: is no override"),
+        ({"overrides": ["resume=x"]}, "resume=x: is what the call itself says"),
+        ({"output_dir": "s3://bucket/x"}, "is not where the Python API can follow"),
+        ({"epochs": object()}, "epochs=.*no value of a configuration"),
+        ({"model": 3}, "model=int 3: is no function or class"),
+        ({"data": (["a", "b"], [1, 2])}, "data .x.=.*is no array of numbers"),
+        ({"data": np.zeros(3), "validation": (np.zeros(3), np.zeros(3))}, "has not the 1 parts"),
+        ({"validation": (np.zeros(3),)}, "stands beside arrays alone"),
+    ],
+)
+def test_a_wrong_call_is_refused(given: dict[str, Any], problem: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=problem):
+        dtrain.train(**given, show=False)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "value",
+    [1, 1e-5, True, None, "cnn", "", "null", "it's", "a b", "a\\", "\\'", "x,y", "[1]", "{a:1}",
+     "k=v", [1, "b c"], {"a": [1, {"b": "d'"}]}],
+)  # fmt: skip
+def test_values_are_written_as_hydra_reads_them(value: Any) -> None:
+    text = f"key={values.written(value, 'key')}"
+    assert OverridesParser.create().parse_override(text).value() == value
+
+
+def test_keywords_are_short_words_for_keys() -> None:
+    words = keywords.plain({"epochs": 3, "learning_rate": [1e-3, 0.01]}, "sweep", swept=True)
+    assert words == ["trainer.epochs=3", "optimizer.learning_rate=0.001,0.01"]
+
+
+def test_arrays_become_a_file_of_rows(tmp_path: Path) -> None:
+    folder = tmp_path / given.FOLDER
+    x = {"image": np.zeros((4, 2)), "more": (np.ones(4), np.ones(4))}
+    found = arrays.overrides(folder, (x, np.arange(4)), (x, np.arange(4)))
+    assert "dataset.x={image:x.image,more:[x.more.0,x.more.1]}" in found
+    assert "dataset.y_validation=y_validation" in found
+    assert "dataset.weight=null" in found
+    [path] = folder.iterdir()
+    assert {"x.image", "x.more.1", "y", "x_validation.image"} <= set(np.load(path))
+    again = arrays.overrides(folder, (x, np.arange(4)), (x, np.arange(4)))
+    assert again == found  # and so the same arrays are no difference between runs
+    assert public({"path": str(path)}) == {"path": f"given/{path.name}"}
+
+
+def test_a_function_of_a_script_is_written_down_with_what_it_uses(
+    script: types.SimpleNamespace,
+) -> None:
+    text = text_of(script.build)
+    space: dict[str, Any] = {}
+    exec(text, space)
+    assert space["width"]() == 16
+    assert "array = " not in text.replace("self.array", "")
+    assert "closed" not in text
+
+
+def test_what_has_no_source_travels_by_cloudpickle(
+    script: types.SimpleNamespace, tmp_path: Path, variables: None, capsys: Any
+) -> None:
+    with pytest.raises(NoSource, match="inner is not defined by itself"):
+        text_of(script.inner)
+    with pytest.raises(NoSource, match="array is ndarray"):
+        text_of(script.unwritable)
+    told: list[str] = []
+    target = Objects(tmp_path, told.append).target(script.inner, "loss")
+    Objects(tmp_path, told.append).target(script.inner, "loss")
+    [sentence] = told
+    assert "inner travels by cloudpickle" in sentence
+    module, _, name = target.partition(".")
+    python_path.offer_given(str(tmp_path), [module])
+    python_path.offer()
+    assert getattr(__import__(module), name)(2) == 32
+
+
+def test_a_file_that_was_changed_since_is_not_taken_for_what_runs(
+    script: types.SimpleNamespace, tmp_path: Path
+) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT.replace("return WIDTH", "return WIDTH + 1"))
+    linecache.checkcache()
+    with pytest.raises(NoSource, match="has changed since it was run"):
+        text_of(script.build)
+
+
+def test_a_module_is_what_its_name_says(tmp_path: Path, variables: None) -> None:
+    text = b"def f():\n    return 1\n"
+    name = python_path.given_name(text)
+    folder = tmp_path / given.FOLDER
+    folder.mkdir()
+    (folder / f"{name}.py").write_bytes(text)
+    overrides = [f"model._target_={name}.f"]
+    given.offer(tmp_path, overrides, own=False)
+    assert name not in python_path.trusted()
+    given.offer(tmp_path, overrides, own=True)
+    assert name in python_path.trusted()
+    python_path.offer()
+    (folder / f"{name}.py").write_bytes(text.replace(b"1", b"2"))
+    with pytest.raises(ImportError, match="was changed since it was given"):
+        __import__(name)
+    with pytest.raises(DamagedFile, match="was changed since it was given"):
+        given.offer(tmp_path, overrides, own=True)
+
+
+def examples() -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(0)
+    y = generator.integers(0, 4, size=128)
+    return (np.eye(4)[y] + generator.normal(0, 0.1, (128, 4))).astype("float32"), y
+
+
+QUICK = {"batch_size": 32, "tracking": "none", "show": False}
+
+
+class Stream:
+    """As a notebook has it in the place of standard output."""
+
+    __module__ = "ipykernel.iostream"
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def write(self, text: str) -> int:
+        self.text += text
+        return len(text)
+
+    def flush(self) -> None:
+        pass
+
+    def isatty(self) -> bool:
+        return False
+
+
+def test_a_notebook_has_one_line_that_is_redrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Stream()
+    monkeypatch.setattr(sys, "stdout", stream)
+    line = Line()
+    report = {"epoch": 1, "epochs": 2, "step": 3, "total_steps": 9, "loss": 0.5,
+              "examples_per_second": 1000.0, "metrics": {"val_loss": 0.25}}  # fmt: skip
+    line.update(report)
+    shown = "epoch 1/2  step 3/9  loss 0.5  1,000 examples/s  val_loss 0.25"
+    assert stream.text == f"\r{shown}"
+    line.message("epoch 2/2  step 9/9  loss 0.4  of the command, which has no terminal")
+    line.message("FINISHED")
+    assert stream.text.endswith(f"\r{' ' * len(shown)}\rFINISHED\n")
+
+
+def test_a_run_from_python_is_one_that_the_command_line_resumes(
+    script: types.SimpleNamespace, here: Callable[..., Done], dtrain: Commands
+) -> None:
+    import dtrain as api
+
+    run = api.train(model=script.build, data=examples(), epochs=1, seed=3, **QUICK)
+    assert run.status == "FINISHED"
+    assert run.path.name.endswith("_build_default")
+    assert run.metrics["loss"] is not None
+    assert run.history[-1]["epoch"] == 1
+    # The words of another user's folder are not trusted: the user's own are, by their signature.
+    resumed = dtrain(f"resume={run.path}", "trainer.epochs=2")
+    assert resumed.code == 0, resumed.output
+    assert run.history[-1]["epoch"] == 2
+    other = run.fork(epochs=3, learning_rate=1e-4, show=False)
+    assert other.path != run.path
+    assert list((other.path / given.FOLDER).glob("given_*.py"))
+    text = (run.path / "command.json").read_text()
+    (run.path / "command.json").write_text(text.replace("seed=3", "seed=4"))
+    consent.begin([], None)
+    os.environ.pop(python_path.TRUST, None)
+    refused = dtrain(f"resume={run.path}")
+    assert "is not trusted" in refused.output
+
+
+def test_what_is_imported_is_trusted_for_its_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variables: None
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "imported.py").write_text("def build():\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path / "elsewhere")
+    asked: list[dict[str, Any]] = []
+
+    def call(arguments: list[str], line: Any, **options: Any) -> Done:
+        asked.append({"arguments": arguments, **options})
+        if "reserved" in options:
+            (options["reserved"] / "command.json").write_text("{}")
+        return Done(0, [], False)
+
+    monkeypatch.setattr(command, "call", call)
+    run = dtrain.train(model=__import__("imported").build)
+    run.resume(epochs=2)
+    run.fork(epochs=3)
+    dtrain.Run(run.path).fork(checkpoint=3).resume()
+    assert "model._target_=imported.build" in asked[0]["arguments"]
+    for each in asked:
+        assert each["trusted"] == ["imported"]
+        assert each["paths"] == [str(tmp_path / "elsewhere")]
+
+
+def test_a_refused_run_leaves_nothing(here: Callable[..., Done], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"trainer\.epochs=0") as caught:
+        dtrain.train(data=examples(), epochs=0, **QUICK)
+    assert caught.value.key == "trainer.epochs"
+    assert not (tmp_path / "outputs").exists()
+
+
+def test_a_command_is_a_process_of_its_own(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="hidden_size"):
+        dtrain.train(overrides=["trainer.hidden_size=3", "launcher=inline"], show=False)
+    assert not list(tmp_path.iterdir())
+
+
+FAULTS = Path(__file__).parent / "api_script.py"
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("strategy", ["mirrored", "multiworker", "ps"])
+def test_a_class_of_a_script_under_a_strategy(strategy: str, variables: None) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [str(FAULTS), strategy])
+        runpy.run_path(str(FAULTS), run_name="__main__")
