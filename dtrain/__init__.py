@@ -5,11 +5,12 @@ no library, and starts nothing.
 """
 
 import sys
-from typing import Any
 
 # ORDER: before anything else is imported. `python -m dtrain` has put the current directory first,
 # and a folder called keras in it would be imported in the place of Keras.
 _first = sys.path.pop(0) if sys.argv[:1] == ["-m"] and not sys.flags.safe_path else None
+
+from typing import Any  # noqa: E402
 
 from dtrain.host import python_path  # noqa: E402
 

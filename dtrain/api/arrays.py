@@ -15,6 +15,7 @@ from dtrain.api import values
 from dtrain.data import nest
 from dtrain.data.ragged import Ragged
 from dtrain.errors import UsageError
+from dtrain.files import writing
 
 #: The parts of an example, as the keys of ``dataset=npz`` call them.
 _PARTS = ("x", "y", "weight")
@@ -61,9 +62,9 @@ def _stored(folder: Path, arrays: dict[str, np.ndarray]) -> Path:
         with aside.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         path = aside.with_name(f"data_{digest[:12]}.npz")
-        os.replace(aside, path)
+        writing.replace(aside, path)
     finally:
-        aside.unlink(missing_ok=True)
+        writing.remove(aside)
     return path
 
 

@@ -14,6 +14,7 @@ from dtrain.api import values
 from dtrain.api.source import NoSource, arguments_of, is_importable, text_of
 from dtrain.config.callables import KNOWN
 from dtrain.errors import UsageError
+from dtrain.files import writing
 from dtrain.host import python_path
 
 #: Bytes of a pickle: arrays do not travel so.
@@ -92,7 +93,7 @@ class Objects:
                 self._tell(f"{name} travels by cloudpickle, for this version of Python: {reason}")
         module = python_path.given_name(text.encode())
         self._folder.mkdir(parents=True, exist_ok=True)
-        (self._folder / f"{module}.py").write_text(text, encoding="utf-8")
+        writing.write_bytes(self._folder / f"{module}.py", text.encode())
         self.trusted.append(module)
         return f"{module}.{name}"
 

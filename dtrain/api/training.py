@@ -207,8 +207,7 @@ def _reserved(place: Path, label: str) -> Iterator[Path]:
         (folder / FOLDER).mkdir()
         yield folder
     finally:
-        with contextlib.suppress(OSError):
-            os.rmdir(folder / FOLDER)  # where nothing was given
+        writing.remove_empty(folder / FOLDER)  # where nothing was given
         if not {"command.json", "sweep.json"} & set(os.listdir(folder)):
             writing.discard(folder)
 
