@@ -146,7 +146,7 @@ def test_what_a_core_runs_has_known_shapes_and_no_float64(config: str) -> None:
 
     strategy.run, FuncGraph._create_op_internal = watched, created
     traces = [
-        lambda: steps._train.get_concrete_function(tf.constant(2, tf.int64)),
+        lambda: steps._train.get_concrete_function(),
         lambda: steps._traced_evaluation().get_concrete_function(tf.constant(2, tf.int64)),
         *(lambda end=end: steps._evaluate_end.get_concrete_function(end) for end in (0, 1)),
     ]

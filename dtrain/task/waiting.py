@@ -87,8 +87,11 @@ class Waiting:
         return self.after(self._ready, data)
 
     def after(self, moment: tf.Tensor, data: Any) -> Any:
-        """Return ``data``, to be had from a timestamp on; in a graph."""
-        return _after(moment, data) if self.measured else data
+        """Return ``data``, to be had from a timestamp on; in a graph.
+
+        Where nothing is told apart it may be a TPU that computes: it has no float64.
+        """
+        return _after(moment, data) if self.measured and self._parts else data
 
     def added(self, row: tf.Tensor) -> tf.Tensor:
         """Return a row, and what was measured of its step since :meth:`fetched`; in a graph.
