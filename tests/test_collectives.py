@@ -18,6 +18,14 @@ CNN = {
 }
 
 
+def traced(function: Any) -> Any:
+    """Return a loop of steps: that of training has a signature of its own."""
+    import tensorflow as tf
+
+    given = [] if function.input_signature else [tf.TensorSpec([], tf.int64)]
+    return function.get_concrete_function(*given)
+
+
 def counted(function: Any, replicas: int) -> tuple[dict[str, int], dict[str, int]]:
     """Return the collectives of a replica in a call of many steps, by kind.
 
@@ -30,9 +38,8 @@ def counted(function: Any, replicas: int) -> tuple[dict[str, int], dict[str, int
     Returns:
         Those of each step, in the bodies of loops; and those of the call, outside of them.
     """
-    import tensorflow as tf
 
-    graph = function.get_concrete_function(tf.TensorSpec([], tf.int64)).graph.as_graph_def()
+    graph = traced(function).graph.as_graph_def()
     each: collections.Counter[str] = collections.Counter()
     once: collections.Counter[str] = collections.Counter()
     parts = {f.signature.name: f.node_def for f in graph.library.function}
@@ -44,9 +51,8 @@ def counted(function: Any, replicas: int) -> tuple[dict[str, int], dict[str, int
 
 def joined(function: Any) -> list[int]:
     """Return how many tensors each all-reduce of a step has joined."""
-    import tensorflow as tf
 
-    graph = function.get_concrete_function(tf.TensorSpec([], tf.int64)).graph.as_graph_def()
+    graph = traced(function).graph.as_graph_def()
     found = []
     for part in graph.library.function:
         by_name = {node.name: node for node in part.node_def}
