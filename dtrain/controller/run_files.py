@@ -66,7 +66,7 @@ class RunFiles:
             write_text(self._rundir.config, load.to_yaml(self._config), lasting=True)
             past = read_json(self._rundir.command) or {}  # it may be one of a sweep
             if "derived" not in command:
-                given.keep(self._rundir.path, command["overrides"])
+                given.keep(self._rundir.path, command.get("overrides", ()))
             write_json(self._rundir.command, {**past, **command}, lasting=True)
             write_json(self._rundir.cluster, cluster.to_json())
             self._rundir.logs.mkdir(exist_ok=True)
