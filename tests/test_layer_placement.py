@@ -122,7 +122,6 @@ def test_variables_and_slots_lie_with_their_layer() -> None:
 @pytest.mark.task(devices=3)
 @pytest.mark.parametrize("model", ["functional", "recurrent"])
 def test_operations_and_their_gradients_run_with_their_layer(model: str) -> None:
-    import tensorflow as tf
     from tensorflow.python.framework.func_graph import FuncGraph
 
     config = given(model, [5, 4] if model == "recurrent" else None)

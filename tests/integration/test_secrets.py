@@ -63,7 +63,8 @@ def forget() -> None:
 def holders(folder: Path, *texts: str) -> list[str]:
     """Return where a secret is found: files by name and content, and texts."""
     words = [word.encode() for word in (TYPED, ADDRESS, ENVIRONMENT, ELSEWHERE)]
-    files = [path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("mine.")]
+    # Not in the user's own module, and the bytecode of it.
+    files = [p for p in folder.rglob("*") if p.is_file() and not p.name.startswith("mine.")]
     assert len(files) > 10
     found = [str(p) for p in files if any(w in p.read_bytes() + str(p).encode() for w in words)]
     return found + [text for text in texts if any(word.decode() in text for word in words)]
