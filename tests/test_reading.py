@@ -55,8 +55,8 @@ def train(source: Any, steps: int = 20, replicas: int = 1, **options: Any) -> li
     """Read batches in a graph, as a run does."""
     from dtrain.task import input_pipeline, unreadable
 
-    # The end of an iterator waits for its readers. Python must not end that of an earlier call while
-    # one of these reads, and the others wait for it.
+    # The end of an iterator waits for its readers. Python must not end that of an earlier call
+    # while one of these reads, and the others wait for it.
     gc.collect()
     inputs = input_pipeline.Inputs(source, None, 4, 0, **options)
     with unreadable.failing(inputs):
