@@ -10,6 +10,7 @@ import math
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -57,35 +58,34 @@ def _parser() -> argparse.ArgumentParser:
         "overrides", nargs="*", metavar="GROUP=OPTION | KEY=VALUE", help="as of a training"
     )
     parser.add_argument(
-        "--tolerance", type=_tolerance, default=TOLERANCE, metavar="D",
+        "--tolerance", type=_number(0, math.inf), default=TOLERANCE, metavar="D",
         help="keep a setting only if its losses differ from the plain ones by at most D in the "
         f"first {STEPS} steps; {TOLERANCE:g}",
     )  # fmt: skip
     parser.add_argument(
-        "--seconds", type=_seconds, default=2.0, metavar="S", help="that each trial is timed; 2"
+        "--seconds",
+        type=_number(0.1, 600),
+        default=2.0,
+        metavar="S",
+        help="that each trial is timed; 2",
     )
     parser.add_argument("--config-dir", "-cd", metavar="FOLDER", help="presets of your own")
     return parser
 
 
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0.1 <= value <= 600:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0.1 to 600")
-    return value
+def _number(least: float, most: float) -> Callable[[str], float]:
+    """Return what reads an option: a number from ``least`` to ``most``."""
 
+    def number(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is no number from {least:g} to {most:g}")
+        return value
 
-def _tolerance(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not value >= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number, 0 or more")
-    return value
+    return number
 
 
 class Tune(cli.Command):
