@@ -154,7 +154,7 @@ class Tune(cli.Command):
         print("trials:\n  plain")
         for setting in first_settings(config, planned, here):
             print(f"  {settings.named(setting)}")
-        print(f"kept in {tuned.path_of(config)}")
+        print(f"the fastest would be kept in {tuned.path_of(config)}")
         print("dry_run=true: nothing was started")
 
     def _search(self, config: Config, planned: Plan, here: Machine, folder: Path) -> Search:
