@@ -9,6 +9,7 @@ import importlib
 import os
 import re
 import sys
+from collections.abc import Callable
 
 from dtrain.errors import UsageError, nearest
 from dtrain.files.addresses import is_far
@@ -23,25 +24,32 @@ COMMANDS = (
 
 def main() -> int:
     """Run the command line and return its exit code."""
-    if "DTRAIN_SLURM_RUN" not in os.environ:
-        return _run()
-    from dtrain.controller.launchers.slurm import batch
+    try:
+        if "DTRAIN_SLURM_RUN" not in os.environ:
+            return _run()
+        from dtrain.controller.launchers.slurm import batch
 
-    with batch.in_step() as codes:
-        codes.append(_run())
-    return codes[0]
+        with batch.in_step() as codes:
+            codes.append(_run())
+        return codes[0]
+    except KeyboardInterrupt:  # it came where a request is answered, or the command ends
+        return terminal.stopped(sys.argv[1:])
 
 
 def _run() -> int:
     with terminal.lasting():
         try:
-            with terminal.interrupting():
-                return _main(sys.argv[1:])
+            with terminal.interrupting() as check:
+                try:
+                    return _main(sys.argv[1:], check)
+                except Exception:
+                    check()  # Python makes a RuntimeError of it where a class is being made
+                    raise
         except KeyboardInterrupt:
             return terminal.stopped(sys.argv[1:])
 
 
-def _main(arguments: list[str]) -> int:
+def _main(arguments: list[str], check: Callable[[], None]) -> int:
     first = arguments[0] if arguments else ""
     if first in COMMANDS:
         command = importlib.import_module(f"dtrain.controller.commands.{first}")
@@ -63,6 +71,7 @@ def _main(arguments: list[str]) -> int:
     with early_import.begun(arguments):
         from dtrain.controller.cli import main as train
 
+        check()
         return train()
 
 

@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +35,33 @@ def name(number: int) -> str:
 
 
 @contextlib.contextmanager
-def interrupting() -> Iterator[None]:
-    """Have every request to stop raise KeyboardInterrupt, as Ctrl-C does."""
+def interrupting() -> Iterator[Callable[[], None]]:
+    """Have every request to stop raise KeyboardInterrupt, as Ctrl-C does.
+
+    Yields:
+        A function that raises it again: Python drops what is raised in a callback of its imports.
+    """
+    asked, hook = False, sys.unraisablehook
 
     def interrupt(*_: Any) -> None:
+        nonlocal asked
+        asked = True
         raise KeyboardInterrupt
 
+    def check() -> None:
+        if asked:
+            raise KeyboardInterrupt
+
+    def dropped(found: Any) -> None:
+        if not isinstance(found.exc_value, KeyboardInterrupt):
+            hook(found)
+
     before = {number: signal.signal(number, interrupt) for number in stops()}
+    sys.unraisablehook = dropped
     try:
-        yield
+        yield check
     finally:
+        sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)
 
