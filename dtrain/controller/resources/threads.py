@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-#: Variable by which TensorFlow itself is told how many.
+#: Variable by which a user gives TensorFlow the number.
 VARIABLE = "TF_NUM_INTRAOP_THREADS"
 
 

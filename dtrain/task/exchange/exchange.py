@@ -24,7 +24,7 @@ class Exchange:
         rank: of this task.
         hosts: names or addresses of the tasks' machines, by rank.
         names: of the tasks, by rank.
-        key: that all tasks of the job know, and nobody else.
+        key: known to the tasks of the job alone.
         share: from numbers of this task to those of all, by rank.
 
     Raises:

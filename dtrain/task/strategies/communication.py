@@ -98,7 +98,7 @@ def connect(cluster: Cluster, task: Task, add_up: AddUpNumbers) -> Exchange | st
 
 
 def needed(problem: str) -> TrainingError:
-    """Return the error of a run that was told to use the host's way and cannot."""
+    """Return the error of a run that has `communication=host`, whose tasks cannot connect."""
     return TrainingError(
         f"strategy.communication=host: the tasks cannot connect ({problem}); "
         "strategy.communication=ring uses TensorFlow's connections"
