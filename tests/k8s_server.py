@@ -77,6 +77,12 @@ class _Emulator(kmock.KubernetesEmulator):  # type: ignore[misc]
         return found
 
     async def _log(self, request: Any) -> Any:
+        if request.params.get("container") != "dtrain":  # a pod may have a mesh's, too
+            body = {"message": f"a container name must be specified for pod {request.name}"}
+            return web.json_response(body, status=400)
+        key = (request.resource, request.namespace, request.name)
+        if key not in self.objects or self.objects[key].deleted:
+            return web.json_response({"message": f"{request.name} not found"}, status=404)
         answer = web.StreamResponse()
         await answer.prepare(request._raw_request)
         done, since = 0, request.params.get("sinceTime", "")
@@ -101,7 +107,7 @@ class Server:
         refusals: status and message by verb and plural; without a message, no JSON.
         logs: lines of pods, each with its time.
         writing: pods whose log may grow.
-        cut: the next log that is read breaks off once.
+        cut: the log that is read ends, as if it were whole, once.
     """
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("kubernetes")
 pytest.importorskip("kmock")
 
-from dtrain.controller.launchers.k8s import follow
+from dtrain.controller.launchers.k8s import api, follow
 from dtrain.controller.launchers.k8s.api import Api
 from dtrain.controller.launchers.k8s.manifest import render
 from dtrain.errors import UsageError
@@ -101,7 +101,10 @@ class Scripted:
             self._does(self._server)
         except BaseException as error:
             self.error = error
-            self._server.close()
+            if self._server.find(self._plural, NAME) is None:
+                self._server.close()
+            else:  # what follows it would ask a server that is away for ever
+                self._server.remove(self._plural, NAME)
 
     def __enter__(self) -> Scripted:
         self._thread.start()
@@ -321,6 +324,49 @@ def test_a_log_that_breaks_off_is_read_on(followed: Followed, server: Server) ->
     code, output = followed(does)
     assert code == 0, output
     assert re.findall(r"^(one|two|three)$", output, re.M) == ["one", "two", "three"]
+
+
+def test_a_log_that_the_server_ends_is_read_on(followed: Followed, server: Server) -> None:
+    """It does so when it restarts, and after hours; only the pod's end is that of its log."""
+    lines = [f"line {number}" for number in range(7)]
+
+    def does(server: Server) -> None:
+        name = pod(server, phase="Running", state=RUNNING)
+        server.writing.add(name)
+        for line in lines:
+            server.cut = True
+            until(lambda: not server.cut)
+            server.write(name, line)
+        server.writing.discard(name)
+        server.write(name, "the last")
+        pod(server, phase="Succeeded", state=ended(0))
+        finish(server)
+
+    code, output = followed(does)
+    assert code == 0, output
+    assert re.findall(r"^(line \d|the last)$", output, re.M) == [*lines, "the last"]
+    assert "of the log" not in output and "cannot be read" not in output
+
+
+def test_a_silent_log_is_asked_for_again(
+    followed: Followed, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that was forgotten on its way is silent for ever."""
+    monkeypatch.setattr(api, "SILENCE", (5.0, 0.2))
+
+    def does(server: Server) -> None:
+        name = pod(server, phase="Running", state=RUNNING)
+        server.writing.add(name)
+        server.write(name, "one")
+        until(lambda: server.requests.count(("get", "pods", name)) > 2)
+        server.write(name, "two")
+        server.writing.discard(name)
+        pod(server, phase="Succeeded", state=ended(0))
+        finish(server)
+
+    code, output = followed(does)
+    assert code == 0, output
+    assert re.findall(r"^(one|two)$", output, re.M) == ["one", "two"]
 
 
 def test_a_server_that_is_away_is_said_once_and_asked_again(

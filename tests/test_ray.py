@@ -215,13 +215,18 @@ def test_the_end_of_the_command_leaves_nothing(quiet: Nodes, number: signal.Sign
     assert checkpoint.newest(Path("run/checkpoints"))[0] is not None
 
 
-def test_a_sweep_shares_cores(quiet: Nodes) -> None:
-    environment = {**os.environ, **python_path.environment(), "RAY_ADDRESS": quiet.address}
-    words = [*QUICK, "launcher=ray", "launcher.cpus_per_task=0.5", "sweep.parallel=3"]
-    done = subprocess.run(
-        [sys.executable, "-m", "dtrain", "-m", *words, "seed=1,2,3,4,5"],
+def swept(nodes: Nodes, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a sweep."""
+    environment = {**os.environ, **python_path.environment(), "RAY_ADDRESS": nodes.address}
+    return subprocess.run(
+        [sys.executable, "-m", "dtrain", "-m", *QUICK, "launcher=ray",
+         "launcher.cpus_per_task=0.5", *words],
         capture_output=True, text=True, env=environment, timeout=300,
     )  # fmt: skip
+
+
+def test_a_sweep_shares_cores(quiet: Nodes) -> None:
+    done = swept(quiet, "sweep.parallel=3", "seed=1,2,3,4,5")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "FINISHED: 5 of 5 jobs done" in done.stdout + done.stderr
     assert until(lambda: not quiet.agents(), 20)
@@ -239,3 +244,7 @@ def test_what_is_not_there(quiet: Nodes) -> None:
     said = run(quiet, *words, "launcher.start_timeout=3", "trainer.batch_size=40", code=2)
     assert "had no room within 3 s (launcher.start_timeout) for 5 x 1 CPU" in said
     assert not Path("run").exists()
+    done = swept(quiet, f"launcher.address={quiet.address},127.0.0.1:1")
+    assert done.returncode == 2
+    said = f"other jobs of this command are on {quiet.address}, and Ray connects a process with one"
+    assert said in done.stderr

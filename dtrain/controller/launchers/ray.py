@@ -25,9 +25,10 @@ from dtrain.run.cluster import Cluster
 #: Seconds in which a cluster is to answer.
 _KNOCK = 10.0
 
-#: The jobs of this process share its connection to Ray.
+#: The jobs of this process share its connection to Ray, which is to one cluster.
 _lock = threading.Lock()
 _users = 0
+_where = ""
 
 
 class Ray(Agents):
@@ -128,9 +129,10 @@ class Ray(Agents):
         """Return Ray, connected to the cluster.
 
         Raises:
-            UsageError: it is not installed, or there is no cluster.
+            UsageError: it is not installed, there is no cluster, or another job of this process
+                uses another one.
         """
-        global _users
+        global _users, _where
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         try:
             import ray
@@ -140,9 +142,14 @@ class Ray(Agents):
                 "launcher", "ray", f"Ray is not installed ({error})", "what dtrain[ray] installs",
                 'pip install "dtrain[ray]"',
             ) from None  # fmt: skip
+        address = self._address or os.environ.get("RAY_ADDRESS") or "auto"
         with _lock:
+            if _users and address != _where:
+                raise UsageError(
+                    "launcher.address", address, f"other jobs of this command are on {_where}, and "
+                    "Ray connects a process with one cluster", _where, "a command for each cluster",
+                )  # fmt: skip
             if not ray.is_initialized():
-                address = self._address or os.environ.get("RAY_ADDRESS") or "auto"
                 try:
                     _knock(address)
                     ray.init(
@@ -157,7 +164,7 @@ class Ray(Agents):
                         "ray start --head, or launcher.address=HOST:6379",
                     ) from None  # fmt: skip
             if not self._connected:
-                self._connected = True
+                self._connected, _where = True, address
                 _users += 1
         return ray
 

@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from dtrain.controller.launchers.cluster_env.kubernetes import POD
-from dtrain.controller.launchers.k8s.manifest import INSTANCE, MANAGED, Object
+from dtrain.controller.launchers.k8s.manifest import CONTAINER, INSTANCE, MANAGED, Object
 from dtrain.errors import UsageError
 
 #: Seconds until a connection is there, and until an answer is.
 TIMEOUT = (5.0, 30.0)
+#: The same where what comes is a log, which may be silent: it is asked for again then, for a
+#: connection that was forgotten on its way is silent, too.
+SILENCE = (5.0, 60.0)
 _GROUPS = {
     "JobSet": "apis/jobset.x-k8s.io/v1alpha2", "Job": "apis/batch/v1",
     "NetworkPolicy": "apis/networking.k8s.io/v1",
@@ -111,7 +114,10 @@ class Api:
         return items
 
     def log(self, pod: str, since: str | None) -> Iterator[tuple[str, str]]:
-        """Yield the lines of a pod's log as they come, each with its time, until the pod ends.
+        """Yield the lines of a pod's log as they come, each with its time.
+
+        A server ends this where the pod ends, and whenever it likes (a restart, a time limit). A
+        pod that is gone has no lines.
 
         Args:
             pod: its name.
@@ -120,18 +126,19 @@ class Api:
         Raises:
             UsageError, Away: as of :meth:`create`.
         """
-        query = [("follow", "true"), ("timestamps", "true")]
+        # The container is named: a mesh may have put another beside it.
+        query = [("container", CONTAINER), ("follow", "true"), ("timestamps", "true")]
         query += [] if since is None else [("sinceTime", since)]
-        path, rest = f"{self._path('Pod')}/{pod}/log", b""
-        with (
-            self._reported("get", "Pod"),
-            contextlib.closing(self._request("GET", path, query=query, stream=True)) as answer,
-        ):
-            for part in answer.stream(amt=None):
-                *lines, rest = (rest + part).split(b"\n")
-                for line in lines:
-                    time, _, text = line.decode(errors="replace").partition(" ")
-                    yield time, text
+        path = f"{self._path('Pod')}/{pod}/log"
+        with self._reported("get", "Pod"):
+            try:
+                opened = self._request("GET", path, query=query, stream=True)
+            except self._refusals() as error:
+                if error.status == 404:
+                    return
+                raise
+            with contextlib.closing(opened) as answer:
+                yield from _lines(answer)
 
     def _path(self, kind: str) -> str:
         plural = _PLURAL.get(kind, f"{kind.lower()}s")
@@ -162,7 +169,7 @@ class Api:
             method, path, query_params=list(query), header_params=headers, body=body,
             auth_settings=["BearerToken"],
         )  # fmt: skip
-        timeout = (TIMEOUT[0], None) if stream else TIMEOUT
+        timeout = SILENCE if stream else TIMEOUT
         answer = self._client.call_api(*request, _request_timeout=timeout)
         if not 200 <= answer.status <= 299:
             answer.read()
@@ -222,6 +229,16 @@ class Api:
             "launcher", "k8s", f"the cluster refuses to {verb} {plural} ({error.status}){said}",
             "what it takes", "dry_run=true, which prints the manifest",
         )  # fmt: skip
+
+
+def _lines(answer: Any) -> Iterator[tuple[str, str]]:
+    """Yield the time and the text of the whole lines that an open response has."""
+    rest = b""
+    for part in answer.stream(amt=None):
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            time, _, text = line.decode(errors="replace").partition(" ")
+            yield time, text
 
 
 #: Of a pod: the namespace that it is in.

@@ -18,6 +18,8 @@ from dtrain.run.cluster import Cluster
 INTERVAL, SECOND = 1.0, 5.0
 #: Seconds until a pod that was asked to end is gone, beyond its own grace.
 GONE = 60.0
+#: How often the log of a pod that is over is asked for where the server does not answer.
+_TRIES = 5
 
 
 def create(api: Api, objects: list[Object]) -> None:
@@ -114,6 +116,8 @@ class Follower:
             while (code := self._look()) is None:
                 time.sleep(INTERVAL)
             for log in self._logs.values():
+                log.over.set()
+            for log in self._logs.values():
                 log.join()
             return code
         except KeyboardInterrupt:
@@ -123,8 +127,7 @@ class Follower:
         """Print what is new; return the exit code where the job is over."""
         try:
             job = self._api.read(self._kind, self._name)
-            for pod in self._api.pods(self._name) if job is not None else []:
-                self._take(pod)
+            there = self._api.pods(self._name) if job is not None else []
         except Away as error:
             if str(error) != self._away:
                 _say(f"{error}; the job goes on, and the server is asked again")
@@ -136,6 +139,10 @@ class Follower:
         if job is None:
             _say(f"{self._name} was deleted")
             return errors.FAILED
+        for pod in there:
+            self._take(pod)
+        for name in self._logs.keys() - {pod["metadata"]["name"] for pod in there}:
+            self._logs[name].over.set()
         return self._end(job)
 
     def _take(self, pod: Object) -> None:
@@ -151,6 +158,8 @@ class Follower:
         if pods.has_log(pod) and name not in self._logs:
             self._logs[name] = Log(self._api, name)
             self._logs[name].start()
+        if code is not None and name in self._logs:
+            self._logs[name].over.set()
 
     def _end(self, job: Object) -> int | None:
         """Return the exit code of a job that is over; print that it waits, or starts anew."""
@@ -202,33 +211,46 @@ class Follower:
 
 
 class Log(threading.Thread):
-    """Prints the log of a pod while it is written.
+    """Prints the log of a pod while it is written, until the pod is over.
 
     Args:
         api: of the cluster.
         pod: its name.
         echo: prints a line.
+
+    Attributes:
+        over: set when the pod has ended, or is gone: what it has not printed yet is the rest.
     """
 
     def __init__(self, api: Api, pod: str, echo: Callable[[str], None] = print):
         super().__init__(daemon=True)
         self._api, self._pod, self._echo = api, pod, echo
         self._last: str | None = None
+        self.over = threading.Event()
 
     def run(self) -> None:
-        """Print all lines; one that was printed is known by its time when a connection breaks."""
-        for _ in range(5):
+        """Print all lines; one that was printed is known by its time when a connection ends."""
+        tries = _TRIES
+        while tries:
+            over = self.over.is_set()  # ORDER: looked at before the lines are
             try:
-                for moment, text in self._api.log(self._pod, self._last):
-                    if self._last is None or moment > self._last:
-                        self._echo(text)
-                        self._last = moment
-                return
+                self._print()
+                if over:
+                    return
             except Away:
-                time.sleep(INTERVAL)
+                tries -= over
             except UsageError as error:
                 _say(f"the log of {self._pod} cannot be read: {error}")
                 return
+            time.sleep(INTERVAL)
+        _say(f"the end of the log of {self._pod} could not be read")
+
+    def _print(self) -> None:
+        seen = self._last
+        for moment, text in self._api.log(self._pod, seen):
+            if seen is None or moment > seen:
+                self._echo(text)
+                self._last = moment
 
     def join(self, timeout: float | None = 10.0) -> None:
         """Wait until all is printed, for so many seconds."""
