@@ -104,6 +104,25 @@ def test_newest_falls_back_and_says_so(tmp_path: Path, name: str, damage: Any) -
     assert found is None and len(problems) == 3
 
 
+def test_newest_of_a_run_that_saves_and_removes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is removed between the list of checkpoints and its reading has a successor."""
+    saves = iter((2, 3, 4))
+
+    def load(path: Path) -> checkpoint.Checkpoint:
+        for step in saves:
+            checkpoint.save(tmp_path, step, arrays(step), {"step": step})
+            shutil.rmtree(tmp_path / str(step - 1))
+            break
+        return checkpoint.load(path)
+
+    checkpoint.save(tmp_path, 1, arrays(1), {"step": 1})
+    monkeypatch.setattr(store, "load", load)
+    found, problems = checkpoint.newest(tmp_path)
+    assert found is not None and (found.step, problems) == (4, [])
+
+
 def test_newest_of_nothing(tmp_path: Path) -> None:
     assert checkpoint.newest(tmp_path / "absent") == (None, [])
     assert checkpoint.newest(tmp_path) == (None, [])

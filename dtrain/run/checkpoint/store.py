@@ -33,6 +33,8 @@ POINTER = "latest"
 TEMPORARY = ".tmp-"
 ASIDE = ".old-"
 _POINTER_BYTES = 1000  # at most
+#: How often a folder is listed while a run saves and removes there faster than it is read.
+_LOOKS = 10
 
 
 def _numbered(folder: Path, prefix: str = "") -> list[int]:
@@ -112,6 +114,8 @@ def candidates(folder: Path) -> tuple[list[Path], list[str]]:
 def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     """Return the checkpoint to resume from, and why others were passed over.
 
+    A run may be saving and removing checkpoints there at the same time.
+
     Returns:
         The first sound one of :func:`candidates`, None if none is; a sentence for each that comes
         before it, and one for a damaged pointer.
@@ -120,12 +124,15 @@ def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
         OSError: one that is there cannot be read now. It is not passed over: the next reader may
             be able to read it, and what was recorded up to it would be lost.
     """
-    paths, problems = candidates(folder)
-    for path in paths:
-        try:
-            return load(path), problems
-        except CheckpointError as error:
-            problems.append(_damage(error))
+    for _ in range(_LOOKS):
+        paths, problems = candidates(folder)
+        for path in paths:
+            try:
+                return load(path), problems
+            except CheckpointError as error:
+                problems.append(_damage(error))
+        if candidates(folder)[0] == paths:
+            break
     return None, problems
 
 
