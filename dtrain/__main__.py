@@ -18,7 +18,7 @@ from dtrain.host import terminal
 #: Each is a module of :mod:`dtrain.controller.commands`.
 COMMANDS = (
     "compare", "ui", "sync", "checkpoint", "data", "evaluate", "predict", "export", "promote",
-    "serve", "doctor", "jobs", "tune",
+    "serve", "doctor", "jobs", "tune", "replay",
 )  # fmt: skip
 
 

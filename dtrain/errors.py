@@ -6,7 +6,8 @@ DtrainError
 ├── TrainingError     training started and failed                        exit 1
 │   ├── NonFiniteLoss     the loss is NaN or infinite
 │   ├── CheckpointError   a checkpoint could not be written or read
-│   └── DataError         an example cannot be read
+│   ├── DataError         an example cannot be read
+│   └── CheckFailed       what debug=NAME checks does not hold
 ├── NotPromoted       the condition of a promotion does not hold          exit 1
 └── Interrupted       the user or a scheduler asked the run to stop       exit 75
     └── NothingSaved      and there is no checkpoint to resume from      exit 1
@@ -121,6 +122,18 @@ class DataError(TrainingError):
     def __init__(self, place: str, problem: str):
         super().__init__(printable(secrets.mask(f"{place}: {problem}")))
         self.place, self.problem = place, problem
+
+
+class CheckFailed(TrainingError):
+    """What ``debug=NAME`` checks does not hold.
+
+    Args:
+        found: what was found, a clause or more.
+        hint: what to look at or to do.
+    """
+
+    def __init__(self, found: str, hint: str):
+        super().__init__(printable(secrets.mask(f"{found}; {_label(hint)}: {hint}")))
 
 
 class NotPromoted(DtrainError):

@@ -73,6 +73,9 @@ class Scripted:
         returned = {"loss": np.array(losses) * BATCH}
         return Sums.of_steps([], returned, steps * BATCH, steps)
 
+    def enter(self, epoch: int) -> list[str]:
+        return []  # as without finetune.unfreeze
+
     def drain(self) -> Any:
         from dtrain.task.metric_sums import Sums
 

@@ -61,7 +61,8 @@ def node(*overrides: str) -> Any:
     """Return what Hydra composes."""
     groups.register()
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        whole = compose("config", list(overrides), return_hydra_config=True)
+        words = [groups.option_as_text(override) for override in overrides]
+        whole = compose("config", words, return_hydra_config=True)
         HydraConfig.instance().set_config(whole)
         with open_dict(whole):
             del whole["hydra"]  # which took a copy of it

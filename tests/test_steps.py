@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.sampled import sampled
+
 BATCH = 8
 
 
@@ -178,7 +180,7 @@ def test_training_is_keras_own(kind: str, devices: int) -> None:
 
 
 @pytest.mark.task
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", sampled([1, 2], 2))
 def test_evaluation_is_keras_own_with_an_uneven_rest(devices: int) -> None:
     # 17 examples: two batches of 8 and a rest of 1, of which a second replica gets nothing.
     model, _, steps, splits = prepare("Mirrored", devices, settings(**BINARY))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import queue
 import re
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -47,6 +48,41 @@ def of_ids(ids: Sequence[str], uri: str) -> list[Run]:
         UsageError: there is no such store, or no such run in it.
         DtrainError: the store does not answer.
     """
+    _check(uri)
+    mlflow = import_mlflow()
+    found: dict[str, Any] = {}
+    client: Any = None
+    for each in ids:
+        with _explained(mlflow, uri, each):
+            if client is None:  # it is heard of within a bound whether there is a server
+                client, run = _bounded(functools.partial(_first, mlflow, uri, each))
+            else:
+                run = client.get_run(each)
+            for member in _children(client, run) or [run]:
+                found[member.info.run_id] = member
+    names = [str(run.info.run_name) for run in found.values()]
+    of_one = (
+        len({run.data.tags.get("mlflow.parentRunId", each) for each, run in found.items()}) == 1
+    )
+    return [
+        _read(client, run, name if names.count(name) == 1 else f"{name} {each[:8]}", of_one)
+        for (each, run), name in zip(found.items(), names, strict=True)
+    ]
+
+
+def find(run_id: str, uri: str) -> tuple[Any, Any]:
+    """Return a client of a tracking store, and one run in it.
+
+    Raises:
+        UsageError, DtrainError: as of :func:`of_ids`.
+    """
+    _check(uri)
+    mlflow = import_mlflow()
+    with _explained(mlflow, uri, run_id):
+        return _bounded(functools.partial(_first, mlflow, uri, run_id))
+
+
+def _check(uri: str) -> None:
     path = uri.removeprefix("sqlite:///")
     if path != uri and not Path(path).is_file():  # MLflow would make it
         raise UsageError(
@@ -56,33 +92,21 @@ def of_ids(ids: Sequence[str], uri: str) -> list[Run]:
     problem = STORE.problem(uri)
     if problem is not None:
         raise UsageError("--uri", uri, problem, STORE.accepted, "--uri http://HOST:PORT")
-    mlflow = import_mlflow()
-    found: dict[str, Any] = {}
-    client: Any = None
-    for each in ids:
-        try:
-            if client is None:  # it is heard of within a bound whether there is a server
-                client, run = _bounded(functools.partial(_first, mlflow, uri, each))
-            else:
-                run = client.get_run(each)
-            for member in _children(client, run) or [run]:
-                found[member.info.run_id] = member
-        except mlflow.exceptions.MlflowException as error:
-            if error.error_code == "RESOURCE_DOES_NOT_EXIST":
-                raise UsageError(
-                    "RUN_ID", each, f"is not in {secrets.mask(uri)}", "the id of a run there",
-                    "--uri STORE with the store that it is in",
-                ) from None  # fmt: skip
-            why = reason(error)
-            raise DtrainError(f"{secrets.mask(uri)} does not answer: {why}") from None
-    names = [str(run.info.run_name) for run in found.values()]
-    of_one = (
-        len({run.data.tags.get("mlflow.parentRunId", each) for each, run in found.items()}) == 1
-    )
-    return [
-        _read(client, run, name if names.count(name) == 1 else f"{name} {each[:8]}", of_one)
-        for (each, run), name in zip(found.items(), names, strict=True)
-    ]
+
+
+@contextlib.contextmanager
+def _explained(mlflow: Any, uri: str, run_id: str) -> Iterator[None]:
+    """Say in a sentence what a store has answered, or that it has not."""
+    try:
+        yield
+    except mlflow.exceptions.MlflowException as error:
+        if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+            raise UsageError(
+                "RUN_ID", run_id, f"is not in {secrets.mask(uri)}", "the id of a run there",
+                "--uri STORE with the store that it is in",
+            ) from None  # fmt: skip
+        why = reason(error)
+        raise DtrainError(f"{secrets.mask(uri)} does not answer: {why}") from None
 
 
 def _first(mlflow: Any, uri: str, run_id: str) -> tuple[Any, Any]:

@@ -253,6 +253,11 @@ def _core(overrides: Any, config_dir: Any) -> dict[str, Any]:
     return {"overrides": overrides, "config_dir": config_dir}
 
 
+def signature(value: Any) -> str | None:
+    """Return this user's signature of a JSON value; None where there is no place for a key."""
+    return _sign(value)
+
+
 def is_own(value: Any, signature: Any) -> bool:
     """Say whether ``signature`` is that of ``value`` by this user's key."""
     ours = _sign(value)

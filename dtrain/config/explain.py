@@ -119,7 +119,7 @@ class Choices:
 
     def check_group(self, override: Override) -> UsageError | None:
         """Say what is wrong with ``group=option``, where this is one."""
-        key, value = override.key_or_group, override.get_value_element_as_str()
+        key, value = override.key_or_group, override.get_value_element_as_str().strip("'\"")
         if "." in key or (key.startswith("hydra") and key not in self.groups):
             return None
         names = sorted({*self.groups, *schema.Config.__dataclass_fields__})
@@ -176,7 +176,7 @@ class Choices:
     def _wrong_key(
         self, config: DictConfig, override: Override, cause: BaseException
     ) -> UsageError | None:
-        key, value = override.key_or_group, override.get_value_element_as_str()
+        key, value = override.key_or_group, override.get_value_element_as_str().strip("'\"")
         gone = former_keys.refusal(key, value)
         if gone is not None:
             return gone

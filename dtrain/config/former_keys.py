@@ -28,6 +28,7 @@ _GONE = {
         "tracking=mlflow, tracking=none, or one of your own",
         "tracking=none",
     ),
+    "init.from": ("the key is init.weights", "init.weights", "init.weights=RUN_DIR"),
 }
 _TRACKERS = {
     True: "dtrain.tracking.mlflow.tracker.MLflow",

@@ -13,7 +13,8 @@ from omegaconf import DictConfig, OmegaConf
 
 import dtrain
 from dtrain.config import strategies
-from dtrain.config.presets import datasets, launchers, models, optimizers, tables
+from dtrain.config.overrides import parse
+from dtrain.config.presets import datasets, debug, launchers, models, optimizers, tables
 from dtrain.config.presets.actions import Predict
 from dtrain.config.schema import (
     Action,
@@ -40,6 +41,7 @@ GROUPS = {
     "optimizer/schedule": "constant",
     "trainer": "default",
     "action": "train",
+    "debug": "none",
     "tracking": "mlflow",
     "launcher": "auto",
 }
@@ -80,6 +82,14 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "tpu": strategies.Tpu,
     },
     "action": {"action": Action, "evaluate": Evaluate, "predict": Predict},
+    "debug": {
+        "debug": debug.Debug,
+        "nan": debug.Nan,
+        "overfit": debug.Overfit,
+        "shapes": debug.Shapes,
+        "one_batch": debug.OneBatch,
+        "slow": debug.Slow,
+    },
     "launcher": {
         "launcher": Launcher,
         "env": launchers.Env,
@@ -115,6 +125,18 @@ def folder(name: str) -> Path:
     package = Path(dtrain.__file__).parent
     installed = package / name
     return installed if installed.is_dir() else package.parent / name
+
+
+def option_as_text(override: str) -> str:
+    """Return an override with the option of a group in quotes where Hydra would take a number.
+
+    ``debug=nan`` chooses an option, whose name is a number in Hydra's grammar.
+    """
+    sign, group, option = parse(override)
+    is_number = group in GROUPS and option is not None and option.lower() in ("nan", "inf")
+    if is_number and (folder("conf") / group / f"{option}.yaml").is_file():
+        return f"{sign}{group}='{option}'"
+    return override
 
 
 def refuse_removed(choices: Mapping[str, str | None]) -> None:
@@ -166,8 +188,14 @@ def register() -> None:
     store = ConfigStore.instance()
     for path in sorted(folder("experiments").glob("*.yaml")):
         # `experiment=NAME` reads experiments/NAME.yaml, whose keys stand at the top.
-        node: Any = OmegaConf.load(path)
+        node = _experiment(path, path.stat().st_mtime_ns)
         store.store(group="experiment", name=path.stem, node=node, package="_global_")
+
+
+@functools.cache
+def _experiment(path: Path, changed: int) -> Any:
+    """Read a file once for all commands of this process; ``changed`` is when it was written."""
+    return OmegaConf.load(path)
 
 
 @functools.cache

@@ -208,8 +208,6 @@ def run(arguments: list[str], command: Any) -> None:
     version.setbase("1.3")
     options = get_args_parser().parse_args(arguments)
     _check_options(options)
-    if not options.shell_completion:
-        check_overrides(options.overrides)
     # Plugins are looked for here: the current directory is not among the places.
     path = create_config_search_path(str(groups.folder("conf")))
     if options.config_dir is not None:

@@ -88,9 +88,11 @@ ENVIRONMENT = Kind(
     r"dtrain\.controller\.launchers\.cluster_env\.(tf_config\.TFConfig|slurm\.Slurm"
     r"|open_mpi\.OpenMPI|vertex\.Vertex|sagemaker\.SageMaker|kubernetes\.KubernetesPod)",
 )  # fmt: skip
+_DEBUG = r"debug\.(nan\.Nan|overfit\.Overfit|shapes\.Shapes|one_batch\.OneBatch|slow\.Slow)"
 ACTION = Kind(
     "action", "dtrain.task.actions.*",
-    r"dtrain\.task\.actions\.(train\.Train|trial\.Trial|evaluate\.Evaluate|predict\.Predict)",
+    r"dtrain\.task\.actions\.(train\.Train|trial\.Trial|evaluate\.Evaluate|predict\.Predict"
+    rf"|{_DEBUG})",
 )  # fmt: skip
 PREDICTED = Kind(
     "function of predictions", "dtrain.task.prediction.functions.{argmax,top_k}",
@@ -140,6 +142,7 @@ ACTIVATION = Kind(
 PLACES = {
     "model": MODEL, "dataset": DATASET, "dataset.augment": AUGMENT, "strategy": STRATEGY,
     "strategy.plan": PLAN, "action": ACTION, "action.function": PREDICTED,
+    "debug": ACTION,
     "launcher": LAUNCHER, "launcher.environment": ENVIRONMENT, "tracking": TRACKER,
     "optimizer": OPTIMIZER, "optimizer.schedule": SCHEDULE,
     "trainer.loss": LOSS, "trainer.metrics": METRIC, "trainer.callbacks": CALLBACK,

@@ -20,6 +20,8 @@ from dtrain.files import plain_yaml, reading
 
 #: Groups that users bring YAML files of their own for.
 _OPEN = [field.name for field in dataclasses.fields(Config) if field.type == "Open"]
+#: The group that an ordinary training has none of, once its configuration is settled.
+_ABSENT = "debug"
 T = TypeVar("T", bound=Section)
 
 
@@ -116,7 +118,7 @@ def _section(node: DictConfig, kind: type[T], key: str) -> T:
                 value = _section(node[field.name], wanted, where)
             elif isinstance(wanted, type) and issubclass(wanted, enum.Enum):
                 value = _member(value, wanted, where)
-            elif not key and field.name in _OPEN:
+            elif not key and field.name in _OPEN and not (value is None and field.name == _ABSENT):
                 value = _node(node, field.name, where)
             setattr(made, field.name, value)
         elif not key and field.name in _OPEN:
@@ -166,6 +168,6 @@ def _member(value: Any, kind: type[enum.Enum], key: str) -> Any:
         value = value.resolve()
     if isinstance(value, kind):
         return value
-    if value not in kind.__members__:
+    if not isinstance(value, str) or value not in kind.__members__:
         raise ValueError(f"{key}: {value} is none of {', '.join(kind.__members__)}")
     return kind[value]

@@ -12,6 +12,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
+from dtrain.config.fine_tuning import FineTuning, Init
 from dtrain.config.forms import (
     CALLBACKS,
     CHECKPOINT,
@@ -295,10 +296,13 @@ class Config(Section):
         strategy: how the training is distributed over devices and hosts.
         optimizer: a Keras optimizer, and its learning-rate schedule.
         action: what is done: train; evaluate, predict: by python -m dtrain evaluate.
+        debug: in the place of a training: what is wrong with it, or slow.
         launcher: what starts the tasks of a run.
         hardware: devices, their memory, and the arithmetic on them.
         trainer: how long is trained, on what batches, with which loss and metrics.
         tracking: where a run is recorded besides its folder.
+        init: weights that a new run begins with.
+        finetune: which weights are trained, from when on, and how fast.
         checkpoint: when checkpoints are saved, and which are kept.
         sidecar: a process that evaluates and exports beside the training.
         sweep: many jobs by one command (-m).
@@ -309,6 +313,7 @@ class Config(Section):
         objective_mode: which objective is better, the larger (max) or the smaller (min).
         resume: run folder to resume, or auto: the unfinished run of this very command.
         fork: run folder, or one of its checkpoints, whose weights begin a new run.
+        record_code: the run folder holds commit, changes and untracked files, for replay.
         dry_run: print the plan and stop.
     """
 
@@ -317,10 +322,13 @@ class Config(Section):
     strategy: Open = formed(MISSING, NODE)
     optimizer: Open = formed(MISSING, NODE)
     action: Open = formed(MISSING, NODE)
+    debug: Open = formed(MISSING, NODE)
     launcher: Open = formed(MISSING, NODE)
     hardware: Hardware = dataclasses.field(default_factory=Hardware)
     trainer: Trainer = dataclasses.field(default_factory=Trainer)
     tracking: Open = formed(MISSING, NODE)
+    init: Init = dataclasses.field(default_factory=Init)
+    finetune: FineTuning = dataclasses.field(default_factory=FineTuning)
     checkpoint: Checkpointing = dataclasses.field(default_factory=Checkpointing)
     sidecar: Sidecar = dataclasses.field(default_factory=Sidecar)
     sweep: Sweep = dataclasses.field(default_factory=Sweep)
@@ -331,4 +339,5 @@ class Config(Section):
     objective_mode: Mode = Mode.max
     resume: str | None = formed(None, PATH)
     fork: str | None = formed(None, PATH)
+    record_code: bool = True
     dry_run: bool = False

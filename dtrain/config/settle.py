@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from dtrain.config import environment, groups, load, references, targets, values
+from dtrain.config.presets.debug import TRAIN
 from dtrain.config.schema import Config
 from dtrain.data.data_file import is_address
 from dtrain.files import addresses
@@ -41,4 +42,7 @@ def settle(node: DictConfig) -> Config:
     if is_address(config.output_dir):
         config.output_dir = str(addresses.local(config.output_dir, "output_dir"))
     config.output_dir = str(Path(config.output_dir).absolute())
+    if config.debug["_target_"] == TRAIN:
+        # As in the folders of runs from before there was the group.
+        config.debug = None  # type: ignore[assignment]
     return config

@@ -19,7 +19,7 @@ from dtrain.config import consent, environment, groups, guard, load, preset_file
 from dtrain.config.explain import explain
 from dtrain.config.schema import Config
 from dtrain.config.settle import settle
-from dtrain.controller import folders, remote, resume, starting, tuned
+from dtrain.controller import debugging, folders, remote, resume, starting, tuned
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.start import start
 from dtrain.controller.sweep.job_source import Source
@@ -102,6 +102,7 @@ def composed(given: list[str], command: Command) -> int:
     groups.register()
     # Hydra then lets exceptions through, for us to explain, instead of printing and exiting 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
+    given = [groups.option_as_text(override) for override in given]
     sys.argv[1:] = given
     try:
         consent.begin(given, _config_dir(given))
@@ -187,6 +188,8 @@ def _job(node: DictConfig) -> Outcome:
             )  # fmt: skip
     elif config.fork is not None:
         resume.pin(config)
+    if config.debug is not None:
+        return debugging.run(config, settings.runtime.choices["debug"], folder, command, chosen)
     return start(config, folder, command, chosen)
 
 

@@ -30,9 +30,11 @@ from dtrain.run.folder import RunDir, short
 _OF_A_RUN = (
     "resume",
     "fork",
+    "init",
     "output_dir",
     "tracking",
     "action",
+    "debug",
     "sidecar",
     "sweep",
     "hydra",

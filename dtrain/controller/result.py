@@ -26,7 +26,7 @@ _LOG_BYTES, _LINE = 1 << 16, 1000
 #: What TensorFlow calls a task.
 _TASK = re.compile(r"/job:(\w+)(?:/replica:\d+)?/task:(\d+)")
 #: Events that are asked for when a job has ended: a few of each start.
-KEPT = ("start", "phases", "error", "end", "evaluation")
+KEPT = ("start", "phases", "error", "end", "evaluation", "debug")
 #: Of the ``end`` event: what only some strategies report.
 ACCOUNTS = ("worker_steps", "staleness", "dropped_gradients")
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Collection
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 from dtrain.config import consent, load, section
 from dtrain.config.overrides import key_of, parse
 from dtrain.config.schema import Config
-from dtrain.controller.folders import open_existing, read_command
+from dtrain.controller.folders import lock, open_existing, read_command
 from dtrain.errors import CheckpointError, DamagedFile, UsageError
 from dtrain.files import reading
 from dtrain.run import checkpoint, identity
@@ -65,6 +66,12 @@ def arguments(given: list[str]) -> list[str]:
         )  # fmt: skip
     if not named:
         return given
+    if "fork" in named and (key := next((k for k in words if f"{k}.".startswith("init.")), None)):
+        raise UsageError(
+            key, words[key], "cannot be given with fork=, which begins with the weights of its "
+            "checkpoint", "one of them",
+            f"fork={named['fork']}, or init.weights={named['fork']} to take weights alone",
+        )  # fmt: skip
     [(key, folder)] = named.items()
     rundir = RunDir(folder) if key == "resume" else origin(folder)[0]
     return of_run(key, folder, rundir, given, words)
@@ -219,6 +226,7 @@ def check(config: Config, overrides: list[str]) -> None:
     past = _load(rundir)
     found, problems = checkpoint.newest(rundir.checkpoints)
     if found is None and problems:
+        os.close(lock(rundir, "resume"))  # a command at work there may remove what is read
         raise UsageError(
             "resume", config.resume, f"holds no sound checkpoint ({problems[0]})",
             "a run that saved one", "the command that began the run, to start anew",

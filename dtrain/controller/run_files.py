@@ -10,6 +10,7 @@ from typing import Any
 from dtrain.config import given, load
 from dtrain.config.schema import Config
 from dtrain.controller import remote, rollback
+from dtrain.controller.code.recorder import Recorder
 from dtrain.controller.folders import unwritable
 from dtrain.files import writing
 from dtrain.run import checkpoint
@@ -26,7 +27,8 @@ class RunFiles:
         rundir: locked by this command.
         config: resolved.
         resumed: the folder was there before this command.
-        report: is called with a line about the copying to its address; None: it is not copied.
+        report: is called with a line about the copying to its address; None: it is not copied, and
+            it is no training, whose code is recorded.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class RunFiles:
         self._resumed = resumed
         self._report = report
         self._output: remote.Output | None = None
+        self._code: Recorder | None = None
         self._began = self._counts = False
         #: When earlier starts of a resumed run were.
         self.past: set[float] = set()
@@ -70,6 +73,8 @@ class RunFiles:
             write_json(self._rundir.command, {**past, **command}, lasting=True)
             write_json(self._rundir.cluster, cluster.to_json())
             self._rundir.logs.mkdir(exist_ok=True)
+            if self._report is not None and self._config.record_code:
+                self._code = Recorder(self._rundir.path, Path(self._config.output_dir))
             if cluster.evaluator is not None:
                 Sidecar(self._rundir).begin()
         except OSError as error:
@@ -111,6 +116,8 @@ class RunFiles:
         """
         rollback.begin(self._rundir.path)
         self._began = True
+        if self._code is not None:
+            self._code.write()
 
     def discard(self) -> None:
         """Nothing was trained: leave the disk as it was before this command.
@@ -156,10 +163,22 @@ class RunFiles:
             lock: descriptor of its lock.
         """
         try:
+            if self._code is not None:
+                self._end_code(self._code)
             if self._output is not None:
                 self._output.finish(self._counts)
         finally:
             os.close(lock)
+
+    def _end_code(self, recorder: Recorder) -> None:
+        if not (self._began or self._counts):
+            recorder.cancel()
+            return
+        try:
+            recorder.write(last=True)
+        except OSError as error:
+            if self._report is not None:
+                self._report(f"error: {error.filename or self._rundir.path}: {error.strerror}")
 
 
 def is_start(event: dict[str, Any]) -> bool:

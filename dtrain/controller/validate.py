@@ -8,7 +8,7 @@ from typing import Any
 
 from dtrain.config import consent, groups, load, section, targets
 from dtrain.config.schema import Config
-from dtrain.controller import evaluator, logging_models
+from dtrain.controller import evaluator, initial, logging_models
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.plan import Plan, plan, sizes
 from dtrain.controller.resources.devices import machine
@@ -89,6 +89,8 @@ def check(
     logging_models.check(config, choose.tracker(config))
     if trains:
         evaluator.check_launcher(config, launcher)
+        if launcher.sees_data:
+            initial.check(config)
     try:
         here = launcher.part(machine())
         early = plan(config, None, here, trains)

@@ -28,14 +28,22 @@ FIXED = (
     "trainer.metrics",
     "trainer.callbacks",
     "hardware.precision",
+    "init",
+    "finetune",
 )
 #: What runs had that say nothing of a key: they began before there was such a one.
-BEFORE = {"trainer.gradient_reduction": "mean"}
+BEFORE = {
+    "trainer.gradient_reduction": "mean",
+    "init": {"weights": None, "rules": []},
+    "finetune": {"freeze": [], "unfreeze": None, "learning_rates": [], "lora": []},
+}
 #: What may be otherwise about two jobs that are the same one.
 OUTSIDE = (
+    "debug",  # a job of a sweep has none
     "name",
     "output_dir",
     "resume",
+    "record_code",
     "dry_run",
     "tracking",
     "launcher",

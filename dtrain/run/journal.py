@@ -13,6 +13,7 @@ Every line has ``event`` and ``time`` (seconds since the epoch). Events:
 ``checkpoint``  ``step``, ``path``
 ``notice``      ``message``: something the user should know
 ``evaluation``  ``step``, ``metrics``, ``prefix``: of a checkpoint (:mod:`dtrain.run.evaluations`)
+``debug``       ``summary``, ``rows``: what a check found (:mod:`dtrain.task.actions.debug`)
 ``restart``     ``step``, ``message``: tasks died, and were started again from a checkpoint
 ``error``       ``kind`` (``usage`` or ``training``), ``message``
 ``end``         ``status``, ``step``, ``examples``, ``examples_per_second``

@@ -28,6 +28,9 @@ class StrategyPlan:
     on_hosts = False
     #: Whether XLA can compile a whole step.
     compilable = False
+    #: Whether a step is computed in the tasks that train, by operations on tensors of one device:
+    #: debug=nan can then look at each value where it is.
+    in_process = True
     #: Kinds of device that the strategy computes on.
     kinds: tuple[str, ...] = ("cpu", "gpu")
     #: ``variables`` or ``layers`` where devices share the model: a dry run lists them.

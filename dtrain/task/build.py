@@ -17,6 +17,7 @@ from dtrain.data import nest
 from dtrain.data.sources import Splits
 from dtrain.errors import UsageError
 from dtrain.task import keras_internals, optimizers, reading, stateful
+from dtrain.task.finetune import lora, rates, stages
 from dtrain.task.remat import rematerialize
 from dtrain.task.step_logs import has_own
 from dtrain.task.strategies import Strategy
@@ -80,6 +81,9 @@ def model(
             built.built = True  # as a call would say: its weights are counted, and saved at the end
     _check_plain(built, strategy)
     rematerialize(built, config.hardware.remat)
+    with strategy.scope():
+        lora.enable(built, config.finetune.lora)
+    stages.prepare(built, config.finetune)
     if not built.compiled:  # else it has a loss of its own
         _check_classes(predicted, config, splits)
         _check_losses(predicted, config)
@@ -105,6 +109,7 @@ def model(
     if trains:
         with strategy.optimizer_scope():
             optimizers.build(built, strategy, example)
+        rates.scale(built, config.finetune.learning_rates)
     return built
 
 

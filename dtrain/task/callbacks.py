@@ -222,7 +222,7 @@ class _Unchanged(keras.callbacks.Callback):
             raise UsageError(
                 "trainer.callbacks", ", ".join(self._names),
                 f"one of them {does} in the middle of a training, whose step is traced already",
-                "a run for each phase, the second with the weights of the first",
+                "finetune.unfreeze={EPOCH: [REGEX]}, or a run for each phase",
                 "fork=RUN_DIR with a model whose layers are trainable",
             )  # fmt: skip
 

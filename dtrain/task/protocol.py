@@ -18,6 +18,7 @@ class Replicas(Protocol):
     several_optimizers: bool
     gradient_reduction: str
     in_turn: bool
+    retraces: bool
     step_parts: tuple[str, ...]
     engine: Any
 

@@ -1,4 +1,6 @@
-"""Where a run begins: at its newest checkpoint, at another run's (``fork=``), or at nothing."""
+"""Where a run begins: at its newest checkpoint, at another run's (``fork=``), or with weights alone
+(``init.weights``), or at nothing.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.checkpoint.format import MANIFEST
 from dtrain.run.folder import RunDir
 from dtrain.run.journal import Journal
-from dtrain.task import train_state
+from dtrain.run.journal import read as reading
+from dtrain.task import initial, train_state
 from dtrain.task.step_schedule import Schedule
 from dtrain.task.strategies import Strategy
 
@@ -28,6 +31,7 @@ def find(rundir: RunDir, config: Config, journal: Journal) -> Checkpoint | None:
 
     Raises:
         CheckpointError: the checkpoint that the configuration forks is damaged or gone.
+        UsageError: what ``init.weights`` names cannot be read.
         OSError: a checkpoint of the run cannot be read now.
     """
     restored, problems = checkpoint.newest(rundir.checkpoints)
@@ -36,6 +40,8 @@ def find(rundir: RunDir, config: Config, journal: Journal) -> Checkpoint | None:
     if restored is None and config.fork is not None:
         restored, notice = adopt(checkpoint.load(Path(config.fork)), identity.fingerprints(config))
         journal.write("notice", message=notice)
+    elif restored is None and config.init.weights is not None:
+        restored = _initial(rundir, config.init.weights, journal)
     now = identity.versions()
     for name, then in (restored.meta.get("versions", {}) if restored else {}).items():
         if now.get(name) != then:
@@ -45,6 +51,21 @@ def find(rundir: RunDir, config: Config, journal: Journal) -> Checkpoint | None:
                 f"{now.get(name)}: the last digits may differ",
             )
     return restored
+
+
+def _initial(rundir: RunDir, value: str, journal: Journal) -> Checkpoint:
+    """Return what ``init.weights`` names; of a run that has begun before, what it named then."""
+    before = next((e for e in reading(rundir.journal) if e["event"] == "init"), None)
+    found = initial.find(value if before is None else before["path"])
+    digest = checkpoint.digest(found.arrays)
+    if before is None:
+        journal.write("init", path=str(found.path), digest=digest)
+    elif before["digest"] != digest:
+        raise UsageError(
+            "init.weights", found.path, "has other weights than when this run began",
+            "the same file", "a new run",
+        )  # fmt: skip
+    return found
 
 
 def restore(
@@ -82,7 +103,8 @@ def restore(
 
 def release(restored: Checkpoint) -> None:
     """Forget the arrays that are in variables now: they need not be in memory for the whole run."""
-    for name in [name for name in restored.arrays if name.startswith(("model/", "optimizer/"))]:
+    held = ("model/", "optimizer/", initial.PREFIX)
+    for name in [name for name in restored.arrays if name.startswith(held)]:
         del restored.arrays[name]
 
 

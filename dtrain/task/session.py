@@ -18,10 +18,10 @@ from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir
 from dtrain.run.journal import Journal
-from dtrain.task import build, data_identity, dataset, restore, stateful
+from dtrain.task import build, data_identity, dataset, initial, restore, stateful
+from dtrain.task.finetune import stages
 from dtrain.task.inputs import Inputs
 from dtrain.task.process.phases import Phases
-from dtrain.task.process.signals import Stop
 from dtrain.task.rehearsal import across, metrics
 from dtrain.task.step_logs import evaluates
 from dtrain.task.step_schedule import Schedule, make_schedule
@@ -51,7 +51,7 @@ class Process:
     cluster: Cluster
     task: Task
     journal: Journal | None
-    stop: Stop
+    stop: Callable[[], bool]
     begun: Callable[[], None]
     ending: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
     phases: Phases = dataclasses.field(default_factory=Phases)
@@ -102,6 +102,7 @@ class Session:
         inputs: the data, as it is read.
         data: what it is.
         steps: the compiled functions that train and evaluate.
+        callbacks: of the action, behind those of the configuration.
     """
 
     config: Config
@@ -113,6 +114,7 @@ class Session:
     inputs: Inputs
     data: dataset.Data
     steps: Steps
+    callbacks: tuple[keras.callbacks.Callback, ...] = ()
 
 
 def assemble(
@@ -169,9 +171,13 @@ def _assemble(
         process.notice(across.notice(model, strategy, splits.train, config.trainer.batch_size))
     purpose.check(config, model, schedule)
     if past is not None:
-        restore.restore(past, model, strategy, process.rundir, schedule)
+        if initial.is_one(past):
+            process.notice(initial.load(past, model, strategy, config.init.rules))
+        else:
+            restore.restore(past, model, strategy, process.rundir, schedule)
         restore.release(past)
     if trains:
+        stages.begin(model, config, strategy, past.step if past else 0, schedule.steps_per_epoch)
         process.notice(strategy.choose(model, _choices(config, past)))
     process.phases.end("build")
     data.pool.ready()

@@ -26,7 +26,7 @@ def shorten(optimizer: keras.optimizers.Optimizer) -> None:
     if type(optimizer) not in KINDS or optimizer.amsgrad:
         return
     original, apply = optimizer.update_step, optimizer.apply
-    rates: dict[Any, tf.Tensor] = {}
+    rates: dict[Any, tuple[Any, tf.Tensor]] = {}
 
     def applied(*args: Any, **kwargs: Any) -> Any:
         rates.clear()  # each update has a step size of its own
@@ -38,10 +38,12 @@ def shorten(optimizer: keras.optimizers.Optimizer) -> None:
         if slots is None or not plain or optimizer.apply is not applied:
             original(gradient, variable, learning_rate)
             return
-        place = tf.compat.v1.get_default_graph(), variable.device, variable.dtype
-        if place not in rates:
-            rates[place] = _rate(optimizer, learning_rate, variable.dtype)
-        _update(optimizer, gradient, variable, slots, rates[place])
+        # Weights may have learning rates of their own (finetune.learning_rates).
+        graph = tf.compat.v1.get_default_graph()
+        place = graph, variable.device, variable.dtype, id(learning_rate)
+        if place not in rates:  # kept with its learning rate: else another could get that id
+            rates[place] = learning_rate, _rate(optimizer, learning_rate, variable.dtype)
+        _update(optimizer, gradient, variable, slots, rates[place][1])
 
     optimizer.apply, optimizer.update_step = applied, update_step
 

@@ -12,6 +12,7 @@ from dtrain.errors import Interrupted, NothingSaved
 from dtrain.run.checkpoint import non_finite
 from dtrain.task import train_state
 from dtrain.task.callbacks import Callbacks
+from dtrain.task.finetune import stages
 from dtrain.task.recorder import Records
 from dtrain.task.step_schedule import Schedule
 from dtrain.task.strategies import Strategy
@@ -67,7 +68,10 @@ class Saving:
         """
         found, callbacks = self._callbacks.state()
         snapshot = train_state.snapshot(self._model, self._strategy)
-        return arrays | found | snapshot, {**self._identity, **meta, "callbacks": callbacks}
+        stage = stages.of(self._model)
+        trained = {} if stage is None else {"trained_epoch": stage.epoch}
+        about = {**self._identity, **trained, **meta, "callbacks": callbacks}
+        return arrays | found | snapshot, about
 
     def submit(self, step: int, snapshot: Snapshot | None) -> None:
         """Have a snapshot written; None in a task that keeps none."""

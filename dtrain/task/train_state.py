@@ -13,6 +13,7 @@ import tensorflow as tf
 from dtrain.errors import CheckpointError
 from dtrain.run import checkpoint
 from dtrain.task import keras_internals, optimizers
+from dtrain.task.finetune import stages
 from dtrain.task.metric_sums import Sums
 from dtrain.task.replica.gradients import updating
 from dtrain.task.strategies import Strategy
@@ -150,7 +151,7 @@ def _averages(model: keras.Model, arrays: Mapping[str, np.ndarray]) -> dict[int,
     }
     found: dict[int, str] = {}
     count: collections.Counter[str] = collections.Counter()
-    for weight in model.trainable_variables:
+    for weight in stages.trained(model):
         name = f"{weight.path.replace('/', '_')}_average"
         count[name] += 1
         name = name if count[name] == 1 else f"{name}#{count[name]}"
@@ -183,7 +184,7 @@ def _begin_where_another_was(
         averages = [v for v in optimizer.variables if v.path.endswith("_average")]
         if not any(average is variable for average in averages for variable in left.values()):
             continue
-        weights = model.trainable_variables
+        weights = stages.trained(model)
         if path != "optimizer":
             weights = keras_internals.updated(updating(optimizer))
         for average, weight in zip(averages, weights, strict=True):

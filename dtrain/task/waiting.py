@@ -89,7 +89,7 @@ class Waiting:
     def after(self, moment: tf.Tensor, data: Any) -> Any:
         """Return ``data``, to be had from a timestamp on; in a graph.
 
-        Where nothing is told apart it may be a TPU that computes: it has no float64.
+        Where no part is measured by itself it may be a TPU that computes: it has no float64.
         """
         return _after(moment, data) if self.measured and self._parts else data
 

@@ -36,6 +36,7 @@ commands:
   jobs [cancel ID|RUN_DIR]    jobs of SLURM that dtrain has submitted
   doctor [OVERRIDE ...]       what this machine and its cluster offer, and what would start where
   tune [OVERRIDE ...]         measure what makes a model fast here, for hardware=tuned
+  replay RUN|RUN_ID           make a run again with the code that it had, and compare the numbers
 
 options:
   --help [KEY]                this, or the type, default and accepted values of one key

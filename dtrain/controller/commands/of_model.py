@@ -76,7 +76,8 @@ class OfModel(cli.Command):
                 f"python -m dtrain {self.name} outputs/DATE/TIME_NAME",
             )  # fmt: skip
         known = {key_of(override) for override in own}
-        replaced = {*known, "resume", "fork", "output_dir", "tracking", "sidecar", "sweep", "hydra"}
+        replaced = {*known, "resume", "fork", "output_dir", "tracking", "debug", "sidecar", "sweep"}
+        replaced.add("hydra")
         return resume.of_run("RUN", self._run, self._rundir, [*own, "tracking=none"], replaced)
 
     def _is_word(self, override: str) -> bool:

@@ -39,7 +39,7 @@ STEPS = 50
 LIMIT = 90.0
 #: Keys of a run, which trials are none of.
 _OF_A_RUN = (
-    "resume", "fork", "output_dir", "tracking", "action", "sidecar", "sweep",
+    "resume", "fork", "output_dir", "tracking", "action", "debug", "sidecar", "sweep",
 )  # fmt: skip
 #: Of the memory that is free, so much is left to the rest of the machine.
 _RESERVE = 0.1

@@ -15,7 +15,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain.config import consent, environment, given, load, targets, values
+from dtrain.config import consent, environment, given, groups, load, targets, values
 from dtrain.config.overrides import parse
 from dtrain.config.schema import Config
 from dtrain.config.settle import settle
@@ -101,7 +101,8 @@ class Master:
 
     def compose(self, number: int, overrides: list[str]) -> DictConfig:
         """Compose a job; what is Hydra's own is in Hydra's ``HydraConfig`` afterwards."""
-        node: DictConfig = self._loader.load_sweep_config(self._node, overrides)
+        words = [groups.option_as_text(override) for override in overrides]
+        node: DictConfig = self._loader.load_sweep_config(self._node, words)
         with open_dict(node):
             node.hydra.job.id, node.hydra.job.num = str(number), number
         HydraConfig.instance().set_config(node)
@@ -174,6 +175,11 @@ class Composer:
                 "resume", config.resume, "is for a single run", "a command without -m, or "
                 "sweep.resume=DIR to resume a sweep",
                 "python -m dtrain sweep.resume=outputs/multirun/DATE/TIME_NAME",
+            )  # fmt: skip
+        if config.debug is not None:
+            raise UsageError(
+                "debug", "...", "checks one training, and a sweep has several",
+                "a command without -m", "a command for each",
             )  # fmt: skip
         first = self._first[1] if self._first else config
         for key in COMMON:

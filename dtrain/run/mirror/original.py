@@ -18,7 +18,15 @@ from dtrain.run.mirror.change import APPEND, PIECE, REMOVE, REPLACE, Change, che
 
 #: What commands write into a run folder, and tasks do not.
 OF_COMMANDS = frozenset(
-    {"config.yaml", "command.json", "cluster.json", "result.json", "tracking.json", "registry.json"}
+    {
+        "config.yaml",
+        "command.json",
+        "cluster.json",
+        "result.json",
+        "tracking.json",
+        "registry.json",
+        "code",
+    }
 )
 _RESULT = "result.json"
 _LATEST = f"checkpoints/{POINTER}"

@@ -146,6 +146,7 @@ class Evaluate(Action):
 
     def _restore(self, session: Session, found: Checkpoint) -> None:
         averaged = self._weights == "ema"
+        session.steps.enter(found.meta.get("trained_epoch", 1))
         try:
             train_state.restore_weights(session.model, session.strategy, found.arrays, averaged)
         except CheckpointError as error:

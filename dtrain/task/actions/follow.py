@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import keras
@@ -98,6 +99,7 @@ class Follow(Action):
             return  # else the chief has removed it, which has gone back to an earlier one
         self._compare(session)
         begin, process = time.perf_counter(), session.process
+        session.steps.enter(found.meta.get("trained_epoch", 1))
         train_state.restore_weights(session.model, session.strategy, found.arrays, averaged=False)
         found.arrays.clear()
         examples = session.schedule.validation_examples
@@ -181,7 +183,7 @@ def export_only(config: Config, rundir: RunDir, stop: Stop) -> None:
         exporter.close()
 
 
-def _turn(sidecar: Sidecar, exporter: Exporter, stop: Stop, wait: bool) -> bool:
+def _turn(sidecar: Sidecar, exporter: Exporter, stop: Callable[[], bool], wait: bool) -> bool:
     """Let exports go on; say whether there may be something to be done.
 
     Args:

@@ -27,6 +27,7 @@ from dtrain.task.actions.notices import Notices, learning_rate, progress
 from dtrain.task.actions.timing import Timing
 from dtrain.task.actions.validation import CALL_SECONDS, evaluate
 from dtrain.task.callbacks import Callbacks
+from dtrain.task.finetune import stages
 from dtrain.task.metric_sums import Sums
 from dtrain.task.recorder import Records
 from dtrain.task.snapshots import Saving, Snapshot
@@ -111,6 +112,7 @@ class Loop:
             epoch, before = self.step // schedule.steps_per_epoch, self.step
             if not (self._stop or self._save_now):
                 if self.step % schedule.steps_per_epoch == 0:
+                    self._notices.enter(epoch + 1, self._steps, self.timing)
                     hooks.on_epoch_begin(epoch)
                 self._train_until(self._next_boundary(), count)
             if self._stop or self._save_now:
@@ -135,7 +137,7 @@ class Loop:
         if self._model.optimizer is not None:
             # As Keras' fit does at its end: with use_ema the model is left with averaged weights.
             with self._strategy.engine.scope():
-                self._model.optimizer.finalize_variable_values(self._model.trainable_variables)
+                self._model.optimizer.finalize_variable_values(stages.trained(self._model))
         hooks.on_train_end(self.logs)
 
     def _consult(self) -> int:
@@ -212,7 +214,7 @@ class Loop:
                 raise NonFiniteLoss(
                     f"the loss is {self._loss} at step {begun + finite + 1} "
                     f"(trainer.terminate_on_nan=true); a lower optimizer.learning_rate or "
-                    f"optimizer.global_clipnorm=1.0 may help"
+                    f"optimizer.global_clipnorm=1.0 may help; debug=nan names where it begins"
                 )
             self.step += part.steps
             self.timing.add_part(part.steps / sums.steps)

@@ -8,8 +8,10 @@ from typing import Any
 import keras
 import numpy as np
 
+from dtrain.task.actions.timing import Timing
 from dtrain.task.recorder import Records
 from dtrain.task.step_schedule import Schedule
+from dtrain.task.strategies.steps import Steps
 
 
 class Notices:
@@ -33,6 +35,16 @@ class Notices:
         self._noticed.add(name)
         message = f"objective={name} is not among the metrics of this run ({', '.join(known)})"
         self._records.event("notice", message=f"{message}; no checkpoint is kept as the best")
+
+    def enter(self, epoch: int, steps: Steps, timing: Timing) -> None:
+        """Begin an epoch, from 1; report what is frozen, where that is other than before."""
+        with timing.left_out():
+            paths = steps.enter(epoch)
+        if paths:
+            timing.leave_next_out()
+            shown = ", ".join(paths[:12]) + (f" and {len(paths) - 12} more" * (len(paths) > 12))
+            message = f"finetune.unfreeze: from epoch {epoch} on frozen weights: {shown}"
+            self._records.event("notice", message=message)
 
     def ignored(self, names: Iterable[str]) -> None:
         """Report names under which callbacks have put what is no finite number."""

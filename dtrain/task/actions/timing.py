@@ -14,6 +14,7 @@ class Timing:
 
     Attributes:
         calls: calls so far.
+        measured_steps: steps whose time is known: not those of the first call, which compiles.
         step_seconds: seconds of a step of the last call.
         interval_seconds: seconds of the steps since the last point.
         interval_parts: of these, and of the time between, those of each part of
@@ -21,13 +22,14 @@ class Timing:
     """
 
     def __init__(self) -> None:
-        self.calls = 0
+        self.calls = self.measured_steps = 0
         self.step_seconds = 0.0
         self.interval_seconds = 0.0
         self.interval_parts: dict[str, float] | None = None
         self._began = self._ended = 0.0
         self._call: tuple[float, Mapping[str, float]] = 0.0, {}
-        # The first call is left out: it compiles.
+        # The first call is left out: it compiles. So does one with other weights to train.
+        self._compiles = True
         self._seconds, self._examples = 0.0, 0
         self._parts: dict[str, float] = {}
 
@@ -51,11 +53,21 @@ class Timing:
         self._call, self._ended = (seconds, found), now
         self.calls += 1
         self.step_seconds = seconds / steps
-        if self.calls > 1:
+        compiles, self._compiles = self._compiles, False
+        if not compiles:
+            self.measured_steps += steps
             self._seconds += seconds
             self._examples += examples
             for name, value in found.items():
                 self._parts[name] = self._parts.get(name, 0.0) + value
+
+    def leave_next_out(self) -> None:
+        """Take the next call, which compiles, for none of the training either."""
+        self._compiles = True
+
+    def restart(self) -> None:
+        """Leave out what was measured of the run so far; the interval keeps it."""
+        self._seconds, self._examples, self.measured_steps, self._parts = 0.0, 0, 0, {}
 
     @contextlib.contextmanager
     def left_out(self) -> Iterator[None]:

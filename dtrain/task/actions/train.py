@@ -22,6 +22,7 @@ from dtrain.task.actions.late_points import ChiefsPoints, LatePoints
 from dtrain.task.actions.late_validation import LateValidation
 from dtrain.task.actions.loop import Loop
 from dtrain.task.callbacks import Callbacks, made, shared
+from dtrain.task.finetune import stages
 from dtrain.task.recorder import Records, Silence
 from dtrain.task.session import NO_VALIDATION, Process, Session, quietly
 from dtrain.task.step_logs import has_own, named
@@ -69,7 +70,7 @@ class Train(Action):
         config, strategy, process = session.config, session.strategy, session.process
         model, schedule, steps, past = session.model, session.schedule, session.steps, session.past
         callbacks = Callbacks(
-            made(config.trainer.callbacks, process.rundir.path),
+            [*made(config.trainer.callbacks, process.rundir.path), *session.callbacks],
             model,
             schedule.epochs,
             schedule.steps_per_epoch,
@@ -98,13 +99,14 @@ class Train(Action):
                     **strategy.choices,
                 },
             },
-            begun=functools.partial(_begun, process),
+            begun=functools.partial(_begun, process, model),
             late=taken,
         )  # fmt: skip
+        self.begins(loop)
         status = "FAILED"
         try:
             loop.run(past if restore.has_position(past) else None)
-            process.notice(bottleneck.sentence(loop.timing.seconds, loop.timing.shares))
+            self.trained(session, loop)
             final_model.save(model, process.rundir, records)
             if process.is_chief and (config.sidecar.evaluate or config.sidecar.export):
                 records.wait()  # ORDER: the best checkpoint is there before the evaluator ends
@@ -118,9 +120,24 @@ class Train(Action):
         finally:
             quietly(lambda: records.end(status=status, **outcome(loop, steps)))
 
+    # An optional hook: it has no body and is not abstract.
+    def begins(self, loop: Loop) -> None:
+        """Take note of the loop that is about to run."""
 
-def _begun(process: Process) -> None:
-    """Take note that the first step has run."""
+    def trained(self, session: Session, loop: Loop) -> None:
+        """Report where the time of the training went, if there is something to report."""
+        timing = loop.timing
+        session.process.notice(bottleneck.sentence(timing.seconds, timing.shares))
+
+
+def _begun(process: Process, model: keras.Model) -> None:
+    """Take note that the first step has run.
+
+    Raises:
+        UsageError: it has changed what is frozen.
+    """
+    if (found := stages.of(model)) is not None:
+        found.check()
     process.phases.end("first_step")
     if process.journal is not None:
         process.journal.write("phases", seconds=process.phases.seconds)

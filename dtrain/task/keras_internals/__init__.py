@@ -34,6 +34,8 @@ from dtrain.task.keras_internals.model_parts import (
 )
 from dtrain.task.keras_internals.updates import (
     adam_slots,
+    average_trainable,
+    scale_learning_rates,
     take_gradients_as_they_are,
     updated,
 )
@@ -41,6 +43,7 @@ from dtrain.task.keras_internals.variables import exchange, stored, unwrapped
 
 __all__ = [
     "adam_slots",
+    "average_trainable",
     "choose_comparison",
     "exchange",
     "inner",
@@ -52,6 +55,7 @@ __all__ = [
     "mask",
     "of_own_classes",
     "plain_variables",
+    "scale_learning_rates",
     "see_batches_of_their_own",
     "set_mask",
     "states",

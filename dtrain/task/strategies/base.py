@@ -108,6 +108,8 @@ class Strategy:
     step_parts: tuple[str, ...] = ()
     #: Whether one step begins when the one before has ended: a state may go from one to the next.
     in_turn = True
+    #: Whether steps can be traced anew in the middle of a run, when other weights are trained.
+    retraces = True
     #: Whether a loop of steps may read examples that are in memory itself: it has one replica, on
     #: the CPU.
     reads_in_loop = False

@@ -19,6 +19,7 @@ from dtrain.task.replica import evaluation_seeds, gradients, random_draws
 from dtrain.task.step_logs import Weights, add_up_losses, unwrapped
 from dtrain.task.strategies.in_loop import FromIterator, InLoop
 from dtrain.task.strategies.rows import Rows, table
+from dtrain.task.strategies.traced import NUMBER, ORDER, Traced
 from dtrain.task.tensors import fresh
 from dtrain.task.waiting import Waiting
 
@@ -28,11 +29,9 @@ if TYPE_CHECKING:
 
 #: What a call returns, and the tasks of a cluster reduce in one go, is not larger than about this.
 ROWS_BYTES = 2**20
-#: Of what :meth:`Steps.train` gives: without them each number of steps would be traced anew.
-NUMBER, ORDER = tf.TensorSpec([], tf.int64), tf.TensorSpec([None, None], tf.int64)
 
 
-class Steps:
+class Steps(Traced):
     """Training and evaluation of one model under one strategy.
 
     Args:
@@ -84,11 +83,8 @@ class Steps:
         self._rows = Rows(model, strategy, replay, strategy.batches if self._summed else 1)
         if self._summed:
             add_up_losses(model.metrics, gradients.parts)
-        self._train_step = (
-            tf.function(self._train_part, autograph=False, jit_compile=True)
-            if jit_compile
-            else self._train_part
-        )
+        self._jit_compile = jit_compile
+        self._train_step = self._made_step()
 
     def learn(self) -> None:
         """Learn what the metrics whose states do not add up are given, where there are any.
@@ -194,7 +190,8 @@ class Steps:
         """
 
         def function() -> Any:
-            return tf.function(self._evaluate_steps, autograph=False)
+            # Of an object of its own: TensorFlow warns of functions that are traced often.
+            return tf.function(functools.partial(self._evaluate_steps), autograph=False)
 
         found = function()
         if self._strategy.replicas > 1:
@@ -219,13 +216,14 @@ class Steps:
         )
 
     # Keras does not put a step through AutoGraph, and neither do these loops.
-    @tf.function(autograph=False, input_signature=[NUMBER, ORDER])
-    def _train(self, steps: tf.Tensor, order: tf.Tensor) -> Any:
+    def _train_steps(self, steps: tf.Tensor, order: tf.Tensor) -> Any:
         rows = self._global_batch / self._strategy.replicas
         read = functools.partial(self._reads.batch, order)
         return self._repeat(
             steps, lambda data, _: self._train_step(self.waiting.entered(data)), read, rows, True
         )
+
+    _train: Any = tf.function(_train_steps, autograph=False, input_signature=[NUMBER, ORDER])
 
     def _evaluate_steps(self, steps: tf.Tensor) -> Any:
         # Full steps and the rest by one function: tracing is the most of a short evaluation.

@@ -14,7 +14,7 @@ from dtrain import secrets
 from dtrain.config import load
 from dtrain.config.schema import Config
 from dtrain.host.versions import version
-from dtrain.run import schemas
+from dtrain.run import code, schemas
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, short, write_json
 from dtrain.run.registry import Promotion
@@ -26,6 +26,8 @@ from dtrain.tracking.mlflow.store import BATCH, Store, allowed, import_mlflow, u
 from dtrain.tracking.mlflow.sweep import SweepRun, record
 from dtrain.tracking.mlflow.tags import first, job_name, job_tags, parent
 
+#: Of the longest journal that is an artifact: MLflow has its points.
+_JOURNAL_BYTES = 64 << 20
 _PARAM_CHARACTERS = 6000  # of one parameter: MLflow's own limit
 
 
@@ -221,9 +223,17 @@ class MLflow(Tracker):
         for name in ("restarts", "pruned"):
             if name in result:
                 call("set_tag", self._run_id, name, str(result[name]).lower())
-        for path in (rundir.config, rundir.result, rundir.model, rundir.weights):
-            if path.is_file() and not path.is_symlink():
+        whole = [rundir.config, rundir.result, rundir.model, rundir.weights]
+        if folders := code.folders(rundir.path):  # what replay makes the run again from
+            whole += [rundir.command, rundir.journal]
+        for path in whole:
+            large = (
+                path == rundir.journal and path.is_file() and path.stat().st_size > _JOURNAL_BYTES
+            )
+            if path.is_file() and not path.is_symlink() and not large:
                 call("log_artifact", self._run_id, str(path))
+        for folder in folders:
+            call("log_artifacts", self._run_id, str(folder), f"{code.FOLDER}/{folder.name}")
         self._evaluations(rundir)
         call("set_terminated", self._run_id, status, int(ended * 1000))
         self._models().ship()

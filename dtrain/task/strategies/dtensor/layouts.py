@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from dtrain.task.strategies.path_rules import choose, pattern, refused
+from dtrain.task.path_rules import choose, pattern, refused
 
 #: ``strategy.rules=auto`` leaves variables of fewer elements whole: there is little to spare.
 AUTO_ELEMENTS = 1024

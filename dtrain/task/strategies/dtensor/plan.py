@@ -18,6 +18,7 @@ class MeshPlan(PerDevice):
 
     own_keys = ("mesh",)
     divides = "variables"
+    in_process = False
 
     def __init__(self, mesh: dict[str, Any]):
         self._batch: int | None = mesh["batch"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import time
@@ -109,8 +110,7 @@ class MeshSteps(Steps):
         data = tf.nest.map_structure(lambda part: self._mesh.pack(part, divided), batch)
         return self._translated(lambda: self._step(data, training, recorded))
 
-    @tf.function(autograph=False)
-    def _step(self, data: Any, training: bool, recorded: bool) -> tf.Tensor:
+    def _one_step(self, data: Any, training: bool, recorded: bool) -> tf.Tensor:
         step = self._model.train_step if training else self._model.test_step
         rows = tf.nest.flatten(data)[0].shape[0]
         with self._rehearsed.traced(), substituted(self._mesh.mesh):
@@ -121,6 +121,12 @@ class MeshSteps(Steps):
         # The values that a step returns are means over the whole batch.
         row = self._rows.row(self._rows.logs(returned), rows, training)
         return tf.concat([row, *given], 0) if given else row
+
+    _step: Any = tf.function(_one_step, autograph=False)
+
+    def _retrace(self) -> None:
+        # Of an object that TensorFlow has not seen: it warns of functions that are traced often.
+        self._step = tf.function(functools.partial(self._one_step), autograph=False)
 
     def _whole(self, tensor: tf.Tensor) -> tf.Tensor:
         return self._mesh.gathered(tensor)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from dtrain.task.strategies.path_rules import choose, pattern, refused
+from dtrain.task.path_rules import choose, pattern, refused
 
 
 def assign(rules: Any, layers: Iterable[tuple[str, int]], devices: int) -> list[int]:

@@ -20,6 +20,7 @@ class ParameterServerPlan(StrategyPlan):
     """
 
     own_keys = ("workers", "servers")
+    in_process = False
 
     def __init__(
         self,

@@ -37,7 +37,7 @@ class ParameterServer(Strategy):
         backup_workers: of ``sync``: how many of the workers' gradients a step does without.
     """
 
-    in_turn = plain_variables = False
+    in_turn = plain_variables = retraces = False
 
     def __init__(
         self,

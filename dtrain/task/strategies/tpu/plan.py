@@ -15,6 +15,7 @@ class TpuPlan(PerDevice):
     """One process with a replica on each core of a TPU."""
 
     compilable = True
+    in_process = False
     kinds = ("tpu",)
 
     def devices(self, kind: str, gpus: int) -> int:

@@ -34,6 +34,8 @@ class TPU(Strategy):
         UsageError: there is no such TPU, or it has another number of cores.
     """
 
+    retraces = False
+
     def __init__(self, devices: list[str], tpu: str | None, zone: str | None, project: str | None):
         try:
             with _answering():

@@ -10,10 +10,16 @@ from dtrain.errors import UsageError
 
 T = TypeVar("T")
 _PATHS = 12  # that an error names
+KEY, HINT = "strategy.rules", "strategy.rules=auto"
 
 
 def choose(
-    rules: Any, paths: Sequence[str], what: str, read: Callable[[Any], tuple[str, T]]
+    rules: Any,
+    paths: Sequence[str],
+    what: str,
+    read: Callable[[Any], tuple[str, T]],
+    key: str = KEY,
+    hint: str = HINT,
 ) -> list[tuple[str, T] | None]:
     """Find the rule that holds for each path.
 
@@ -22,6 +28,7 @@ def choose(
         paths: of what there is.
         what: that is, in a word.
         read: returns a node's regular expression (:func:`pattern`) and what it says.
+        key, hint: of the errors.
 
     Returns:
         For each path what ``read`` made of the first rule whose expression is found in it.
@@ -30,15 +37,14 @@ def choose(
         UsageError: ``rules`` is no list, or one matches nothing.
     """
     if not isinstance(rules, list):
-        raise refused(rules, "is no list of rules", "auto, or a list")
+        raise refused(rules, "is no list of rules", "auto, or a list", key, hint)
     found: list[tuple[str, T] | None] = [None for _ in paths]
     for rule in [read(node) for node in rules]:
         matches = [i for i, path in enumerate(paths) if re.search(rule[0], path)]
         if not matches:
             raise refused(
-                rule[0], f"no {what} of this model has such a path",
-                ", ".join(paths[:_PATHS]) + (", ..." if len(paths) > _PATHS else ""),
-            )  # fmt: skip
+                rule[0], f"no {what} of this model has such a path", listed(paths), key, hint
+            )
         for i in matches:
             found[i] = found[i] or rule
     return found
@@ -58,6 +64,13 @@ def pattern(value: Any) -> str:
     return str(value)
 
 
-def refused(value: Any, problem: str, accepted: str) -> UsageError:
+def listed(paths: Sequence[str]) -> str:
+    """Return the first of some paths, for an error."""
+    return ", ".join(paths[:_PATHS]) + (", ..." if len(paths) > _PATHS else "")
+
+
+def refused(
+    value: Any, problem: str, accepted: str, key: str = KEY, hint: str = HINT
+) -> UsageError:
     """Return the error of a rule that cannot be followed."""
-    return UsageError("strategy.rules", value, problem, accepted, "strategy.rules=auto")
+    return UsageError(key, value, problem, accepted, hint)

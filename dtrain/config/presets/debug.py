@@ -1,0 +1,80 @@
+"""Keys of the group ``debug``: what is done in the place of a training, to find what is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from dtrain.config.forms import target
+from dtrain.config.ranges import LARGE, MANY, within
+
+_ACTIONS = "dtrain.task.actions"
+#: What an ordinary run does.
+TRAIN = f"{_ACTIONS}.train.Train"
+NAN, OVERFIT = f"{_ACTIONS}.debug.nan.Nan", f"{_ACTIONS}.debug.overfit.Overfit"
+SHAPES, ONE_BATCH = f"{_ACTIONS}.debug.shapes.Shapes", f"{_ACTIONS}.debug.one_batch.OneBatch"
+SLOW = f"{_ACTIONS}.debug.slow.Slow"
+
+
+@dataclasses.dataclass
+class Debug:
+    """What is done in the place of a training.
+
+    Attributes:
+        _target_: class of the action that debug stands for.
+    """
+
+    _target_: str = target(TRAIN)
+
+
+@dataclasses.dataclass
+class Nan(Debug):
+    """Trains, and names the first value that is not finite.
+
+    Attributes:
+        steps: steps after which debug=nan ends if all is finite; null: those of the training.
+    """
+
+    _target_: str = target(NAN)
+    steps: int | None = within(None, 1, MANY)
+
+
+@dataclasses.dataclass
+class Overfit(Debug):
+    """Trains on the same few examples in each step.
+
+    Attributes:
+        examples: how many examples debug=overfit has, all of them in each step.
+        steps: steps that the loss has to come near 0.
+        loss: largest loss that is near 0.
+    """
+
+    _target_: str = target(OVERFIT)
+    examples: int = within(8, 1, MANY)
+    steps: int = within(300, 1, MANY)
+    loss: float = within(0.05, 0, LARGE, above=True)
+
+
+@dataclasses.dataclass
+class Shapes(Debug):
+    """Shows what each layer takes and gives, without training."""
+
+    _target_: str = target(SHAPES)
+
+
+@dataclasses.dataclass
+class OneBatch(Debug):
+    """Goes once through all that a run does, by a step each."""
+
+    _target_: str = target(ONE_BATCH)
+
+
+@dataclasses.dataclass
+class Slow(Debug):
+    """Measures what the time of a step is made of.
+
+    Attributes:
+        seconds: seconds of training that debug=slow measures.
+    """
+
+    _target_: str = target(SLOW)
+    seconds: float = within(5.0, 0.1, 3600)

@@ -1,0 +1,1 @@
+"""What ``debug=NAME`` does in the place of a training: one module for each check."""

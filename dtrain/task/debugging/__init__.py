@@ -1,0 +1,1 @@
+"""What the checks of ``debug=NAME`` look at a model with."""

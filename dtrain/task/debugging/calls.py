@@ -1,0 +1,81 @@
+"""Every call of a layer, seen from outside: which layer of a model it is, what goes in and out."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import keras
+import tensorflow as tf
+
+_local = threading.local()  # MirroredStrategy traces each replica in a thread of its own
+
+
+class Watcher(Protocol):
+    """Sees the calls of layers, and may change what goes in and out."""
+
+    def entered(self, path: str, layer: keras.Operation, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Return the arguments that the layer is called with, in the place of these."""
+
+    def left(self, path: str, layer: keras.Operation, outputs: Any) -> Any:
+        """Return what the call gives, in the place of ``outputs``."""
+
+
+@contextlib.contextmanager
+def watched(
+    watcher: Watcher, symbolic: bool = False
+) -> Iterator[Callable[[], contextlib.AbstractContextManager[None]]]:
+    """Let a watcher see the calls of layers, in the threads and at the times that are chosen.
+
+    Layers inside of layers, those that a step makes use of without the model, and operations that a
+    functional model is made of are seen, too.
+
+    Args:
+        watcher: sees them.
+        symbolic: also those by which a functional model is put together.
+
+    Yields:
+        Makes a context: in it, and in its thread, calls are seen.
+    """
+    original = keras.Operation.__call__
+
+    @functools.wraps(original)
+    def call(self: keras.Operation, *args: Any, **kwargs: Any) -> Any:
+        stack: list[str] | None = getattr(_local, "stack", None)
+        if stack is None or (not symbolic and _is_symbolic(args, kwargs)):
+            return original(self, *args, **kwargs)
+        stack.append(self.name)
+        try:
+            path = "/".join(stack[1:] if len(stack) > 1 else stack)
+            args, kwargs = watcher.entered(path, self, args, kwargs)
+            return watcher.left(path, self, original(self, *args, **kwargs))
+        finally:
+            stack.pop()
+
+    @contextlib.contextmanager
+    def seen() -> Iterator[None]:
+        before = getattr(_local, "stack", None)
+        _local.stack = []
+        try:
+            yield
+        finally:
+            _local.stack = before
+
+    keras.Operation.__call__ = call
+    try:
+        yield seen
+    finally:
+        keras.Operation.__call__ = original
+
+
+def _is_symbolic(*given: Any) -> bool:
+    """Whether a model is being put together: nothing is computed."""
+    return any(isinstance(each, keras.KerasTensor) for each in keras.tree.flatten(given))
+
+
+def is_float(value: Any) -> bool:
+    """Whether a value of a call is a tensor of floating-point numbers, dense."""
+    return isinstance(value, tf.Tensor) and value.dtype.is_floating

@@ -1,0 +1,55 @@
+"""The functions of a training step, which are traced anew where other weights are trained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from dtrain.task.finetune import stages
+
+#: Of what ``Steps.train`` gives: without them each number of steps would be traced anew.
+NUMBER, ORDER = tf.TensorSpec([], tf.int64), tf.TensorSpec([None, None], tf.int64)
+
+
+class Traced:
+    """What of :class:`dtrain.task.strategies.steps.Steps` is made once more in an epoch that begins
+    with other weights to train.
+    """
+
+    _model: keras.Model
+    _trains: bool
+    _jit_compile: bool
+    _evaluate: Any
+    _train: Any
+    _train_part: Any
+    _train_steps: Any
+
+    def _made_step(self) -> Any:
+        """Return a step of one replica, compiled where that is asked for."""
+        if not self._jit_compile:
+            return self._train_part
+        return tf.function(self._train_part, autograph=False, jit_compile=True)
+
+    def enter(self, epoch: int) -> list[str]:
+        """Train what is trained in an epoch, from 1, and trace the steps anew where need be.
+
+        Returns:
+            The paths of the weights that are frozen in it, where they are others than before.
+        """
+        found = stages.of(self._model)
+        if found is None or not found.enter(epoch):
+            return []
+        self._evaluate = None  # penalties of frozen weights are in no loss
+        self._retrace()
+        return found.frozen or ["none"]
+
+    def _retrace(self) -> None:
+        """Trace the training steps anew."""
+        if self._trains:
+            self._train_step = self._made_step()
+            self._train = tf.function(
+                self._train_steps, autograph=False, input_signature=[NUMBER, ORDER]
+            )
+            self._train.get_concrete_function()  # now, and not in a call that is timed

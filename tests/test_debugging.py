@@ -1,0 +1,281 @@
+"""``debug=NAME``: checks in the place of a training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dtrain.config import groups
+from dtrain.run.folder import read_json
+from tests.conftest import Commands
+
+MODELS = """
+import keras
+
+@keras.saving.register_keras_serializable()
+class Logarithm(keras.layers.Layer):
+    def call(self, x):
+        return keras.ops.log(x - keras.ops.mean(x))
+
+@keras.saving.register_keras_serializable()
+class Stop(keras.layers.Layer):
+    def call(self, x):
+        return keras.ops.stop_gradient(0.0 * x)
+
+def with_a(layer, input_shape, classes):
+    inner = keras.Sequential(
+        [keras.layers.Dense(8), layer, keras.layers.Dense(8, activation="relu")], name="inner")
+    outputs = keras.layers.Dense(classes, activation="softmax")
+    return keras.Sequential([keras.Input(input_shape), inner, outputs])
+
+def planted(input_shape, classes):
+    return with_a(Logarithm(name="planted"), input_shape, classes)
+
+def dead(input_shape, classes):
+    return with_a(Stop(), input_shape, classes)
+
+def noisy(input_shape, classes):
+    return with_a(keras.layers.Dropout(0.9, name="drop"), input_shape, classes)
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (("debug=nan", "strategy=ps"), "strategy=ps: computes a step where debug=nan cannot"),
+        (("debug=nan", "hardware.jit_compile=true"), "type: hardware.jit_compile=false"),
+        (("debug=shapes", "sidecar.evaluate=true"), "sidecar.evaluate=true: belongs to a run"),
+        (("debug=overfit", "debug.examples=7", "strategy=mirrored"), "type: debug.examples=8"),
+        (("debug=nan", "debug.examples=7"), "debug.examples=7"),
+        (("debug=slov",), "type: debug=slow"),
+        (("-m", "debug=nan,shapes"), "checks one training, and a sweep has several"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    given: tuple[str, ...], text: str, quick: tuple[str, ...], dtrain: Commands
+) -> None:
+    run = dtrain(*given[:1], *quick, *given[1:])  # an option of Hydra stands first
+    assert (run.code, run.rundir) == (2, None)
+    assert text in run.output
+
+
+def test_an_option_whose_name_is_a_number_of_hydras_is_put_in_quotes() -> None:
+    quoted = groups.option_as_text
+    assert quoted("debug=nan") == "debug='nan'"
+    same = ["debug=shapes", "trainer.batch_size=nan", "model=nan", "seed=inf", "-m", "~debug"]
+    assert list(map(quoted, same)) == same
+
+
+def test_nan_names_a_planted_layer_on_each_replica(
+    quick: tuple[str, ...], dtrain: Commands, user_code: Any, tmp_path: Path
+) -> None:
+    user_code(MODELS)
+    run = dtrain(
+        *[word for word in quick if not word.startswith("model")], "strategy=mirrored", "debug=nan",
+        "model=custom", "model._target_=mine.planted",
+    )  # fmt: skip
+    assert run.code == 1 and run.rundir is not None
+    error = run.result["error"]
+    assert "the output of layer inner/planted (Logarithm) is not finite" in error
+    assert "at step 1 on all replicas of 2; its input is finite" in error
+    assert run.result["debug"]["path"] == "inner/planted" and run.result["debug"]["step"] == 1
+    # It is no run: not tracked, below a folder of its own, and taken for none by other commands.
+    assert "outputs/debug/" in str(run.rundir.path)
+    from dtrain.compare import load_folders
+    from dtrain.errors import UsageError
+
+    with pytest.raises(UsageError, match="holds no run folder"):
+        load_folders.of_folders([tmp_path / "outputs"])
+    assert dtrain(f"resume={run.rundir.path}").code == 2
+    assert "is not a run" in dtrain(f"fork={run.rundir.path}").output
+
+
+def test_overfit_fails_what_cannot_learn_and_takes_noise_out_of_what_can(
+    quick: tuple[str, ...], dtrain: Commands, user_code: Any
+) -> None:
+    user_code(MODELS)
+    words = [word for word in quick if not word.startswith("model")]
+    words += ["debug=overfit", "model=custom", "optimizer.learning_rate=0.03"]
+    run = dtrain(*words, "model._target_=mine.dead", "debug.steps=40")
+    assert run.code == 1
+    assert "the model does not learn 8 examples by heart: 40 steps" in run.result["error"]
+    assert "inner/dense/kernel" in run.result["error"], "which no gradient reaches"
+    assert run.result["debug"]["losses"][-1] > 0.05
+    run = dtrain(*words, "model._target_=mine.noisy")
+    assert run.code == 0, run.output
+    assert "without the noise of drop: near 0" in run.output
+
+
+def test_one_batch_goes_through_all_stages(quick: tuple[str, ...], dtrain: Commands) -> None:
+    run = dtrain(*quick, "debug=one_batch")
+    assert run.code == 0, run.output
+    rows = run.result["debug"]["rows"]
+    assert [row[2].split(",")[0] for row in rows[1:]] == ["ok"] * 5
+    assert run.rundir is not None and read_json(run.rundir.result) is not None
+
+
+@pytest.mark.faults
+def test_slow_shows_the_parts_of_a_step(quick: tuple[str, ...], dtrain: Commands) -> None:
+    run = dtrain(*quick, "debug=slow", "debug.seconds=0.5")
+    assert run.code == 0, run.output
+    found = run.result["debug"]
+    assert {"compute", "input", "host"} <= set(found["shares"])
+    assert sum(found["shares"].values()) == pytest.approx(1, abs=0.05)
+    last = run.events("end")[-1]["step"]
+    assert 0 < found["seconds_per_step"] * last < 60 and "first_step" in found["phases"]
+
+
+def test_shapes_shows_layers_inside_of_layers(
+    quick: tuple[str, ...], dtrain: Commands, user_code: Any
+) -> None:
+    user_code(MODELS)
+    words = [word for word in quick if not word.startswith("model")]
+    run = dtrain(*words, "debug=shapes", "model=custom", "model._target_=mine.noisy")
+    assert run.code == 0, run.output
+    rows = {row[0].strip(): row[1:] for row in run.result["debug"]["rows"]}
+    assert rows["inner"] == [
+        "Sequential", "float32 [32, 8]", "float32 [32, 8]", "144", "144"
+    ]  # fmt: skip
+    assert rows["drop"] == ["Dropout", "float32 [32, 8]", "float32 [32, 8]", "0", "0"]
+    assert rows["all"][3] == "180"
+
+
+@pytest.mark.task
+def test_probes_name_gradients_losses_and_what_is_between_layers() -> None:
+    import keras
+    import tensorflow as tf
+
+    from dtrain.task.debugging import first
+    from dtrain.task.debugging.probes import Probes
+
+    class Root(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            return keras.ops.sqrt(keras.ops.relu(x))  # its derivative at 0 is infinite
+
+    class Own(keras.Model):
+        """Computes between its layers, and has a step of its own."""
+
+        def __init__(self, between: Any, layer: Any, loss: Any):
+            super().__init__(name="own")
+            self.a, self.layer, self.b = keras.layers.Dense(4), layer, keras.layers.Dense(3)
+            self.between, self.lost = between, loss
+
+        def call(self, x: Any) -> Any:
+            return self.b(self.between(self.layer(self.a(x))))
+
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = self.lost(y, self(x, training=True))
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"loss": loss}
+
+    def same(x: Any) -> Any:
+        return x
+
+    def squares(y: Any, p: Any) -> Any:
+        return tf.reduce_mean((y - p) ** 2)
+
+    x, y = tf.ones([4, 6, 2]), tf.ones([4, 6, 3])
+    lstm = keras.layers.LSTM(4, return_sequences=True)
+    cases: list[tuple[Any, Any, Any, Any, str | None]] = [
+        (same, lstm, squares, x, None),
+        (lambda v: v / 0.0, keras.layers.ReLU(), squares, x, "what layer b (Dense) is given"),
+        (same, Root(name="root"), squares, 0 * x, "the gradient that layer root (Root) passes on"),
+        (same, keras.layers.ReLU(), lambda y, p: tf.reduce_mean(tf.math.log(0 * p)), x, "the loss"),
+        (same, keras.layers.ReLU(), squares, x / 0.0, "the inputs of the batch"),
+    ]
+    original, gradient = keras.Operation.__call__, tf.GradientTape.gradient
+    for between, layer, loss, inputs, expected in cases:
+        probes = Probes()
+        with probes.installed():
+            model = Own(between, layer, loss)
+            model.b.name = "b"
+            model(inputs)
+            model.compile(optimizer=keras.optimizers.SGD(0.1))
+            model.optimizer.build(model.trainable_variables)
+            probes.of_step(model)
+            step = tf.function(model.train_step, autograph=False)
+            step((inputs, y))
+            counts = probes.take()
+        assert counts
+        found = first.bad(counts)
+        if expected is None:
+            assert not found and any(probe.path.endswith("lstm_cell") for probe in counts)
+        else:
+            assert first.is_serious(counts, True)
+            probe = first.of(counts, ())
+            assert first.described(probe, counts[probe]).startswith(expected)
+            assert first.hint(probe)
+    assert (keras.Operation.__call__, tf.GradientTape.gradient) == (original, gradient)
+
+
+@pytest.mark.task
+def test_what_a_mask_has_is_not_the_first_where_another_value_goes_wrong() -> None:
+    from dtrain.task.debugging import first
+    from dtrain.task.debugging.probes import GRADIENT, INPUT, OUTPUT, Count, Probe
+
+    mask = Probe(1, OUTPUT, "mask", "Mask", 0)
+    given, root = Probe(2, INPUT, "root", "Root", 0), Probe(3, OUTPUT, "root", "Root", 0)
+    weight = Probe(9, GRADIENT, "a/kernel", "2 x 2", 0)
+    bad, good = Count(1, 2, 2000, 0.0), Count(0, 0, 2, 7.0)
+    assert not first.is_serious({mask: bad, weight: good}, True)
+    counts = {mask: bad, given: good, root: bad, weight: bad}
+    assert first.of(counts, ()) is mask
+    assert first.of(counts, {(OUTPUT, "mask")}) is root
+    assert first.is_serious(counts, True) and not first.is_serious(counts, False)
+    assert first.described(root, bad).endswith("(1 NaN, 2 infinite of 2,000 values)")
+    assert first.given(root, counts) == "its input is finite, up to 7 in magnitude"
+    assert first.given(root, {given: bad, root: bad}) is None
+
+
+@pytest.mark.faults
+@pytest.mark.task(devices=2)
+@pytest.mark.parametrize("part", [None, *range(6)])
+def test_probes_change_no_number_and_find_nothing_in_the_zoo(part: int | None) -> None:
+    import keras
+
+    from dtrain.task import strategies
+    from dtrain.task.debugging import first
+    from dtrain.task.debugging.probes import Probes
+    from tests import test_zoo
+    from tests.test_steps import prepare
+
+    def stepped(name: str, probes: Probes | None) -> list[dict[str, float]]:
+        keras.utils.clear_session()
+        model, _, steps, _ = prepare(kind, 2, test_zoo.configured(name), strategy=strategy)
+        if probes is not None:
+            probes.of_step(model)
+        found = [steps.results(steps.train(1)) for _ in range(3)]
+        if probes is not None:
+            counts = probes.take()
+            assert counts and not first.is_serious(counts, True), name
+        return found
+
+    kind = "Mirrored" if part is None else "OneDevice"
+    names = test_zoo.FEW if part is None else test_zoo.NAMES[part::6]
+    strategy = getattr(strategies, kind)(["CPU:0", "CPU:1"])  # TensorFlow allows one such group
+    wrong: list[Any] = []
+    for name in names:
+        probes = Probes()
+        try:
+            plain = stepped(name, None)
+            with probes.installed():
+                probed = stepped(name, probes)
+            for step, (a, b) in enumerate(zip(probed, plain, strict=True)):
+                if a and test_zoo.worst(a, b)[0] > test_zoo.CLOSE:
+                    wrong.append((name, step, a, b))
+        except Exception as error:
+            wrong.append((name, repr(error)[:200], str(error)[-300:]))
+    assert not wrong, wrong
+
+
+def test_a_training_has_none_and_its_plain_values_are_read_back(
+    quick: tuple[str, ...], dtrain: Commands
+) -> None:
+    # The model is built in a process of its own, which gets the configuration as plain values.
+    run = dtrain(*quick, "strategy=layer_placement", "dry_run=true")
+    assert run.code == 0 and "all variables" in run.output
