@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -17,10 +17,19 @@ def sampled(cases: Iterable[Any], *kept: Any) -> list[Any]:
     """
     found = list(cases)
     assert all(case in found for case in kept), kept
+    return _marked(found, lambda place: found[place] in kept)
+
+
+def thinned(cases: Iterable[Any], stride: int) -> list[Any]:
+    """Return as :func:`sampled`; one case of ``stride`` is kept."""
+    return _marked(list(cases), lambda place: place % stride == 0)
+
+
+def _marked(found: list[Any], kept: Callable[[int], bool]) -> list[Any]:
     return [
         pytest.param(
             *(case if isinstance(case, tuple) else (case,)),
-            marks=() if case in kept else pytest.mark.faults,
+            marks=() if kept(place) else pytest.mark.faults,
         )
-        for case in found
+        for place, case in enumerate(found)
     ]

@@ -202,7 +202,7 @@ def test_losses_of_keras_agree_where_they_are_added_up(name: str) -> None:
 
 
 @pytest.mark.task(devices=4)
-@pytest.mark.parametrize("name", sampled(NAMES, *FEW))
+@pytest.mark.parametrize("name", sampled(NAMES, *FEW[:2]))
 def test_a_mesh_agrees(name: str) -> None:
     from tests.test_dtensor import mesh
 
@@ -246,7 +246,7 @@ def test_parameter_servers_agree(part: str) -> None:
 
 
 @pytest.mark.task
-@pytest.mark.parametrize("name", sampled([n for n in NAMES if n not in ALONE], *FEW))
+@pytest.mark.parametrize("name", sampled([n for n in NAMES if n not in ALONE], *FEW[:2]))
 def test_one_device_is_as_fit(name: str) -> None:
     """The same batches in the same order, four epochs of them; the referee is Keras alone."""
     far = {key: of for key, of in differences_from_fit(name).items() if not of[0] <= CLOSE}

@@ -10,7 +10,7 @@ from PIL import Image
 
 from dtrain.run import checkpoint
 from tests.conftest import QUICK
-from tests.sampled import sampled
+from tests.sampled import sampled, thinned
 
 USER = '''
 import keras
@@ -118,19 +118,22 @@ def test_own_dataset(dtrain, user_code) -> None:
     assert run.events("start")[0]["validation_examples"] == 10
 
 
+OPTIONS = [
+    ["hardware.precision=mixed_bfloat16"],
+    ["hardware.precision=mixed_float16", "strategy=mirrored"],
+    ["hardware.jit_compile=true", "strategy=one_device"],
+    ["optimizer.use_ema=true", "strategy=mirrored"],
+    ["optimizer.gradient_accumulation_steps=2", "strategy=one_device"],
+    ["optimizer=adamw", "optimizer.global_clipnorm=1.0", "optimizer/schedule=warmup"],
+    ["optimizer=sgd", "optimizer.clipvalue=0.5", "optimizer/schedule=cosine"],
+    ["hardware=cpu", "hardware.intra_op_threads=1", "hardware.inter_op_threads=1"],
+    ["launcher=local", "trainer.validation_freq=2"],
+]
+
+
 @pytest.mark.parametrize(
     "arguments",
-    [
-        ["hardware.precision=mixed_bfloat16"],
-        ["hardware.precision=mixed_float16", "strategy=mirrored"],
-        ["hardware.jit_compile=true", "strategy=one_device"],
-        ["optimizer.use_ema=true", "strategy=mirrored"],
-        ["optimizer.gradient_accumulation_steps=2", "strategy=one_device"],
-        ["optimizer=adamw", "optimizer.global_clipnorm=1.0", "optimizer/schedule=warmup"],
-        ["optimizer=sgd", "optimizer.clipvalue=0.5", "optimizer/schedule=cosine"],
-        ["hardware=cpu", "hardware.intra_op_threads=1", "hardware.inter_op_threads=1"],
-        ["launcher=local", "trainer.validation_freq=2"],
-    ],
+    thinned(OPTIONS, 2),
     ids=lambda arguments: arguments[0],
 )
 def test_options_train(arguments: list[str], dtrain) -> None:

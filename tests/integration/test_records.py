@@ -173,7 +173,7 @@ def test_the_run_folder(dtrain, quick) -> None:
     assert {
         "config.yaml", "command.json", "cluster.json", "journal.jsonl", "result.json", "logs",
         "checkpoints", ".lock",
-        "tensorboard", "model.keras", "progress.json",
+        "tensorboard", "model.keras", "progress.json", "code",
     } == names  # fmt: skip
     config = yaml.safe_load(run.rundir.config.read_text())
     assert config["trainer"]["batch_size"] == 32

@@ -10,6 +10,7 @@ import pytest
 
 from dtrain.run import checkpoint
 from tests.conftest import QUICK
+from tests.sampled import sampled
 
 USER = '''
 import os
@@ -76,7 +77,7 @@ CALLBACKS = (
 )
 
 
-@pytest.mark.parametrize("strategy", ["one_device", "mirrored"])
+@pytest.mark.parametrize("strategy", sampled(["one_device", "mirrored"], "mirrored"))
 def test_a_killed_run_ends_with_the_same_bits(strategy: str, dtrain, user_code) -> None:
     user_code(USER)
     callbacks = f"trainer.callbacks=[{CALLBACKS},{{_target_:mine.%s}}]"

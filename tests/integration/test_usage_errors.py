@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.sampled import thinned
+
 PLANS = "dtrain.task.strategies.plans"
 #: (command line, parts of the message). These are found before any process is started.
 EARLY = {
@@ -194,7 +196,7 @@ def files(tmp_path: Path) -> set[Path]:
     return set(tmp_path.rglob("*"))
 
 
-@pytest.mark.parametrize("case", [*EARLY, *LATE])
+@pytest.mark.parametrize("case", thinned([*EARLY, *LATE], 2))
 def test_bad_input(case: str, dtrain, files: set[Path], tmp_path: Path) -> None:
     arguments, parts = {**EARLY, **LATE}[case]
     run = dtrain(*arguments)

@@ -12,7 +12,16 @@ import pytest
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain.config import data_forms, forms, groups, launcher_forms, schema, strategies, values
+from dtrain.config import (
+    data_forms,
+    fine_tuning,
+    forms,
+    groups,
+    launcher_forms,
+    schema,
+    strategies,
+    values,
+)
 from dtrain.config.ranges import Each, Form, Range, rule
 from dtrain.errors import UsageError
 from tests.test_schema import GIVEN, node
@@ -26,7 +35,7 @@ PLACES: dict[type, tuple[str, tuple[str, ...]]] = {
         for key, kind in {
             "hardware": schema.Hardware, "trainer": schema.Trainer,
             "checkpoint": schema.Checkpointing, "sidecar": schema.Sidecar,
-            "sweep": schema.Sweep,
+            "sweep": schema.Sweep, "init": fine_tuning.Init, "finetune": fine_tuning.FineTuning,
         }.items()
     },
 }  # fmt: skip
@@ -37,6 +46,7 @@ OPTIONS = {
     "strategy=mesh": "strategy=hybrid",
     "launcher=launcher": "launcher=local",
     "action=action": "action=train",
+    "debug=debug": "debug=shapes",
     "tracking=tracking": "tracking=mlflow",
 }
 for _group, _kinds in groups.SCHEMAS.items():
