@@ -269,6 +269,7 @@ def test_texts_and_several_inputs_elsewhere(
     }  # fmt: skip
 
 
+@pytest.mark.faults
 def test_a_server_that_is_away(
     store: Path, dtrain: Any, promote_here: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

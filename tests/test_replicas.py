@@ -263,7 +263,9 @@ def comparing(input_shape: Any, classes: int) -> Any:
 
 @pytest.mark.task(devices=4)
 @pytest.mark.parametrize("replicas", sampled([2, 4], 2))
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize(
+    "policy", sampled(["float32", "mixed_bfloat16", "mixed_float16"], "mixed_float16")
+)
 def test_a_layer_that_gathers_trains_and_evaluates_as_on_one_device(
     policy: str, replicas: int
 ) -> None:

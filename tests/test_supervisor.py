@@ -33,7 +33,7 @@ SERVERS = Cluster(
     {},
 )
 GRACE, START, STALL = 30.0, 60.0, 100.0
-FOR_EVER = 10_000.0
+FOR_EVER = 3_000.0
 
 
 class Story(Launcher, LocalProcesses):

@@ -84,6 +84,7 @@ def test_a_sweep_that_ends_well(capfd: pytest.CaptureFixture[str]) -> None:
         assert part in output
 
 
+@pytest.mark.faults
 def test_least_is_best() -> None:
     assert swept("seed=20", "seed=10", words=("objective_mode=min",)) == errors.OK
     assert told()["best"] == 1
@@ -98,6 +99,7 @@ def test_jobs_run_beside_each_other_on_cores_of_their_own() -> None:
     assert [task["threads"] for task in tasks] == [1, 1]
 
 
+@pytest.mark.faults
 def test_one_at_a_time_has_the_machine() -> None:
     assert swept("seed=1", "seed=2", words=("sweep.parallel=1",)) == errors.OK
     [task] = (read_json(folder() / "0" / "cluster.json") or {})["tasks"]
@@ -145,6 +147,7 @@ def test_a_failure_does_not_stop_the_others(capfd: pytest.CaptureFixture[str]) -
     assert f"resume with: python -m dtrain sweep.resume={folder()}" in output
 
 
+@pytest.mark.faults
 def test_fail_fast() -> None:
     words = (lasts(s1="wait:never", s2="crash"), "sweep.fail_fast=true")
     assert swept("seed=1", "seed=2", "seed=3", words=words) == errors.FAILED
@@ -233,6 +236,7 @@ def test_none_at_a_time() -> None:
         swept("seed=1", "seed=2", words=("sweep.parallel=0",))
 
 
+@pytest.mark.faults
 def test_a_record_that_cannot_be_written(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -331,6 +335,7 @@ def listed(*jobs: str) -> Callable[[dict[int, Outcome]], str | None]:
     return lambda reports: rest.pop(0) if rest else None
 
 
+@pytest.mark.faults
 def test_a_search_hears_values_and_ends() -> None:
     source = Scripted(listed("seed=10", "seed=20"))
     assert swept(source=source) == errors.OK

@@ -287,6 +287,7 @@ def test_a_finished_sweep_is_not_run_again(dtrain: Commands) -> None:
     assert {p: p.read_bytes() for p in folder().rglob("result.json")} == before
 
 
+@pytest.mark.faults
 def test_what_never_began_is_begun(dtrain: Commands) -> None:
     words = (lasts(s1="wait:never", s2="interrupt:began-1"),)
     run = begin(dtrain, "seed=1,2,3", *words)
@@ -349,6 +350,7 @@ def test_a_job_that_is_another_one_by_now_is_run_anew(dtrain: Commands, tmp_path
     assert [job["folder"] for job in told()["jobs"]] == ["0-2", "1-2"]
 
 
+@pytest.mark.faults
 def test_a_job_that_was_killed_while_its_folder_was_made(dtrain: Commands) -> None:
     assert begin(dtrain, "seed=1,2").code == errors.OK
     found = rundir(1)
@@ -360,6 +362,7 @@ def test_a_job_that_was_killed_while_its_folder_was_made(dtrain: Commands) -> No
     assert (read_json(rundir("1-2").result) or {})["status"] == "FINISHED"
 
 
+@pytest.mark.faults
 def test_a_pruned_job_is_done(dtrain: Commands) -> None:
     assert begin(dtrain, "seed=1,2").code == errors.OK
     result = read_json(rundir(0).result) or {}

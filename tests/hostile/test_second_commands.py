@@ -157,11 +157,11 @@ SWEEP_RESUMES = {
 
 
 def sample(folders: tuple[str, ...], cases: dict[str, Case]) -> list[Any]:
-    """Give half of what tasks find, and a fifth of the rest, with one folder each to the suite."""
+    """Give a third of what tasks find, and an eighth of the rest, with one folder each."""
     found = []
     for index, name in enumerate(cases):
         for number, folder in enumerate(folders):
-            stride = 2 if cases[name].how else 5
+            stride = 3 if cases[name].how else 8
             chosen = number == index % len(folders) and index % stride == 0
             marks = () if chosen else (pytest.mark.faults,)
             found.append(pytest.param(folder, name, marks=marks, id=f"{folder}-{name}"))

@@ -76,10 +76,10 @@ def failed_within(run: Run, thread: Hurt, seconds: float) -> None:
 
 
 def lost(*tasks: str) -> list[Any]:
-    """Return how each may be lost: killed the first, stopped the second in ``make test``."""
+    """Return how each may be lost; in ``make test`` the first is killed."""
     killed = [(task, signal.SIGKILL) for task in tasks]
     stopped = [(task, signal.SIGSTOP) for task in tasks]
-    return sampled(killed + stopped, killed[0], stopped[1])
+    return sampled(killed + stopped, killed[0])
 
 
 @pytest.mark.parametrize(("task", "number"), lost("chief-0", "worker-0"))
@@ -150,6 +150,7 @@ class DieOnce(keras.callbacks.Callback):
 '''
 
 
+@pytest.mark.faults
 def test_a_task_that_exits_in_python(dtrain, user_code) -> None:
     user_code(USER)
     run = dtrain(*QUICK, *MULTIWORKER, *ENDLESS, "trainer.callbacks=[{_target_:mine.Leave}]")
@@ -182,9 +183,9 @@ def test_a_task_that_hangs_leaves_its_stack(dtrain, user_code) -> None:
 
 
 def asked() -> list[Any]:
-    """Return every signal with every kind of task; three of them for ``make test``."""
+    """Return every signal with every kind of task; two of them for ``make test``."""
     tasks = [("chief-0", MULTIWORKER), ("worker-0", MULTIWORKER), ("ps-0", PS), ("worker-1", PS)]
-    kept = {("worker-0", signal.SIGTERM), ("ps-0", signal.SIGINT), ("worker-1", signal.SIGTERM)}
+    kept = {("worker-0", signal.SIGTERM), ("ps-0", signal.SIGINT)}
     return [
         pytest.param(
             number, task, strategy, id=f"{number.name}-{task}-{strategy[0]}",

@@ -133,7 +133,7 @@ OPTIONS = [
 
 @pytest.mark.parametrize(
     "arguments",
-    thinned(OPTIONS, 2),
+    thinned(OPTIONS, 4),
     ids=lambda arguments: arguments[0],
 )
 def test_options_train(arguments: list[str], dtrain) -> None:

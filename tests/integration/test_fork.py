@@ -109,6 +109,7 @@ def test_with_nothing_changed_it_ends_with_the_same_bits(dtrain, user_code, tmp_
 
 
 @pytest.mark.usefixtures("store")
+@pytest.mark.faults
 def test_what_may_be_changed(dtrain, user_code) -> None:
     user_code(USER)
     whole = dtrain(*RUN)

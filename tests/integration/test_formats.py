@@ -406,7 +406,7 @@ def close(run: Run, other: Run, tolerance: float) -> None:
 
 
 @pytest.mark.parametrize("place", sampled(["1 replica", *KILLED], "1 replica"))
-@pytest.mark.parametrize("name", sampled(FORMATS, "parquet", "tfrecord", "map style"))
+@pytest.mark.parametrize("name", sampled(FORMATS, "parquet", "map style"))
 def test_every_format_trains_as_npz(name: str, place: str, dtrain, rows) -> None:
     x, y = rows
     one_order = "dataset.shuffle=examples"
@@ -463,7 +463,7 @@ def test_images_in_folders_train_as_npz(place: str, dtrain, rows) -> None:
 ORDERS = ("blocks", "mixture", "balanced")
 
 
-@pytest.mark.parametrize("name", sampled([*ORDERS, *FORMATS, *STREAMS], "blocks"))
+@pytest.mark.parametrize("name", sampled([*ORDERS, *FORMATS, *STREAMS]))
 def test_each_example_is_seen_as_often_as_it_should(name: str, dtrain, rows) -> None:
     """Over 4 passes, on 1, 3 and 4 replicas, through a kill and a change of the replicas."""
     x, y = rows

@@ -155,9 +155,7 @@ def test_a_reader_that_is_killed(dtrain: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("code")
-@pytest.mark.parametrize(
-    ("number", "status"), sampled([("SIGINT", 75), ("SIGKILL", 1)], ("SIGINT", 75))
-)
+@pytest.mark.parametrize(("number", "status"), sampled([("SIGINT", 75), ("SIGKILL", 1)]))
 def test_a_run_that_is_ended(
     number: str, status: int, command: Callable[..., Command], tmp_path: Path
 ) -> None:

@@ -84,6 +84,7 @@ def test_the_default_experiment(dtrain, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("store")
+@pytest.mark.faults
 def test_git_state_is_recorded(dtrain, quick, tmp_path: Path) -> None:
     def git(*arguments: str) -> str:
         identity = ("-c", "user.name=t", "-c", "user.email=t@example.org")
@@ -186,6 +187,7 @@ def test_the_run_folder(dtrain, quick) -> None:
 
 
 @pytest.mark.usefixtures("store")
+@pytest.mark.faults
 def test_examples_are_counted_by_epoch(dtrain, quick, tmp_path: Path) -> None:
     """One worker of two is done without: what it computes is not trained on."""
     half = (

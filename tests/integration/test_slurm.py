@@ -184,9 +184,23 @@ def hurry(cluster: Slurm, job: str, start: int) -> None:
         if found["JobState"] == "PENDING" and found["StartTime"] > time.strftime("%FT%T"):
             with contextlib.suppress(AssertionError):  # it has begun at this very moment
                 cluster.call("scontrol", "update", f"JobId={job}", "StartTime=now")
+        if "held" in found["Reason"]:
+            release(cluster, job)
         return found["JobState"] != "PENDING"
 
     until(begins, f"job {job} does not begin: {cluster.job(job)}", 60)
+
+
+def release(cluster: Slurm, job: str) -> None:
+    """Do what an administrator does for a job that came before its node had cleaned up.
+
+    A daemon that was just started may not have: SLURM then drains its node, and holds the job.
+    """
+    for name, state in cluster.states().items():
+        if state.startswith("drain"):
+            cluster.call("scontrol", "update", f"NodeName={name}", "State=RESUME")
+    with contextlib.suppress(AssertionError):  # it is not held any more
+        cluster.call("scontrol", "release", job)
 
 
 def signalled(cluster: Slurm, job: str) -> None:

@@ -124,7 +124,7 @@ def refused(dtrain: Any, *words: str) -> str:
     return str(line)
 
 
-@pytest.mark.parametrize("words", thinned(((case,) for case in CASES), 2))
+@pytest.mark.parametrize("words", thinned(((case,) for case in CASES), 4))
 def test_what_nobody_means(words: tuple[str, ...], dtrain: Any) -> None:
     line = refused(dtrain, *words)
     assert line.startswith(f"error: {words[-1].lstrip('~').partition('=')[0]}"), line
