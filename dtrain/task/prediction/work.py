@@ -95,7 +95,8 @@ class Worker:
             finally:
                 for piece in self._mine:
                     self._leases.release(piece)
-        return self._store.look() or not self._left()
+        # ORDER: what is left is looked at first: another command may tidy up between the two looks.
+        return not self._left() or self._store.look()
 
     def _turns(self) -> Iterator[Turn]:
         turn: Turn = []
