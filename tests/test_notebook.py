@@ -289,7 +289,6 @@ def test_a_class_of_a_cell_is_interrupted_resumed_and_compared(
     kernel.ok("other = dtrain.train(**given, epochs=2, learning_rate=0.01, show=False)")
     rows = kernel.value("dtrain.compare([run, other]).table()")
     assert [row["status"] for row in rows] == ["FINISHED", "FINISHED"]
-    assert {row["strategy"] for row in rows} <= {strategy}
 
 
 @pytest.mark.faults
@@ -366,6 +365,7 @@ def test_a_kernel_that_ends_leaves_no_process_behind(
     [folder] = tmp_path.glob("outputs/2*/*_build_mirrored")
     run = dtrain.Run(folder)
     assert run.status == "KILLED" and run.result["step"] > 0
+    assert "checkpoint saved" in (folder / "logs" / "chief-0.log").read_text()
     # The new kernel has nothing of the notebook; the run has it.
     kernel.ok(f"import dtrain; run = dtrain.Run({str(folder)!r})")
     kernel.ok(f"run = run.resume(epochs={run.history[-1]['epoch'] + 1}, show=False)")
