@@ -2,13 +2,14 @@
 # make test   on a fresh machine: .venv, install, the whole test suite
 # make test-versions  the core of the suite on the oldest and the newest TensorFlow and Keras
 # make test-slurm, test-ssh, test-ray  a SLURM, OpenSSH servers, a Ray cluster on this machine
+# make test-notebook  notebooks, in kernels of Jupyter's
 # make docs   the documentation as a site, in site/
 # make check  style, types and imports, then the whole test suite
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: install run test test-versions test-faults test-slurm test-ssh test-ray check docs bench clean
+.PHONY: install run test test-versions test-faults test-slurm test-ssh test-ray test-notebook check docs bench clean
 
 install: $(STAMP)
 
@@ -55,6 +56,10 @@ test-ssh: install
 test-ray: install
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[ray]"
 	$(BIN)/python -m pytest -n 0 -m ray tests/test_ray.py
+
+test-notebook: install
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[notebook]"
+	$(BIN)/python -m pytest -n 0 -m faults tests/test_notebook.py
 
 check: install
 	$(BIN)/ruff check .

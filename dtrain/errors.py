@@ -18,8 +18,10 @@ from __future__ import annotations
 import copy
 import difflib
 import errno
+import os
 import re
 import shlex
+import traceback
 from collections.abc import Iterable
 from typing import Any
 
@@ -32,6 +34,10 @@ PORT_TAKEN = 74  # of a task, to its launcher: another process has its port
 INTERRUPTED = 75  # EX_TEMPFAIL of sysexits.h: try the same command again
 _LONGEST = 500  # characters of a value that a message shows whole
 _LINE, _LINES = 4000, 200  # characters of a line of a message, and lines of it
+#: Files of dtrain's and IPython's.
+_OF_OTHERS = re.compile(rf"{re.escape(os.path.dirname(__file__))}/|.*/IPython/")
+#: Colours and such.
+_STYLE = re.compile(r"\x1b\[[\d;]*m")
 #: What can be typed: overrides, options, variables; and placeholders.
 _TYPED = re.compile(r"[+~]{0,2}[A-Za-z_][\w./@]*=.+|--?[a-z][\w-]*(=.+)?", re.S)
 _PLACEHOLDER = re.compile(
@@ -48,6 +54,13 @@ class DtrainError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         # Not by the constructor's arguments: the text is made of them.
         return _same, (type(self), str(self), vars(self))
+
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython shows: where the user's own code is, and the sentence."""
+        found = traceback.TracebackException.from_exception(self)
+        own = [each for each in found.stack if not _OF_OTHERS.match(each.filename)]
+        found.stack = traceback.StackSummary.from_list(own)
+        return "".join(found.format(chain=False)).splitlines()
 
 
 class UsageError(DtrainError):
@@ -225,3 +238,8 @@ def printable(text: str) -> str:
     return "".join(
         char if char.isprintable() or char in "\n\t" else repr(char)[1:-1] for char in text
     )
+
+
+def unstyled(text: str) -> str:
+    """Return ``text`` without the colours that libraries, as Keras, give to their messages."""
+    return _STYLE.sub("", text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import linecache
 import os
 import runpy
@@ -27,6 +28,7 @@ from dtrain.compare.load_folders import public
 from dtrain.config import consent, given
 from dtrain.errors import DamagedFile, UsageError
 from dtrain.host import python_path
+from dtrain.run.folder import RunDir
 from tests.conftest import Commands
 
 SCRIPT = """
@@ -276,18 +278,83 @@ class Stream:
         return False
 
 
-def test_a_notebook_has_one_line_that_is_redrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+class Outputs(types.ModuleType):
+    """As ``IPython.display``: what is displayed, and what an output is updated to."""
+
+    def __init__(self) -> None:
+        super().__init__("IPython.display")
+        self.drawn: list[str] = []
+
+    def display(self, data: dict[str, str], **options: bool) -> Any:
+        assert options == {"raw": True, "display_id": True}
+        self.drawn.append("new")
+        self.update(data, raw=True)
+        return self
+
+    def update(self, data: dict[str, str], raw: bool) -> None:
+        self.drawn.append(data["text/plain"])
+
+
+REPORT = {"epoch": 1, "epochs": 2, "step": 3, "total_steps": 9, "loss": 0.5,
+          "examples_per_second": 1000.0, "metrics": {"val_loss": 0.25}}  # fmt: skip
+SHOWN = "epoch 1/2  step 3/9  loss 0.5  1,000 examples/s  val_loss 0.25"
+OF_COMMAND = "epoch 2/2  step 9/9  loss 0.4  of the command, which has no terminal"
+
+
+def test_a_notebook_has_one_output_that_is_updated(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, outputs = Stream(), Outputs()
+    monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", outputs)
+    monkeypatch.setattr(sys, "stdout", stream)
+    for show in (False, True):
+        line = Line(show)
+        line.message("starting")
+        for step in (3, 3, 4):
+            line.update({**REPORT, "step": step})
+        line.message(OF_COMMAND)
+        line.message("FINISHED")
+        line.close()
+    assert outputs.drawn == ["new", SHOWN, SHOWN.replace("3/9", "4/9"), ""]
+    assert stream.text == "starting\nFINISHED\n"
+
+
+def test_a_terminal_has_one_line_that_is_redrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = Stream()
+    monkeypatch.setattr(Stream, "__module__", __name__)
+    monkeypatch.setattr(Stream, "isatty", lambda self: True)
     monkeypatch.setattr(sys, "stdout", stream)
     line = Line()
-    report = {"epoch": 1, "epochs": 2, "step": 3, "total_steps": 9, "loss": 0.5,
-              "examples_per_second": 1000.0, "metrics": {"val_loss": 0.25}}  # fmt: skip
-    line.update(report)
-    shown = "epoch 1/2  step 3/9  loss 0.5  1,000 examples/s  val_loss 0.25"
-    assert stream.text == f"\r{shown}"
-    line.message("epoch 2/2  step 9/9  loss 0.4  of the command, which has no terminal")
+    line.update(REPORT)
+    assert stream.text == f"\r{SHOWN}"
+    line.message(OF_COMMAND)
     line.message("FINISHED")
-    assert stream.text.endswith(f"\r{' ' * len(shown)}\rFINISHED\n")
+    assert stream.text.endswith(f"\r{' ' * len(SHOWN)}\rFINISHED\n")
+
+
+def test_progress_of_an_earlier_command_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Recorded(Line):
+        def update(self, report: dict[str, Any] | None) -> None:
+            raise AssertionError(report)
+
+    report = {**REPORT, "time": 1.0}
+    (tmp_path / "progress.json").write_text(json.dumps(report))
+    assert command._progress(RunDir(tmp_path)) == report
+    monkeypatch.setattr(command, "_TURN", 0.001)
+    done = command.call(["--version"], Recorded(show=False), follow=tmp_path)
+    assert (done.code, done.lines[0]) == (0, f"dtrain {dtrain.__version__}")
+
+
+def test_a_notebook_shows_where_its_own_code_is_and_the_sentence() -> None:
+    with pytest.raises(UsageError, match="epoch=3") as caught:
+        dtrain.train(epoch=3)
+    caught.value.__cause__ = ValueError("what the sentence is made of")
+    shown = caught.value._render_traceback_()
+    assert shown[0] == "Traceback (most recent call last):"
+    assert [__file__ in line for line in shown if "  File " in line] == [True]
+    assert shown[-1].startswith("dtrain.errors.UsageError: epoch=3: is no keyword")
+    assert "what the sentence" not in "".join(shown)
 
 
 def test_a_run_from_python_is_one_that_the_command_line_resumes(
@@ -347,10 +414,13 @@ def test_a_refused_run_leaves_nothing(here: Callable[..., Done], tmp_path: Path)
     assert not (tmp_path / "outputs").exists()
 
 
-def test_a_command_is_a_process_of_its_own(tmp_path: Path) -> None:
+def test_a_command_is_a_process_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(UsageError, match="hidden_size"):
-        dtrain.train(overrides=["trainer.hidden_size=3", "launcher=inline"], show=False)
+        dtrain.train(overrides=["trainer.hidden_size=3", "launcher=inline"])
     assert not list(tmp_path.iterdir())
+    assert capsys.readouterr().out == ""  # the exception has the sentence
 
 
 FAULTS = Path(__file__).parent / "api_script.py"

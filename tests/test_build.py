@@ -249,6 +249,24 @@ def test_a_scalar_loss_has_the_same_gradients_on_two_replicas() -> None:
     )
 
 
+def largest(y_true: Any, y_pred: Any) -> Any:
+    import keras
+
+    return keras.ops.max(y_pred, axis=-1)
+
+
+def share(y_true: Any, y_pred: Any, over: float) -> Any:
+    import keras
+
+    return keras.ops.mean(y_pred > over, axis=-1)
+
+
+def made(name: str) -> Any:
+    import keras
+
+    return keras.metrics.SparseCategoricalAccuracy(name)
+
+
 @pytest.mark.task
 def test_losses_and_metrics_from_nodes() -> None:
     from dtrain.task import dataset
@@ -258,11 +276,15 @@ def test_losses_and_metrics_from_nodes() -> None:
         "metrics": [
             "accuracy",
             {"_target_": "keras.metrics.SparseTopKCategoricalAccuracy", "k": 2, "name": "top2"},
+            {"_target_": "tests.test_build.largest"},
+            {"_target_": "tests.test_build.share", "over": 0.5},
+            {"_target_": "tests.test_build.made", "name": "top1"},
         ],
     }
     model, _ = build_model(trainer=trainer)
     assert model.loss.get_config()["ignore_class"] == 2
-    assert list(model.get_metrics_result()) == ["loss", "accuracy", "top2"]
+    names = ["loss", "accuracy", "top2", "largest", "share", "top1"]
+    assert list(model.get_metrics_result()) == names
 
     node = {**settings().dataset, "augment": {"_target_": "tests.test_build.add_one", "amount": 2}}
     data = dataset.load(settings(dataset=node))

@@ -114,6 +114,7 @@ def call(
     reader = threading.Thread(target=_read, args=(child.stdout, printed.put), daemon=True)
     reader.start()
     rundir = None if follow is None else RunDir(follow)
+    before = None if rundir is None else _progress(rundir)  # of an earlier command
     lines: list[str] = []
     stops, ended = 0, None
     try:
@@ -127,9 +128,10 @@ def call(
                     break
                 if text:
                     lines.append(text)
-                    line.message(text)
-                elif rundir is not None:
-                    line.update(_progress(rundir))
+                    if not _is_refused(lines):
+                        line.message(text)
+                elif rundir is not None and (report := _progress(rundir)) != before:
+                    line.update(report)
                 if child.poll() is not None:
                     ended = ended or time.monotonic()
                     if time.monotonic() - ended > _LAST:
@@ -138,10 +140,17 @@ def call(
                 stops += 1
                 child.send_signal(signal.SIGINT)
         code = _waited(child)
+        for text in lines if _is_refused(lines) and code != errors.USAGE else ():
+            line.message(text)
     finally:
         line.close()
         child.stdin.close()  # and with it the command, if it is still at work
     return Done(code, lines, stops > 0)
+
+
+def _is_refused(lines: Sequence[str]) -> bool:
+    """Whether a command began by an error, which is raised with the sentence that it printed."""
+    return lines[:1] != [] and lines[0].startswith("error: ")
 
 
 def _progress(rundir: RunDir) -> dict[str, Any] | None:

@@ -180,7 +180,7 @@ def _run_of(done: Done, folder: Path) -> Path:
     if done.code in (errors.OK, errors.INTERRUPTED) or result.get("status") == "KILLED":
         return folder
     error = result.get("error")
-    raise _failed(TrainingError(error) if error else done.raised(), folder)
+    raise _failed(TrainingError(errors.printable(error)) if error else done.raised(), folder)
 
 
 def _sweep_of(done: Done, folder: Path) -> Path:

@@ -228,7 +228,23 @@ def _metrics(value: Any, key: str) -> Any:
         return {name: _metrics(each, f"{key}.{name}") for name, each in value.items()}
     if isinstance(value, list):
         return [_metrics(each, f"{key}[{index}]") for index, each in enumerate(value)]
-    return _named(value, key)
+    if not _is_function(value, key) or not _lacks_two(value, key):
+        return _named(value, key)
+    made = _named({**value, "_partial_": True}, key)
+    # Keras calls the metric as its function is called.
+    return functools.update_wrapper(made, made.func) if made.keywords else made.func
+
+
+def _lacks_two(node: dict[str, Any], key: str) -> bool:
+    """Whether a function is to be called with (y_true, y_pred); else it makes a metric."""
+    signature = inspect.signature(targets.locate(node["_target_"], f"{key}._target_"))
+    needed = [
+        name
+        for name, each in signature.parameters.items()
+        if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+        and each.default is each.empty
+    ]
+    return len(needed) >= 2 and not node.keys() & set(needed[:2])
 
 
 def _with(metrics: Any, more: list[keras.metrics.Metric]) -> Any:
@@ -241,7 +257,10 @@ def _loss(value: Any) -> Any:
         return {name: None if each is None else _loss(each) for name, each in value.items()}
     if isinstance(value, list):
         return [None if each is None else _loss(each) for each in value]
-    value = _named({**value, "_partial_": True} if _is_function(value) else value, "trainer.loss")
+    value = _named(
+        {**value, "_partial_": True} if _is_function(value, "trainer.loss") else value,
+        "trainer.loss",
+    )
     if isinstance(value, str):
         try:
             return keras.losses.get(value) and value
@@ -256,12 +275,12 @@ def _loss(value: Any) -> Any:
     return value
 
 
-def _is_function(node: Any) -> bool:
-    """Whether a loss node names a plain function, which Keras calls with (y_true, y_pred)."""
+def _is_function(node: Any, key: str) -> bool:
+    """Whether a node names a plain function and no class."""
     return (
         isinstance(node, dict)
         and "_target_" in node
-        and not isinstance(targets.locate(node["_target_"], "trainer.loss._target_"), type)
+        and not isinstance(targets.locate(node["_target_"], f"{key}._target_"), type)
     )
 
 

@@ -95,10 +95,10 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
         _report(journal, error, str(error))
         return error.exit_code
     except Exception as error:  # the user's model, data or callback, or TensorFlow itself
-        print(secrets.mask(traceback.format_exc()), file=sys.stderr, flush=True)
+        print(errors.unstyled(secrets.mask(traceback.format_exc())), file=sys.stderr, flush=True)
         if "Could not start gRPC server" in str(error):
             return errors.PORT_TAKEN
-        _report(journal, error, f"{type(error).__name__}: {error}")
+        _report(journal, error, errors.unstyled(f"{type(error).__name__}: {error}"))
         return errors.FAILED
     finally:
         ending.close()
