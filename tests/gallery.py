@@ -80,7 +80,8 @@ RUNS = {
     "transfer_learning": Example(
         "val_accuracy", 0.85,
         before="hydra.run.dir=outputs/before dataset.first=0 dataset.last=4 dataset.examples=null "
-        "init.weights=null 'init.rules=[]' 'finetune.freeze=[]' trainer.epochs=10",
+        "init.weights=null 'init.rules=[]' 'finetune.freeze=[]' finetune.unfreeze=null "
+        "trainer.epochs=10",
     ),
     "vae": Example("val_loss", 0.37, is_least=False, other="strategy=one_device"),
     "gan": Example("val_distance", 0.1, is_least=False),
@@ -207,8 +208,11 @@ def draw(name: str, into: Path) -> None:
         axis.grid(alpha=0.3)
         axis.legend(frameon=False)
     figure.tight_layout()
-    figure.savefig(PAGES / f"{name}.svg", metadata={"Date": None, "Creator": None})
+    path = PAGES / f"{name}.svg"
+    figure.savefig(path, metadata={"Date": None, "Creator": None})
     pyplot.close(figure)
+    tenths = re.sub(r"(\d+\.\d)\d+", r"\1", path.read_text(encoding="utf-8"))  # of a point
+    path.write_text(re.sub(r" +$", "", tenths, flags=re.M), encoding="utf-8")
 
 
 def source(name: str) -> str:
