@@ -102,9 +102,9 @@ class Done:
 
     @property
     def shown(self) -> str:
-        """Return the line that a training ends with, or all that another command has printed."""
-        lines = [line for line in self.printed.splitlines() if line.startswith("FINISHED")]
-        return "\n".join(lines) or self.printed.strip()
+        """Return the line that a training ends with, or the last one of another command."""
+        lines = self.printed.strip().splitlines()
+        return next((line for line in lines if line.startswith("FINISHED")), lines[-1])
 
 
 def run(name: str, overrides: str, folder: Path) -> tuple[Done, Path]:

@@ -212,7 +212,7 @@ def test_every_page_is_linked_from_the_readme_or_from_the_list_of_pages() -> Non
         linked = f"({page.relative_to(ROOT)})" in readme or f"({page.name})" in index
         if page.parent.name == "formats":
             linked = f"(formats/{page.name})" in data
-        if page.parent.name == "gallery":
+        if page.parent == ROOT / "docs/gallery":
             linked = f"(gallery/{page.name})" in gallery
         assert linked, f"{page.name} is linked from nowhere"
 
