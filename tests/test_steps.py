@@ -249,7 +249,7 @@ def without_a_call(input_shape: Any) -> Any:
     return Silent()
 
 
-@pytest.mark.task
+@pytest.mark.task(devices=2)
 def test_metrics_that_were_never_built_are_left_out() -> None:
     silent = {"model": {"_target_": "tests.test_steps.without_a_call"}}
     _, _, steps, _ = prepare("Mirrored", 2, settings(**silent))
