@@ -80,7 +80,7 @@ RUNS = {
     "transfer_learning": Example(
         "val_accuracy", 0.85,
         before="hydra.run.dir=outputs/before dataset.first=0 dataset.last=4 dataset.examples=null "
-        "init.weights=null 'init.rules=[]' 'finetune.freeze=[]' finetune.unfreeze=null "
+        "init.weights=null 'init.rules=[]' 'finetune.freeze=[]' 'finetune.learning_rates=[]' "
         "trainer.epochs=10",
     ),
     "vae": Example("val_loss", 0.37, is_least=False, other="strategy=one_device"),
