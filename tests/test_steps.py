@@ -229,6 +229,33 @@ def test_plain_tensors_are_averaged_over_examples(kind: str, devices: int) -> No
     assert steps.results(first)["mean"] == pytest.approx(held[: 8 * devices].mean(), rel=1e-5)
 
 
+def without_a_call(input_shape: Any) -> Any:
+    """A model of no call, as GANs are: the metrics that it is compiled with are never computed."""
+    import keras
+    import tensorflow as tf
+
+    class Silent(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = keras.Sequential([keras.Input(input_shape), keras.layers.Dense(1)])
+
+        def train_step(self, data: Any) -> Any:
+            with tf.GradientTape() as tape:
+                size = tf.reduce_mean(tf.square(self.inner(data[0])))
+            weights = self.inner.trainable_weights
+            self.optimizer.apply(tape.gradient(size, weights), weights)
+            return {"size": size}
+
+    return Silent()
+
+
+@pytest.mark.task(devices=2)
+def test_metrics_that_were_never_built_are_left_out() -> None:
+    silent = {"model": {"_target_": "tests.test_steps.without_a_call"}}
+    _, _, steps, _ = prepare("Mirrored", 2, settings(**silent))
+    assert steps.results(steps.train(1)).keys() == {"size"}
+
+
 @pytest.mark.task
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
 def test_a_call_does_not_span_points_where_the_rate_moves(policy: str) -> None:

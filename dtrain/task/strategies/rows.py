@@ -172,8 +172,10 @@ class Rows:
         results = []
         with keras.StatelessScope(list(zip(self.variables, states, strict=True))):
             for metric in self._model.metrics:
-                # A result may be the variable itself, which has this value in here alone.
-                found = named(metric.name, metric.result())
+                # A result may be the variable itself, which has this value in here alone. Those of
+                # `compile` have none where a model of no call never computes them.
+                built = getattr(metric, "built", True)
+                found = named(metric.name, metric.result()) if built else ()
                 results.append({name: tf.convert_to_tensor(value) for name, value in found})
         return results
 
