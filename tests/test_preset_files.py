@@ -93,3 +93,15 @@ def test_presets_that_multiply(length: int, twice: bool, problem: str, tmp_path:
 def test_presets_that_name_others(tmp_path: Path) -> None:
     _chain(tmp_path / "presets", 8, True)
     check(["--config-dir", str(tmp_path / "presets"), "model=b0"])
+
+
+def test_classes_and_epochs_are_whole_numbers(tmp_path: Path) -> None:
+    """As on the command line; the file itself has names alone."""
+    (tmp_path / "trainer").mkdir()
+    path, words = tmp_path / "trainer/mine.yaml", ["--config-dir", str(tmp_path), "trainer=mine"]
+    path.write_text("class_weight: {0: 1, 1: 3}\n")
+    check(words)
+    for text in ("1: 2\n", "class_weight: {1.5: 2}\n", "class_weight: {0: 1, 0: 2}\n"):
+        path.write_text(text)
+        with pytest.raises(UsageError, match=r"is no name of a key|is there twice"):
+            check(words)

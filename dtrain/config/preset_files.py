@@ -174,7 +174,9 @@ def _count(path: Path, node: Any, above: tuple[int, ...], known: dict[int, int])
         seen = set()
         for key, value in node.value:
             at = key.start_mark.line
-            if key.tag not in (f"{_TAG}str", f"{_TAG}merge"):
+            # Classes and epochs, inside of a key, are whole numbers.
+            kinds = ("str", "merge", "int") if above else ("str", "merge")
+            if key.tag.removeprefix(_TAG) not in kinds:
                 text = key.value if isinstance(key, yaml.ScalarNode) else "a list or a node"
                 raise _refused(path, f"{text} is no name of a key", "a text, in quotes", at)
             if key.value in seen and key.tag != f"{_TAG}merge":
