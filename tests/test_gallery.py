@@ -23,7 +23,7 @@ def page(name: str) -> str:
 
 def test_each_example_has_its_files_and_its_page() -> None:
     folders = {path.name for path in EXAMPLES.iterdir() if path.is_dir()}
-    assert folders - {"__pycache__"} == set(RUNS)
+    assert folders - {"__pycache__", "notebook"} == set(RUNS)
     assert {path.stem for path in PAGES.iterdir()} == set(RUNS)
     listed = (ROOT / "docs/gallery.md").read_text(encoding="utf-8")
     for name in RUNS:
