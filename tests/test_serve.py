@@ -81,7 +81,7 @@ def command(
 
     patch.setattr(sys, "argv", ["dtrain", "serve", *words, "port=0"])
     printed: list[str] = []
-    began = threading.Event()
+    began, refused = threading.Event(), threading.Event()
 
     def look(*values: Any, **_: Any) -> None:
         printed.extend(map(str, values))
@@ -93,11 +93,13 @@ def command(
     def client() -> None:
         try:
             assert began.wait(90)
+            if refused.is_set():
+                return
             [page] = [line.split()[-1] for line in printed if line.startswith("page:")]
             ask(page, os.getpid())
         except BaseException as error:
             failed.append(error)
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)  # for which the command has a handler
 
     monkey = "dtrain.controller.commands.serve.print"
     patch.setattr(monkey, look, raising=False)
@@ -107,7 +109,9 @@ def command(
     try:
         code = main()
     finally:
-        began.set()
+        if not began.is_set():
+            refused.set()
+            began.set()
         thread.join()
     assert {number: signal.getsignal(number) for number in before} == before
     if failed:
@@ -586,7 +590,7 @@ def test_a_training_that_is_killed(
             predict()
 
     try:
-        until(run.is_dir)
+        until((run / "checkpoints").is_dir)
         code, _, error = command([str(run), "follow=true", "checkpoint=latest"], ask, capfd,
                                  monkeypatch)  # fmt: skip
     finally:
