@@ -61,6 +61,7 @@ def test_a_package_of_the_current_directory_is_not_imported(
     assert not canaries.exists(), canaries.read_text()
 
 
+@pytest.mark.faults
 def test_nor_by_a_run_and_its_tasks(canaries: Path, tmp_path: Path) -> None:
     (tmp_path / "helper.py").write_text("width = 5\n")
     (tmp_path / "mine.py").write_text(

@@ -16,7 +16,7 @@ from dtrain.errors import UsageError
 from dtrain.run import checkpoint
 from dtrain.run.folder import RunDir, write_json, write_text
 from tests.quick import grid, master
-from tests.sampled import sampled
+from tests.sampled import sampled, thinned
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +83,7 @@ def test_a_job_does_not_know_its_sweep() -> None:
     "word",
     sampled(
         ["trainer.epochs=9", "seed=7", "strategy=mirrored", "hardware.devices=2", "model=mlp"],
-        "seed=7", "strategy=mirrored",
+        "seed=7",
     ),
 )  # fmt: skip
 def test_what_makes_a_job_another_one(word: str) -> None:
@@ -104,14 +104,14 @@ def test_a_key_that_nothing_reads() -> None:
 
 @pytest.mark.parametrize(
     ("jobs", "parts"),
-    [
+    thinned([
         (("objective=val_loss", "objective=loss"), ["objective=loss", "val_loss in another job"]),
         (("output_dir=a", "output_dir=b"), ["output_dir=", "is one for the whole sweep"]),
         (("sweep.parallel=1", "sweep.parallel=2"), ["sweep.parallel=1", "is one for the whole"]),
         (("seed=1 resume=x", "seed=2 resume=x"), ["resume=x", "is for a single run"]),
         (("seed=1 resume=auto", "seed=2 resume=auto"), ["resume=auto", "sweep.resume=DIR"]),
-    ],
-)
+    ], 3),
+)  # fmt: skip
 def test_what_is_one_for_all(jobs: tuple[str, ...], parts: list[str]) -> None:
     refused([*parts, "accepted: "], composed, *jobs)
 
@@ -154,6 +154,7 @@ def test_data_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [draft.plan().train_examples for draft in drafts] == [1438, 1438, 899, 899]
 
 
+@pytest.mark.faults
 def test_the_server_is_started_once_for_each_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.quick import Quick
 

@@ -106,6 +106,7 @@ def test_one_at_a_time_has_the_machine() -> None:
     assert (task["cores"], task["threads"]) == ([], None)
 
 
+@pytest.mark.faults
 def test_gpus_are_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two GPUs a job of two has both, and waits until they are free."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
@@ -123,6 +124,7 @@ def test_gpus_are_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
         assert begun >= result["started"] + result["seconds"] - 1
 
 
+@pytest.mark.faults
 def test_more_gpus_than_there_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     have(monkeypatch, Machine(1, 8))
     words = ("hardware=gpu", "strategy=mirrored")
@@ -195,6 +197,7 @@ def test_ctrl_c_while_tensorflow_is_imported(monkeypatch: pytest.MonkeyPatch) ->
     assert told()["status"] == "KILLED"
 
 
+@pytest.mark.faults
 def test_a_bug_of_ours_is_one_job_s(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -226,6 +229,7 @@ def test_dry_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.faults
 def test_a_baseline_that_no_job_has() -> None:
     with pytest.raises(UsageError, match=r"accepted: seed=1, seed=2; type: sweep.baseline=seed=2"):
         swept("seed=1", "seed=2", words=("sweep.baseline='sed=2'",))
@@ -251,6 +255,7 @@ def test_a_record_that_cannot_be_written(
     assert (read_json(Path("here/0/result.json")) or {})["status"] == "FINISHED"
 
 
+@pytest.mark.faults
 def test_a_comparison_that_cannot_be_written(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -382,6 +387,7 @@ def test_a_job_is_given_up() -> None:
     assert told()["best"] == 1
 
 
+@pytest.mark.faults
 def test_a_search_asks_for_a_job_that_cannot_be() -> None:
     source = Scripted(listed("seed=1", "trainer.batch_size=100000", "model=none", "seed=2"))
     assert swept(source=source) == errors.FAILED

@@ -260,6 +260,7 @@ def again(dtrain: Commands, *words: str) -> Any:
     return dtrain(f"sweep.resume={folder()}", *words)
 
 
+@pytest.mark.faults
 def test_only_what_is_missing_is_run(dtrain: Commands) -> None:
     run = begin(dtrain, "seed=1,2,3,4", lasts(s2="crash", s3="die"))
     assert run.code == errors.FAILED
@@ -300,6 +301,7 @@ def test_what_never_began_is_begun(dtrain: Commands) -> None:
     assert statuses() == ["KILLED", "KILLED", "WAITING"]  # nothing has happened
 
 
+@pytest.mark.faults
 def test_a_sweep_that_was_killed(dtrain: Commands) -> None:
     """What it wrote last is of a moment when jobs ran, of which one has ended since."""
     assert begin(dtrain, "seed=1,2,3").code == errors.OK
@@ -331,6 +333,7 @@ def test_a_job_with_a_checkpoint_goes_on_in_place(dtrain: Commands) -> None:
     assert steps[:1] == [1]  # what came after the checkpoint was taken back
 
 
+@pytest.mark.faults
 def test_a_job_that_is_another_one_by_now_is_run_anew(dtrain: Commands, tmp_path: Path) -> None:
     (tmp_path / "mine" / "experiment").mkdir(parents=True)
     file = tmp_path / "mine" / "experiment" / "small.yaml"

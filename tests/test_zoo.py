@@ -38,7 +38,7 @@ def stands_for(name: str) -> str:
 ALONE = [name for name in NAMES if not declared(name, "FIT", True)]
 #: Of different kinds: means of its own and noise, two optimizers, weights that are moved, tokens
 #: that are masked. `make test-faults` trains all.
-FEW = ["gan", "masked_tokens", "vae"]
+FEW = ["gan", "masked_tokens"]
 #: Strategy and its devices, beside one_device. TensorFlow allows one such group in a process.
 SEVERAL = {"mirrored 4": ("Mirrored", 4), "central 2": ("CentralStorage", 2)}
 STEPS = 40
@@ -202,7 +202,7 @@ def test_losses_of_keras_agree_where_they_are_added_up(name: str) -> None:
 
 
 @pytest.mark.task(devices=4)
-@pytest.mark.parametrize("name", sampled(NAMES, *FEW[:2]))
+@pytest.mark.parametrize("name", sampled(NAMES, *FEW))
 def test_a_mesh_agrees(name: str) -> None:
     from tests.test_dtensor import mesh
 

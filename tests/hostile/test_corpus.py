@@ -14,14 +14,14 @@ from tests.hostile.harness import SECRET_VALUE, Case, Commands, Listener, Place,
 #: Each has a table of cases, of which every n-th is in the default suite.
 MODULES = {
     sound: 1,
-    configs: 6,
-    names: 8,
-    folders: 22,
-    sweeps: 15,
-    checkpoints: 8,
-    here: 4,
-    data: 9,
-    nasty: 8,
+    configs: 12,
+    names: 16,
+    folders: 44,
+    sweeps: 30,
+    checkpoints: 16,
+    here: 8,
+    data: 18,
+    nasty: 16,
 }
 CASES = [case for module in MODULES for case in module.CASES]
 

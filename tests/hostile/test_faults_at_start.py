@@ -104,7 +104,7 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", sampled(KINDS, "SIGTERM"))
+@pytest.mark.parametrize("kind", sampled(KINDS))
 def test_some_moments(home: Home, kind: str) -> None:
     for number, part in enumerate(SOME[kind]):
         folder, how = CASES[(number + KINDS.index(kind)) % 2 * 4]

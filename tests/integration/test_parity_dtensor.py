@@ -58,7 +58,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", sampled(CASES, "batch norm"))
+@pytest.mark.parametrize("case", sampled(CASES))
 def test_meshes_agree(case: str, dtrain, user_code) -> None:
     user_code(MODEL + MODELS)
     names = ["loss", "accuracy", "val_loss", "val_accuracy"]

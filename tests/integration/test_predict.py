@@ -214,6 +214,7 @@ def test_what_cannot_be_done_is_refused_before_anything_starts(
     assert not (home / "refused").exists() and sorted(os.listdir(home / "run")) == before
 
 
+@pytest.mark.faults
 def test_other_data_needs_no_labels_and_few_rows(home: Path, predict: Any) -> None:
     rows = np.random.default_rng(0).normal(size=(5, 8)).astype(np.float32)
     np.save(home / "new.npy", rows)
@@ -240,6 +241,7 @@ def test_a_row_that_cannot_be_read_ends_it_in_a_sentence(home: Path, predict: An
     assert list((home / "broken/pieces").iterdir())  # what is done stays
 
 
+@pytest.mark.faults
 def test_a_full_disk_is_a_sentence_and_the_command_goes_on(
     home: Path, predict: Any, tmp_path: Path
 ) -> None:
@@ -308,21 +310,14 @@ KINDS = ("command", "stop", "all", "task", "chief", "operation")
 FUNCTION = "predict.function={_target_:mine.scaled,factor:0.5}"
 
 
-@pytest.mark.parametrize(
-    ("strategy", "kills"),
-    [
-        ("one_device", 1),
-        *(
-            pytest.param(strategy, 20, marks=pytest.mark.faults)
-            for strategy in ("one_device", "mirrored", "hybrid")
-        ),
-    ],
-)
-def test_killed_it_goes_on_to_the_same_bytes(home: Path, strategy: str, kills: int) -> None:
+@pytest.mark.faults
+@pytest.mark.parametrize("strategy", ["one_device", "mirrored", "hybrid"])
+def test_killed_it_goes_on_to_the_same_bytes(home: Path, strategy: str) -> None:
+    kills = 20
     words = (f"strategy={strategy}", FUNCTION, "predict.split=validation",
              "dataset.validation_examples=20011", "predict.piece_rows=50",
              "predict.batch=16")  # fmt: skip
-    whole, folder = home / f"whole_{strategy}_{kills}", home / f"killed_{strategy}_{kills}"
+    whole, folder = home / f"whole_{strategy}", home / f"killed_{strategy}"
     assert Command(home, f"to={whole}", *words).end() == errors.OK
     chosen, hurt = random.Random(kills), 0
     for number in range(kills):

@@ -114,6 +114,7 @@ def who_read(folder: Path) -> set[int]:
     return found
 
 
+@pytest.mark.faults
 @pytest.mark.usefixtures("code")
 def test_the_numbers_are_those_of_a_run_without(dtrain: Any, tmp_path: Path) -> None:
     shared = set(os.listdir("/dev/shm"))

@@ -99,6 +99,7 @@ def test_git_state_is_recorded(dtrain, quick, tmp_path: Path) -> None:
     assert recorded.data.tags["git_dirty"] == "true"  # outputs/ is untracked here
 
 
+@pytest.mark.faults
 @pytest.mark.usefixtures("store")
 def test_the_final_model_predicts_what_was_recorded(dtrain, quick) -> None:
     run = dtrain(*quick)
@@ -209,6 +210,7 @@ def test_examples_are_counted_by_epoch(dtrain, quick, tmp_path: Path) -> None:
     assert (fork.result["epoch_examples"], fork.result["examples"]) == ([96], 160)
 
 
+@pytest.mark.faults
 def test_sync_ships_what_was_not_tracked_and_nothing_twice(dtrain, quick, tmp_path: Path) -> None:
     run = dtrain(*quick)
     assert not (tmp_path / "outputs" / "mlflow.db").exists()

@@ -177,7 +177,7 @@ def typed(value: Any) -> str:
     return str(value)
 
 
-@pytest.mark.parametrize("model", sampled(NAMES, "wgan_gp"))
+@pytest.mark.parametrize("model", sampled(NAMES))
 def test_every_model_trains_by_the_command(model: str, dtrain, monkeypatch) -> None:
     monkeypatch.setenv("DTRAIN_TRUST", "tests")
     trainer = declared(model, "TRAINER", {})
