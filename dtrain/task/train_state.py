@@ -10,8 +10,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from dtrain.errors import CheckpointError
+from dtrain.errors import CheckpointError, UsageError
 from dtrain.run import checkpoint
+from dtrain.run.checkpoint import Checkpoint
 from dtrain.task import keras_internals, optimizers
 from dtrain.task.finetune import stages
 from dtrain.task.metric_sums import Sums
@@ -137,6 +138,29 @@ def restore_weights(
                 if problem is not None:
                     raise CheckpointError(f"{problem}: it is of another model")
                 variable.assign(arrays[source])
+
+
+def restore_chosen(model: keras.Model, strategy: Strategy, found: Checkpoint, weights: str) -> None:
+    """Restore, as :func:`restore_weights`, the checkpoint and the weights that a user has chosen.
+
+    Args:
+        model: built under ``strategy``.
+        strategy: which it is.
+        found: the checkpoint.
+        weights: ``raw``, or ``ema`` for the moving averages.
+
+    Raises:
+        UsageError: the checkpoint is of another model, or has no averages.
+    """
+    averaged = weights == "ema"
+    try:
+        restore_weights(model, strategy, found.arrays, averaged)
+    except CheckpointError as error:
+        key, value = ("weights", "ema") if averaged else ("checkpoint", found.path)
+        raise UsageError(
+            key, value, str(error), "the model of the run",
+            f"python -m dtrain checkpoint {found.path} to see its weights",
+        ) from None  # fmt: skip
 
 
 def _averages(model: keras.Model, arrays: Mapping[str, np.ndarray]) -> dict[int, str]:

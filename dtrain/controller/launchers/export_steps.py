@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from typing import Any
 
 from dtrain.controller.launchers.questions import ask_of_a_run
 from dtrain.run.cluster import Cluster
 
 
-def _enter(
-    config: dict[str, Any],
-    cluster: dict[str, Any],
-    environment: dict[str, str],
-    asked: dict[str, Any],
-    output: Connection,
-    pipe: Any,
-) -> None:
+def _enter(*arguments: Any) -> None:
     from dtrain.task.export.main import child
 
-    child(config, cluster, environment, asked, output, pipe)
+    child(*arguments)
 
 
 class Steps:

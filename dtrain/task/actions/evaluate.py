@@ -145,16 +145,8 @@ class Evaluate(Action):
         return None
 
     def _restore(self, session: Session, found: Checkpoint) -> None:
-        averaged = self._weights == "ema"
         session.steps.enter(found.meta.get("trained_epoch", 1))
-        try:
-            train_state.restore_weights(session.model, session.strategy, found.arrays, averaged)
-        except CheckpointError as error:
-            key, value = ("weights", "ema") if averaged else ("checkpoint", found.path)
-            raise UsageError(
-                key, value, str(error), "the model of the run",
-                f"python -m dtrain checkpoint {found.path} to see its weights",
-            ) from None  # fmt: skip
+        train_state.restore_chosen(session.model, session.strategy, found, self._weights)
 
     def _evaluated(self, session: Session, record: Record, found: Checkpoint, index: int) -> Found:
         """Evaluate the weights that the model has, on all examples and then on each slice.

@@ -16,7 +16,7 @@ from dtrain.config.schema import Config
 from dtrain.data.checked import before_training
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
-from dtrain.errors import CheckpointError, DtrainError, UsageError
+from dtrain.errors import DtrainError, UsageError
 from dtrain.run import checkpoint, identity
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.folder import RunDir
@@ -194,15 +194,7 @@ class Predict(Action):
         """Set the weights; return the digest of the checkpoint, and its step."""
         folder, mode = self._rundir.checkpoints, config.objective_mode.name
         found = checkpoint.load(checkpoint.choose(folder, self._checkpoint, mode)[0])
-        averaged = self._weights == "ema"
-        try:
-            train_state.restore_weights(model, strategy, found.arrays, averaged)
-        except CheckpointError as error:
-            key, value = ("weights", "ema") if averaged else ("checkpoint", found.path)
-            raise UsageError(
-                key, value, str(error), "the model of the run",
-                f"python -m dtrain checkpoint {found.path} to see its weights",
-            ) from None  # fmt: skip
+        train_state.restore_chosen(model, strategy, found, self._weights)
         return checkpoint.digest(found.arrays), found.step
 
     def _rows_of_batch(self, config: Config, model: keras.Model) -> int:

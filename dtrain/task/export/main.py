@@ -6,16 +6,13 @@ its files; and a converter or a runtime that crashes ends no more than the expor
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from dtrain import secrets
-from dtrain.config import load
 from dtrain.config.schema import Config
 from dtrain.data.checked import before_training
 from dtrain.errors import DtrainError, TrainingError
@@ -25,7 +22,8 @@ from dtrain.run.exports import FORMATS, SAMPLE
 from dtrain.run.samples import Sample
 from dtrain.task import train_state
 from dtrain.task.export import model, runtimes, sample, write
-from dtrain.task.process import hardware, parent_death
+from dtrain.task.process import hardware
+from dtrain.task.process.answer import answer
 from dtrain.task.strategies import Default
 
 _LONGEST = 300  # characters of what a library says
@@ -33,45 +31,23 @@ _LONGEST = 300  # characters of what a library says
 Doing = Callable[[str], None]
 
 
-def child(
-    values: dict[str, Any],
-    cluster: dict[str, Any],
-    environment: dict[str, str],
-    asked: dict[str, Any],
-    output: Connection,
-    pipe: Any,
-) -> None:
-    """Run as a forked process; send what is being done, and (exit code, answer or message).
+def child(*arguments: Any) -> None:
+    """Answer as :func:`dtrain.task.process.answer.answer` what ``asked["do"]`` names."""
+    answer(_done, _failed, *arguments)
 
-    Args:
-        values: the configuration, plain.
-        cluster: of this one process.
-        environment: of this process.
-        asked: ``do``, one of :data:`_ANSWERS`, and its arguments.
-        output: takes what the user's code prints.
-        pipe: a connection to the controller.
-    """
-    parent_death.end_with_the_parent()
-    os.environ.update(environment)
-    sys.stdout = sys.stderr = os.fdopen(os.dup(output.fileno()), "a", buffering=1)
-    try:
-        config = load.parse(values, Path("config.yaml"))
-        made = Cluster.from_json(cluster)
-        hardware.configure(config.hardware, made, made.chief, config.trainer.deterministic)
-        answer = _ANSWERS[asked.pop("do")](config, lambda text: pipe.send((None, text)), **asked)
-        pipe.send((0, answer))
-    except DtrainError as error:
-        pipe.send((error.exit_code, secrets.mask(str(error))))
-    except OSError as error:  # of a full disk
+
+def _done(config: Config, cluster: Cluster, doing: Doing, asked: dict[str, Any]) -> Any:
+    hardware.configure(config.hardware, cluster, cluster.chief, config.trainer.deterministic)
+    return _ANSWERS[asked["do"]](config, doing, **{k: v for k, v in asked.items() if k != "do"})
+
+
+def _failed(error: Exception, asked: dict[str, Any]) -> str:
+    if isinstance(error, OSError):  # of a full disk
         where = f"{error.filename}: " if error.filename else ""
-        pipe.send((DtrainError.exit_code, secrets.mask(f"{where}{error.strerror or error}")))
-    except Exception as error:  # of the user's model or data, or of a library
-        if asked.get("name") is None:
-            print(secrets.mask(traceback.format_exc()), file=sys.stderr)
-        pipe.send((DtrainError.exit_code, secrets.mask(_message(error))))
-    sys.stderr.flush()
-    pipe.close()
-    os._exit(0)
+        return f"{where}{error.strerror or error}"
+    if asked.get("name") is None:
+        print(secrets.mask(traceback.format_exc()), file=sys.stderr)
+    return _message(error)
 
 
 def _message(error: Exception) -> str:

@@ -7,8 +7,6 @@ import os
 import re
 import sys
 import traceback
-from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -16,12 +14,11 @@ import tensorflow as tf
 
 import dtrain
 from dtrain import secrets
-from dtrain.config import load
+from dtrain.config.schema import Config
 from dtrain.data.checked import before_training
-from dtrain.errors import DtrainError
 from dtrain.run.cluster import Cluster
 from dtrain.task.inspection.report import report
-from dtrain.task.process import parent_death
+from dtrain.task.process.answer import Send, answer
 
 #: Where code is that the user did not write.
 _NOT_USERS = (
@@ -35,44 +32,17 @@ _TRACED = "in user code:"
 _FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)')
 
 
-def child(
-    values: dict[str, Any],
-    cluster: dict[str, Any],
-    environment: dict[str, str],
-    asked: dict[str, Any],
-    output: Connection,
-    pipe: Any,
-) -> None:
-    """Run as a forked process; send the parts of a report, and (exit code, message).
+def child(*arguments: Any) -> None:
+    """Answer as :func:`dtrain.task.process.answer.answer`: send the parts of a report.
 
-    Args:
-        values: the configuration, plain.
-        cluster: as of ``cluster.json``.
-        environment: of this process.
-        asked: what :func:`dtrain.task.inspection.report.report` is to report.
-        output: takes what the user's code prints.
-        pipe: a connection to the controller.
+    What is asked are arguments of :func:`dtrain.task.inspection.report.report`.
     """
-    parent_death.end_with_the_parent()
-    os.environ.update(environment)
-    sys.stdout = sys.stderr = os.fdopen(os.dup(output.fileno()), "a", buffering=1)
-    try:
-        config = load.parse(values, Path("config.yaml"))
-        with before_training(config.dataset):
-            report(
-                config,
-                Cluster.from_json(cluster),
-                lambda kind, value: pipe.send((None, (kind, value))),
-                **asked,
-            )
-        pipe.send((0, None))
-    except DtrainError as error:
-        pipe.send((error.exit_code, secrets.mask(str(error))))
-    except Exception as error:  # of the user's dataset, or of what runs in the input graph
-        pipe.send((DtrainError.exit_code, secrets.mask(_message(error))))
-    sys.stderr.flush()
-    pipe.close()
-    os._exit(0)
+    answer(_reported, lambda error, asked: _message(error), *arguments)
+
+
+def _reported(config: Config, cluster: Cluster, send: Send, asked: dict[str, Any]) -> None:
+    with before_training(config.dataset):
+        report(config, cluster, lambda kind, value: send((kind, value)), **asked)
 
 
 def _message(error: Exception) -> str:

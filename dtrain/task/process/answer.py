@@ -1,0 +1,60 @@
+"""The process that :mod:`dtrain.controller.launchers.questions` asks about a run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from dtrain import secrets
+from dtrain.config import load
+from dtrain.config.schema import Config
+from dtrain.errors import DtrainError
+from dtrain.run.cluster import Cluster
+from dtrain.task.process import parent_death
+
+#: Takes a part of an answer.
+Send = Callable[[Any], None]
+
+
+def answer(
+    find: Callable[[Config, Cluster, Send, dict[str, Any]], Any],
+    message: Callable[[Exception, dict[str, Any]], str],
+    values: dict[str, Any],
+    cluster: dict[str, Any],
+    environment: dict[str, str],
+    asked: dict[str, Any],
+    output: Connection,
+    pipe: Any,
+) -> None:
+    """Run as a forked process; send parts of an answer, and (exit code, answer or message).
+
+    Args:
+        find: called with the configuration, the cluster, what sends a part, and ``asked``.
+        message: of an error that is not dtrain's: one of the user's code, or of a library.
+        values: the configuration, plain.
+        cluster: as of ``cluster.json``.
+        environment: of this process.
+        asked: what is asked.
+        output: takes what the user's code prints.
+        pipe: a connection to the controller.
+    """
+    parent_death.end_with_the_parent()
+    os.environ.update(environment)
+    sys.stdout = sys.stderr = os.fdopen(os.dup(output.fileno()), "a", buffering=1)
+    try:
+        config = load.parse(values, Path("config.yaml"))
+        found = find(
+            config, Cluster.from_json(cluster), lambda part: pipe.send((None, part)), asked
+        )
+        pipe.send((0, found))
+    except DtrainError as error:
+        pipe.send((error.exit_code, secrets.mask(str(error))))
+    except Exception as error:
+        pipe.send((DtrainError.exit_code, secrets.mask(message(error, asked))))
+    sys.stderr.flush()
+    pipe.close()
+    os._exit(0)
