@@ -36,8 +36,8 @@ def stands_for(name: str) -> str:
 
 #: Those of which Keras' fit is no referee.
 ALONE = [name for name in NAMES if not declared(name, "FIT", True)]
-#: Of different kinds: means of its own and noise, two optimizers, weights that are moved, tokens
-#: that are masked. `make test-faults` trains all.
+#: Of different kinds: two optimizers and weights that are moved, and tokens that are masked.
+#: `make test-faults` trains all.
 FEW = ["gan", "masked_tokens"]
 #: Strategy and its devices, beside one_device. TensorFlow allows one such group in a process.
 SEVERAL = {"mirrored 4": ("Mirrored", 4), "central 2": ("CentralStorage", 2)}

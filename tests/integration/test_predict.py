@@ -306,6 +306,7 @@ def disturb(command: Command, random: random.Random, kind: str) -> None:
             os.kill(tasks.get(name, command.process.pid), signal.SIGKILL)
 
 
+KILLS = 20
 KINDS = ("command", "stop", "all", "task", "chief", "operation")
 FUNCTION = "predict.function={_target_:mine.scaled,factor:0.5}"
 
@@ -313,14 +314,13 @@ FUNCTION = "predict.function={_target_:mine.scaled,factor:0.5}"
 @pytest.mark.faults
 @pytest.mark.parametrize("strategy", ["one_device", "mirrored", "hybrid"])
 def test_killed_it_goes_on_to_the_same_bytes(home: Path, strategy: str) -> None:
-    kills = 20
     words = (f"strategy={strategy}", FUNCTION, "predict.split=validation",
              "dataset.validation_examples=20011", "predict.piece_rows=50",
              "predict.batch=16")  # fmt: skip
     whole, folder = home / f"whole_{strategy}", home / f"killed_{strategy}"
     assert Command(home, f"to={whole}", *words).end() == errors.OK
-    chosen, hurt = random.Random(kills), 0
-    for number in range(kills):
+    chosen, hurt = random.Random(KILLS), 0
+    for number in range(KILLS):
         kind = KINDS[number % len(KINDS)]
         if kind == "operation":
             (home / "kill.json").write_text(str(chosen.randint(1, 1200)))

@@ -32,6 +32,8 @@ def answer(
 ) -> None:
     """Run as a forked process; send parts of an answer, and (exit code, answer or message).
 
+    The process ends here, with exit code 0: what went wrong is said by the code that is sent.
+
     Args:
         find: called with the configuration, the cluster, what sends a part, and ``asked``.
         message: of an error that is not dtrain's: one of the user's code, or of a library.
