@@ -337,7 +337,7 @@ def test_killed_it_goes_on_to_the_same_bytes(home: Path, strategy: str) -> None:
         if done is not None and "pieces" in done:  # it was too fast: begin again
             assert content(folder) == content(whole)
             folder = folder.with_name(f"{folder.name}_{number}")
-    assert hurt >= kills // 3
+    assert hurt >= KILLS // 3
     assert Command(home, f"to={folder}", "workers=2", *words).end() == errors.OK
     assert content(folder) == content(whole)
     assert sorted(os.listdir(folder)) == ["pieces", "predictions.json"]
