@@ -179,6 +179,15 @@ def test_keywords_are_short_words_for_keys() -> None:
     assert words == ["trainer.epochs=3", "optimizer.learning_rate=0.001,0.01"]
 
 
+@pytest.mark.parametrize(
+    ("overrides", "place"),
+    [([], "outputs"), (["output_dir='a b'"], "a b"), (["debug=none"], "outputs"),
+     (["debug=nan"], "outputs/debug"), (["debug=nan", "output_dir=mine"], "mine/debug")],
+)  # fmt: skip
+def test_checks_have_a_place_of_their_own(overrides: list[str], place: str) -> None:
+    assert keywords.place(overrides) == place
+
+
 def test_arrays_become_a_file_of_rows(tmp_path: Path) -> None:
     folder = tmp_path / given.FOLDER
     x = {"image": np.zeros((4, 2)), "more": (np.ones(4), np.ones(4))}

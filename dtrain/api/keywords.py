@@ -8,10 +8,12 @@ from typing import Any
 from dtrain.api import values
 from dtrain.config.overrides import key_of, parse
 from dtrain.errors import UsageError, nearest
+from dtrain.run.folder import CHECKS
 
 #: Short words for keys; everything else is typed in ``overrides=[...]``.
 TABLE = {
     "batch_size": "trainer.batch_size",
+    "debug": "debug",
     "devices": "hardware.devices",
     "epochs": "trainer.epochs",
     "experiment": "experiment",
@@ -94,18 +96,16 @@ def checked(overrides: Iterable[str] | str) -> list[str]:
 
 
 def place(overrides: Iterable[str]) -> str:
-    """Return the folder that runs go to.
+    """Return the folder that runs, or checks, go to.
 
     Raises:
         UsageError: it is no folder of this machine.
     """
-    found = "outputs"
-    for text in overrides:
-        if key_of(text) == "output_dir":
-            found = (parse(text).value or "").strip("'\"")
+    given = {key_of(text): (parse(text).value or "").strip("'\"") for text in overrides}
+    found = given.get("output_dir", "outputs")
     if "://" in found or "${" in found:
         raise UsageError(
             "output_dir", found, "is not where the Python API can follow a run",
             "a folder of this machine", "output_dir=outputs, or the command line",
         )  # fmt: skip
-    return found
+    return found if given.get("debug", "none") == "none" else f"{found}/{CHECKS}"

@@ -24,10 +24,8 @@ from dtrain.controller.terminal.progress import Display
 from dtrain.errors import UsageError
 from dtrain.host.columns import aligned
 from dtrain.run import strategy_plan
-from dtrain.run.folder import short
+from dtrain.run.folder import CHECKS, short
 
-#: Below ``output_dir``.
-FOLDER = "debug"
 _NO_TRACKER = "dtrain.tracking.none.NoTracker"
 
 
@@ -94,7 +92,7 @@ def run(config: Config, name: str, folder: Path, command: dict[str, Any], chosen
     prepare(config, name)
     if not chosen:
         folder = _below(folder, Path(config.output_dir))
-    command = {**command, "derived": {"command": f"{FOLDER}={name}"}}
+    command = {**command, "derived": {"command": f"debug={name}"}}
     try:
         return start(config, folder, command, chosen, DebugJob)
     except UsageError as error:
@@ -174,6 +172,6 @@ _SETTLED: dict[str, Callable[[Config], None]] = {
 def _below(folder: Path, output_dir: Path) -> Path:
     """Return the place below ``output_dir/debug`` of a folder that is below ``output_dir``."""
     try:
-        return output_dir / FOLDER / folder.relative_to(output_dir)
+        return output_dir / CHECKS / folder.relative_to(output_dir)
     except ValueError:  # hydra.run.dir of a preset
         return folder

@@ -14,6 +14,8 @@ from dtrain.files import reading, writing
 
 #: The file that a command locks for as long as it is at work in a folder.
 LOCK = ".lock"
+#: Below ``output_dir``: where checks are, which are no runs (``debug=``).
+CHECKS = "debug"
 
 
 class RunDir:
