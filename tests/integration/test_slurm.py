@@ -168,7 +168,7 @@ def kill(cluster: Slurm, command: str) -> None:
 
 
 def hurry(cluster: Slurm, job: str, start: int) -> None:
-    """Wait until a job was put back into the queue, and spare it the two minutes that it waits."""
+    """Wait until a job was put back into the queue, and has begun without its two minutes there."""
 
     def waits() -> bool:
         found = cluster.job(job)
@@ -178,17 +178,21 @@ def hurry(cluster: Slurm, job: str, start: int) -> None:
     # Two starts at once SLURM itself refuses on one node.
     until(lambda: not cluster.processes(), f"an earlier start is left: {cluster.processes()}", 60)
 
-    def begins() -> bool:
-        """What comes late from the start before lets it wait once more."""
-        found = cluster.job(job)
-        if found["JobState"] == "PENDING" and found["StartTime"] > time.strftime("%FT%T"):
-            with contextlib.suppress(AssertionError):  # it has begun at this very moment
-                cluster.call("scontrol", "update", f"JobId={job}", "StartTime=now")
-        if "held" in found["Reason"]:
-            release(cluster, job)
-        return found["JobState"] != "PENDING"
+    until(lambda: hasten(cluster, job) != "PENDING", f"it does not begin: {cluster.job(job)}", 60)
 
-    until(begins, f"job {job} does not begin: {cluster.job(job)}", 60)
+
+def hasten(cluster: Slurm, job: str) -> str:
+    """Return a job's state, and let it begin where it waits for a time or for an administrator.
+
+    What comes late from the start before puts it back once more, after it had begun.
+    """
+    found = cluster.job(job)
+    if found["JobState"] == "PENDING" and found["StartTime"] > time.strftime("%FT%T"):
+        with contextlib.suppress(AssertionError):  # it has begun at this very moment
+            cluster.call("scontrol", "update", f"JobId={job}", "StartTime=now")
+    if "held" in found["Reason"]:
+        release(cluster, job)
+    return found["JobState"]
 
 
 def release(cluster: Slurm, job: str) -> None:
@@ -250,8 +254,13 @@ def test_requeued_it_ends_with_the_bits_of_an_undisturbed_run(
     for step in steps:
         (tmp_path / f"gates/{step}.wait").touch()
     command = dtrain(*run, "name=hurt", "launcher=slurm")
+
+    def arrived(step: int) -> bool:
+        hasten(cluster, command.job)
+        return (tmp_path / f"gates/{step}.here").exists()
+
     for number, (step, death) in enumerate(zip(steps, deaths, strict=True)):
-        until((tmp_path / f"gates/{step}.here").exists, f"{death.__name__}: {command.log}", 120)
+        until(lambda step=step: arrived(step), f"{death.__name__}: {command.log}", 120)
         death(cluster, command.job)
         (tmp_path / f"gates/{step}.go").touch()
         hurry(cluster, command.job, number + 1)
