@@ -108,8 +108,15 @@ def test_overfit_fails_what_cannot_learn_and_takes_noise_out_of_what_can(
     assert "without the noise of drop: near 0" in run.output
 
 
-def test_one_batch_goes_through_all_stages(quick: tuple[str, ...], dtrain: Commands) -> None:
-    run = dtrain(*quick, "debug=one_batch")
+@pytest.mark.parametrize(
+    "strategy",
+    ["default", *(pytest.param(name, marks=pytest.mark.faults)
+                  for name in ("mirrored", "multiworker", "ps", "hybrid", "model_parallel"))],
+)  # fmt: skip
+def test_one_batch_goes_through_all_stages(
+    strategy: str, quick: tuple[str, ...], dtrain: Commands
+) -> None:
+    run = dtrain(*quick, "debug=one_batch", f"strategy={strategy}")
     assert run.code == 0, run.output
     rows = run.result["debug"]["rows"]
     assert [row[2].split(",")[0] for row in rows[1:]] == ["ok"] * 5

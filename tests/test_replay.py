@@ -426,6 +426,27 @@ def test_a_dirty_tree_replays_to_the_same_bits(
     assert not list(Path("outputs").rglob(".*.checkout"))
 
 
+@pytest.mark.faults
+def test_a_job_of_several_tasks_and_its_fork_replay_to_the_same_bits(
+    project: Path, dtrain: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DTRAIN_TRUST", "mine")
+    (project / "helper.py").write_text("width = 7\n")
+    without = [word for word in QUICK if not word.startswith("model")]
+    mine = ["model=custom", "model._target_=mine.build"]
+    run = dtrain(*without, *mine, "trainer.epochs=1", "strategy=multiworker")
+    assert run.code == 0, run.output
+    fork = dtrain(f"fork={run.rundir.path}", "trainer.epochs=2", "strategy=mirrored")
+    assert fork.code == 0, fork.output
+    (project / "helper.py").write_text("width = 5\n")
+    monkeypatch.delenv("DTRAIN_TRUST")
+    for each, step in ((run, 4), (fork, 8)):
+        capfd.readouterr()
+        code = main_of("replay", str(each.rundir.path), monkeypatch)
+        printed = "".join(capfd.readouterr())
+        assert code == 0 and f"checkpoint {step} has the same bits" in printed, printed
+
+
 def main_of(command: str, run: str, monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setattr("sys.argv", ["dtrain", command, run])
     return main()
