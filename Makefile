@@ -2,6 +2,7 @@
 # make test   on a fresh machine: .venv, install, the whole test suite
 # make test-versions  the core of the suite on the oldest and the newest TensorFlow and Keras
 # make test-slurm, test-ssh, test-ray  a SLURM, OpenSSH servers, a Ray cluster on this machine
+# make test-docs  every command of README and docs/, and the gallery
 # make test-notebook  notebooks, in kernels of Jupyter's
 # make docs   the documentation as a site, in site/
 # make check  style, types and imports, then the whole test suite
@@ -9,7 +10,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: install run test test-versions test-faults test-slurm test-ssh test-ray test-notebook check docs bench clean
+.PHONY: install run test test-versions test-faults test-slurm test-ssh test-ray test-docs test-notebook check docs bench clean
 
 install: $(STAMP)
 
@@ -56,6 +57,9 @@ test-ssh: install
 test-ray: install
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[ray]"
 	$(BIN)/python -m pytest -n 0 -m ray tests/test_ray.py
+
+test-docs: install
+	$(BIN)/python -m pytest -m "faults or not faults" tests/test_docs.py tests/test_gallery.py
 
 test-notebook: install
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[notebook]"
