@@ -32,6 +32,10 @@ class Made:
 def make(a, b=2, *, input_shape=None, classes=None):
     return {"a": a, "b": b, "input_shape": input_shape, "classes": classes}
 
+def takes_none():
+    return 1
+
+
 def needs(first, second):
     return first, second
 
@@ -424,6 +428,10 @@ WRONG = {
         ["m.x[0].secnd=1: ", "hint: m.x[0].second=..."],
     ),
     "special": ({"_target_": "tmine.needs", "self": 1}, ["m.self=1: ", "first, second"]),
+    "none": (
+        {"_target_": "tmine.takes_none", "a": 1},
+        ["m.a=1: ", "accepted: no arguments; hint: the command without m.a"],
+    ),
 }
 
 

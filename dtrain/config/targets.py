@@ -318,8 +318,8 @@ def _make(
             f"{key}.{name}",
             given.get(name),
             f"{node['_target_']} does not take these arguments ({error})",
-            ", ".join(takes),
-            f"{key}.{near or (takes[0] if takes else name)}=...",
+            ", ".join(takes) or "no arguments",
+            f"{key}.{near or takes[0]}=..." if takes else f"the command without {key}.{name}",
         ) from None
     if _home(function).split(".")[0] in KNOWN:
         check_kinds(node["_target_"], signature, given, key)
