@@ -179,6 +179,7 @@ def hurry(cluster: Slurm, job: str, start: int) -> None:
     until(lambda: not cluster.processes(), f"an earlier start is left: {cluster.processes()}", 60)
 
     until(lambda: hasten(cluster, job) != "PENDING", f"it does not begin: {cluster.job(job)}", 60)
+    undrain(cluster)
 
 
 def hasten(cluster: Slurm, job: str) -> str:
@@ -200,11 +201,15 @@ def release(cluster: Slurm, job: str) -> None:
 
     A daemon that was just started may not have: SLURM then drains its node, and holds the job.
     """
+    undrain(cluster)
+    with contextlib.suppress(AssertionError):  # it is not held any more
+        cluster.call("scontrol", "release", job)
+
+
+def undrain(cluster: Slurm) -> None:
     for name, state in cluster.states().items():
         if state.startswith("drain"):
             cluster.call("scontrol", "update", f"NodeName={name}", "State=RESUME")
-    with contextlib.suppress(AssertionError):  # it is not held any more
-        cluster.call("scontrol", "release", job)
 
 
 def signalled(cluster: Slurm, job: str) -> None:
@@ -224,6 +229,9 @@ def without_its_daemon(cluster: Slurm, job: str) -> None:
     node = cluster.job(job)["BatchHost"]
     cluster.kill_node(node)
     until(lambda: cluster.job(job)["JobState"] != "RUNNING", "the node is not missed", 90)
+    # The daemon that comes back ends what is of the job on its node, and half a minute later once
+    # more, by the job's number. SLURM lets two minutes pass; here the job begins elsewhere.
+    cluster.call("scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=restarted")
     cluster.start_node(node)
     until(lambda: not cluster.processes(), f"it goes on: {cluster.processes()}", 60)
 
