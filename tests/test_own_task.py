@@ -166,6 +166,7 @@ class Story:
         self.code: int | None = None
         self.asked: list[str] = []
         self.now = 1000.0
+        self.last_lines = "my last lines\n"
         self._words: list[str] = []
         self.stopped: set[str] = set()
 
@@ -183,7 +184,7 @@ class Story:
 
     def start_own(self, rundir: RunDir, cluster: Cluster) -> None:
         self.asked.append("start")
-        rundir.log(self.name).write_text("my last lines\n")
+        rundir.log(self.name).write_text(self.last_lines)
 
     def word(self, word: str) -> Callable[[], None]:
         return lambda: self._words.append(word)
@@ -266,6 +267,18 @@ def test_a_task_that_serves_has_the_job_s_code(code: int, story: Any, tmp_path: 
     told.looks = [told.word("joined"), told.chief_ends(code)]
     assert run(told, tmp_path) == code
     assert told.now < 1001, "it is not waited for"
+
+
+def test_a_job_that_fails_elsewhere(
+    story: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The task itself has nothing to say."""
+    told = story("ps-0")
+    told.looks = [told.word("joined"), told.chief_ends(errors.FAILED)]
+    told.last_lines = ""
+    assert run(told, tmp_path) == errors.FAILED
+    said = "ps-0: the job has failed, and the chief at a.example:1 says why"
+    assert said in capsys.readouterr().err.splitlines()
 
 
 @pytest.mark.parametrize("name", ["ps-0", "worker-0"])

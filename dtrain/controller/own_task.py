@@ -80,7 +80,7 @@ def run(config: Config, cluster: Cluster, launcher: Env, chosen: Path | None = N
         lines = secrets.mask(result.last_lines(rundir.log(task.name)))
         if own < 0 and ended is None:  # else this command has ended it
             lines = f"ended by {terminal.name(-own)}: {lines}"
-        why = why or peer.reason or lines
+        why = why or peer.reason or lines or f"the job has failed, and {chief} says why"
         if silent and ended is None:
             why = f"{why}; nothing came lately from {chief}"
         elif HEARTBEAT in why:  # the service is the chief's
