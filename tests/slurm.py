@@ -25,6 +25,10 @@ from typing import Any
 NODES = ("n1", "n2", "n10")
 #: Seconds after which a node whose daemon is silent is down, and that a job has to end.
 TIMEOUT, KILL_WAIT = 10, 20
+#: Seconds that SLURM lets a job wait that goes back into the queue, two minutes by default: what is
+#: late of the start before would end the new one. A daemon that was restarted ends once more, after
+#: ``KILL_WAIT``, whatever has the job's number.
+EXPIRE = KILL_WAIT + 25
 _PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "scontrol")
 _SEARCHED = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 
@@ -35,7 +39,7 @@ SlurmctldPort={port}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
+AuthInfo=socket={folder}/munge.socket,cred_expire={expire}
 CredType=cred/munge
 MpiDefault=none
 ProctrackType=proctrack/linuxproc
@@ -108,7 +112,7 @@ class Slurm:
         )
         self.conf.write_text(_CONF.format(
             host=host, port=ports[0], folder=folder, nodes=nodes, names=",".join(names),
-            wait=KILL_WAIT, timeout=TIMEOUT,
+            wait=KILL_WAIT, timeout=TIMEOUT, expire=EXPIRE,
         ))  # fmt: skip
         (folder / "gres.conf").write_text(
             f"NodeName={','.join(names)} Name=gpu File=/dev/null,/dev/zero\n"

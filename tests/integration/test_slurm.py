@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from dtrain.run import checkpoint, journal
 from dtrain.run.folder import RunDir, read_json
 from tests import slurm
 from tests.conftest import QUICK
-from tests.slurm import Slurm, until
+from tests.slurm import EXPIRE, Slurm, until
 
 pytestmark = [
     pytest.mark.slurm,
@@ -167,49 +166,31 @@ def kill(cluster: Slurm, command: str) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def hurry(cluster: Slurm, job: str, start: int) -> None:
-    """Wait until a job was put back into the queue, and has begun without its two minutes there."""
+def comes_back(cluster: Slurm, job: str, start: int) -> None:
+    """Wait until a job was put back into the queue, and has begun again."""
 
     def waits() -> bool:
         found = cluster.job(job)
         return found["JobState"] == "PENDING" and int(found["Restarts"]) >= start
 
     until(waits, f"job {job} does not come back: {cluster.job(job)}", 90)
-    # Two starts at once SLURM itself refuses on one node.
-    until(lambda: not cluster.processes(), f"an earlier start is left: {cluster.processes()}", 60)
-
-    until(lambda: hasten(cluster, job) != "PENDING", f"it does not begin: {cluster.job(job)}", 60)
-    undrain(cluster)
+    until(lambda: state(cluster, job) != "PENDING", f"job {job} does not begin", EXPIRE + 60)
 
 
-def hasten(cluster: Slurm, job: str) -> str:
-    """Return a job's state, and let it begin where it waits for a time or for an administrator.
+def state(cluster: Slurm, job: str) -> str:
+    """Return a job's state; one that is held is released, as an administrator does.
 
-    What comes late from the start before puts it back once more, after it had begun.
+    A daemon that was just started may not have cleaned up: SLURM then drains its node, and holds
+    the job.
     """
     found = cluster.job(job)
-    if found["JobState"] == "PENDING" and found["StartTime"] > time.strftime("%FT%T"):
-        with contextlib.suppress(AssertionError):  # it has begun at this very moment
-            cluster.call("scontrol", "update", f"JobId={job}", "StartTime=now")
-    if "held" in found["Reason"]:
-        release(cluster, job)
+    if "held" in found["Reason"].lower():
+        for name, its in cluster.states().items():
+            if its.startswith("drain"):
+                cluster.call("scontrol", "update", f"NodeName={name}", "State=RESUME")
+        with contextlib.suppress(AssertionError):  # it is not held any more
+            cluster.call("scontrol", "release", job)
     return found["JobState"]
-
-
-def release(cluster: Slurm, job: str) -> None:
-    """Do what an administrator does for a job that came before its node had cleaned up.
-
-    A daemon that was just started may not have: SLURM then drains its node, and holds the job.
-    """
-    undrain(cluster)
-    with contextlib.suppress(AssertionError):  # it is not held any more
-        cluster.call("scontrol", "release", job)
-
-
-def undrain(cluster: Slurm) -> None:
-    for name, state in cluster.states().items():
-        if state.startswith("drain"):
-            cluster.call("scontrol", "update", f"NodeName={name}", "State=RESUME")
 
 
 def signalled(cluster: Slurm, job: str) -> None:
@@ -229,9 +210,6 @@ def without_its_daemon(cluster: Slurm, job: str) -> None:
     node = cluster.job(job)["BatchHost"]
     cluster.kill_node(node)
     until(lambda: cluster.job(job)["JobState"] != "RUNNING", "the node is not missed", 90)
-    # The daemon that comes back ends what is of the job on its node, and half a minute later once
-    # more, by the job's number. SLURM lets two minutes pass; here the job begins elsewhere.
-    cluster.call("scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=restarted")
     cluster.start_node(node)
     until(lambda: not cluster.processes(), f"it goes on: {cluster.processes()}", 60)
 
@@ -264,14 +242,14 @@ def test_requeued_it_ends_with_the_bits_of_an_undisturbed_run(
     command = dtrain(*run, "name=hurt", "launcher=slurm")
 
     def arrived(step: int) -> bool:
-        hasten(cluster, command.job)
+        state(cluster, command.job)  # what is late of the start before may put it back
         return (tmp_path / f"gates/{step}.here").exists()
 
     for number, (step, death) in enumerate(zip(steps, deaths, strict=True)):
-        until(lambda step=step: arrived(step), f"{death.__name__}: {command.log}", 120)
+        until(lambda step=step: arrived(step), f"{death.__name__}: {command.log}", EXPIRE + 120)
         death(cluster, command.job)
         (tmp_path / f"gates/{step}.go").touch()
-        hurry(cluster, command.job, number + 1)
+        comes_back(cluster, command.job, number + 1)
     assert command.wait() == 0, command.log
     assert last(command.rundir) == last(whole.rundir)
     assert points(command.rundir, "loss") == points(whole.rundir, "loss")
@@ -386,7 +364,7 @@ def test_a_job_that_makes_no_progress_is_given_up(cluster: Slurm, dtrain, tmp_pa
         until((tmp_path / "gates/2.here").exists, command.log, 90)
         (tmp_path / "gates/2.here").unlink()
         without_its_step(cluster, command.job)
-        hurry(cluster, command.job, number)
+        comes_back(cluster, command.job, number)
     assert command.wait() == 1, command.log
     assert "started 2 times since the last checkpoint: not again" in command.log
 
@@ -411,7 +389,7 @@ def test_preempted_it_goes_on_later(cluster: Slurm, dtrain, tmp_path: Path) -> N
     until(lambda: cluster.job(command.job)["JobState"] != "RUNNING", "not preempted", 60)
     (tmp_path / "gates/6.go").touch()
     until(lambda: cluster.job(urgent)["JobState"] == "COMPLETED", "the urgent job waits", 90)
-    hurry(cluster, command.job, 1)
+    comes_back(cluster, command.job, 1)
     assert command.wait() == 0, command.log
     assert len(list(tmp_path.glob("outputs/*/*/result.json"))) == 1
 
