@@ -1,10 +1,10 @@
-"""Times what somebody does who has never seen dtrain: ``python experiments/first_steps.py``.
+"""Times the first steps of a new user: ``python experiments/first_steps.py``.
 
-Each path is walked in new folders, with a home of its own: from a clone to the first page that
-compares runs; from a class in a notebook to a run on two replicas; from a file as TensorFlow's
-tutorials have it to a run of two workers, with the commands of ``docs/coming-from.md``. The first
-time of each is measured: pip and Python find nothing that was kept of an earlier one. The seconds
-of installing are those of the network, too; reading and typing are not in them.
+There are three paths: from a clone to the first page that compares runs; from a class in a notebook
+to a run on two replicas; from a file as TensorFlow's tutorials have it to a run of two workers, by
+the commands of ``docs/coming-from.md``. Each step runs once, in new folders and with an empty home
+folder, so that neither pip nor Python finds anything of an earlier time. Seconds of installing
+depend on the network; reading and typing are not measured.
 """
 
 from __future__ import annotations
