@@ -13,6 +13,9 @@ round by round, with the least and the greatest; above 1 dtrain is faster. Secon
 processor (``--clock cpu``): on one core that is the time of a step, and other programs change it
 less than they change the clock on the wall.
 
+With ``--interval`` the brackets have the median's interval of confidence (95 %, of 2,000 draws with
+replacement) in place of the least and the greatest; it takes many rounds to be narrow.
+
 ``--account`` measures dtrain without one of its parts each instead: without the accuracy, with
 TensorFlow's fused kernel of Adam (other numbers), with the examples in the order of the source,
 without the times that steps wait for their input.
@@ -44,6 +47,8 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 PARTS = ("accuracy", "own adam", "shuffling", "timestamps")
 #: Trains so many steps.
 Side = Callable[[int], None]
+#: From values of all rounds to a pair that says how far they are spread.
+About = Callable[[list[float]], tuple[float, float]]
 
 
 def config_of(name: str, without: str) -> Any:
@@ -198,38 +203,55 @@ def main() -> None:
     parser.add_argument("--sides", nargs="+", default=["raw", "dtrain", "fit"])
     parser.add_argument("--account", action="store_true", help="of which parts a step is made")
     parser.add_argument("--seconds", type=float, default=0.7, help="of a side in a round")
+    parser.add_argument("--interval", action="store_true", help="show that of confidence")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--clock", choices=["wall", "cpu"], default="cpu")
     parser.add_argument("--cores", type=int, default=1, help="that the process may use")
     arguments = parser.parse_args()
     # ORDER: before TensorFlow is imported, whose threads are as many as the cores.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-arguments.cores :])
     os.environ.update(TF_CPP_MIN_LOG_LEVEL="2", CUDA_VISIBLE_DEVICES="-1")
-    only = ["dtrain", "raw", *PARTS] if arguments.account else arguments.sides
+    only = ["dtrain", "raw", *arguments.parts] if arguments.account else arguments.sides
     clock = time.perf_counter if arguments.clock == "wall" else time.process_time
     for name in arguments.models:
         found = measured(name, arguments.pairs, arguments.seconds, only, clock)
         show = without if arguments.account else against
-        print(f"| {name} | {' | '.join(show(found))} |", flush=True)
+        about = confident if arguments.interval else extremes
+        print(f"| {name} | {' | '.join(show(found, about))} |", flush=True)
 
 
-def against(found: dict[str, list[float]]) -> list[str]:
+def extremes(values: list[float]) -> tuple[float, float]:
+    """Return the least and the greatest."""
+    return min(values), max(values)
+
+
+def confident(values: list[float]) -> tuple[float, float]:
+    """Return between what the median is, with 95 % confidence."""
+    import numpy as np
+
+    draws = np.random.default_rng(0).choice(values, [2_000, len(values)])
+    low, high = np.percentile(np.median(draws, axis=1), [2.5, 97.5])
+    return float(low), float(high)
+
+
+def against(found: dict[str, list[float]], about: About) -> list[str]:
     """Return the microseconds of a step of each side, and dtrain's ratios over the others."""
     texts = [f"{side} {statistics.median(times) * 1e6:,.0f}" for side, times in found.items()]
     for side, times in found.items():
         if side != "dtrain":
             ratios = [a / b for a, b in zip(times, found["dtrain"], strict=True)]
-            spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+            spread = "{:.2f} to {:.2f}".format(*about(ratios))
             texts.append(f"over {side} {statistics.median(ratios):.3f} ({spread})")
     return texts
 
 
-def without(found: dict[str, list[float]]) -> list[str]:
+def without(found: dict[str, list[float]], about: About) -> list[str]:
     """Return the microseconds of a step of dtrain, and how many fewer it has without each part."""
     texts = [f"dtrain {statistics.median(found['dtrain']) * 1e6:,.0f}"]
     for side, times in found.items():
         if side != "dtrain":
             fewer = [(a - b) * 1e6 for a, b in zip(found["dtrain"], times, strict=True)]
-            spread = f"{min(fewer):,.0f} to {max(fewer):,.0f}"
+            spread = "{:,.0f} to {:,.0f}".format(*about(fewer))
             texts.append(f"{side} {statistics.median(fewer):,.0f} ({spread})")
     return texts
 

@@ -74,3 +74,30 @@ def test_what_the_loop_does_not_read_itself() -> None:
     ]
     for other in others:
         assert in_loop(dataclasses.replace(inputs, **other)) is None
+
+
+@pytest.mark.task
+def test_a_step_of_few_bytes_is_not_asked_how_long_it_waits() -> None:
+    from dtrain.data.sources import Arrays
+    from dtrain.task.inputs import Inputs
+    from dtrain.task.strategies.in_loop import QUICK, InLoop
+
+    for columns, quick in ((QUICK // 16 - 2, True), (QUICK // 16, False)):
+        arrays = Arrays(np.zeros([8, columns], np.float32), np.zeros(8, np.int64))
+        assert InLoop(Inputs(arrays, None, 4, 0)).quick is quick
+    texts = Arrays(np.array(["a", "b"] * 4), np.zeros(8, np.int64))
+    assert not InLoop(Inputs(texts, None, 4, 0)).quick
+
+
+@pytest.mark.task
+@pytest.mark.parametrize("limit", [0, 1 << 18])
+def test_a_quick_batch_has_no_timestamps(monkeypatch, limit) -> None:
+    from dtrain.task.strategies import in_loop
+
+    monkeypatch.setattr(in_loop, "QUICK", limit)
+    steps = prepare("OneDevice", 1)[2]
+    traced = steps._train.get_concrete_function().graph.as_graph_def()
+    kinds = [node.op for function in traced.library.function for node in function.node_def]
+    assert kinds.count("Timestamp") == (0 if limit else 2)
+    steps.train(3)
+    assert set(steps.waiting.pop(1.0)) == {"input", "compute"}

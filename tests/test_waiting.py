@@ -84,10 +84,10 @@ def _hosts(cluster: Any, task: Any, devices: list[str]) -> Any:
     if task.index == 1 or task.role == "worker":  # the slow one: its input takes its time
         fetched = steps.waiting.fetched
 
-        def slow(fetch: Any) -> Any:
+        def slow(fetch: Any, quick: bool) -> Any:
             import tensorflow as tf
 
-            data = fetched(fetch)
+            data = fetched(fetch, quick)
             with tf.control_dependencies(tf.nest.flatten(data)):
                 late = tf.py_function(lambda: time.sleep(0.05) or 0.0, [], tf.float64)
             with tf.control_dependencies([late]):

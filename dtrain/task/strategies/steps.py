@@ -322,7 +322,8 @@ class Steps(Traced):
 
         def row(i: tf.Tensor) -> tf.Tensor:
             with tf.control_dependencies([i]):
-                data = self.waiting.fetched(lambda: read(i)) if training else read(i)
+                fetch = functools.partial(read, i)
+                data = self.waiting.fetched(fetch, self._reads.quick) if training else fetch()
             own = self._one(lambda part: step(part, i), data, rows, training)
             return self.waiting.added(own) if training else own
 
