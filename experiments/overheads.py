@@ -11,6 +11,10 @@ A cost is 1 minus the ratio of the speeds of a pair. Of the pairs are shown the 
 of confidence (95 %, of Student's t), and the least and the greatest. Speed is examples over time,
 between a tenth of the run and its end, on the one core that each run is given: what others do on
 the machine meets both sides of a pair alike only in the mean.
+
+So of ``tracking`` there is a second figure, which others change less: the processor time of the
+controller, which does all of the tracking, as a share of the controller's and the task's, one side
+less the other.
 """
 
 from __future__ import annotations
@@ -23,6 +27,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from pathlib import Path
 
 #: A small model, whose steps are short: what a step or a point costs counts most.
@@ -67,23 +73,66 @@ def __getattr__(name: str) -> object:
     return Blind
 
 
-def speed(folder: Path, overrides: tuple[str, ...], seconds: float) -> float:
-    """Train for about so long, and return examples a second."""
+def seconds_of(process: int) -> float:
+    """Return the processor time that a process has had, all its threads."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def descendants(process: int) -> list[int]:
+    """Return the processes that a process has started, theirs among them."""
+    files = Path(f"/proc/{process}/task").glob("*/children")
+    own = [int(each) for file in files for each in file.read_text().split()]
+    return [each for child in own for each in (child, *descendants(child))]
+
+
+def watched(process: subprocess.Popen[str]) -> list[tuple[float, float, float]]:
+    """Return times, each with the seconds of a controller and those of its task until then."""
+    found: list[tuple[float, float, float]] = []
+
+    def watch() -> None:
+        while process.poll() is None:
+            try:
+                tasks = [seconds_of(each) for each in descendants(process.pid)]
+                found.append((time.time(), seconds_of(process.pid), sum(tasks)))
+            except OSError:
+                continue  # one has just ended
+            time.sleep(0.05)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    output, _ = process.communicate()
+    watcher.join()
+    if process.returncode:
+        raise SystemExit(output)
+    return found
+
+
+def measured(folder: Path, overrides: tuple[str, ...], seconds: float) -> tuple[float, float]:
+    """Train for about so long.
+
+    Returns:
+        Examples a second, and the controller's share of the processor time.
+    """
     before = set(folder.glob("*/*"))
     core = str(sorted(os.sched_getaffinity(0))[0])
     command = ["taskset", "-c", core, sys.executable, "-m", "dtrain", *MODEL, *overrides]
-    done = subprocess.run(
-        [*command, f"trainer.steps_per_epoch={int(seconds * 1000)}", f"output_dir={folder}"],
-        capture_output=True, text=True,
-        env={**os.environ, "DTRAIN_TRUST": "overheads", "PYTHONPATH": str(Path(__file__).parent)},
+    samples = watched(
+        subprocess.Popen(
+            [*command, f"trainer.steps_per_epoch={int(seconds * 1000)}", f"output_dir={folder}"],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env={**os.environ, "DTRAIN_TRUST": "overheads",
+                 "PYTHONPATH": str(Path(__file__).parent)},
+        )
     )  # fmt: skip
-    if done.returncode:
-        raise SystemExit(done.stdout + done.stderr)
     [path] = {p for p in set(folder.glob("*/*")) - before if (p / "journal.jsonl").exists()}
     events = [json.loads(line) for line in (path / "journal.jsonl").read_text().splitlines()]
     points = [e for e in events if e["event"] == "metrics" and "loss" in e["metrics"]]
     first, last = next(p for p in points if p["step"] >= points[-1]["step"] / 10), points[-1]
-    return 64 * (last["step"] - first["step"]) / (last["time"] - first["time"])
+    during = [each for each in samples if first["time"] <= each[0] <= last["time"]]
+    controller, tasks = (during[-1][i] - during[0][i] for i in (1, 2))
+    speed = 64 * (last["step"] - first["step"]) / (last["time"] - first["time"])
+    return speed, controller / (controller + tasks)
 
 
 def interval(costs: list[float]) -> str:
@@ -105,16 +154,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
         if "tracking" in given.only:  # the first run makes the tables of the tracking store
-            speed(folder, SIDES["tracking"][0], 0.1)
+            measured(folder, SIDES["tracking"][0], 0.1)
         for question in given.only:
-            sides, costs = SIDES[question], []
+            sides, costs, shares = SIDES[question], [], []
             for pair in range(given.pairs):
                 order = (0, 1) if pair % 2 == 0 else (1, 0)
-                found = {side: speed(folder, sides[side], given.seconds) for side in order}
-                costs.append(1 - found[0] / found[1])
-                print(f"{question} {pair + 1}/{given.pairs}: {found[0]:,.0f} {found[1]:,.0f} "
-                      f"{costs[-1]:+.2%}", flush=True)  # fmt: skip
-            print(f"{question}: costs {interval(costs)}", flush=True)
+                found = {side: measured(folder, sides[side], given.seconds) for side in order}
+                costs.append(1 - found[0][0] / found[1][0])
+                shares.append(found[0][1] - found[1][1])
+                print(f"{question} {pair + 1}/{given.pairs}: {found[0][0]:,.0f} "
+                      f"{found[1][0]:,.0f} {costs[-1]:+.2%}, controller {found[0][1]:.2%} "
+                      f"{found[1][1]:.2%}", flush=True)  # fmt: skip
+            print(f"{question}: costs {interval(costs)}; controller {interval(shares)}", flush=True)
 
 
 if __name__ == "__main__":
