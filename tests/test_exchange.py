@@ -113,6 +113,22 @@ def test_sums_are_right_many_times_in_a_row(connected: Any) -> None:
     assert together(3, many) == [[i * 6.0 for i in range(300)]] * 3
 
 
+@pytest.mark.parametrize("machines", [[0], [0, 0], [0, 1], [1, 0, 2], [0, 1, 2, 2, 3]], ids=str)
+def test_none_leaves_a_meeting_before_the_last_has_come(
+    machines: list[int], connected: Any
+) -> None:
+    tasks, left = connected(machines), threading.Event()
+    last = len(machines) - 1
+
+    def one(rank: int) -> bool:
+        early = rank == last and left.wait(0.3)
+        tasks[rank].meet()
+        left.set()
+        return early
+
+    assert not any(together(len(machines), one))
+
+
 @pytest.mark.parametrize("machines", [[0, 0], [0, 1], [0, 1, 2]], ids=str)
 def test_a_task_that_is_gone_is_named(
     machines: list[int], connected: Any, monkeypatch: pytest.MonkeyPatch

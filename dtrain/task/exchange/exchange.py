@@ -64,7 +64,8 @@ class Exchange:
         within = [links[each] for each in local if each != rank]
         self._shared = shared.Shared(local.index(rank), within, memory)
         self._beyond: Callable[[np.ndarray], None] | None = None
-        if len(firsts) > 1:
+        self._machines = len(firsts)
+        if self._machines > 1:
             between: list[Link | None] = [links.get(each) for each in firsts]
             place = firsts.index(local[0])
             self._beyond = functools.partial(wire.add_up, place=place, links=between)
@@ -84,6 +85,15 @@ class Exchange:
         except Lost:
             time.sleep(GRACE)
             raise
+
+    def meet(self) -> None:
+        """Return when all tasks have called it.
+
+        Raises:
+            Lost: another task is gone, or stands still.
+        """
+        # A number for each machine, so that each sends something to, and waits for, the others.
+        self.sum(np.zeros(self._machines, np.float32))
 
     def close(self) -> None:
         """Close all connections, and the memory."""
