@@ -37,11 +37,18 @@ CNN = (
 )  # fmt: skip
 
 
-def run(folder: Path, *overrides: str, slow: str | None = None, core: bool = False) -> dict:
-    """Run the command line once; return its result with ``speed``, in examples a second."""
+def run(folder: Path, *overrides: str, slow: str | None = None, core: int | None = None) -> dict:
+    """Run the command line once; return its result with ``speed``, in examples a second.
+
+    Args:
+        folder: of its outputs, where no other run begins meanwhile.
+        overrides: of the command.
+        slow: a task that gets a tenth of its time.
+        core: the only one that the command may use.
+    """
     command = [sys.executable, "-m", "dtrain", *overrides, f"output_dir={folder}"]
-    if core:
-        command = ["taskset", "-c", "0", *command]
+    if core is not None:
+        command = ["taskset", "-c", str(core), *command]
     before = set(folder.glob("*/*"))
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
@@ -104,7 +111,7 @@ def scaling(folder: Path, rounds: int, steps: int) -> None:
         ratios = []
         for index in range(rounds):
             own = (*CNN, *model, f"trainer.steps_per_epoch={length}")
-            one = run(folder, *own, "strategy=one_device", "trainer.batch_size=64", core=True)
+            one = run(folder, *own, "strategy=one_device", "trainer.batch_size=64", core=0)
             two = run(folder, *own, "strategy=multiworker", "trainer.batch_size=128")
             ratios.append(two["speed"] / one["speed"])
             print(f"{name} {index + 1}/{rounds}: {one['speed']:,.0f} {two['speed']:,.0f} "

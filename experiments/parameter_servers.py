@@ -8,6 +8,9 @@ of it takes here.
 The sides of a round follow each other, in the other order in every second round, so that a drift of
 the machine's speed meets all; a ratio is the median of those of the rounds. Speed is examples over
 time, between a tenth of the run and its end. Chief, servers and workers share the machine's cores.
+
+``one_device, two at once`` are two runs of one core each that have nothing to do with each other:
+what two workers could do together if chief and server took no time.
 """
 
 from __future__ import annotations
@@ -15,7 +18,9 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from clusters import CNN, run, spread
 
@@ -24,6 +29,7 @@ BATCH = 64
 #: What each side says, and its steps in those of ``--steps``.
 SIDES: dict[str, tuple[tuple[str, ...], int]] = {
     "one_device": (("strategy=one_device", f"trainer.batch_size={BATCH}"), 2),
+    "one_device, two at once": (("strategy=one_device", f"trainer.batch_size={BATCH}"), 2),
     "sync, 1 worker": (
         ("strategy=ps", "strategy.update=sync", "strategy.workers=1",
          f"trainer.batch_size={BATCH}"), 1,
@@ -44,12 +50,20 @@ SIDES: dict[str, tuple[tuple[str, ...], int]] = {
 def measured(folder: Path, side: str, steps: int, overrides: list[str]) -> float:
     """Return examples a second of a run of one side."""
     own, times = SIDES[side]
-    return float(
-        run(
-            folder, *CNN, "trainer.log_every_steps=10", *own, *overrides,
-            f"trainer.steps_per_epoch={times * steps}", core=side == "one_device",
-        )["speed"]
-    )  # fmt: skip
+
+    def train(where: Path, core: int | None) -> dict[str, Any]:
+        return run(
+            where, *CNN, "trainer.log_every_steps=10", *own, *overrides,
+            f"trainer.steps_per_epoch={times * steps}", core=core,
+        )  # fmt: skip
+
+    cores: list[int | None] = [None]
+    if side.startswith("one_device"):
+        cores = [0, 1] if side.endswith("at once") else [0]
+    with ThreadPoolExecutor() as pool:
+        folders = [folder / f"core{core}" for core in cores]
+        runs = [pool.submit(train, *each) for each in zip(folders, cores, strict=True)]
+        return float(sum(each.result()["speed"] for each in runs))
 
 
 def main() -> None:
