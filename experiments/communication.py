@@ -9,6 +9,11 @@ round is a call of some steps in each way, in turn; a figure is the median over 
 ``--link none 1gbit 100mbit+1ms`` has all tasks on one machine, then each in a network namespace
 with such a link (as root, on Linux), where there is no shared memory. What the links do is printed
 before the rows; "switch" is the share of a core of the process that delays their packets.
+
+For machines with other work there are also the processor time of a step and the time of a sum for
+which nothing is computed. What they say of a machine without is "computed": the processor time of a
+step ``alone`` over that and a sum. ``--alone`` has that of a machine which had nothing else to do:
+on a busy one the processor time is longer, too.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ import argparse
 import collections
 import dataclasses
 import json
+import math
 import os
 import signal
 import statistics
@@ -33,6 +39,8 @@ from links import ROOT, Link, parsed, places, spent
 MODELS = {"short": [16, 32], "long": [64, 112]}
 #: The last one is not dtrain's: it sends what local SGD with four steps between two sums would.
 WAYS = ("alone", "ring", "host", "host/4")
+#: Of so many medians of a sum's time the least counts: that without other work is asked for.
+SUMS = 5
 #: Seconds after which the tasks of a measurement are ended.
 LIMIT = 1200
 
@@ -71,23 +79,40 @@ def task(arguments: argparse.Namespace) -> None:
         "host": reduction.Packed(packs, communication.over_host(exchange)),
         "host/4": reduction.Packed(packs, communication.over_host(Seldom(exchange, len(tasks), 4))),
     }
-    steps, count = {}, 0
+    steps: dict[str, Any] = {}
+    model: Any = None
     for name in arguments.ways:
         reduction.use(strategy.engine, known[name])
-        steps[name], count = made(strategy, MODELS[arguments.model], len(tasks))
+        steps[name], model = made(strategy, MODELS[arguments.model], len(tasks))
         steps[name].train(2)
+    sums = [
+        communication.measure(
+            strategy.engine, {name: known[name] for name in steps if name != "host/4"}, model,
+            strategy.all_reduce_numbers,
+        )[0]
+        for _ in range(SUMS)
+    ]  # fmt: skip
     times: dict[str, list[float]] = {name: [] for name in steps}
-    switch = dict.fromkeys(steps, 0.0)
+    switch, processor = dict.fromkeys(steps, 0.0), dict.fromkeys(steps, 0.0)
     for turn in range(arguments.rounds):
         first = turn % len(steps)
         for name in [*steps][first:] + [*steps][:first]:
             strategy.all_reduce_numbers([0.0])
-            before, began = spent(arguments.switch), time.perf_counter()
+            before, own_before = spent(arguments.switch), time.process_time()
+            began = time.perf_counter()
             steps[name].train(arguments.steps)
             times[name].append((time.perf_counter() - began) / arguments.steps)
+            processor[name] += time.process_time() - own_before
             switch[name] += spent(arguments.switch) - before
-    shares = {name: switch[name] / sum(times[name]) / arguments.steps for name in steps}
-    print(json.dumps({"times": times, "bytes": 4 * count, "switch": shares}), flush=True)
+    count = arguments.rounds * arguments.steps
+    found = {
+        "times": times,
+        "bytes": 4 * model.count_params(),
+        "switch": {name: switch[name] / sum(times[name]) / arguments.steps for name in steps},
+        "processor": {name: processor[name] / count for name in steps},
+        "sums": {name: min(each[name] for each in sums) for name in sums[0]},
+    }
+    print(json.dumps(found), flush=True)
     exchange.sum(np.zeros(0, np.float32))  # none leaves before all have come here
     os._exit(0)
 
@@ -112,8 +137,8 @@ class Seldom:
         return self._exchange.sum(vector)
 
 
-def made(strategy: Any, filters: list[int], tasks: int) -> tuple[Any, int]:
-    """Return the steps of a model, and how many weights that has."""
+def made(strategy: Any, filters: list[int], tasks: int) -> tuple[Any, Any]:
+    """Return the steps of a model, and that."""
     from dtrain.config import load
     from dtrain.task import build, dataset, input_pipeline
 
@@ -134,7 +159,7 @@ def made(strategy: Any, filters: list[int], tasks: int) -> tuple[Any, int]:
     data = dataset.load(config)
     model = build.model(config, data.splits, strategy, 10_000, 10_000)
     inputs = input_pipeline.Inputs(data.splits.train, None, 64 * tasks, 0, 0, data.augment)
-    return strategy.steps(model, inputs, False), model.count_params()
+    return strategy.steps(model, inputs, False), model
 
 
 def measure(arguments: argparse.Namespace, model: str, tasks: int, link: Link) -> list[Row]:
@@ -169,11 +194,16 @@ def measure(arguments: argparse.Namespace, model: str, tasks: int, link: Link) -
     if not lines:
         raise SystemExit("the tasks have failed; --verbose shows why")
     found = json.loads(lines[-1])
-    times = found["times"]
+    times, sums = found["times"], {**found["sums"], "alone": 0.0}
+    own = found["processor"]["alone"]
+    if arguments.alone:
+        own = arguments.alone[arguments.models.index(model)] / 1000
     return [
         Row(
             tasks, link, model, found["bytes"], way, 1000 * statistics.median(times[way]),
-            [own / time for own, time in zip(times["alone"], times[way], strict=True)],
+            [one / other for one, other in zip(times["alone"], times[way], strict=True)],
+            1000 * found["processor"][way], 1000 * sums.get(way, math.nan),
+            own / (own + sums.get(way, math.nan)),
             found["switch"][way] if where.switch else None,
         )
         for way in arguments.ways
@@ -182,7 +212,8 @@ def measure(arguments: argparse.Namespace, model: str, tasks: int, link: Link) -
 
 @dataclasses.dataclass
 class Row:
-    """Of one way: the milliseconds of a step, those of ``alone`` over them in each round."""
+    """Of one way: milliseconds of a step, the share of ``alone`` in each round, and what is said
+    above; what is not known of a way is NaN."""
 
     tasks: int
     link: Link
@@ -191,6 +222,9 @@ class Row:
     way: str
     each: float
     ratios: list[float]
+    processor: float
+    sum: float
+    computed: float
     switch: float | None
 
     def __str__(self) -> str:
@@ -198,7 +232,8 @@ class Row:
         return (
             f"| {self.tasks} | {self.link.name} | {self.bytes:,} | {self.way} | {self.each:.1f} "
             f"| {middle:.2f} ({first:.2f} to {last:.2f}; {min(self.ratios):.2f} to "
-            f"{max(self.ratios):.2f}) | {'' if self.switch is None else f'{self.switch:.2f}'} |"
+            f"{max(self.ratios):.2f}) | {self.processor:.1f} | {self.sum:.1f} "
+            f"| {self.computed:.2f} | {'' if self.switch is None else f'{self.switch:.2f}'} |"
         )
 
 
@@ -227,11 +262,12 @@ def plot(rows: list[Row], path: Path) -> None:
                 middle = [middle for _, middle, _ in found]
                 spread = [[m - a for a, m, _ in found], [b - m for _, m, b in found]]
                 at = [links.index(row.link) + 0.06 * (place - 2) for row in some]
-                axis.errorbar(at, middle, yerr=spread, marker="o", capsize=3, label=way)
+                drawn = axis.errorbar(at, middle, yerr=spread, marker="o", capsize=3, label=way)
+                axis.plot(at, [row.computed for row in some], "x--", color=drawn[0].get_color())
             axis.axhline(1, color="black", linewidth=0.8)
             axis.set_xticks(range(len(links)), [link.name for link in links])
             axis.set_title(f"{tasks} tasks, {model} steps", fontsize=10)
-        line[0].set_ylabel("share of alone")
+        line[0].set_ylabel("share of alone (x: computed)")
         line[0].set_ylim(0, 1.3)
     axes[0, 0].legend(fontsize=8)
     figure.tight_layout()
@@ -251,6 +287,10 @@ def main() -> None:
     )  # fmt: skip
     parser.add_argument("--bytes-per-pack", type=int)
     parser.add_argument("--plot", type=Path, help="draw the shares there (PNG)")
+    parser.add_argument(
+        "--alone", type=float, nargs="+",
+        help="milliseconds of a step alone, for each of --models, of which `computed` is",
+    )  # fmt: skip
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--task", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--addresses", help=argparse.SUPPRESS)
@@ -262,6 +302,10 @@ def main() -> None:
     if arguments.task is not None:
         task(arguments)
         return
+    if arguments.alone and len(arguments.alone) != len(arguments.models):
+        parser.error(
+            f"--alone has {len(arguments.alone)} values for {len(arguments.models)} models"
+        )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # no namespace, and no task, is left
     rows: list[Row] = []
     for model in arguments.models:
@@ -269,8 +313,11 @@ def main() -> None:
             for link in arguments.link:
                 rows += measure(arguments, model, tasks, link)
                 print(*rows[-len(arguments.ways) :], sep="\n", flush=True)
-    print("\n| tasks | link | bytes | way | ms a step | of those alone | switch |")
-    print("|---|---|---|---|---|---|---|")
+    print(
+        "\n| tasks | link | bytes | way | ms a step | of those alone | processor, ms a step "
+        "| a sum, ms | computed | switch |"
+    )
+    print(f"{'|---' * 10}|")
     print(*rows, sep="\n")
     if arguments.plot:
         plot(rows, arguments.plot)
