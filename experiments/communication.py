@@ -163,7 +163,7 @@ def made(strategy: Any, filters: list[int], tasks: int) -> tuple[Any, Any]:
 
 
 def measure(arguments: argparse.Namespace, model: str, tasks: int, link: Link) -> list[Row]:
-    """Return the figures of one model, of the tasks on one link."""
+    """Return the figures of one model, of the tasks on one link; none if the tasks fail."""
     with places(tasks, link) as where:
         if where.found:
             print(f"{link.name}, {tasks} tasks: {where.found}", flush=True)
@@ -192,7 +192,9 @@ def measure(arguments: argparse.Namespace, model: str, tasks: int, link: Link) -
                 process.kill()
     lines = outputs[0].decode().strip().splitlines()
     if not lines:
-        raise SystemExit("the tasks have failed; --verbose shows why")
+        codes = [process.returncode for process in processes]
+        print(f"{link.name}, {tasks} tasks, {model} steps: failed (exit codes {codes})", flush=True)
+        return []
     found = json.loads(lines[-1])
     times, sums = found["times"], {**found["sums"], "alone": 0.0}
     own = found["processor"]["alone"]
@@ -311,15 +313,16 @@ def main() -> None:
     for model in arguments.models:
         for tasks in arguments.tasks:
             for link in arguments.link:
-                rows += measure(arguments, model, tasks, link)
-                print(*rows[-len(arguments.ways) :], sep="\n", flush=True)
+                found = measure(arguments, model, tasks, link)
+                print(*found, sep="\n", flush=True)
+                rows += found
     print(
         "\n| tasks | link | bytes | way | ms a step | of those alone | processor, ms a step "
         "| a sum, ms | computed | switch |"
     )
     print(f"{'|---' * 10}|")
     print(*rows, sep="\n")
-    if arguments.plot:
+    if arguments.plot and rows:
         plot(rows, arguments.plot)
 
 
