@@ -6,32 +6,43 @@ same tasks in the same processes, which take their own gradients for those of al
 round is a call of some steps in each way, in turn; a figure is the median over the rounds of
 ``alone`` / way, of the same round, in brackets the first and the last quarter, then the extremes.
 
-``--link 1gbit`` puts each task in a network namespace with such a link (tbf; as root, on Linux),
-``--delay 1ms`` adds a delay where the kernel has netem; there is then no shared memory.
+``--link none 1gbit 100mbit+1ms`` has all tasks on one machine, then each in a network namespace
+with such a link (as root, on Linux), where there is no shared memory. What the links do is printed
+before the rows; "switch" is the share of a core of the process that delays their packets.
+
+For machines with other work there are also the processor time of a step and the time of a sum for
+which nothing is computed. What they say of a machine without is "computed": the processor time of a
+step ``alone`` over that and a sum. ``--alone`` has that of a machine which had nothing else to do:
+on a busy one the processor time is longer, too.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
+import collections
+import dataclasses
 import json
+import math
 import os
-import socket
+import signal
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from links import ROOT, Link, parsed, places, spent
 
-ROOT = Path(__file__).resolve().parent.parent
 #: Filters of the model: steps of about 10 and 60 ms on one core of a machine of 2026.
 MODELS = {"short": [16, 32], "long": [64, 112]}
-WAYS = ("alone", "ring", "host")
-SWITCH = "dtrain-switch"
+#: The last one is not dtrain's: it sends what local SGD with four steps between two sums would.
+WAYS = ("alone", "ring", "host", "host/4")
+#: Of so many medians of a sum's time the least counts: that without other work is asked for.
+SUMS = 5
+#: Seconds after which the tasks of a measurement are ended.
+LIMIT = 1200
 
 
 def task(arguments: argparse.Namespace) -> None:
@@ -54,7 +65,7 @@ def task(arguments: argparse.Namespace) -> None:
              cores=(i,) if own else ())
         for i, address in enumerate(addresses)
     ]  # fmt: skip
-    if arguments.link:
+    if arguments.apart:
         shared.machine = lambda: rank
     cluster = Cluster(tuple(tasks), "cpu", len(tasks), {})
     devices = hardware.configure(Hardware(), cluster, tasks[rank])
@@ -62,31 +73,72 @@ def task(arguments: argparse.Namespace) -> None:
     exchange = communication.connect(cluster, tasks[rank], strategy.all_reduce_numbers)
     assert not isinstance(exchange, str), exchange
     packs = arguments.bytes_per_pack
-    ways = {
-        "alone": reduction.Packed(packs, lambda vector: vector * 2.0),
+    known = {
+        "alone": reduction.Packed(packs, lambda vector: vector * float(len(tasks))),
         "ring": reduction.Packed(packs),
         "host": reduction.Packed(packs, communication.over_host(exchange)),
+        "host/4": reduction.Packed(packs, communication.over_host(Seldom(exchange, len(tasks), 4))),
     }
-    steps, count = {}, 0
-    for name, way in ways.items():
-        reduction.use(strategy.engine, way)
-        steps[name], count = made(strategy, MODELS[arguments.model], len(tasks))
+    steps: dict[str, Any] = {}
+    model: Any = None
+    for name in arguments.ways:
+        reduction.use(strategy.engine, known[name])
+        steps[name], model = made(strategy, MODELS[arguments.model], len(tasks))
         steps[name].train(2)
-    times: dict[str, list[float]] = {name: [] for name in ways}
+    sums = [
+        communication.measure(
+            strategy.engine, {name: known[name] for name in steps if name != "host/4"}, model,
+            strategy.all_reduce_numbers,
+        )[0]
+        for _ in range(SUMS)
+    ]  # fmt: skip
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    switch, processor = dict.fromkeys(steps, 0.0), dict.fromkeys(steps, 0.0)
     for turn in range(arguments.rounds):
-        order = list(ways)[turn % 3 :] + list(ways)[: turn % 3]
-        for name in order:
+        first = turn % len(steps)
+        for name in [*steps][first:] + [*steps][:first]:
             strategy.all_reduce_numbers([0.0])
+            before, own_before = spent(arguments.switch), time.process_time()
             began = time.perf_counter()
             steps[name].train(arguments.steps)
             times[name].append((time.perf_counter() - began) / arguments.steps)
-    print(json.dumps({"times": times, "bytes": 4 * count}), flush=True)
+            processor[name] += time.process_time() - own_before
+            switch[name] += spent(arguments.switch) - before
+    count = arguments.rounds * arguments.steps
+    found = {
+        "times": times,
+        "bytes": 4 * model.count_params(),
+        "switch": {name: switch[name] / sum(times[name]) / arguments.steps for name in steps},
+        "processor": {name: processor[name] / count for name in steps},
+        "sums": {name: min(each[name] for each in sums) for name in sums[0]},
+    }
+    print(json.dumps(found), flush=True)
     exchange.sum(np.zeros(0, np.float32))  # none leaves before all have come here
     os._exit(0)
 
 
-def made(strategy: Any, filters: list[int], tasks: int) -> tuple[Any, int]:
-    """Return the steps of a model, and how many weights that has."""
+class Seldom:
+    """Adds up at one of some calls; at the others a task takes its own vector for those of all.
+
+    Args:
+        exchange: with the other tasks.
+        tasks: how many there are.
+        every: so many calls have one sum; counted for each length of vectors.
+    """
+
+    def __init__(self, exchange: Any, tasks: int, every: int):
+        self._exchange, self._tasks, self._every = exchange, tasks, every
+        self._calls: collections.Counter[int] = collections.Counter()
+
+    def sum(self, vector: np.ndarray) -> np.ndarray:
+        self._calls[len(vector)] += 1
+        if self._calls[len(vector)] % self._every:
+            return vector * vector.dtype.type(self._tasks)
+        return self._exchange.sum(vector)
+
+
+def made(strategy: Any, filters: list[int], tasks: int) -> tuple[Any, Any]:
+    """Return the steps of a model, and that."""
     from dtrain.config import load
     from dtrain.task import build, dataset, input_pipeline
 
@@ -107,99 +159,121 @@ def made(strategy: Any, filters: list[int], tasks: int) -> tuple[Any, int]:
     data = dataset.load(config)
     model = build.model(config, data.splits, strategy, 10_000, 10_000)
     inputs = input_pipeline.Inputs(data.splits.train, None, 64 * tasks, 0, 0, data.augment)
-    return strategy.steps(model, inputs, False), model.count_params()
+    return strategy.steps(model, inputs, False), model
 
 
-@contextlib.contextmanager
-def hosts(count: int, link: str | None, delay: str | None) -> Iterator[list[tuple[list[str], str]]]:
-    """Yield for each task what its command begins with, and its address."""
-    if link is None:
-        with contextlib.ExitStack() as stack:
-            taken = [stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-                     for _ in range(count)]  # fmt: skip
-            ports = [server.getsockname()[1] for server in taken]
-        yield [([], f"127.0.0.1:{port}") for port in ports]
-        return
-    names = [f"dtrain-host-{i}" for i in range(count)]
-    try:
-        for name in (SWITCH, *names):
-            ip("netns", "add", name)
-            ip("-n", name, "link", "set", "lo", "up")
-        ip("-n", SWITCH, "link", "add", "bridge", "type", "bridge")
-        ip("-n", SWITCH, "link", "set", "bridge", "up")
-        for i, name in enumerate(names):
-            ip(
-                "link",
-                "add",
-                f"dt{i}",
-                "netns",
-                SWITCH,
-                "type",
-                "veth",
-                "peer",
-                "eth",
-                "netns",
-                name,
-            )
-            ip("-n", SWITCH, "link", "set", f"dt{i}", "master", "bridge", "up")
-            ip("-n", name, "address", "add", f"10.77.0.{i + 1}/24", "dev", "eth")
-            ip("-n", name, "link", "set", "eth", "up")
-            limit = ("tbf", "rate", link, "burst", "256kb", "latency", "50ms")
-            if delay is None:
-                tc(name, "root", *limit)
-            else:
-                tc(name, "root", "handle", "1:", "netem", "delay", delay)
-                tc(name, "parent", "1:", *limit)
-        yield [(["ip", "netns", "exec", name], f"10.77.0.{i + 1}:2222")
-               for i, name in enumerate(names)]  # fmt: skip
-    finally:
-        for name in (*names, SWITCH):
-            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
-
-
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True)
-
-
-def tc(name: str, *words: str) -> None:
-    subprocess.run(["tc", "-n", name, "qdisc", "add", "dev", "eth", *words], check=True)
-
-
-def measure(arguments: argparse.Namespace, model: str, tasks: int) -> None:
-    with hosts(tasks, arguments.link, arguments.delay) as places:
-        addresses = ",".join(address for _, address in places)
+def measure(arguments: argparse.Namespace, model: str, tasks: int, link: Link) -> list[Row]:
+    """Return the figures of one model, of the tasks on one link; none if the tasks fail."""
+    with places(tasks, link) as where:
+        if where.found:
+            print(f"{link.name}, {tasks} tasks: {where.found}", flush=True)
+        steps = arguments.steps if model == "short" else max(1, arguments.steps // 5)
         options = [
-            f"--addresses={addresses}", f"--model={model}", f"--rounds={arguments.rounds}",
-            f"--steps={arguments.steps if model == 'short' else max(1, arguments.steps // 5)}",
+            f"--addresses={','.join(where.addresses)}", f"--model={model}", f"--steps={steps}",
+            f"--rounds={arguments.rounds}", "--ways", *arguments.ways,
+            *(["--apart"] if link.bits else []),
+            *([f"--switch={where.switch}"] if where.switch else []),
+            *([f"--bytes-per-pack={arguments.bytes_per_pack}"] if arguments.bytes_per_pack else []),
         ]  # fmt: skip
-        options += [f"--link={arguments.link}"] if arguments.link else []
-        if arguments.bytes_per_pack:
-            options.append(f"--bytes-per-pack={arguments.bytes_per_pack}")
         processes = [
             subprocess.Popen(
                 [*start, sys.executable, __file__, f"--task={i}", *options], cwd=ROOT,
                 stdout=subprocess.PIPE, stderr=None if arguments.verbose else subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2",
-                     "CUDA_VISIBLE_DEVICES": "-1", "no_grpc_proxy": "127.0.0.1"},
+                     "CUDA_VISIBLE_DEVICES": "-1",
+                     "no_grpc_proxy": ",".join(a.partition(":")[0] for a in where.addresses)},
             )
-            for i, (start, _) in enumerate(places)
+            for i, start in enumerate(where.starts)
         ]  # fmt: skip
-        outputs = [process.communicate()[0] for process in processes]
+        try:
+            outputs = [process.communicate(timeout=LIMIT)[0] for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
     lines = outputs[0].decode().strip().splitlines()
     if not lines:
-        raise SystemExit("the tasks have failed; --verbose shows why")
+        codes = [process.returncode for process in processes]
+        print(f"{link.name}, {tasks} tasks, {model} steps: failed (exit codes {codes})", flush=True)
+        return []
     found = json.loads(lines[-1])
-    times = found["times"]
-    for way in WAYS:
-        ratios = [own / time for own, time in zip(times["alone"], times[way], strict=True)]
-        first, middle, last = statistics.quantiles(ratios, n=4)
-        each = 1000 * statistics.median(times[way])
-        print(
-            f"| {tasks} | {arguments.link or 'one machine'} | {found['bytes']:,} | {way} "
-            f"| {each:.1f} | {middle:.2f} ({first:.2f} to {last:.2f}; {min(ratios):.2f} to "
-            f"{max(ratios):.2f}) |",
-            flush=True,
+    times, sums = found["times"], {**found["sums"], "alone": 0.0}
+    own = found["processor"]["alone"]
+    if arguments.alone:
+        own = arguments.alone[arguments.models.index(model)] / 1000
+    return [
+        Row(
+            tasks, link, model, found["bytes"], way, 1000 * statistics.median(times[way]),
+            [one / other for one, other in zip(times["alone"], times[way], strict=True)],
+            1000 * found["processor"][way], 1000 * sums.get(way, math.nan),
+            own / (own + sums.get(way, math.nan)),
+            found["switch"][way] if where.switch else None,
         )
+        for way in arguments.ways
+    ]  # fmt: skip
+
+
+@dataclasses.dataclass
+class Row:
+    """Of one way: milliseconds of a step, the share of ``alone`` in each round, and what is said
+    above; what is not known of a way is NaN."""
+
+    tasks: int
+    link: Link
+    model: str
+    bytes: int
+    way: str
+    each: float
+    ratios: list[float]
+    processor: float
+    sum: float
+    computed: float
+    switch: float | None
+
+    def __str__(self) -> str:
+        first, middle, last = statistics.quantiles(self.ratios, n=4)
+        return (
+            f"| {self.tasks} | {self.link.name} | {self.bytes:,} | {self.way} | {self.each:.1f} "
+            f"| {middle:.2f} ({first:.2f} to {last:.2f}; {min(self.ratios):.2f} to "
+            f"{max(self.ratios):.2f}) | {self.processor:.1f} | {self.sum:.1f} "
+            f"| {self.computed:.2f} | {'' if self.switch is None else f'{self.switch:.2f}'} |"
+        )
+
+
+def plot(rows: list[Row], path: Path) -> None:
+    """Draw the shares of ``alone`` over the links, for each model and number of tasks."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    models, counts, links, ways = (
+        list(dict.fromkeys(getattr(row, name) for row in rows))
+        for name in ("model", "tasks", "link", "way")
+    )
+    figure, axes = plt.subplots(
+        len(models), len(counts), figsize=(1 + 3.2 * len(counts), 0.6 + 2.6 * len(models)),
+        sharex=True, sharey=True, squeeze=False,
+    )  # fmt: skip
+    for line, model in zip(axes, models, strict=True):
+        for axis, tasks in zip(line, counts, strict=True):
+            for place, way in enumerate(ways):
+                some = [r for r in rows if (r.model, r.tasks, r.way) == (model, tasks, way)]
+                if way == "alone" or not some:
+                    continue
+                found = [statistics.quantiles(row.ratios, n=4) for row in some]
+                middle = [middle for _, middle, _ in found]
+                spread = [[m - a for a, m, _ in found], [b - m for _, m, b in found]]
+                at = [links.index(row.link) + 0.06 * (place - 2) for row in some]
+                drawn = axis.errorbar(at, middle, yerr=spread, marker="o", capsize=3, label=way)
+                axis.plot(at, [row.computed for row in some], "x--", color=drawn[0].get_color())
+            axis.axhline(1, color="black", linewidth=0.8)
+            axis.set_xticks(range(len(links)), [link.name for link in links])
+            axis.set_title(f"{tasks} tasks, {model} steps", fontsize=10)
+        line[0].set_ylabel("share of alone (x: computed)")
+        line[0].set_ylim(0, 1.3)
+    axes[0, 0].legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
 
 
 def main() -> None:
@@ -208,22 +282,48 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40, help="a call; a fifth of the long ones")
     parser.add_argument("--tasks", type=int, nargs="+", default=[2])
     parser.add_argument("--models", choices=MODELS, nargs="+", default=list(MODELS))
-    parser.add_argument("--link", help="rate of the link of each task, such as 1gbit")
-    parser.add_argument("--delay", help="of each task's link, such as 1ms; needs netem")
+    parser.add_argument("--ways", choices=WAYS, nargs="+", default=["alone", "ring", "host"])
+    parser.add_argument(
+        "--link", type=parsed, nargs="+", default=[Link("none")],
+        help="of each task: none (one machine), RATE or RATE+DELAY, such as 100mbit+1ms",
+    )  # fmt: skip
     parser.add_argument("--bytes-per-pack", type=int)
+    parser.add_argument("--plot", type=Path, help="draw the shares there (PNG)")
+    parser.add_argument(
+        "--alone", type=float, nargs="+",
+        help="milliseconds of a step alone, for each of --models, of which `computed` is",
+    )  # fmt: skip
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--task", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--addresses", help=argparse.SUPPRESS)
     parser.add_argument("--model", help=argparse.SUPPRESS)
+    parser.add_argument("--apart", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--switch", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    arguments.ways = ["alone", *(way for way in arguments.ways if way != "alone")]
     if arguments.task is not None:
         task(arguments)
         return
-    print("| tasks | network | bytes | way | ms a step | of those alone |")
-    print("|---|---|---|---|---|---|")
+    if arguments.alone and len(arguments.alone) != len(arguments.models):
+        parser.error(
+            f"--alone has {len(arguments.alone)} values for {len(arguments.models)} models"
+        )
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # no namespace, and no task, is left
+    rows: list[Row] = []
     for model in arguments.models:
         for tasks in arguments.tasks:
-            measure(arguments, model, tasks)
+            for link in arguments.link:
+                found = measure(arguments, model, tasks, link)
+                print(*found, sep="\n", flush=True)
+                rows += found
+    print(
+        "\n| tasks | link | bytes | way | ms a step | of those alone | processor, ms a step "
+        "| a sum, ms | computed | switch |"
+    )
+    print(f"{'|---' * 10}|")
+    print(*rows, sep="\n")
+    if arguments.plot and rows:
+        plot(rows, arguments.plot)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,9 @@ from pathlib import Path
 from typing import Any
 
 PORT = 2222
+SLOW = str(Path(__file__).parent / "slow.py")
+#: Bytes that a limited link passes on at once.
+BURST = 16_384
 _numbers = itertools.count()
 KEY = "a key of the tests, on all of their hosts"
 
@@ -69,22 +72,22 @@ class Host:
         self.address = f"10.77.0.{number}"
         self.commands: list[Command] = []
         self._loses = False
-        self._switch, self._plug = network.space, f"plug{number}"
+        self._switch, self.plug = network.space, f"plug{number}"
         ip("netns", "add", self.space)
         ip("-n", self.space, "link", "set", "lo", "up")
         ip("link", "add", "eth0", "netns", self.space, "type", "veth",
-           "peer", "name", self._plug, "netns", self._switch)  # fmt: skip
+           "peer", "name", self.plug, "netns", self._switch)  # fmt: skip
         ip("-n", self.space, "addr", "add", f"{self.address}/24", "dev", "eth0")
         ip("-n", self.space, "link", "set", "eth0", "up")
-        ip("-n", self._switch, "link", "set", self._plug, "master", "switch", "up")
+        ip("-n", self._switch, "link", "set", self.plug, "master", "switch", "up")
 
     def cut(self) -> None:
         """Pull the plug; the host itself does not see it."""
-        ip("-n", self._switch, "link", "set", self._plug, "nomaster")
+        ip("-n", self._switch, "link", "set", self.plug, "nomaster")
 
     def heal(self) -> None:
         """Plug it in, and lose nothing."""
-        ip("-n", self._switch, "link", "set", self._plug, "master", "switch")
+        ip("-n", self._switch, "link", "set", self.plug, "master", "switch")
         if self._loses:
             self._loses = False
             for space in (self.space, self._switch):
@@ -93,7 +96,7 @@ class Host:
     def lose(self, percent: int) -> None:
         """Lose so many of the packets in both directions."""
         self._loses = True
-        for space, device in ((self.space, "eth0"), (self._switch, self._plug)):
+        for space, device in ((self.space, "eth0"), (self._switch, self.plug)):
             chain = f"chain {device} {{ type filter hook ingress device {device} priority 0; }}"
             drop = f"add rule netdev loss {device} numgen random mod 100 < {percent} drop"
             rules = f"table netdev loss {{ {chain}\n}}\n{drop}\n"
@@ -109,27 +112,29 @@ class Host:
         Returns:
             The process that does; to be killed in the end.
         """
-        cable, far = f"slow{self._plug}", f"far{self._plug}"
-        script = str(Path(__file__).parent / "slow.py")
-        for space, device in ((self.space, "eth0"), (self._switch, self._plug)):
-            subprocess.run(
-                ["ip", "netns", "exec", space, sys.executable, script, device], check=True
-            )
+        cable, far = f"slow{self.plug}", f"far{self.plug}"
+        for space, device in ((self.space, "eth0"), (self._switch, self.plug)):
+            ip("netns", "exec", space, sys.executable, SLOW, device)
         ip("link", "add", cable, "netns", self._switch, "type", "veth",
            "peer", "name", far, "netns", self._switch)  # fmt: skip
         for device in (cable, far):
-            ip("netns", "exec", self._switch, sys.executable, script, device)
+            ip("netns", "exec", self._switch, sys.executable, SLOW, device)
             ip("-n", self._switch, "link", "set", device, "up")
-        ip("-n", self._switch, "link", "set", self._plug, "nomaster")
+        ip("-n", self._switch, "link", "set", self.plug, "nomaster")
         ip("-n", self._switch, "link", "set", far, "master", "switch")
-        process = subprocess.Popen(
-            ["ip", "netns", "exec", self._switch, sys.executable, script, self._plug, cable,
-             str(milliseconds), str(percent)], stdout=subprocess.PIPE,
-        )  # fmt: skip
-        assert process.stdout is not None
-        with process.stdout as said:
-            assert said.readline() == b"ready\n"
-        return process
+        return _cable(self._switch, milliseconds, percent, 0, self.plug, cable)
+
+    def limit(self, bits: int) -> None:
+        """Have its link carry so many bits a second in each direction, where the kernel has tbf."""
+        for space, device in ((self.space, "eth0"), (self._switch, self.plug)):
+            # What is sent at once after a silence is not more than one frame of these.
+            ip("-n", space, "link", "set", "dev", device, "gso_max_size", str(BURST))
+            words = ["root", "tbf", "rate", f"{bits}bit", "burst", str(BURST), "latency", "50ms"]
+            done = subprocess.run(
+                ["tc", "-n", space, "qdisc", "add", "dev", device, *words],
+                capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stderr
 
     def start(
         self, folder: Path, tf_config: dict[str, Any] | None, *arguments: str, **variables: str
@@ -149,6 +154,20 @@ class Host:
         for pid in self.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
+
+
+def _cable(
+    space: str, milliseconds: float, percent: int, bits: int, *devices: str
+) -> subprocess.Popen[bytes]:
+    """Start ``slow.py`` between some devices."""
+    process = subprocess.Popen(
+        ["ip", "netns", "exec", space, sys.executable, SLOW, str(milliseconds), str(percent),
+         str(bits), *devices], stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    with process.stdout as said:
+        assert said.readline() == b"ready\n"
+    return process
 
 
 class Command:
@@ -187,6 +206,17 @@ class Network:
         """Plug another host in."""
         self.hosts.append(Host(self, name, len(self.hosts) + 1))
         return self.hosts[-1]
+
+    def slow(self, milliseconds: float, bits: int) -> subprocess.Popen[bytes]:
+        """Delay each packet between two hosts, and limit the bits a second that a host has.
+
+        Returns:
+            The process that is the switch from now on; to be killed in the end.
+        """
+        plugs = [host.plug for host in self.hosts]
+        for plug in plugs:
+            ip("-n", self.space, "link", "set", plug, "nomaster")
+        return _cable(self.space, milliseconds, 0, bits, *plugs)
 
     def tf_config(self, own: Host) -> dict[str, Any]:
         """Return the variable's contents for one host: each is named after its task."""
