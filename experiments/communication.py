@@ -113,7 +113,7 @@ def task(arguments: argparse.Namespace) -> None:
         "sums": {name: min(each[name] for each in sums) for name in sums[0]},
     }
     print(json.dumps(found), flush=True)
-    exchange.sum(np.zeros(0, np.float32))  # none leaves before all have come here
+    exchange.meet()
     os._exit(0)
 
 
