@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from dtrain.config.settle import settle
 from dtrain.controller import tuned
@@ -27,7 +26,7 @@ from dtrain.controller.tuning import coordinates, table
 from dtrain.controller.tuning.search import BATCH, THREADS, Coordinate, Found, Search, differing
 from dtrain.controller.tuning.settings import named
 from dtrain.controller.tuning.trials import Trials
-from dtrain.errors import DamagedFile, UsageError
+from dtrain.errors import DamagedFile
 from dtrain.run import journal
 from tests.conftest import QUICK, Commands
 from tests.integration.test_failures import until
@@ -222,33 +221,6 @@ def test_a_file_is_read_strictly(change: dict[str, Any], message: str) -> None:
         tuned.read(path)
 
 
-CHOSEN = {"hardware": "tuned", "launcher": "auto"}
-
-
-def test_what_was_measured_is_used_but_for_what_is_typed() -> None:
-    config = copy.copy(known("model=mlp"))
-    tuned.write(config, {THREADS: 2, "hardware.precision": "mixed_bfloat16"})
-    taken = tuned.use(config, ["model=mlp", "hardware.onednn=false"], CHOSEN)
-    assert taken == [
-        "hardware.devices=null", "hardware.intra_op_threads=2",
-        "hardware.precision=mixed_bfloat16", "hardware.jit_compile=false", "dataset.workers=0",
-    ]  # fmt: skip
-    assert config.hardware.intra_op_threads == 2
-    assert config.hardware.precision.name == "mixed_bfloat16"
-    # A run that is resumed has them among its own overrides: nothing is read again.
-    tuned.path_of(config).write_text("damaged")
-    assert tuned.use(config, ["hardware.onednn=true", *taken], CHOSEN) == []
-    assert tuned.use(config, [], {"hardware": "auto"}) == []
-
-
-def test_what_was_not_measured_is_refused() -> None:
-    with pytest.raises(UsageError) as refused:
-        tuned.use(known("model=mlp"), ["hardware=tuned", "model=mlp"], CHOSEN)
-    assert str(refused.value).endswith("type: python -m dtrain tune model=mlp")
-    with pytest.raises(UsageError, match="launcher=slurm starts tasks on others"):
-        tuned.use(known(), [], {"hardware": "tuned", "launcher": "slurm"})
-
-
 def test_the_machine() -> None:
     assert tuned.processor() and tuned.processor(Path("absent"))
     Path("gpus/0").mkdir(parents=True)
@@ -311,24 +283,6 @@ def test_a_trial_has_a_limit(tmp_path: Path) -> None:
     config = settled(*SMALL)
     found = Trials(config, tmp_path, 5, 60.0, 0.5).measure({})
     assert found.problem == "is not done within 0.5 s"
-
-
-def test_a_run_keeps_what_it_took(dtrain: Commands) -> None:
-    words = [*QUICK, "trainer.epochs=1"]
-    missing = dtrain(*words, "hardware=tuned")
-    assert missing.code == 2 and "python -m dtrain tune model=mlp" in missing.output
-    tuned.write(settled(*words), {THREADS: 1, "hardware.precision": "mixed_bfloat16"})
-    done = dtrain(*words, "hardware=tuned")
-    assert done.code == 0, done.output
-    assert done.rundir is not None
-    config = yaml.safe_load(done.rundir.config.read_text())
-    assert config["hardware"]["precision"] == "mixed_bfloat16"
-    assert config["hardware"]["intra_op_threads"] == 1
-    command = json.loads(done.rundir.command.read_text())
-    assert "hardware.precision=mixed_bfloat16" in command["overrides"]
-    tuned.write(settled(*words), {})  # measured again since, with another result
-    again = dtrain(f"resume={done.rundir.path}", "trainer.epochs=2", "dry_run=true")
-    assert again.code == 0 and "precision            mixed_bfloat16" in again.output
 
 
 def command(*words: str) -> list[str]:

@@ -129,6 +129,7 @@ def _type(field: dataclasses.Field[Any]) -> str:
         return "one of several names"
     words = str(field.type).replace("list[", "list of ").replace("]", "").split(" | ")
     names = {"str": "text", "None": "null", "Any": "any value", "bool": "true or false",
+             "Switch": "true, false or auto",
              "int": "whole number", "float": "number", "list of int": "list of whole numbers",
              "list of str": "list of texts", "list of Any": "list"}  # fmt: skip
     return " or ".join(names.get(word, word) for word in words)

@@ -6,15 +6,17 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from dtrain.config import consent, load, section
 from dtrain.config.overrides import key_of, parse
 from dtrain.config.schema import Config
+from dtrain.controller import taken
 from dtrain.controller.folders import lock, open_existing, read_command
 from dtrain.errors import CheckpointError, DamagedFile, UsageError
 from dtrain.files import reading
@@ -143,34 +145,44 @@ def origin(fork: str) -> tuple[RunDir, Path | None]:
     return RunDir(path), None
 
 
-def find(config: Config, words: dict[str, Any], folder: Path | None = None) -> str | None:
+def find(
+    config: Config, words: dict[str, Any], folder: Path | None = None, left: Sequence[str] = ()
+) -> str | None:
     """Return the newest run folder that the same command has begun and that is not finished.
 
     Args:
         config: of the command.
-        words: its :func:`command`.
+        words: its :func:`command`, as it was typed.
         folder: the only one that is looked at; None for all below ``output_dir``.
+        left: keys that it leaves to what was measured, which the run may have found otherwise.
     """
     below = sorted(Path(config.output_dir).glob("*/*/command.json"), reverse=True)
     for path in below if folder is None else folder.glob("command.json"):
-        status = status_of(path.parent, config, words)
+        status = status_of(path.parent, config, words, left)
         if status is not None:
             return None if status == "FINISHED" else str(path.parent)
     return None
 
 
-def status_of(folder: Path, config: Config, words: dict[str, Any]) -> str | None:
+def status_of(
+    folder: Path, config: Config, words: dict[str, Any], left: Sequence[str] = ()
+) -> str | None:
     """Return how the run in a folder ended; None where another command began it.
 
     Args:
         folder: of a run.
-        config, words: of :func:`find`.
+        config, words, left: of :func:`find`.
     """
     rundir = RunDir(folder)
     try:
         past = read_command(rundir)
-        if past is None or "derived" in past or _sorted(past) != _sorted(words):
+        if past is None or "derived" in past:
             return None
+        kept, own = taken.parted(past["overrides"], left)
+        if _sorted({**past, "overrides": kept}) != _sorted(words):
+            return None
+        config = copy.copy(config)
+        taken.again(config, own, rundir.command)
         open_existing(rundir.path, "resume")
         if identity.config_hash(_load(rundir)) != identity.config_hash(config):
             return None  # the same overrides meant something else

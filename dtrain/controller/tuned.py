@@ -1,4 +1,4 @@
-"""What ``hardware=tuned`` stands for: a file in the cache, for one model, its data and machine.
+"""What was measured of one model, its data and this machine: a file in the cache.
 
 It is data, and read strictly: only known keys, each with a value of its kind.
 """
@@ -9,16 +9,14 @@ import copy
 import hashlib
 import json
 import platform
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
-from dtrain.config.overrides import key_of
 from dtrain.config.schema import Config, Precision
 from dtrain.controller.resources.devices import machine
 from dtrain.data import cache
-from dtrain.errors import DamagedFile, UsageError
+from dtrain.errors import DamagedFile
 from dtrain.files import fields, reading, writing
 from dtrain.run import identity
 
@@ -41,10 +39,7 @@ Values = TypedDict(
     },
 )
 KEYS: tuple[str, ...] = tuple(Values.__annotations__)
-#: Launchers whose tasks run on other machines.
-_ELSEWHERE = ("slurm", "k8s", "ssh", "ray")
-#: Keys of overrides that are none of a measurement.
-_OF_A_RUN = ("hardware", "resume", "fork", "dry_run", "tracking", "output_dir", "name")
+PRECISION = "hardware.precision"
 
 
 class File(TypedDict):
@@ -147,51 +142,6 @@ def read(path: Path) -> dict[str, Any] | None:
     return values
 
 
-def use(config: Config, overrides: Sequence[str], choices: Mapping[str, str | None]) -> list[str]:
-    """Take over what was measured, where ``hardware=tuned`` is chosen.
-
-    What an override names stays as it is. What is taken over is returned as overrides, which a
-    run keeps with its own: it is resumed, forked and evaluated with them, whatever is measured
-    later.
-
-    Args:
-        config: settled; is changed.
-        overrides: of the command and of the run that it resumes.
-        choices: the option of each group.
-
-    Raises:
-        UsageError: there is no such file, it is damaged, or the tasks run elsewhere.
-    """
-    if choices.get("hardware") != OPTION:
-        return []
-    named = {key_of(override) for override in overrides}
-    left = [key for key in KEYS if key not in named and _has(config, key)]
-    if not left:
-        return []
-    if choices.get("launcher") in _ELSEWHERE:
-        raise UsageError(
-            "hardware", OPTION, f"was measured on this machine, and launcher="
-            f"{choices['launcher']} starts tasks on others", "launchers of this machine",
-            "hardware=auto",
-        )  # fmt: skip
-    found = read(path_of(config))
-    if found is None:
-        words = [each for each in overrides if key_of(each) not in _OF_A_RUN]
-        raise UsageError(
-            "hardware", OPTION, "nothing was measured yet for this model, data, strategy and batch "
-            "with these versions on this machine", "what python -m dtrain tune has measured",
-            " ".join(["python -m dtrain tune", *map(shlex.quote, words)]),
-        )  # fmt: skip
-    taken = {key: found[key] for key in left}
-    put(config, taken)
-    return [f"{key}={typed(value)}" for key, value in taken.items()]
-
-
-def _has(config: Config, key: str) -> bool:
-    head, _, name = key.partition(".")
-    return head != "dataset" or config.dataset.get(name) is not None
-
-
 def put(config: Config, setting: Mapping[str, Any]) -> None:
     """Change a configuration to have a setting.
 
@@ -206,7 +156,7 @@ def put(config: Config, setting: Mapping[str, Any]) -> None:
             continue
         # Not by `dataclasses.replace`, which would read references, and so write secrets down.
         section = copy.copy(getattr(config, head))
-        setattr(section, name, Precision[value] if key == "hardware.precision" else value)
+        setattr(section, name, Precision[value] if key == PRECISION else value)
         setattr(config, head, section)
 
 

@@ -113,6 +113,8 @@ def wrong(kind: type, field: dataclasses.Field[Any]) -> list[Any]:
         several: list[Any] = [3, math.nan, "", [], [3], {"a": 1}, [[]], {"a": None}, {"a": []}]
         bad += [each for each in several if each not in right]
         bad += [True, "x" * 10**6, *([] if found in NAMES else ["a b"])]
+    elif first == "Switch":
+        bad += ["maybe", "True", "", 0, 1, 0.5, math.nan, [], *NODES]
     elif first == "bool":
         bad += ["maybe", "", 0.5, math.nan, *NODES]
     elif isinstance(field.default, schema.enum.Enum):

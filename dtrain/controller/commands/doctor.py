@@ -16,7 +16,7 @@ from hydra.core.hydra_config import HydraConfig
 from dtrain import errors
 from dtrain.config.schema import Config
 from dtrain.config.settle import settle
-from dtrain.controller import cli, tuned
+from dtrain.controller import cli, taken
 from dtrain.controller.examination import machine, network
 from dtrain.controller.examination.finding import Finding
 from dtrain.controller.launchers import automatic
@@ -52,7 +52,9 @@ class Doctor(cli.Command):
         plan: Plan | None = None
         try:
             chosen = HydraConfig.get()
-            tuned.use(config, chosen.overrides.task, chosen.runtime.choices)
+            words = chosen.overrides.task
+            left = taken.choice(config, node, words, chosen.runtime.choices)
+            taken.use(config, left, words, print)
             plan = check(config, prepare=False).planned
         except UsageError as error:
             refused = error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -121,13 +121,16 @@ def arguments(given: list[str], keys: Container[str]) -> tuple[list[str], list[P
     return words, folders
 
 
-def find(config: Any, words: dict[str, Any], chosen: Path | None) -> str | None:
+def find(
+    config: Any, words: dict[str, Any], chosen: Path | None, left: Sequence[str] = ()
+) -> str | None:
     """Return what :func:`.resume.find` does, of runs at an address, too.
 
     Args:
         config: of the command; its ``output_dir`` is the folder of this machine.
         words: contents of ``command.json`` of the command.
         chosen: the only folder that is looked at; None for all below ``output_dir``.
+        left: keys that the command leaves to what was measured.
 
     Raises:
         UsageError: the place cannot be read.
@@ -135,13 +138,13 @@ def find(config: Any, words: dict[str, Any], chosen: Path | None) -> str | None:
     below = chosen or Path(config.output_dir)
     address = addresses.address_of(below)
     if address is None:
-        return resume.find(config, words, chosen)
+        return resume.find(config, words, chosen, left)
     bucket = Bucket(address, "output_dir")
     try:
         if chosen is not None:
             if owner_of(bucket) is not None:
                 fetched(address, "hydra.run.dir")
-            return resume.find(config, words, chosen)
+            return resume.find(config, words, chosen, left)
         there = {path.rpartition("/")[0] for path in bucket.paths("*/*/command.json")}
         here = {str(path.parent.relative_to(below)) for path in below.glob("*/*/command.json")}
         for name in sorted(there | here, reverse=True):
@@ -151,7 +154,7 @@ def find(config: Any, words: dict[str, Any], chosen: Path | None) -> str | None:
                     if data is not None:
                         writing.write_bytes(Path(folder) / each, data)
                 status = resume.status_of(
-                    Path(folder) if name in there else below / name, config, words
+                    Path(folder) if name in there else below / name, config, words, left
                 )
             if status is not None:
                 if status == "FINISHED":
