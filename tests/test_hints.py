@@ -61,6 +61,7 @@ class EarlyStopping:
         ({"loss": SGD()}, r"loss=SGD .*functools.partial\(SGD, "),
         ({"data": generator()}, r"data \(x\)=generator: is read in this.*data=load"),
         ({"data": (X[:0], Y[:0])}, r"data \(x\)=shape \[0, 2\]: has no example"),
+        ({"data": "ours.csv"}, "data=ours.csv: .*data='csv', overrides="),
         ({"data": (X, Y), "validation": 0.1}, "validation_split=0.1"),
     ],
 )  # fmt: skip

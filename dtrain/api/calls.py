@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dtrain.api import arrays, command, keywords, predictions, training
+from dtrain.api import arrays, command, hints, keywords, predictions, training
 from dtrain.api.line import Line
 from dtrain.api.run import Comparison, Run, Sweep
 from dtrain.api.training import OBJECTS, Call
@@ -259,7 +259,7 @@ def _derived(
     run = _run(run)
     call = Call(run.path / FOLDER, show, run.path)
     if isinstance(data, str):
-        own = [f"dataset={data}", *own]
+        own = [f"dataset={hints.option(data)}", *own]
     elif callable(data):
         own = ["dataset=custom", f"dataset._target_={call.objects.target(data, 'data')}", *own]
     elif data is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import sys
 from typing import Any
 
@@ -32,6 +33,21 @@ OPTIONS = {
     "strategy": "strategy='mirrored', devices=2",
     "schedule": "schedule='cosine', learning_rate=0.1",
 }
+
+
+def option(data: str) -> str:
+    """Return an option of the group ``dataset``.
+
+    Raises:
+        UsageError: it is the path of a file.
+    """
+    if not re.search(r"[./\\]", data):
+        return data
+    raise UsageError(
+        "data", data, "is no option of the group dataset, which says how a file is read",
+        "csv, parquet, npz, tfrecord, ... (docs/data.md)",
+        f"data='csv', overrides=['dataset.path={data}']",
+    )  # fmt: skip
 
 
 def refusal(value: Any, key: str) -> UsageError:

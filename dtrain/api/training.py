@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dtrain import errors
-from dtrain.api import arrays, command, keywords, values
+from dtrain.api import arrays, command, hints, keywords, values
 from dtrain.api.command import Done
 from dtrain.api.line import Line
 from dtrain.api.objects import PLACES, Objects
@@ -81,7 +81,7 @@ class Call:
         if data is None:
             return []
         if isinstance(data, str):
-            return [f"dataset={data}"]
+            return [f"dataset={hints.option(data)}"]
         function, arguments = arguments_of(data)
         if callable(function):
             target = self.objects.target(function, "data")
