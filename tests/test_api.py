@@ -468,6 +468,15 @@ def test_an_error_of_the_users_code_has_its_place(
     assert "classes is None, as the dataset has targets that are no class labels (float32" in text
 
 
+def test_a_run_is_evaluated_on_data_that_lacks_a_class(
+    script: types.SimpleNamespace, here: Callable[..., Done]
+) -> None:
+    x, y = examples()
+    run = dtrain.train(model=script.build, data=(x, y), epochs=1, **QUICK)
+    found = dtrain.evaluate(str(run.path), data=(x[y < 2], y[y < 2]), show=False)
+    assert 0 < found["loss"] < 10
+
+
 @pytest.mark.faults
 def test_a_check_in_the_place_of_a_training(
     script: types.SimpleNamespace, here: Callable[..., Done], tmp_path: Path
