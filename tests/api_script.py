@@ -68,3 +68,6 @@ if __name__ == "__main__":
     assert len(rows) == 2, rows
     assert dtrain.evaluate(resumed)["loss"] < 1.5
     assert "tensorflow" not in sys.modules
+    several = [resumed.model(which) for which in ("best", "latest", "latest")]  # in one process
+    predicted = [np.asarray(model(x[:2])) for model in several]
+    assert (predicted[1] == predicted[2]).all()

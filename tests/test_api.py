@@ -23,10 +23,10 @@ from dtrain.api import arrays, command, keywords, values
 from dtrain.api.command import Done
 from dtrain.api.line import Line
 from dtrain.api.objects import Objects
-from dtrain.api.source import NoSource, text_of
+from dtrain.api.source import NoSource, placed, text_of
 from dtrain.compare.load_folders import public
 from dtrain.config import consent, given
-from dtrain.errors import DamagedFile, UsageError
+from dtrain.errors import DamagedFile, TrainingError, UsageError
 from dtrain.host import python_path
 from dtrain.run.folder import RunDir
 from tests.conftest import Commands
@@ -70,6 +70,38 @@ def unwritable():
 
 
 inner = closed()
+
+
+def planted(input_shape, classes):
+    import keras
+
+    class Late(keras.layers.Layer):
+        def build(self, shape):
+            self.steps = self.add_weight(shape=(), initializer="zeros", trainable=False)
+
+        def call(self, x):
+            self.steps.assign_add(1.0)
+            return x / keras.ops.where(self.steps > 3.0, 0.0, 1.0)
+
+    return keras.Sequential([keras.Input(input_shape), Late(name="late"),
+                             keras.layers.Dense(classes, activation="softmax")])
+
+
+def dead(input_shape, classes):
+    import keras
+
+    class Stop(keras.layers.Layer):
+        def call(self, x):
+            return keras.ops.stop_gradient(x)
+
+    return keras.Sequential([keras.Input(input_shape), keras.layers.Dense(classes), Stop(),
+                             keras.layers.Softmax()])
+
+
+def wrong(input_shape, classes):
+    import keras
+
+    return keras.Sequential([keras.Input(input_shape), keras.layers.Dense("many")])
 """
 
 
@@ -205,12 +237,44 @@ def test_arrays_become_a_file_of_rows(tmp_path: Path) -> None:
 def test_a_function_of_a_script_is_written_down_with_what_it_uses(
     script: types.SimpleNamespace,
 ) -> None:
-    text = text_of(script.build)
+    text, _ = text_of(script.build)
     space: dict[str, Any] = {}
     exec(text, space)
     assert space["width"]() == 16
     assert "array = " not in text.replace("self.array", "")
     assert "closed" not in text
+
+
+def test_a_place_in_what_was_given_is_that_of_the_caller(
+    script: types.SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, places = text_of(script.build)
+    file, lines = script.build.__code__.co_filename, SCRIPT.splitlines()
+    name = f"given_{'0a' * 16}"
+
+    def shown(content: str, form: str) -> str:
+        line = text.splitlines().index(content) + 1
+        return placed(form.format(f"/a/run/given/{name}.py", line), {name: places})
+
+    method = "    def __init__(self, array):  # another than the one above"
+    for content in ("    return WIDTH", method, "    import keras"):
+        line = lines.index(content) + 1
+        assert shown(content, '  File "{}", line {}, in f') == f'  File "{file}", line {line}, in f'
+        assert (
+            shown(content, "an error ({}, line {}, in f)")
+            == f"an error ({file}, line {line}, in f)"
+        )
+    head = text.splitlines()[0]
+    assert f"{name}.py" in shown(head, "{}, line {}"), "it is nowhere in the caller's"
+    ipython: Any = types.ModuleType("IPython")
+    compiles = types.SimpleNamespace(format_code_name=lambda name: ("Cell", "In[3]"))
+    ipython.get_ipython = lambda: types.SimpleNamespace(compile=compiles)
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    line = lines.index("    return WIDTH") + 1
+    assert (
+        shown("    return WIDTH", '  File "{}", line {}, in f')
+        == f"  Cell In[3], line {line}, in f"
+    )
 
 
 def test_what_has_no_source_travels_by_cloudpickle(
@@ -389,6 +453,50 @@ def test_a_run_from_python_is_one_that_the_command_line_resumes(
     os.environ.pop(python_path.TRUST, None)
     refused = dtrain(f"resume={run.path}")
     assert "is not trusted" in refused.output
+
+
+def test_an_error_of_the_users_code_has_its_place(
+    script: types.SimpleNamespace, here: Callable[..., Done]
+) -> None:
+    line = SCRIPT.splitlines().index(next(t for t in SCRIPT.splitlines() if '"many"' in t)) + 1
+    x, y = examples()
+    with pytest.raises(TrainingError) as caught:
+        dtrain.train(model=script.wrong, data=(x, y / 3), epochs=1, **QUICK)
+    text = str(caught.value)
+    assert "Received: units=many (" in text
+    assert f"script.py, line {line}, in wrong)" in text
+    assert "classes is None, as the dataset has targets that are no class labels (float32" in text
+
+
+def test_a_run_is_evaluated_on_data_that_lacks_a_class(
+    script: types.SimpleNamespace, here: Callable[..., Done]
+) -> None:
+    x, y = examples()
+    run = dtrain.train(model=script.build, data=(x, y), epochs=1, **QUICK)
+    found = dtrain.evaluate(str(run.path), data=(x[y < 2], y[y < 2]), show=False)
+    assert 0 < found["loss"] < 10
+
+
+@pytest.mark.faults
+def test_a_check_in_the_place_of_a_training(
+    script: types.SimpleNamespace, here: Callable[..., Done], tmp_path: Path
+) -> None:
+    given = {"data": examples(), "epochs": 2, **QUICK}
+    with pytest.raises(TrainingError) as caught:
+        dtrain.train(model=script.planted, debug="nan", **given)
+    assert "the output of layer late (Late) is not finite" in str(caught.value)
+    assert "at step 4" in str(caught.value)
+    folder = caught.value.folder  # type: ignore[attr-defined]
+    assert folder.is_relative_to(tmp_path / "outputs" / "debug")
+    assert dtrain.Run(folder).result["debug"]["rows"][0][0] == "after it"
+    with pytest.raises(TrainingError, match="by heart: no gradient reaches any of its weights"):
+        dtrain.train(model=script.dead, debug="overfit", **given)
+    run = dtrain.train(model=script.build, debug="shapes", **given)
+    assert run.status == "FINISHED"
+    rows = run.result["debug"]["rows"]
+    assert ["dense", "Dense", "float32 [32, 4]", "float32 [32, 16]", "80", "80"] in rows
+    with pytest.raises(UsageError, match=r"debug=shape: .*type: debug=shapes"):
+        dtrain.train(model=script.build, debug="shape", **given)
 
 
 def test_what_is_imported_is_trusted_for_its_run(

@@ -323,3 +323,16 @@ def test_sums_where_graphs_have_no_marks(monkeypatch: pytest.MonkeyPatch) -> Non
     module.keep_order()
     assert additions(SUMS["of a loop"]) == {"AddV2"}
     assert tf.config.optimizer.get_experimental_options()["arithmetic_optimization"] is False
+
+
+@pytest.mark.task
+def test_names_are_those_of_a_process_of_its_own() -> None:
+    import keras
+
+    from dtrain.task.keras_internals import fresh_names
+
+    assert keras.layers.Dense(3).name == "dense"
+    for _ in range(2):
+        with fresh_names():
+            assert [keras.layers.Dense(3).name for _ in range(2)] == ["dense", "dense_1"]
+    assert keras.layers.Dense(3).name == "dense_1"

@@ -21,6 +21,10 @@ from dtrain.files import writing
 _PARTS = ("x", "y", "weight")
 
 
+_ANY = "data=FUNCTION, which returns any dataset (docs/data.md)"
+_PART = "validation=(x, y), or validation_split=0.1 for a part of data"
+
+
 def overrides(folder: Path, data: Any, validation: Any = None) -> list[str]:
     """Write arrays into one file, without compression, and return the overrides that read it.
 
@@ -113,11 +117,22 @@ def _array(leaf: Any, key: str) -> np.ndarray:
     """
     convert: Callable[[Any], np.ndarray] = np.asarray
     array = leaf if isinstance(leaf, Ragged) else convert(leaf)
+    if not isinstance(array, Ragged) and array.dtype == object and not array.ndim:
+        raise UsageError(
+            key, type(leaf).__name__, "is read in this process, and the processes that train read "
+            "their own", "arrays [n, ...] of numbers, or a function that returns it",
+            f"def load(): return ..., and {key.partition(' ')[0]}=load",
+        )  # fmt: skip
+    if not isinstance(array, Ragged) and array.ndim and not len(array):
+        raise UsageError(
+            key, f"shape {list(array.shape)}", "has no example", "a row or more",
+            "look at how it was made",
+        )  # fmt: skip
     if isinstance(array, Ragged) or array.dtype.kind not in "biuf" or not array.ndim:
         what = "rows of different lengths" if isinstance(array, Ragged) else str(array.dtype)
         raise UsageError(
             key, what, "is no array of numbers with a row for each example",
             "arrays [n, ...] of numbers, and dicts and tuples of them",
-            "data=FUNCTION, which returns any dataset (docs/data.md)",
+            _PART if key.startswith("validation") else _ANY,
         )  # fmt: skip
     return array

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dtrain.api import arrays, command, keywords, predictions, training
+from dtrain.api import arrays, command, hints, keywords, predictions, training
 from dtrain.api.line import Line
 from dtrain.api.run import Comparison, Run, Sweep
 from dtrain.api.training import OBJECTS, Call
 from dtrain.config.given import FOLDER
+from dtrain.errors import UsageError
 from dtrain.files import reading
 from dtrain.run.folder import RunDir
 
@@ -88,7 +89,7 @@ def sweep(
 
 
 def evaluate(
-    run: Run,
+    run: Run | str | os.PathLike[str],
     *,
     data: Any = None,
     checkpoint: str | int | None = None,
@@ -102,7 +103,7 @@ def evaluate(
     """Evaluate checkpoints of a run, on its validation examples or on ``data``.
 
     Args:
-        run: whose.
+        run: whose, or its folder.
         data: as of :func:`train`; None: the run's own.
         checkpoint: ``best`` (the default), ``latest``, ``all`` or a step.
         weights: ``raw`` or ``ema``.
@@ -125,7 +126,7 @@ def evaluate(
 
 
 def predict(
-    run: Run,
+    run: Run | str | os.PathLike[str],
     *,
     data: Any = None,
     checkpoint: str | int | None = None,
@@ -138,7 +139,7 @@ def predict(
     """Predict rows with a checkpoint of a run, of its validation examples or of ``data``.
 
     Args:
-        run: whose.
+        run: whose, or its folder.
         data: ``x``: an array ``[n, ...]`` or a dict or tuple of arrays; None: the run's own.
         checkpoint, weights: as of :func:`evaluate`.
         workers: processes that predict.
@@ -157,7 +158,7 @@ def predict(
 
 
 def export(
-    run: Run,
+    run: Run | str | os.PathLike[str],
     to: str | Sequence[str] = "savedmodel",
     *,
     checkpoint: str | int | None = None,
@@ -168,7 +169,7 @@ def export(
     """Write the model of a run down, and compare what it computes with Keras.
 
     Args:
-        run: whose.
+        run: whose, or its folder.
         to: ``savedmodel``, ``onnx``, ``litert``, ``keras`` or ``weights``, or several of them.
         checkpoint, weights: as of :func:`evaluate`; one checkpoint.
         name: of the model.
@@ -184,6 +185,7 @@ def export(
     words = command.words(
         {"to": formats, "checkpoint": checkpoint, "weights": weights, "name": name}
     )
+    run = _run(run)
     arguments = ["export", str(run.path), *words]
     done = command.call(arguments, Line(show), **training.trust_of(run.path))
     found = done.after("exported: ")
@@ -227,9 +229,25 @@ def compare(
     return Comparison(target.absolute(), "\n".join(done.lines[:-1]))
 
 
+def _run(given: Run | Sweep | str | os.PathLike[str]) -> Run:
+    """Return a run, perhaps of its folder.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if isinstance(given, Run):
+        return given
+    if isinstance(given, str | os.PathLike):
+        return Run(given)
+    raise UsageError(
+        "run", type(given).__name__, "is no run", "what dtrain.train has returned, or its folder",
+        "run=sweep.best" if isinstance(given, Sweep) else "dtrain.Run(FOLDER)",
+    )  # fmt: skip
+
+
 def _derived(
     name: str,
-    run: Run,
+    run: Run | str | os.PathLike[str],
     data: Any,
     given: Mapping[str, Any],
     overrides: Iterable[str] | str,
@@ -238,9 +256,10 @@ def _derived(
 ) -> dict[str, Any]:
     """Run a command on what a run has left, and return its ``result.json``."""
     own = [*keywords.plain(more, name), *keywords.checked(overrides)]
+    run = _run(run)
     call = Call(run.path / FOLDER, show, run.path)
     if isinstance(data, str):
-        own = [f"dataset={data}", *own]
+        own = [f"dataset={hints.option(data)}", *own]
     elif callable(data):
         own = ["dataset=custom", f"dataset._target_={call.objects.target(data, 'data')}", *own]
     elif data is not None:

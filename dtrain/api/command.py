@@ -21,6 +21,8 @@ from typing import IO, Any
 
 from dtrain import errors
 from dtrain.api.line import Line
+from dtrain.api.objects import PLACES
+from dtrain.api.source import placed
 from dtrain.config.given import RESERVED
 from dtrain.errors import DtrainError, Interrupted, TrainingError, UsageError
 from dtrain.host import python_path
@@ -127,6 +129,7 @@ def call(
                 if text is None:
                     break
                 if text:
+                    text = placed(text, PLACES)
                     lines.append(text)
                     if not _is_refused(lines):
                         line.message(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dtrain.api import values
+from dtrain.api import hints, values
 from dtrain.config.overrides import key_of, parse
 from dtrain.errors import UsageError, nearest
 from dtrain.run.folder import CHECKS
@@ -13,6 +13,7 @@ from dtrain.run.folder import CHECKS
 #: Short words for keys; everything else is typed in ``overrides=[...]``.
 TABLE = {
     "batch_size": "trainer.batch_size",
+    "class_weight": "trainer.class_weight",
     "debug": "debug",
     "devices": "hardware.devices",
     "epochs": "trainer.epochs",
@@ -60,16 +61,18 @@ def plain(
         several = value if swept and isinstance(value, list | tuple) else [value]
         if isinstance(value, list | tuple) and not several:
             raise UsageError(name, "[]", "has no value", "one value or more", f"{name}=[VALUE]")
-        found.append(f"{TABLE[name]}={','.join(values.written(each, name) for each in several)}")
+        texts = [values.written(each, name, hints.OPTIONS.get(name)) for each in several]
+        found.append(f"{TABLE[name]}={','.join(texts)}")
     return found
 
 
 def _unknown(name: str, value: Any, call: str, known: list[str]) -> UsageError:
     near = nearest(name, known)
+    usual = hints.OF_KERAS.get(name)
     return UsageError(
         name, values.shortened(value), f"is no keyword of dtrain.{call}",
         f"{', '.join(sorted(known))}; any other key in overrides=[...]",
-        f"{near}=..., or overrides=['KEY=VALUE']" if near else "overrides=['KEY=VALUE']",
+        usual or (f"{near}=..., or overrides=['KEY=VALUE']" if near else "overrides=['KEY=VALUE']"),
     )  # fmt: skip
 
 

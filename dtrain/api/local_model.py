@@ -44,7 +44,7 @@ def load_model(
     _prepare()
     import numpy as np
 
-    from dtrain.task import build, dataset, train_state
+    from dtrain.task import build, dataset, keras_internals, train_state
     from dtrain.task.step_schedule import make_schedule
     from dtrain.task.strategies import Default
 
@@ -55,7 +55,8 @@ def load_model(
         schedule = make_schedule(config, *dataset.lengths(splits))
         strategy = Default([])
         steps = schedule.total_steps, schedule.steps_per_epoch
-        made = build.model(config, splits, strategy, *steps, trains=False)
+        with keras_internals.fresh_names():  # the caller has models of its own, or this one twice
+            made = build.model(config, splits, strategy, *steps, trains=False)
     finally:  # what the caller draws does not depend on whether a model was loaded
         random.setstate(before[0])
         np.random.set_state(before[1])

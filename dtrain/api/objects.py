@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dtrain.api import values
-from dtrain.api.source import NoSource, arguments_of, is_importable, text_of
+from dtrain.api import hints
+from dtrain.api.source import NoSource, Place, arguments_of, is_importable, text_of
 from dtrain.config.callables import KNOWN
 from dtrain.errors import UsageError
 from dtrain.files import writing
@@ -41,6 +41,8 @@ else:
 '''
 #: Where Keras has its names.
 _SPACES = ("applications", "models", "layers", "losses", "metrics", "callbacks", "optimizers")
+#: Where what was given from this process stands in the caller's files, by module.
+PLACES: dict[str, list[Place]] = {}
 #: What was reported already.
 _told: set[str] = set()
 
@@ -75,18 +77,15 @@ class Objects:
         if isinstance(value, str):
             return value
         if not callable(value) or not hasattr(value, "__name__"):
-            raise UsageError(
-                key, _short(value), "is no function or class",
-                "a function or class that makes it, in the processes that train",
-                f"{key}=build, or functools.partial(build, width=64), of a function of yours",
-            )  # fmt: skip
+            raise hints.refusal(value, key)
         if is_importable(value):
             return self._imported(value)
         name = value.__name__ if value.__name__.isidentifier() else "given"
         try:
-            text = text_of(value)
+            text, places = text_of(value)
             self._trust_imports(text)
         except NoSource as reason:
+            places = []
             text = self._pickled(value, name, key)
             if name not in _told:
                 _told.add(name)
@@ -95,6 +94,7 @@ class Objects:
         self._folder.mkdir(parents=True, exist_ok=True)
         writing.write_bytes(self._folder / f"{module}.py", text.encode())
         self.trusted.append(module)
+        PLACES[module] = places
         return f"{module}.{name}"
 
     def node(self, value: Any, key: str) -> Any:
@@ -172,7 +172,3 @@ def _public(value: Any) -> str:
         if vars(getattr(keras, space)).get(value.__name__) is value:
             return f"keras.{space}.{value.__name__}"
     return f"{value.__module__}.{value.__qualname__}"
-
-
-def _short(value: Any) -> str:
-    return f"{type(value).__name__} {values.shortened(value)}"

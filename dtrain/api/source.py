@@ -9,17 +9,23 @@ import __future__
 
 import ast
 import builtins
+import dataclasses
 import functools
 import inspect
 import linecache
+import re
 import symtable
 import sys
 import textwrap
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 _FUTURE = __future__.annotations.compiler_flag
+#: A place in a module that was given, in a traceback and in an error.
+_GIVEN = re.compile(
+    r'(?P<head>File ")?[^\s"(]*/(?P<module>given_[0-9a-f]+)\.py"?, line (?P<line>\d+)'
+)
 _LONGEST = 2000  # characters of a plain value
 
 
@@ -27,8 +33,11 @@ class NoSource(Exception):
     """Something has no source that means the same elsewhere; the argument says why."""
 
 
-def text_of(value: Any) -> str:
+def text_of(value: Any) -> tuple[str, list[Place]]:
     """Return the text of a module that defines ``value``, a function or class, by its name.
+
+    Returns:
+        The text, and where its definitions come from.
 
     Raises:
         NoSource: it cannot be written down.
@@ -37,8 +46,59 @@ def text_of(value: Any) -> str:
     collected.add(value.__name__, value)
     future = ["from __future__ import annotations"] if collected.future else []
     head = f'"""{value.__name__}, as it was given to dtrain from Python."""'
-    imports = sorted(collected.imports)
-    return "\n\n".join([head, *future, "\n".join(imports), *collected.parts]) + "\n"
+    parts = [head, *future, "\n".join(sorted(collected.imports))]
+    places, line = [], sum(part.count("\n") + 2 for part in parts) + 1
+    for part in collected.parts:
+        if part in collected.places:
+            file, there = collected.places[part]
+            places.append(Place(line, part.count("\n") + 1, file, there))
+        line += part.count("\n") + 2
+    return "\n\n".join([*parts, *collected.parts]) + "\n", places
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where lines of a module that was given stand in the file or the cell of the caller's.
+
+    Attributes:
+        line: the first of them in the module, from 1.
+        count: how many they are.
+        file, there: the caller's file, and the first of them in it.
+    """
+
+    line: int
+    count: int
+    file: str
+    there: int
+
+
+def placed(text: str, given: Mapping[str, Sequence[Place]]) -> str:
+    """Return a text in which a place in a module that was given is the one of the caller's.
+
+    Args:
+        text: with places as a traceback or an error has them.
+        given: the places by the name of the module.
+    """
+
+    def own(match: re.Match[str]) -> str:
+        module, line = match["module"], int(match["line"])
+        for place in given.get(module, ()):
+            if place.line <= line < place.line + place.count:
+                at = place.there + line - place.line
+                cell = _cell(place.file)
+                head = f'File "{place.file}"' if match["head"] else place.file
+                return f"{cell or head}, line {at}"
+        return match[0]
+
+    return _GIVEN.sub(own, text)
+
+
+def _cell(file: str) -> str | None:
+    """Return how IPython calls the cell that a file stands for, None for another file."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    named = getattr(getattr(shell, "compile", None), "format_code_name", lambda name: None)(file)
+    return None if named is None else " ".join(named)
 
 
 def is_importable(value: Any) -> bool:
@@ -59,6 +119,7 @@ class _Collected:
     def __init__(self) -> None:
         self.imports: set[str] = set()
         self.parts: list[str] = []
+        self.places: dict[str, tuple[str, int]] = {}  # file and first line of a part
         self.future = False
         self._done: dict[str, Any] = {}
 
@@ -86,7 +147,7 @@ class _Collected:
     def _definition(self, name: str, value: Any) -> None:
         if value.__name__ != name or value.__qualname__ != name:
             raise NoSource(f"{value.__qualname__} is not defined by itself")
-        text = _source(value)
+        text, file, line = _source(value)
         codes = [function.__code__ for _, function in _functions(value)]
         future = any(code.co_flags & _FUTURE for code in codes)
         self.future |= future
@@ -99,6 +160,7 @@ class _Collected:
             elif used not in space and not hasattr(builtins, used):
                 raise NoSource(f"{name} uses {used}, which is not defined")
         self.parts.append(text)
+        self.places[text] = file, line
 
 
 def _plain(name: str, value: Any) -> str:
@@ -126,15 +188,16 @@ def _functions(value: Any) -> Iterator[tuple[str, types.FunctionType]]:
                 yield found.__qualname__, found
 
 
-def _source(value: Any) -> str:
-    """Return the lines of a definition."""
+def _source(value: Any) -> tuple[str, str, int]:
+    """Return the lines of a definition, its file, and its first line there."""
     if isinstance(value, types.FunctionType):
         if value.__closure__ or value.__name__ == "<lambda>":
             raise NoSource(f"{value.__name__} has values of a function around it")
         if hasattr(value, "__wrapped__"):
             raise NoSource(f"{value.__name__} is wrapped by another function")
         try:
-            return textwrap.dedent(inspect.getsource(value)).rstrip()
+            lines, first = inspect.getsourcelines(value)
+            return textwrap.dedent("".join(lines)).rstrip(), value.__code__.co_filename, first
         except (OSError, TypeError, SyntaxError):
             raise NoSource(f"{value.__name__} was typed where no source is kept") from None
     for _, function in _functions(value):
@@ -149,7 +212,8 @@ def _source(value: Any) -> str:
                 continue
             if node.lineno <= code.co_firstlineno <= (node.end_lineno or 0):
                 first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
-                return textwrap.dedent("".join(lines[first - 1 : node.end_lineno])).rstrip()
+                text = textwrap.dedent("".join(lines[first - 1 : node.end_lineno])).rstrip()
+                return text, code.co_filename, first
     raise NoSource(f"{value.__name__} was typed where no source is kept")
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from dtrain import errors
-from dtrain.api import arrays, command, keywords, values
+from dtrain.api import arrays, command, hints, keywords, values
 from dtrain.api.command import Done
 from dtrain.api.line import Line
-from dtrain.api.objects import Objects
-from dtrain.api.source import arguments_of
+from dtrain.api.objects import PLACES, Objects
+from dtrain.api.source import arguments_of, placed
 from dtrain.config.given import FOLDER
 from dtrain.errors import TrainingError, UsageError
 from dtrain.files import reading, writing
@@ -81,7 +81,7 @@ class Call:
         if data is None:
             return []
         if isinstance(data, str):
-            return [f"dataset={data}"]
+            return [f"dataset={hints.option(data)}"]
         function, arguments = arguments_of(data)
         if callable(function):
             target = self.objects.target(function, "data")
@@ -180,7 +180,9 @@ def _run_of(done: Done, folder: Path) -> Path:
     if done.code in (errors.OK, errors.INTERRUPTED) or result.get("status") == "KILLED":
         return folder
     error = result.get("error")
-    raise _failed(TrainingError(errors.printable(error)) if error else done.raised(), folder)
+    if not error:
+        raise _failed(done.raised(), folder)
+    raise _failed(TrainingError(placed(errors.printable(error), PLACES)), folder)
 
 
 def _sweep_of(done: Done, folder: Path) -> Path:

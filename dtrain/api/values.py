@@ -11,15 +11,16 @@ from dtrain.errors import UsageError
 
 _PLAIN = re.compile(r"[A-Za-z_][\w./-]*")
 _WORDS = ("null", "true", "false", "nan", "inf")
-_KEY = re.compile(r"[A-Za-z_][\w.-]*")
+_KEY = re.compile(r"[A-Za-z_][\w.-]*|\d+")
 
 
-def written(value: Any, key: str) -> str:
+def written(value: Any, key: str, hint: str | None = None) -> str:
     """Return a value as it stands behind the ``=`` of an override.
 
     Args:
         value: a number, text, path, None, truth value, or a list or mapping of these.
         key: for messages.
+        hint: what to give instead.
 
     Raises:
         UsageError: it is something else.
@@ -36,7 +37,7 @@ def written(value: Any, key: str) -> str:
         return "[" + ",".join(written(part, key) for part in value) + "]"
     if isinstance(value, Mapping):
         for name in value:
-            if not isinstance(name, str) or not _KEY.fullmatch(name):
+            if isinstance(name, bool) or not _KEY.fullmatch(str(name)):
                 raise UsageError(
                     key, shortened(name), "cannot be a name in a configuration",
                     "letters, digits, . and _", f"{key}=... with another name",
@@ -44,7 +45,7 @@ def written(value: Any, key: str) -> str:
         return "{" + ",".join(f"{n}:{written(part, key)}" for n, part in value.items()) + "}"
     raise UsageError(
         key, shortened(value), f"is {type(value).__name__}, and no value of a configuration",
-        "numbers, texts, lists and mappings of them", f"{key}=VALUE",
+        "numbers, texts, lists and mappings of them", hint or f"{key}=VALUE",
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from dtrain.config import callables, targets
 from dtrain.config.schema import Config
 from dtrain.data import nest
 from dtrain.data.sources import Splits
-from dtrain.errors import UsageError
+from dtrain.errors import DtrainError, UsageError
 from dtrain.task import keras_internals, optimizers, reading, stateful
 from dtrain.task.finetune import lora, rates, stages
 from dtrain.task.remat import rematerialize
@@ -60,9 +60,13 @@ def model(
     # ORDER: everything that creates variables runs here, once, outside the replicas: inside a
     # replica TensorFlow refuses new variables, or makes them once a replica.
     with strategy.scope():
-        built = targets.instantiate(
-            config.model, "model", input_shape=shapes, classes=splits.count_classes()
-        )
+        classes = splits.count_classes()
+        try:
+            built = targets.instantiate(config.model, "model", input_shape=shapes, classes=classes)
+        except Exception as error:
+            if classes is None and not isinstance(error, DtrainError):
+                error.add_note(_without_classes(y))
+            raise
         if not isinstance(built, keras.Model):
             raise UsageError(
                 "model._target_", config.model._target_, f"returned {type(built).__name__}",
@@ -111,6 +115,14 @@ def model(
             optimizers.build(built, strategy, example)
         rates.scale(built, config.finetune.learning_rates)
     return built
+
+
+def _without_classes(y: Any) -> str:
+    found = "no targets" if y is None else f"targets that are no class labels ({nest.outline(y)})"
+    return (
+        f"classes is None, as the dataset has {found}; a model of classes takes whole numbers "
+        "[n], as y.argmax(-1) has them of one-hot rows; another needs no argument classes"
+    )
 
 
 def _arrays(example: tuple[Any, ...]) -> tuple[Any, ...]:

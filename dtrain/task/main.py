@@ -23,7 +23,7 @@ from dtrain.run import strategy_plan
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json
 from dtrain.run.journal import Journal
-from dtrain.task import restore, unreadable
+from dtrain.task import own_code, restore, unreadable
 from dtrain.task.actions import follow
 from dtrain.task.actions.base import Action
 from dtrain.task.process import hardware, parent_death, sockets
@@ -91,14 +91,16 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
         with unreadable.failing(session.inputs):
             action.run(session)
     except DtrainError as error:
-        print(secrets.mask(f"{type(error).__name__}: {error}"), file=sys.stderr, flush=True)
+        # ORDER: the journal first: what it has is not shown from the log as well.
         _report(journal, error, str(error))
+        print(secrets.mask(f"{type(error).__name__}: {error}"), file=sys.stderr, flush=True)
         return error.exit_code
     except Exception as error:  # the user's model, data or callback, or TensorFlow itself
         print(errors.unstyled(secrets.mask(traceback.format_exc())), file=sys.stderr, flush=True)
         if "Could not start gRPC server" in str(error):
             return errors.PORT_TAKEN
-        _report(journal, error, errors.unstyled(f"{type(error).__name__}: {error}"))
+        text = errors.unstyled(f"{type(error).__name__}: {error} {own_code.place(error)}".rstrip())
+        _report(journal, error, "; ".join([text, *getattr(error, "__notes__", ())]))
         return errors.FAILED
     finally:
         ending.close()

@@ -84,6 +84,9 @@ class Purpose(Protocol):
             predicted: what the model returns for an example.
         """
 
+    def loaded(self, config: Config, data: dataset.Data) -> dataset.Data:
+        """Return the examples as the model is to be built for them."""
+
     def arranged(self, inputs: Inputs, data: dataset.Data) -> Inputs:
         """Return the input as it is to be read."""
 
@@ -136,7 +139,7 @@ def assemble(
     Raises:
         UsageError: model, data, strategy and checkpoint do not go together.
     """
-    data = dataset.load(config)
+    data = purpose.loaded(config, dataset.load(config))
     process.phases.end("data")
     with before_training(config.dataset):
         return _assemble(config, strategy, process, past, purpose, data)

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from dtrain.controller.terminal.frames import Frames
 from dtrain.errors import printable
 from dtrain.files.tail import Tail
 
@@ -141,12 +142,14 @@ class Display:
 class Log:
     """Reads the lines that are added to a log, without TensorFlow's own chatter.
 
+    Of a traceback the frames of the user's own code are left.
+
     Args:
         path: the file; it need not exist yet.
     """
 
     def __init__(self, path: Path):
-        self._tail = Tail(path, PIECE)
+        self._tail, self._frames = Tail(path, PIECE), Frames()
 
     def skip(self) -> None:
         """Go to the end: what is there already is not reported."""
@@ -160,7 +163,7 @@ class Log:
             OSError: it cannot be read.
         """
         for piece in self._tail.pieces():
-            yield from without_chatter(piece.decode(errors="replace"))
+            yield from self._frames.kept(without_chatter(piece.decode(errors="replace")))
 
 
 def without_chatter(text: str) -> list[str]:

@@ -44,6 +44,10 @@ class Action(ABC):
         """
         return []
 
+    def loaded(self, config: Config, data: Data) -> Data:
+        """Return the examples as the model is to be built for them."""
+        return data
+
     def arranged(self, inputs: Inputs, data: Data) -> Inputs:
         """Return the input as this action reads it."""
         return inputs

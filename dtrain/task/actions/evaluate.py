@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import time
 from pathlib import Path
@@ -11,13 +12,14 @@ import keras
 import numpy as np
 
 from dtrain import errors
+from dtrain.config import load
 from dtrain.config.schema import Config
-from dtrain.errors import CheckpointError, UsageError
+from dtrain.errors import CheckpointError, DtrainError, UsageError
 from dtrain.run import checkpoint
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.checkpoint.format import read_manifest
 from dtrain.run.folder import RunDir
-from dtrain.task import confusion, train_state
+from dtrain.task import confusion, dataset, train_state
 from dtrain.task.actions import slices
 from dtrain.task.actions.base import Action
 from dtrain.task.actions.evaluation_record import Found, Record
@@ -25,6 +27,7 @@ from dtrain.task.actions.validation import evaluate
 from dtrain.task.dataset import Data
 from dtrain.task.inputs import Inputs
 from dtrain.task.metric_sums import Sums
+from dtrain.task.prediction import inputs
 from dtrain.task.session import NO_VALIDATION, Session, quietly
 from dtrain.task.step_schedule import Schedule
 
@@ -71,6 +74,25 @@ class Evaluate(Action):
                 f"has no validation to evaluate on, or {NO_VALIDATION.partition(': ')[2]}",
                 "a dataset with a validation", "dataset.validation_path=FILE",
             )  # fmt: skip
+
+    def loaded(self, config: Config, data: Data) -> Data:
+        """Return the examples with as many classes as the data of the run has.
+
+        Other data may lack a class.
+        """
+        own = load.read(self._rundir.config).dataset
+        if not inputs.differ(own, config.dataset):
+            return data
+        of_run = copy.copy(config)
+        of_run.dataset = own
+        try:
+            classes = dataset.load(of_run).splits.count_classes()
+        except (DtrainError, OSError):  # it is not there any more: the other has to do
+            return data
+        found = data.splits.count_classes()
+        if classes is None or found is None or found >= classes:
+            return data
+        return dataclasses.replace(data, splits=dataclasses.replace(data.splits, classes=classes))
 
     def metrics(self, config: Config, predicted: Any) -> list[keras.metrics.Metric]:
         """Return the confusion matrix, where there are slices and the model has classes."""

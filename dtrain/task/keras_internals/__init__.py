@@ -8,7 +8,7 @@ with a sentence that says what to do instead.
 ``losses``        losses that layers add, masks, and denominators of losses on several replicas
 ``updates``       optimizers that update several replicas
 ``draws``         the functions through which layers draw random numbers
-``contexts``      what Keras passes to layers beside their arguments: training, precision
+``contexts``      what Keras keeps for a process: training, precision, counts of names
 ``variables``     TensorFlow's variable inside of one of Keras', or of a strategy's
 ``collectives``   the devices of a task of several
 ``callbacks``     when callbacks of Keras choose how they compare
@@ -17,6 +17,7 @@ with a sentence that says what to do instead.
 
 from dtrain.task.keras_internals.additions import keep_order
 from dtrain.task.keras_internals.callbacks import choose_comparison
+from dtrain.task.keras_internals.contexts import fresh_names
 from dtrain.task.keras_internals.losses import (
     keep_losses_apart,
     losses_of,
@@ -46,6 +47,7 @@ __all__ = [
     "average_trainable",
     "choose_comparison",
     "exchange",
+    "fresh_names",
     "inner",
     "keep_losses_apart",
     "keep_order",

@@ -1,10 +1,11 @@
-"""What Keras passes to layers beside their arguments: is this training, in which precision?
+"""What Keras keeps for all of a process: what layers are passed beside their arguments, and names.
 
-A layer whose inside is computed a second time must find it as the first time (``hardware.remat``).
+A layer whose inside is computed a second time must be passed the same again (``hardware.remat``).
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import copy
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ MODULE = "keras.src.backend.common.global_state"
 #: The precision alone: ``None`` reads values as they are kept.
 PRECISION = "autocast_scope"
 NAMES = ("current_call_ctx", PRECISION)
+#: How often each name was given in this process: the second ``dense`` is ``dense_1``.
+COUNTS = "object_name_uids"
 
 
 def check() -> None:
@@ -58,6 +61,13 @@ def replaced(values: dict[str, Any]) -> Iterator[None]:
     finally:
         for name, value in before.items():
             state.set_global_attribute(name, value)
+
+
+@contextlib.contextmanager
+def fresh_names() -> Iterator[None]:
+    """Give layers that are made inside the names that they get in a process of their own."""
+    with replaced({COUNTS: collections.defaultdict(int)}):
+        yield
 
 
 def _state() -> Any:

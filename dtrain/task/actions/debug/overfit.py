@@ -24,6 +24,8 @@ from dtrain.task.step_schedule import Schedule
 
 #: Steps of a call: the loss is looked at after each.
 CALL = 10
+#: How Keras' optimizers begin their refusal of a step in which nothing is learnt.
+_NO_GRADIENT = "No gradients provided for any variable"
 #: A loss that has become smaller by this in the second half of the steps still falls.
 FALLS = 0.7
 
@@ -109,7 +111,17 @@ class Overfit(Action):
             if stop:
                 raise NothingSaved(f"stopped at step {self._done}") from Interrupted()
             count = min(CALL, steps.max_steps, self._steps - self._done) if losses else 1
-            sums = steps.train(count)
+            try:
+                sums = steps.train(count)
+            except ValueError as error:
+                if not str(error).startswith(_NO_GRADIENT):
+                    raise
+                raise CheckFailed(
+                    f"the model does not learn {self._examples:,} examples by heart: no gradient "
+                    "reaches any of its weights", "look for what has no gradient between the last "
+                    "weight and the loss: stop_gradient, argmax, round, a cast to whole numbers, "
+                    "NumPy in a call",
+                ) from error  # fmt: skip
             if sums.steps == 0:
                 continue  # of steps that overlap: it has only begun
             results = steps.results(sums)

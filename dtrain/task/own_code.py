@@ -1,0 +1,40 @@
+"""Which code is the user's, and where in it something has failed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import traceback
+
+import keras
+import tensorflow as tf
+
+import dtrain
+
+#: Where code is that the user did not write.
+_NOT_USERS = (
+    *(os.path.join(os.path.dirname(str(package.__file__)), "") for package in (dtrain, tf, keras)),
+    os.path.join(os.path.dirname(str(os.__file__)), "site-packages", "numpy", ""),
+    str(contextlib.__file__),
+)
+
+
+def is_users(file: str) -> bool:
+    """Whether a frame is neither of dtrain nor of what it calls user code through."""
+    return not file.startswith(_NOT_USERS)
+
+
+def place(error: BaseException) -> str:
+    """Return ``(FILE, line N, in F)`` of the user's own frame that is next to the error, or ''."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if is_users(frame.filename) and os.path.isfile(frame.filename):
+            return f"({frame.filename}, line {frame.lineno}, in {frame.name})"
+    return ""
+
+
+def part(error: BaseException) -> str:
+    """Return a traceback from where code is called that is the user's."""
+    frames = error.__traceback__
+    while frames is not None and not is_users(frames.tb_frame.f_code.co_filename):
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(error), error, frames or error.__traceback__))
