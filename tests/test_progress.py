@@ -129,3 +129,9 @@ def test_a_torn_last_line_is_shown_once_it_is_whole(tmp_path: Path) -> None:
     with path.open("a") as file:
         file.write("no end")
     assert [*tail.new()] == []
+
+
+def test_what_is_reported_elsewhere_is_left_out_of_a_log(tmp_path: Path) -> None:
+    path = tmp_path / "chief-0.log"
+    path.write_text("first\nTrainingError: the loss: is nan\nthe loss: is nan\nlast\n")
+    assert [*Log(path).new("the loss: is nan")] == ["first", "the loss: is nan", "last"]

@@ -262,10 +262,8 @@ class Job:
             if is_start(event) and event["time"] not in self._files.past and not self._trained:
                 self._trained = True
                 self._change(self._files.begin)
-        said = result.error(self._events)  # it is reported at the end
-        for line in self._console.new():
-            if said is None or line.partition(": ")[2] != said:
-                self._view.detail(f"{self._cluster.chief.name} | {line}")
+        for line in self._console.new(result.error(self._events)):  # that is reported at the end
+            self._view.detail(f"{self._cluster.chief.name} | {line}")
 
     def _change(self, action: Callable[[], None]) -> None:
         """Change files of the run; what cannot be changed is reported."""

@@ -155,15 +155,20 @@ class Log:
         """Go to the end: what is there already is not reported."""
         self._tail.skip()
 
-    def new(self) -> Iterator[str]:
+    def new(self, said: str | None = None) -> Iterator[str]:
         """Yield the lines completed since the last call; one of megabytes comes in pieces.
+
+        Args:
+            said: the sentence of an error that is reported elsewhere; its line is left out.
 
         Raises:
             DamagedFile: it is no regular file.
             OSError: it cannot be read.
         """
         for piece in self._tail.pieces():
-            yield from self._frames.kept(without_chatter(piece.decode(errors="replace")))
+            for line in self._frames.kept(without_chatter(piece.decode(errors="replace"))):
+                if said is None or line.partition(": ")[2] != said:
+                    yield line
 
 
 def without_chatter(text: str) -> list[str]:
