@@ -366,6 +366,14 @@ def test_gradients_on_gpus_do_not_pass_through_the_host() -> None:
         planned(*words, "hardware=gpu", on=Machine(gpus=2, cores=8))
 
 
+def test_what_changes_the_numbers_is_in_the_plan() -> None:
+    shorter = ("strategy=multiworker", "strategy.compress=bfloat16", "trainer.batch_size=64")
+    told = {"compress": "gradients travel as bfloat16: the numbers change"}
+    for words, rows in ((shorter, told), (shorter[:1], {}), ((*shorter, "hardware.hosts=1"), {})):
+        found = planned(*words)
+        assert found.strategy.rows(found.cluster) == rows
+
+
 def test_plans_are_read_without_tensorflow() -> None:
     targets = [composed(f"strategy={path.stem}").strategy.plan["_target_"]
                for path in (CONF / "strategy").glob("*.yaml")]  # fmt: skip

@@ -28,6 +28,7 @@ FIXED = (
     "trainer.metrics",
     "trainer.callbacks",
     "hardware.precision",
+    "strategy.compress",
     "init",
     "finetune",
 )

@@ -161,12 +161,17 @@ def updating(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimize
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
-def mean(values: list[Any], op: tf.distribute.ReduceOp = tf.distribute.ReduceOp.MEAN) -> list[Any]:
+def mean(
+    values: list[Any],
+    op: tf.distribute.ReduceOp = tf.distribute.ReduceOp.MEAN,
+    of_gradients: bool = False,
+) -> list[Any]:
     """Reduce tensors over the replicas, in one go; differentiable.
 
     Args:
         values: dense tensors and ``tf.IndexedSlices``, the same of all replicas.
         op: how.
+        of_gradients: they may travel in a shorter type (``strategy.compress``).
 
     Raises:
         UsageError: the replicas cannot meet here: inside a branch, loop or ``tf.function`` that a
@@ -187,8 +192,8 @@ def mean(values: list[Any], op: tf.distribute.ReduceOp = tf.distribute.ReduceOp.
         "takes a gradient", "to average it", "a train_step that calls tape.gradient outside of them"
     ):
         if not reduction.at_once():  # before a timestamp none would leave until all are there
-            return reduction.reduce(values, op)
-        return waiting.timed(values, lambda each: reduction.reduce(each, op))
+            return reduction.reduce(values, op, of_gradients)
+        return waiting.timed(values, lambda each: reduction.reduce(each, op, of_gradients))
 
 
 @contextlib.contextmanager
@@ -278,8 +283,9 @@ def _of_the_global_batch(found: Any, target: Any, sources: Any, step: Step) -> A
             step.given.append(gradients[i])
         return tf.nest.pack_sequence_as(found, gradients)
     op = tf.distribute.ReduceOp.SUM if summed else tf.distribute.ReduceOp.MEAN
-    for i, reduced in zip(chosen, mean([gradients[i] for i in chosen], op), strict=True):
-        gradients[i] = reduced
+    reduced = mean([gradients[i] for i in chosen], op, of_gradients=True)
+    for i, gradient in zip(chosen, reduced, strict=True):
+        gradients[i] = gradient
     return tf.nest.pack_sequence_as(found, gradients)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 from collections.abc import Callable
@@ -34,6 +35,7 @@ class MultiWorker(Strategy):
         task: the one that this process is.
         communication: ``auto``, ``ring``, ``nccl`` or ``host``.
         bytes_per_pack: of gradients that travel together; None for all of them.
+        compress: ``bfloat16``, the type that gradients have on their way; None for their own.
 
     Raises:
         tf.errors.OpError: TensorFlow's server could not start, or the others did not come.
@@ -49,6 +51,7 @@ class MultiWorker(Strategy):
         task: Task,
         communication: str,
         bytes_per_pack: int | None = None,
+        compress: str | None = None,
     ):
         if len(cluster.tasks) > 1:
             os.environ["TF_CONFIG"] = json.dumps(
@@ -69,10 +72,14 @@ class MultiWorker(Strategy):
         self._tasks = len(cluster.tasks)
         self._is_chief = task == cluster.chief
         self._on_cpu = all(device.startswith("CPU") for device in devices)
-        self._communication, self._bytes_per_pack = communication, bytes_per_pack
+        self._communication = communication
+        travels = compress is not None and len(cluster.tasks) > 1
+        shorter = tf.as_dtype(compress) if travels else None
+        #: Over TensorFlow's collectives.
+        self._packed = reduction.Packed(bytes_per_pack, compress=shorter)
         #: How gradients are added up over the tasks, once that is chosen.
         self._chosen = "" if communication in ("auto", "host") else communication
-        reduction.use(engine, reduction.Packed(bytes_per_pack))
+        reduction.use(engine, self._packed)
         # One trace for vectors of all lengths, and not one for each.
         self._all_reduce = tf.function(self.all_reduce, autograph=False, reduce_retracing=True)
 
@@ -93,7 +100,7 @@ class MultiWorker(Strategy):
         # chooses may differ from start to start.
         if before == "ring" or (
             before is None
-            and not (self.replicas == 2 and communication.size(model) <= communication.LONGEST)
+            and not (self.replicas == 2 and self._bytes(model) <= communication.LONGEST)
         ):
             return None
         found = communication.connect(self._cluster, self._task, self.all_reduce_numbers)
@@ -102,8 +109,8 @@ class MultiWorker(Strategy):
                 raise communication.needed(found)
             return f"gradients travel by TensorFlow's ring: {found}"
         ways = {
-            "ring": reduction.Packed(self._bytes_per_pack),
-            "host": reduction.Packed(self._bytes_per_pack, communication.over_host(found)),
+            "ring": self._packed,
+            "host": dataclasses.replace(self._packed, add_up=communication.over_host(found)),
         }
         if before == "host":
             self._chosen, message = "host", None
@@ -119,6 +126,9 @@ class MultiWorker(Strategy):
         self._exchange = found
         reduction.use(self.engine, ways[self._chosen])
         return message
+
+    def _bytes(self, model: keras.Model) -> int:
+        return communication.size(model, self._packed.travels(tf.float32))
 
     @property
     def choices(self) -> dict[str, Any]:

@@ -30,9 +30,16 @@ class PerDevice(StrategyPlan):
 
 
 class PerHost(StrategyPlan):
-    """A process on each host with a replica on each of its devices."""
+    """A process on each host with a replica on each of its devices.
+
+    Args:
+        compress: type that gradients have between the tasks; None for their own.
+    """
 
     on_hosts = True
+
+    def __init__(self, compress: str | None = None):
+        self._compress = compress
 
     def devices(self, kind: str, gpus: int) -> int:
         """Return all GPUs of the host, or its CPU as one device."""
@@ -54,3 +61,9 @@ class PerHost(StrategyPlan):
                 "the gradients are on GPUs, and would pass through the host's memory in each step",
                 "auto, ring or nccl", "strategy.communication=auto",
             )  # fmt: skip
+
+    def rows(self, cluster: Cluster) -> dict[str, str]:
+        """Return what of it gives other numbers than one device has."""
+        if self._compress is None or len(cluster.tasks) == 1:
+            return {}
+        return {"compress": f"gradients travel as {self._compress}: the numbers change"}
