@@ -44,11 +44,13 @@ class MultiWorker(Strategy):
             (gRPC, any device), nccl (NVIDIA GPUs), host (shared memory and sockets, CPUs).
         bytes_per_pack: bytes of gradients that travel together; null: all of a type.
         compress: bfloat16: gradients travel between tasks with 8 bits of precision; null: as are.
+        sync_every: steps that each task trains by itself before weights are averaged (local SGD).
     """
 
     communication: Communication = Communication.auto
     bytes_per_pack: int | None = within(None, 1, MANY)
     compress: Compression | None = None
+    sync_every: int = within(1, 1, MANY)
 
 
 @dataclasses.dataclass

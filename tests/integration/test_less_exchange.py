@@ -21,6 +21,11 @@ class Nothing(keras.callbacks.Callback):
     pass
 
 
+class Batches(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        pass
+
+
 class DieOnce(keras.callbacks.Callback):
     """Kills the chief at the begin of its third epoch, the first time."""
 
@@ -51,7 +56,7 @@ def same(one: Run, other: Run) -> None:
         assert np.array_equal(array, found[1][name]), name
 
 
-@pytest.mark.parametrize("key", ["strategy.compress=bfloat16"])
+@pytest.mark.parametrize("key", ["strategy.compress=bfloat16", "strategy.sync_every=3"])
 def test_a_killed_run_ends_with_the_same_bits(key: str, dtrain, user_code) -> None:
     user_code(USER)
     whole = dtrain(*RUN, key, LIVES)
@@ -60,7 +65,8 @@ def test_a_killed_run_ends_with_the_same_bits(key: str, dtrain, user_code) -> No
     assert killed.code == 1, killed.output
     assert checkpoint.steps(killed.rundir.checkpoints)[-1] in (4, 8)
     name = key.partition("=")[0]
-    refused = dtrain(f"resume={killed.rundir.path}", f"{name}=null")
+    plain = "null" if "compress" in name else "1"
+    refused = dtrain(f"resume={killed.rundir.path}", f"{name}={plain}")
     assert refused.code == 2 and "would change the numbers" in refused.output
     other = dtrain(f"resume={killed.rundir.path}", "strategy=one_device")
     assert other.code == 2, other.output
@@ -80,3 +86,18 @@ def test_gradients_in_fewer_bytes_train_as_well(dtrain) -> None:
     expected, found = exact.points("loss"), runs[0].points("loss")
     assert expected != found and expected.keys() == found.keys()
     np.testing.assert_allclose([*found.values()], [*expected.values()], rtol=0.02)
+
+
+def test_averages_train_as_well(dtrain, user_code) -> None:
+    user_code(USER)
+    exact, found = dtrain(*RUN), dtrain(*RUN, "strategy.sync_every=2")
+    assert ends(exact).keys() == ends(found).keys()
+    expected, losses = exact.points("loss"), found.points("loss")
+    assert expected != losses and expected.keys() == losses.keys()
+    np.testing.assert_allclose([*losses.values()], [*expected.values()], rtol=0.1)
+    assert found.result["examples"] == 512
+    looks = dtrain(*RUN, "strategy.sync_every=2", "trainer.callbacks=[{_target_:mine.Batches}]")
+    assert looks.code == 2, looks.output
+    assert "strategy.sync_every=2: a callback of trainer.callbacks is called for each batch" in (
+        looks.output
+    )
