@@ -75,8 +75,6 @@ class Loop:
         self._saving = Saving(model, strategy, schedule, callbacks, records, identity)
         self._begun = begun
 
-        if strategy.sync_every > 1:
-            schedule.check_meetings(strategy.sync_every, callbacks.every_batch)
         self.step = 0
         self.examples = 0  # that were trained on
         self.evaluated = 0  # examples of the last evaluation
