@@ -62,12 +62,11 @@ def gather(x: Any) -> Any:
     if step.meeting is not None:
         return step.meeting.gather(x)
     if step.given is not None:
-        raise UsageError(
-            "strategy", "ps",
+        raise step.needs(
             "the model calls dtrain.replicas.gather, and each worker has its part of the batch "
-            "alone", "one worker, strategy.update=async, or a strategy whose replicas meet in a "
-            "step", "strategy=multiworker",
-        )  # fmt: skip
+            "alone",
+            "one worker, strategy.update=async, or a strategy whose replicas meet in a step",
+        )
     if 0 in x.shape:  # which would end TensorFlow's process
         return tf.zeros([(x.shape[0] or 0) * step.replicas, *x.shape[1:]], x.dtype)
     sent = tf.cast(x, _SENT_AS[x.dtype])

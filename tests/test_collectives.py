@@ -85,13 +85,18 @@ def test_two_optimizers_meet_once_each() -> None:
 
 
 def _hosts(
-    cluster: Any, task: Any, devices: list[str], communication: str, bytes_per_pack: int | None
+    cluster: Any,
+    task: Any,
+    devices: list[str],
+    communication: str,
+    bytes_per_pack: int | None,
+    compress: str | None = None,
 ) -> Any:
     from dtrain.task.strategies import MultiWorker
     from tests.test_steps import prepare, settings
 
     os.environ[EXCHANGE_SECRET] = "a key of the job"
-    strategy = MultiWorker(devices, cluster, task, communication, bytes_per_pack)
+    strategy = MultiWorker(devices, cluster, task, communication, bytes_per_pack, compress)
     model, _, steps, _ = prepare("", 0, settings(**CNN), strategy=strategy)
     chosen = strategy.choices
     evaluation = steps._traced_evaluation()
@@ -118,6 +123,13 @@ def test_hosts_meet_by_their_own_way() -> None:
     for train, _, _, evaluation, chosen in together(_hosts, TASKS, REPLICAS, **options):
         assert chosen == {"communication": "host"}
         assert train == ({"PyFunc": 1}, {"CollectiveReduceV2": 1})
+        assert evaluation == ({}, {"CollectiveReduceV2": 1})
+
+
+def test_what_is_compressed_meets_as_often() -> None:
+    options = {"communication": "ring", "bytes_per_pack": None, "compress": "bfloat16"}
+    for train, _, _, evaluation, _ in together(_hosts, TASKS, REPLICAS, **options):
+        assert train == ({"CollectiveReduceV2": 1}, {"CollectiveReduceV2": 1})
         assert evaluation == ({}, {"CollectiveReduceV2": 1})
 
 

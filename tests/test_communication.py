@@ -15,12 +15,14 @@ KEY = "a key of the job"
 THREE = [Task("chief", 0, 1), Task("worker", 0, 1), Task("worker", 1, 1)]
 
 
-def _multiworker(cluster: Any, task: Any, devices: list[str], kind: str, key: str = KEY) -> Any:
+def _multiworker(
+    cluster: Any, task: Any, devices: list[str], kind: str, key: str = KEY, **options: Any
+) -> Any:
     from dtrain.task.strategies import MultiWorker
 
     if key:
         os.environ[EXCHANGE_SECRET] = key
-    return MultiWorker(devices, cluster, task, kind)
+    return MultiWorker(devices, cluster, task, kind, **options)
 
 
 def _by_hand(cluster: Any, task: Any, devices: list[str], kind: str) -> Any:
@@ -66,6 +68,56 @@ def test_every_tape_gives_the_gradient_of_the_global_batch(tasks: list[Task]) ->
         assert sums == [ones] * 3
         for name, gradient in expected.items():
             np.testing.assert_allclose(found[name], gradient, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+#: Whole numbers, so that a gradient is exact: ``[2, 4, 3]``, ``[2, 4]``, ``[3]``, by task.
+X = [
+    [[7, -3, 5], [4, 4, 9], [-6, 1, 8], [3, 2, -2]],
+    [[1, 9, -4], [8, 8, 3], [5, -7, 6], [9, 2, 7]],
+]
+Y, W = [[31, 64, -90, 11], [105, 2, 47, 83]], [11, -7, 13]
+
+
+def _step(cluster: Any, task: Any, devices: list[str], kind: str) -> Any:
+    """Make one step of SGD on a linear model; and average what is no gradient."""
+    import numpy as np
+    import tensorflow as tf
+
+    from dtrain.task.replica import gradients
+
+    strategy = _multiworker(cluster, task, devices, kind, compress="bfloat16")
+    strategy.choose(None, {})
+    with strategy.engine.scope():
+        weights = tf.Variable(np.asarray(W, np.float32))
+
+    def replica() -> Any:
+        index = tf.distribute.get_replica_context().replica_id_in_sync_group
+        x, y = tf.constant(X, tf.float32)[index], tf.constant(Y, tf.float32)[index]
+        with gradients.averaged(2, 4), tf.GradientTape() as tape:
+            loss = tf.reduce_mean((tf.linalg.matvec(x, weights) - y) ** 2)
+            gradient = tape.gradient(loss, weights)
+            other = gradients.mean([tf.constant(1 + 2.0**-20)])
+        return weights - gradient, other[0]
+
+    found = tf.function(lambda: strategy.engine.run(replica), autograph=False)()
+    return strategy.choices, *(np.asarray(each).tolist() for each in found)
+
+
+def test_gradients_travel_between_tasks_as_bfloat16() -> None:
+    import ml_dtypes
+    import numpy as np
+
+    kinds = (np.float32, ml_dtypes.bfloat16)
+    x, y, w = np.asarray(X, np.float32), np.asarray(Y, np.float32), np.asarray(W, np.float32)
+    own = [2 / 4 * each.T @ (each @ w - of) for each, of in zip(x, y, strict=True)]
+    exact, shorter = ([each.astype(kind) for each in own] for kind in kinds)
+    expected = w - (shorter[0] + shorter[1]).astype(np.float32) / 2
+    assert np.any(expected != w - (exact[0] + exact[1]) / 2), "or nothing would be seen"
+    for kind in ("ring", "host"):
+        for chosen, after, other in together(_step, THREE[:2], 2, kind=kind):
+            assert chosen == {"communication": kind}
+            assert after == expected.tolist()
+            assert other == 1 + 2.0**-20, "what is no gradient stays exact"
 
 
 def _refuses(cluster: Any, task: Any, devices: list[str]) -> Any:

@@ -103,6 +103,24 @@ def test_all_tasks_have_the_same_bits(machines: list[int], connected: Any) -> No
             assert vector.tobytes() == same.tobytes(), "the own vector stays as it was"
 
 
+@pytest.mark.parametrize("kind", [ml_dtypes.bfloat16, "float16"])
+@pytest.mark.parametrize("machines", [[0, 0, 0, 0, 0], [0, 1, 2], [0, 1, 2, 3]], ids=str)
+def test_types_of_two_bytes_are_added_up_in_float32(
+    machines: list[int], kind: Any, connected: Any
+) -> None:
+    """Ones are lost one by one beside a large number, which has so few digits; not their sum."""
+    tasks = connected(machines)
+    first = 4096 if kind == "float16" else 512
+    vectors = [np.full(10, first if rank == 0 else 1.25, kind) for rank in range(len(tasks))]
+    found = together(len(tasks), lambda rank: tasks[rank].sum(vectors[rank]))
+    if len(set(machines)) == 1:  # rounded once, and not for each that is added
+        total = np.float32(first + 1.25 * (len(tasks) - 1))
+        assert total.astype(kind) > first, "or nothing would be seen"
+        expected = np.full(10, total).astype(kind)
+        assert all(np.array_equal(each, expected) for each in found)
+    assert all(each.tobytes() == found[0].tobytes() for each in found)
+
+
 def test_sums_are_right_many_times_in_a_row(connected: Any) -> None:
     """None takes the sum of a call for that of another, however fast the others are."""
     tasks = connected([0, 0, 1])

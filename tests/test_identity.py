@@ -53,6 +53,8 @@ def changed(*overrides: str) -> set[str]:
         ("trainer.metrics=[mae]", "trainer.metrics"),
         ("trainer.callbacks=[]", "trainer.callbacks"),
         ("hardware.precision=mixed_float16", "hardware.precision"),
+        ("+strategy.compress=bfloat16", "strategy.compress"),
+        ("+strategy.sync_every=2", "strategy.sync_every"),
     ],
 )
 def test_each_part_has_a_hash_of_its_own(override: str, key: str) -> None:
@@ -73,8 +75,9 @@ def test_a_run_from_before_a_key_had_what_was_done_then() -> None:
 
 def test_what_does_not_change_the_numbers_is_not_in_it() -> None:
     others = (
-        "trainer.epochs=99", "strategy=mirrored", "hardware=cpu", "hardware.devices=1",
-        "tracking=none", "checkpoint.keep=9", "launcher=inline", "name=x", "output_dir=/x",
+        "trainer.epochs=99", "strategy=mirrored", "strategy=multiworker", "hardware=cpu",
+        "hardware.devices=1", "tracking=none", "checkpoint.keep=9", "launcher=inline",
+        "name=x", "output_dir=/x",
         "objective=loss", "objective_mode=min", "resume=x", "fork=x", "dry_run=true",
         "trainer.log_every_steps=3", "trainer.validation_freq=3", "trainer.deterministic=true",
     )  # fmt: skip

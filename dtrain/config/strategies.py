@@ -14,6 +14,8 @@ from dtrain.config.ranges import MANY, formed, within
 #: How gradients are added up over the tasks; ``auto`` measures on CPUs, and is TensorFlow's own
 #: choice on GPUs.
 Communication = enum.Enum("Communication", ["auto", "ring", "nccl", "host"])
+#: The type that gradients have between tasks, where it is not their own.
+Compression = enum.Enum("Compression", ["bfloat16"])
 #: When a gradient is applied: as soon as it is there, or averaged with those of a global batch.
 Update = enum.Enum("Update", ["async", "sync"])  # `async` is a keyword, hence the call
 
@@ -41,10 +43,14 @@ class MultiWorker(Strategy):
         communication: how gradients are added up: auto (the faster way that keeps the bits), ring
             (gRPC, any device), nccl (NVIDIA GPUs), host (shared memory and sockets, CPUs).
         bytes_per_pack: bytes of gradients that travel together; null: all of a type.
+        compress: bfloat16: gradients travel between tasks with 8 bits of precision; null: as are.
+        sync_every: steps that each task trains by itself before weights are averaged (local SGD).
     """
 
     communication: Communication = Communication.auto
     bytes_per_pack: int | None = within(None, 1, MANY)
+    compress: Compression | None = None
+    sync_every: int = within(1, 1, MANY)
 
 
 @dataclasses.dataclass

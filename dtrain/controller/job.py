@@ -284,9 +284,9 @@ class Job:
                 problem = f"{self._rundir.path} cannot be written ({full}); {last}"
             log = self._rundir.log(failure.task)
         if code == errors.USAGE:
-            message = result.error(self._events) or result.last_lines(
-                self._rundir.log(self._cluster.chief.name)
-            )
+            # Where all refuse the same, another task than the chief may have been the first.
+            said_by = self._cluster.chief.name if failure is None else failure.task
+            message = result.error(self._events) or result.last_lines(self._rundir.log(said_by))
             self._leave(self._files.discard)
             self._view.detail(f"error: {message}")
             return Outcome(code, error=message)

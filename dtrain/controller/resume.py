@@ -265,7 +265,7 @@ def check(config: Config, overrides: list[str]) -> None:
         words = [
             override
             for override in overrides
-            if override not in own and f"{key_of(override)}.".startswith(f"{fixed}.")
+            if override not in own and _meet(key_of(override), fixed)
         ]
         if not words:  # the file was edited, or a default is another one by now
             key, old, new = _differing(
@@ -294,6 +294,11 @@ def check(config: Config, overrides: list[str]) -> None:
                 "a run that saved a checkpoint",
                 "fork=RUN_DIR/checkpoints/STEP to begin a new run from another",
             ) from None  # fmt: skip
+
+
+def _meet(key: str, other: str) -> bool:
+    """Whether one of two keys is the other one, or has it below itself (``strategy=ps``)."""
+    return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
 
 
 def _differing(key: str, old: Any, new: Any) -> tuple[str, Any, Any]:

@@ -28,11 +28,15 @@ FIXED = (
     "trainer.metrics",
     "trainer.callbacks",
     "hardware.precision",
+    "strategy.compress",
+    "strategy.sync_every",
     "init",
     "finetune",
 )
-#: What runs had that say nothing of a key: they began before there was such a one.
+#: What runs had that say nothing of a key: they began before there was such a one, or with a
+#: strategy that has none.
 BEFORE = {
+    "strategy.sync_every": 1,
     "trainer.gradient_reduction": "mean",
     "init": {"weights": None, "rules": []},
     "finetune": {"freeze": [], "unfreeze": None, "learning_rates": [], "lora": []},
@@ -65,7 +69,7 @@ def value(config: Config, key: str) -> Any:
     single = isinstance(found, str) or (isinstance(found, dict) and "_target_" in found)
     if key == "trainer.metrics" and single:
         found = [found]  # as it is meant
-    return secrets.hide(found, key)
+    return secrets.hide(BEFORE.get(key) if found is None else found, key)
 
 
 def fingerprints(config: Config) -> dict[str, str]:

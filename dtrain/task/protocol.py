@@ -20,6 +20,7 @@ class Replicas(Protocol):
     in_turn: bool
     retraces: bool
     step_parts: tuple[str, ...]
+    sync_every: int
     engine: Any
 
     @property
@@ -29,6 +30,13 @@ class Replicas(Protocol):
     @property
     def batches(self) -> int:
         """How many batches of their own a global batch is divided into."""
+
+    @property
+    def replica(self) -> Any:
+        """The number of the replica that is traced, among those of the job."""
+
+    def average(self, model: keras.Model, due: tf.Tensor) -> None:
+        """Average the variables of ``model`` over the tasks where that is ``due``."""
 
     def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
         """Let ``optimizer`` take replicas for one."""

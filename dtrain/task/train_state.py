@@ -16,8 +16,8 @@ from dtrain.run.checkpoint import Checkpoint
 from dtrain.task import keras_internals, optimizers
 from dtrain.task.finetune import stages
 from dtrain.task.metric_sums import Sums
+from dtrain.task.protocol import Replicas
 from dtrain.task.replica.gradients import updating
-from dtrain.task.strategies import Strategy
 
 
 class _Plain:
@@ -77,7 +77,7 @@ def variables(model: keras.Model) -> dict[str, Any]:
     return named
 
 
-def snapshot(model: keras.Model, strategy: Strategy) -> dict[str, np.ndarray]:
+def snapshot(model: keras.Model, strategy: Replicas) -> dict[str, np.ndarray]:
     """Copy every variable to the host."""
     with strategy.engine.scope():
         return {
@@ -87,7 +87,7 @@ def snapshot(model: keras.Model, strategy: Strategy) -> dict[str, np.ndarray]:
 
 
 def restore(
-    model: keras.Model, strategy: Strategy, arrays: Mapping[str, np.ndarray], forked: bool = False
+    model: keras.Model, strategy: Replicas, arrays: Mapping[str, np.ndarray], forked: bool = False
 ) -> None:
     """Set every variable from ``arrays``; arrays of other things are left alone.
 
@@ -116,7 +116,7 @@ def restore(
 
 
 def restore_weights(
-    model: keras.Model, strategy: Strategy, arrays: Mapping[str, np.ndarray], averaged: bool = False
+    model: keras.Model, strategy: Replicas, arrays: Mapping[str, np.ndarray], averaged: bool = False
 ) -> None:
     """Set the variables of the model alone from ``arrays``; no optimizer need have any.
 
@@ -140,7 +140,7 @@ def restore_weights(
                 variable.assign(arrays[source])
 
 
-def restore_chosen(model: keras.Model, strategy: Strategy, found: Checkpoint, weights: str) -> None:
+def restore_chosen(model: keras.Model, strategy: Replicas, found: Checkpoint, weights: str) -> None:
     """Restore, as :func:`restore_weights`, the checkpoint and the weights that a user has chosen.
 
     Args:

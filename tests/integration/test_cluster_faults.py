@@ -133,10 +133,10 @@ class Hang(keras.callbacks.Callback):
 class Late(MultiWorker):
     """worker-0 never comes to the cluster."""
 
-    def __init__(self, devices, cluster, task, communication, bytes_per_pack):
+    def __init__(self, devices, cluster, task, **options):
         if task.name == "worker-0":
             threading.Event().wait()
-        super().__init__(devices, cluster, task, communication, bytes_per_pack)
+        super().__init__(devices, cluster, task, **options)
 
 
 class DieOnce(keras.callbacks.Callback):

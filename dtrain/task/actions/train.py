@@ -77,6 +77,8 @@ class Train(Action):
             functools.partial(shared, strategy, process.is_chief),
             late=config.sidecar.evaluate,
         )
+        if strategy.sync_every > 1:
+            schedule.check_meetings(strategy.sync_every, callbacks.every_batch)
         late = _late_points(session)
         records = make_records(process.rundir, config, process.journal, past, late)
         examples = examples_in(session.inputs.train)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dtrain.task.exchange import wire
 from dtrain.task.exchange.links import Link, barrier
 
 _HEADER = 64
@@ -73,7 +74,8 @@ class Shared:
     def sum(self, vector: np.ndarray, beyond: Callable[[np.ndarray], None] | None) -> np.ndarray:
         """Return the sum of these tasks' vectors, the same bits in each.
 
-        Each task adds a part of the elements up, in the order of the tasks.
+        Each task adds a part of the elements up, in the order of the tasks; types of two bytes in
+        float32.
 
         Args:
             vector: of one dimension.
@@ -89,9 +91,13 @@ class Shared:
         barrier(self._links)
         bounds = [len(vector) * i // self._tasks for i in (self._index, self._index + 1)]
         mine, *parts = (part[slice(*bounds)] for part in (total, *own))
-        np.add(parts[0], parts[1] if len(parts) > 1 else 0, out=mine)
+        wide = wire.wide(mine.dtype)
+        sums = mine if wide == mine.dtype else np.empty(len(mine), wide)
+        np.add(parts[0], parts[1] if len(parts) > 1 else 0, out=sums, dtype=wide)
         for part in parts[2:]:
-            mine += part
+            sums += part
+        if sums is not mine:
+            mine[:] = sums
         # ORDER: none writes its vector again before all have passed here, nor the sum before all
         # have passed the barrier above, and so have taken this one.
         barrier(self._links)

@@ -96,7 +96,7 @@ def rehearse(model: keras.Model, strategy: Replicas, inputs: Inputs) -> Rehearse
         try:
             rehearsal = _Rehearsal(model, found, rows, data)
             rehearsed = rehearsal.run()
-            if rehearsal.reduces and not strategy.in_turn:
+            if rehearsal.reduces and (strategy.sync_every > 1 or not strategy.in_turn):
                 raise UsageError(
                     "model", type(model).__name__,
                     "adds up over the replicas itself (all_reduce), and workers do not meet",

@@ -240,7 +240,7 @@ class _Trial:
 
 def computes_apart(strategy: Replicas) -> bool:
     """Whether the replicas are workers that compute alone."""
-    return hasattr(strategy, "coordinator")
+    return hasattr(strategy, "coordinator") or strategy.sync_every > 1
 
 
 class _Replica(tf.distribute.ReplicaContext):

@@ -43,6 +43,7 @@ class Step:
             process of its own, and its gradients are averaged elsewhere. None where they can.
         summed: the losses are parts of that of the global batch, and not losses of parts: their
             gradients are added up (``trainer.gradient_reduction=sum``).
+        why: the key of the strategy, and its value, for which ``given`` is not None.
     """
 
     replicas: int
@@ -50,6 +51,20 @@ class Step:
     given: list[Any] | None = None
     summed: bool = False
     meeting: Meeting | None = None
+    why: tuple[str, Any] = ("", "ps")
+
+    def needs(self, what: str, accepted: str) -> UsageError:
+        """Return the error of a step that needs what other replicas have, which it cannot meet.
+
+        Args:
+            what: it needs, and why it is not there.
+            accepted: what it may do instead.
+        """
+        key, value = self.why
+        if not key:
+            hint = "strategy=multiworker"
+            return UsageError("strategy", value, what, accepted, hint)
+        return UsageError(f"strategy.{key}", value, what, accepted, f"strategy.{key}=1")
 
 
 class Meeting(Protocol):
@@ -82,11 +97,14 @@ def averaged(replicas: int, rows: int, summed: bool = False) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def apart(replicas: int, rows: int, summed: bool = False) -> Iterator[list[Any]]:
+def apart(
+    replicas: int, rows: int, summed: bool = False, why: tuple[str, Any] = ("", "ps")
+) -> Iterator[list[Any]]:
     """Let what is traced inside get gradients whose mean over the replicas is taken elsewhere.
 
     Args:
         replicas, rows, summed: as of :func:`averaged`.
+        why: as of :class:`Step`.
 
     Yields:
         The gradients that tapes give, filled in as they do. Only of these, as they are, is the
@@ -95,7 +113,7 @@ def apart(replicas: int, rows: int, summed: bool = False) -> Iterator[list[Any]]
     given: list[Any] = []
     install()
     before = current()
-    _current.step = Step(replicas, rows, given, summed) if replicas > 1 else None
+    _current.step = Step(replicas, rows, given, summed, why=why) if replicas > 1 else None
     try:
         yield given
     finally:
@@ -161,12 +179,17 @@ def updating(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimize
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
-def mean(values: list[Any], op: tf.distribute.ReduceOp = tf.distribute.ReduceOp.MEAN) -> list[Any]:
+def mean(
+    values: list[Any],
+    op: tf.distribute.ReduceOp = tf.distribute.ReduceOp.MEAN,
+    of_gradients: bool = False,
+) -> list[Any]:
     """Reduce tensors over the replicas, in one go; differentiable.
 
     Args:
         values: dense tensors and ``tf.IndexedSlices``, the same of all replicas.
         op: how.
+        of_gradients: they may travel in a shorter type (``strategy.compress``).
 
     Raises:
         UsageError: the replicas cannot meet here: inside a branch, loop or ``tf.function`` that a
@@ -176,19 +199,17 @@ def mean(values: list[Any], op: tf.distribute.ReduceOp = tf.distribute.ReduceOp.
     if step is not None and step.meeting is not None:
         return step.meeting.mean(values, op)
     if step is not None and step.given is not None:
-        raise UsageError(
-            "strategy", "ps",
+        raise step.needs(
             "the model's loss is divided by a number of all examples, such as that of the tokens "
             "that are not masked, and each worker knows its own alone",
             "a loss that is a mean over the examples, or a strategy whose replicas meet in a step",
-            "strategy=multiworker",
-        )  # fmt: skip
+        )
     with meeting(
         "takes a gradient", "to average it", "a train_step that calls tape.gradient outside of them"
     ):
         if not reduction.at_once():  # before a timestamp none would leave until all are there
-            return reduction.reduce(values, op)
-        return waiting.timed(values, lambda each: reduction.reduce(each, op))
+            return reduction.reduce(values, op, of_gradients)
+        return waiting.timed(values, lambda each: reduction.reduce(each, op, of_gradients))
 
 
 @contextlib.contextmanager
@@ -278,8 +299,9 @@ def _of_the_global_batch(found: Any, target: Any, sources: Any, step: Step) -> A
             step.given.append(gradients[i])
         return tf.nest.pack_sequence_as(found, gradients)
     op = tf.distribute.ReduceOp.SUM if summed else tf.distribute.ReduceOp.MEAN
-    for i, reduced in zip(chosen, mean([gradients[i] for i in chosen], op), strict=True):
-        gradients[i] = reduced
+    reduced = mean([gradients[i] for i in chosen], op, of_gradients=True)
+    for i, gradient in zip(chosen, reduced, strict=True):
+        gradients[i] = gradient
     return tf.nest.pack_sequence_as(found, gradients)
 
 

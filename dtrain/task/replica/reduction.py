@@ -32,19 +32,29 @@ class Packed:
         bytes_per_pack: a vector that has as many takes no further tensor; None for one vector of
             each type. More of them are on their way while others are still computed.
         add_up: from a replica's vector to the sum over all; differentiable.
+        compress: the type that gradients of float32 and float64 have on their way; None: their own.
     """
 
     bytes_per_pack: int | None = None
     add_up: Callable[[tf.Tensor], tf.Tensor] = collective
+    compress: tf.DType | None = None
 
-    def reduce(self, values: list[tf.Tensor], op: tf.distribute.ReduceOp) -> list[tf.Tensor]:
-        """Reduce dense tensors over the replicas, of which each has as many of these shapes."""
+    def reduce(
+        self, values: list[tf.Tensor], op: tf.distribute.ReduceOp, of_gradients: bool = False
+    ) -> list[tf.Tensor]:
+        """Reduce dense tensors over the replicas, of which each has as many of these shapes.
+
+        Args:
+            values: the tensors.
+            op: how.
+            of_gradients: they may travel as :attr:`compress`.
+        """
         found: list[Any] = [None] * len(values)
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        for pack in self._packs(values):
+        for pack in self._packs(values, of_gradients):
             chosen = [values[i] for i in pack]
             vector = tf.concat([tf.reshape(value, [-1]) for value in chosen], 0)
-            total = self.add_up(vector)
+            total = self.total(vector) if of_gradients else self.add_up(vector)
             if op == tf.distribute.ReduceOp.MEAN:
                 total = total / tf.cast(replicas, total.dtype)
             parts = tf.split(total, [_size(value) for value in chosen])
@@ -52,7 +62,16 @@ class Packed:
                 found[i] = tf.reshape(part, _shape(values[i]))
         return found
 
-    def _packs(self, values: list[tf.Tensor]) -> list[list[int]]:
+    def total(self, gradients: tf.Tensor) -> tf.Tensor:
+        """Add a vector of gradients up over the replicas; its type is the same before and after."""
+        travels = self.travels(gradients.dtype)
+        return tf.cast(self.add_up(tf.cast(gradients, travels)), gradients.dtype)
+
+    def travels(self, kind: tf.DType) -> tf.DType:
+        """Return the type that gradients of type ``kind`` have between replicas."""
+        return self.compress if self.compress and kind in (tf.float32, tf.float64) else kind
+
+    def _packs(self, values: list[tf.Tensor], of_gradients: bool = False) -> list[list[int]]:
         """Return which of the values travel together, in the order in which packs leave.
 
         The gradients of the last layers are there first.
@@ -65,7 +84,8 @@ class Packed:
                 packs[kind].append([])
                 full[kind] = 0
             packs.setdefault(kind, [[]])[-1].append(i)
-            full[kind] = full.get(kind, 0) + kind.size * (values[i].shape.num_elements() or 0)
+            size = (self.travels(kind) if of_gradients else kind).size
+            full[kind] = full.get(kind, 0) + size * (values[i].shape.num_elements() or 0)
         return [pack for found in packs.values() for pack in found]
 
 
@@ -89,13 +109,14 @@ def at_once() -> bool:
     return packed is None or packed.bytes_per_pack is None
 
 
-def reduce(values: list[Any], op: tf.distribute.ReduceOp) -> list[Any]:
+def reduce(values: list[Any], op: tf.distribute.ReduceOp, of_gradients: bool = False) -> list[Any]:
     """Reduce tensors over the replicas, in one of them.
 
     Args:
         values: dense tensors and ``tf.IndexedSlices``, the same of all replicas. The rows of the
             latter are brought together by TensorFlow.
         op: how.
+        of_gradients: as of :meth:`Packed.reduce`; rows travel as they are.
 
     Raises:
         RuntimeError: the replicas cannot meet here.
@@ -108,7 +129,8 @@ def reduce(values: list[Any], op: tf.distribute.ReduceOp) -> list[Any]:
     sparse = [i for i, value in enumerate(values) if isinstance(value, tf.IndexedSlices)]
     dense = [i for i in range(len(values)) if i not in sparse]
     found: list[Any] = [None] * len(values)
-    for i, value in zip(dense, packed.reduce([values[i] for i in dense], op), strict=True):
+    reduced = packed.reduce([values[i] for i in dense], op, of_gradients)
+    for i, value in zip(dense, reduced, strict=True):
         found[i] = value
     rows = context.all_reduce(op, [values[i] for i in sparse]) if sparse else ()
     for i, value in zip(sparse, rows, strict=True):

@@ -113,6 +113,9 @@ class Strategy:
     #: Whether a loop of steps may read examples that are in memory itself: it has one replica, on
     #: the CPU.
     reads_in_loop = False
+    #: Steps from one meeting of the replicas to the next; more than 1 where each trains by itself
+    #: in between, and their variables are averaged then (:meth:`average`).
+    sync_every = 1
     #: Whether a weight and its slots are plain variables where an optimizer updates them.
     short_updates = False
 
@@ -183,6 +186,21 @@ class Strategy:
             short_adam.shorten(optimizer)
         if tf.distribute.has_strategy():
             gradients.prepare(optimizer)
+
+    @property
+    def replica(self) -> Any:
+        """The number of the replica that is traced, among those of the job; an int32 scalar."""
+        context = tf.distribute.get_replica_context()
+        assert context is not None
+        return context.replica_id_in_sync_group
+
+    def average(self, model: keras.Model, due: tf.Tensor) -> None:
+        """Average the variables of ``model`` over the tasks where that is ``due``; in a graph.
+
+        Args:
+            model: with its optimizers.
+            due: bool scalar, the same in all tasks.
+        """
 
     def iterate(self, make: Callable[[int, int], tf.data.Dataset]) -> Any:
         """Lay the input out over the replicas.

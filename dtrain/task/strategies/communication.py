@@ -105,9 +105,9 @@ def needed(problem: str) -> TrainingError:
     )
 
 
-def size(model: keras.Model) -> int:
-    """Return how many bytes the gradients of a model have, as float32."""
-    return 4 * sum(int(np.prod(variable.shape)) for variable in model.trainable_variables)
+def size(model: keras.Model, kind: tf.DType) -> int:
+    """Return how many bytes the gradients of a model have on their way, all of type ``kind``."""
+    return kind.size * sum(int(np.prod(variable.shape)) for variable in model.trainable_variables)
 
 
 def measure(
@@ -126,9 +126,10 @@ def measure(
 
     Returns:
         Seconds of a sum by the name of its way, the means of the tasks' medians and so the same in
-        all; and the bytes of a vector.
+        all; and the bytes of a vector on its way.
     """
-    vector = tf.zeros([max(1, size(model) // 4)])
+    vector = tf.zeros([max(1, size(model, tf.float32) // 4)])
+    [travels] = {way.travels(vector.dtype) for way in ways.values()}
     functions = {name: _summing(engine, way) for name, way in ways.items()}
     times: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(IDLE + ROUNDS):
@@ -138,11 +139,13 @@ def measure(
             if turn >= IDLE:
                 times[name].append(time.perf_counter() - began)
     sums = add_up([1.0, *map(statistics.median, times.values())])
-    return dict(zip(ways, [each / sums[0] for each in sums[1:]], strict=True)), 4 * len(vector)
+    return dict(zip(ways, [each / sums[0] for each in sums[1:]], strict=True)), travels.size * len(
+        vector
+    )
 
 
 def _summing(engine: tf.distribute.Strategy, way: reduction.Packed) -> Callable[[Any], Any]:
     def replica(vector: tf.Tensor) -> tf.Tensor:
-        return way.add_up(tf.identity(vector))[:1]
+        return way.total(tf.identity(vector))[:1]
 
     return tf.function(lambda vector: engine.run(replica, args=(vector,)), autograph=False)

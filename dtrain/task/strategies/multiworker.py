@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from dtrain.run.cluster import Cluster, Task
 from dtrain.task.exchange.exchange import Exchange
 from dtrain.task.keras_internals.collectives import local_devices
 from dtrain.task.replica import reduction
-from dtrain.task.strategies import communication
+from dtrain.task.strategies import averages, communication
 from dtrain.task.strategies.base import Strategy, check_alike
 from dtrain.task.waiting import of_replicas
 
@@ -34,6 +35,9 @@ class MultiWorker(Strategy):
         task: the one that this process is.
         communication: ``auto``, ``ring``, ``nccl`` or ``host``.
         bytes_per_pack: of gradients that travel together; None for all of them.
+        compress: ``bfloat16``, the type that gradients have on their way; None for their own.
+        sync_every: steps between two averages of the tasks' variables. With more than 1 each task,
+            of one device, trains a model of its own in between.
 
     Raises:
         tf.errors.OpError: TensorFlow's server could not start, or the others did not come.
@@ -49,6 +53,8 @@ class MultiWorker(Strategy):
         task: Task,
         communication: str,
         bytes_per_pack: int | None = None,
+        compress: str | None = None,
+        sync_every: int = 1,
     ):
         if len(cluster.tasks) > 1:
             os.environ["TF_CONFIG"] = json.dumps(
@@ -62,17 +68,24 @@ class MultiWorker(Strategy):
                     implementation=kind
                 )
             )
-        super().__init__(engine)
-        self.step_parts = of_replicas(self.replicas, devices)
+        self.sync_every = sync_every if len(cluster.tasks) > 1 else 1
+        #: Of all tasks. The model is on it where they meet in each step, and else on this task.
+        self._hosts = engine
+        super().__init__(engine if self.sync_every == 1 else tf.distribute.get_strategy())
+        self.step_parts = of_replicas(self.replicas, devices) if self.sync_every == 1 else ()
         self._devices = len(devices)
         self._cluster, self._task = cluster, task
         self._tasks = len(cluster.tasks)
         self._is_chief = task == cluster.chief
         self._on_cpu = all(device.startswith("CPU") for device in devices)
-        self._communication, self._bytes_per_pack = communication, bytes_per_pack
+        self._communication = communication
+        travels = compress is not None and len(cluster.tasks) > 1
+        shorter = tf.as_dtype(compress) if travels else None
+        #: Over TensorFlow's collectives.
+        self._packed = reduction.Packed(bytes_per_pack, compress=shorter)
         #: How gradients are added up over the tasks, once that is chosen.
         self._chosen = "" if communication in ("auto", "host") else communication
-        reduction.use(engine, reduction.Packed(bytes_per_pack))
+        reduction.use(engine, self._packed)
         # One trace for vectors of all lengths, and not one for each.
         self._all_reduce = tf.function(self.all_reduce, autograph=False, reduce_retracing=True)
 
@@ -93,7 +106,7 @@ class MultiWorker(Strategy):
         # chooses may differ from start to start.
         if before == "ring" or (
             before is None
-            and not (self.replicas == 2 and communication.size(model) <= communication.LONGEST)
+            and not (self.replicas == 2 and self._bytes(model) <= communication.LONGEST)
         ):
             return None
         found = communication.connect(self._cluster, self._task, self.all_reduce_numbers)
@@ -102,14 +115,14 @@ class MultiWorker(Strategy):
                 raise communication.needed(found)
             return f"gradients travel by TensorFlow's ring: {found}"
         ways = {
-            "ring": reduction.Packed(self._bytes_per_pack),
-            "host": reduction.Packed(self._bytes_per_pack, communication.over_host(found)),
+            "ring": self._packed,
+            "host": dataclasses.replace(self._packed, add_up=communication.over_host(found)),
         }
         if before == "host":
             self._chosen, message = "host", None
         else:
             numbers = self.all_reduce_numbers
-            times, count = communication.measure(self.engine, ways, model, numbers)
+            times, count = communication.measure(self._hosts, ways, model, numbers)
             self._chosen = min(times, key=lambda name: times[name])
             message = (
                 f"strategy.communication=auto is {self._chosen}: a sum of {count:,} bytes over the "
@@ -117,8 +130,47 @@ class MultiWorker(Strategy):
                 f"{1000 * times['ring']:.2f} ms by TensorFlow's (ring)"
             )
         self._exchange = found
-        reduction.use(self.engine, ways[self._chosen])
+        reduction.use(self._hosts, ways[self._chosen])
         return message
+
+    def place(self, model: keras.Model) -> None:
+        """Give all tasks the chief's variables, where each is to train a model of its own.
+
+        Raises:
+            UsageError: a layer wants the statistics of the global batch.
+        """
+        if self.sync_every == 1:
+            return
+        averages.check(model, self.sync_every)
+        for variable in averages.floating(model):
+            own = tf.convert_to_tensor(variable.value)
+            given = own if self._is_chief else tf.zeros_like(own)
+            variable.assign(tf.reshape(self._all_reduce(tf.reshape(given, [-1])), own.shape))
+
+    @property
+    def replicas(self) -> int:
+        """How many replicas share each global batch."""
+        return int(self._hosts.num_replicas_in_sync)
+
+    @property
+    def replica(self) -> Any:
+        """The number of the replica that is traced; of a task that trains by itself, the task's."""
+        if self.sync_every == 1:
+            return super().replica
+        return tf.constant(self._cluster.tasks.index(self._task))
+
+    def iterate(self, make: Callable[[int, int], tf.data.Dataset]) -> Any:
+        """Lay the input out over the replicas; a task that trains by itself has its own rows."""
+        if self.sync_every == 1:
+            return super().iterate(make)
+        return iter(make(self._cluster.tasks.index(self._task), 1))
+
+    def average(self, model: keras.Model, due: tf.Tensor) -> None:
+        """Average the variables of ``model`` over the tasks where that is ``due``; in a graph."""
+        tf.cond(due, lambda: averages.taken(self._hosts, model), lambda: False)
+
+    def _bytes(self, model: keras.Model) -> int:
+        return communication.size(model, self._packed.travels(tf.float32))
 
     @property
     def choices(self) -> dict[str, Any]:
@@ -165,7 +217,7 @@ class MultiWorker(Strategy):
             # The copy has the replica's device, where the sum is wanted.
             return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(own))
 
-        return self.engine.experimental_local_results(self.engine.run(reduce))[0]
+        return self._hosts.experimental_local_results(self._hosts.run(reduce))[0]
 
     def all_reduce_numbers(self, numbers: list[float]) -> list[float]:
         """Add numbers up over the tasks, on the host; each must call it at the same point."""

@@ -16,7 +16,7 @@ class Default(Strategy):
     several_optimizers = True
     reads_in_loop = True
     short_updates = True
-    step_parts = (COMPUTE,)
+    step_parts: tuple[str, ...] = (COMPUTE,)
 
     def __init__(self, devices: list[str]):
         super().__init__(tf.distribute.get_strategy())
@@ -32,7 +32,7 @@ class OneDevice(Strategy):
     several_optimizers = True
     reads_in_loop = True
     short_updates = True
-    step_parts = (COMPUTE,)
+    step_parts: tuple[str, ...] = (COMPUTE,)
 
     def __init__(self, devices: list[str]):
         super().__init__(tf.distribute.OneDeviceStrategy(devices[0]))

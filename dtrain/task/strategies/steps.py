@@ -235,17 +235,20 @@ class Steps(Traced):
         replicas = self._strategy.replicas
         if replicas == 1:
             return self._part(data)
-        context = tf.distribute.get_replica_context()
-        batch = turn * replicas + tf.cast(context.replica_id_in_sync_group, tf.int64)
+        batch = turn * replicas + tf.cast(self._strategy.replica, tf.int64)
         with evaluation_seeds.evaluating(batch, self._draws):
             return self._part(data)
 
     def _train_part(self, data: Any) -> Any:
         """Run Keras' step on one replica, with the random draws of its rows of the batch."""
-        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        replica = self._strategy.replica
         replicas, rows = self._strategy.replicas, self._global_batch // self._strategy.replicas
         part = random_draws.part(replica, replicas, rows, self._rehearsed.draws)
-        averaged = gradients.averaged(replicas, rows, self._summed)
+        averaged: Any = gradients.averaged(replicas, rows, self._summed)
+        if self._strategy.sync_every > 1:
+            averaged = gradients.apart(
+                replicas, rows, why=("sync_every", self._strategy.sync_every)
+            )
         timed = self.waiting.exchanging(replica)
         with self._rehearsed.traced(), part, averaged, timed, self._rows.held.begun() as states:
             found = self._recorded(self._model.train_step, data, rows, training=True)
@@ -325,6 +328,9 @@ class Steps(Traced):
                 fetch = functools.partial(read, i)
                 data = self.waiting.fetched(fetch, self._reads.quick) if training else fetch()
             own = self._one(lambda part: step(part, i), data, rows, training)
+            if training and (every := self._strategy.sync_every) > 1:
+                last = i + 1
+                self._strategy.average(self._model, (last % every == 0) | (last == steps))
             return self.waiting.added(own) if training else own
 
         found = table(steps, row)
@@ -339,8 +345,7 @@ class Steps(Traced):
         def replica(part: Any) -> Any:
             logs, given, *states = step(part)
             if self._replay is not None:
-                context = tf.distribute.get_replica_context()
-                place = context.replica_id_in_sync_group, self._strategy.replicas
+                place = self._strategy.replica, self._strategy.replicas
                 given = self._replay.slots(given, *place)
             return self._rows.logs(logs), given, states
 
