@@ -6,6 +6,7 @@ A strategy (:class:`dtrain.task.strategies.base.Strategy`) has it; a test may ha
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import keras
@@ -35,8 +36,11 @@ class Replicas(Protocol):
     def replica(self) -> Any:
         """The number of the replica that is traced, among those of the job."""
 
-    def average(self, model: keras.Model, due: tf.Tensor) -> None:
-        """Average the variables of ``model`` over the tasks where that is ``due``."""
+    def averaged(self, rows: int, summed: bool) -> AbstractContextManager[Any]:
+        """Let what is traced inside, in a replica, get gradients of the global batch."""
+
+    def average(self, model: keras.Model, done: tf.Tensor, steps: tf.Tensor) -> None:
+        """Average the variables of ``model`` over the tasks where that is due."""
 
     def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
         """Let ``optimizer`` take replicas for one."""

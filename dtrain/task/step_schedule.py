@@ -69,6 +69,19 @@ class Schedule:
         epoch = begun // self.steps_per_epoch * self.steps_per_epoch
         return epoch + min(-(-(step - epoch) // every) * every, self.steps_per_epoch)
 
+    def steps_of_call(self, step: int, count: int, boundary: int, every: int) -> int:
+        """Return how many steps a call has, after which replicas meet.
+
+        Args:
+            step: the one before the call.
+            count: how many there is time for.
+            boundary: the last of them at most.
+            every: as of :meth:`meeting`.
+        """
+        if self.meeting(step, step, every) != step:
+            count = 1  # of a run that others began: up to where its replicas would have met
+        return min(self.meeting(step, step + count, every), boundary) - step
+
     def check_meetings(self, every: int, every_batch: bool) -> None:
         """Refuse what looks at the state between two meetings of replicas.
 

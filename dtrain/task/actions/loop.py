@@ -168,18 +168,13 @@ class Loop:
             None if self._steps.spans_points else schedule.log_every,
             1 if self._callbacks.every_batch else None,
         )  # fmt: skip
-        trace = self._records.profile_steps or ()
-        end = min([end, *(step for step in trace if step > self.step)])
+        end = min([end, *(step for step in self._records.profile_steps or () if step > self.step)])
         return schedule.meeting(self.step, end, self._strategy.sync_every)
 
     def _train_until(self, boundary: int, count: int) -> None:
         schedule = self._schedule
         while not (self._stop or self._end or self._save_now):
-            every = self._strategy.sync_every
-            if schedule.meeting(self.step, self.step, every) != self.step:
-                count = 1  # of a run that others began: up to where its replicas would have met
-            end = min(schedule.meeting(self.step, self.step + count, every), boundary)
-            count = end - self.step
+            count = schedule.steps_of_call(self.step, count, boundary, self._strategy.sync_every)
             batch = self.step % schedule.steps_per_epoch
             self._records.profile(self.step)
             if self._callbacks.every_batch:

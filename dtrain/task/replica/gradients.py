@@ -26,7 +26,7 @@ import tensorflow as tf
 
 from dtrain.errors import UsageError
 from dtrain.task import keras_internals, waiting
-from dtrain.task.replica import reduction
+from dtrain.task.replica import declared, reduction
 
 #: The step that is traced in this thread: MirroredStrategy traces each replica in one of its own.
 _current = threading.local()
@@ -243,7 +243,7 @@ def install() -> None:
     ``tf.nn.scale_regularization_loss``.
     """
     keras_internals.see_batches_of_their_own(current, mean)
-    _average_as_declared()
+    declared.install(current)
     original = tf.GradientTape.gradient
     if getattr(original, "by_dtrain", False):
         return
@@ -312,43 +312,6 @@ def has_values_of_examples(targets: Iterable[tf.Tensor], rows: int) -> bool:
     more of them than a part of ``rows`` examples, and a mean over the parts would lose that factor.
     """
     return any(t.shape.rank and t.shape[0] in (rows, None) for t in targets)
-
-
-def _average_as_declared() -> None:
-    """Let the functions that TensorFlow has for losses to be summed give those that are wanted.
-
-    They divide by a global batch, or by TensorFlow's number of replicas: in an evaluation, where a
-    batch is whole, and on workers of parameter servers, of which TensorFlow does not know, that is
-    another number. Outside of a strategy they are as ever.
-    """
-    average, scale = tf.nn.compute_average_loss, tf.nn.scale_regularization_loss
-    if getattr(average, "by_dtrain", False):
-        return
-
-    def of_the_part(value: Any) -> Any:
-        """Return what was divided by TensorFlow's number of replicas as what is wanted."""
-        now, known = current(), tf.distribute.get_strategy().num_replicas_in_sync
-        parts = now.replicas if now is not None and now.summed else 1
-        return value if known == parts else value * tf.cast(known / parts, value.dtype)
-
-    @functools.wraps(average)
-    def compute_average_loss(
-        per_example_loss: Any, sample_weight: Any = None, global_batch_size: Any = None
-    ) -> Any:
-        value, now = average(per_example_loss, sample_weight, global_batch_size), current()
-        if global_batch_size is None:
-            return of_the_part(value)
-        if now is None or now.summed:
-            return value
-        return value * tf.cast(now.replicas, value.dtype)
-
-    @functools.wraps(scale)
-    def scale_regularization_loss(regularization_loss: Any) -> Any:
-        return of_the_part(scale(regularization_loss))
-
-    compute_average_loss.by_dtrain = True  # type: ignore[attr-defined]
-    tf.nn.compute_average_loss = compute_average_loss
-    tf.nn.scale_regularization_loss = scale_regularization_loss
 
 
 def _is_variable(source: Any) -> bool:

@@ -194,12 +194,22 @@ class Strategy:
         assert context is not None
         return context.replica_id_in_sync_group
 
-    def average(self, model: keras.Model, due: tf.Tensor) -> None:
-        """Average the variables of ``model`` over the tasks where that is ``due``; in a graph.
+    def averaged(self, rows: int, summed: bool) -> contextlib.AbstractContextManager[Any]:
+        """Let what is traced inside, in a replica, get gradients of the global batch.
+
+        Args:
+            rows: examples that each replica has.
+            summed: as of :class:`gradients.Step`.
+        """
+        return gradients.averaged(self.replicas, rows, summed)
+
+    def average(self, model: keras.Model, done: tf.Tensor, steps: tf.Tensor) -> None:
+        """Average the variables of ``model`` over the tasks where that is due; in a graph.
 
         Args:
             model: with its optimizers.
-            due: bool scalar, the same in all tasks.
+            done: steps of the call until now, int64 scalar.
+            steps: of the whole call, int64 scalar.
         """
 
     def iterate(self, make: Callable[[int, int], tf.data.Dataset]) -> Any:

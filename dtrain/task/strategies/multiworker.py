@@ -17,7 +17,7 @@ from dtrain.run.checkpoint import Checkpoint, pack, unpack
 from dtrain.run.cluster import Cluster, Task
 from dtrain.task.exchange.exchange import Exchange
 from dtrain.task.keras_internals.collectives import local_devices
-from dtrain.task.replica import reduction
+from dtrain.task.replica import gradients, reduction
 from dtrain.task.strategies import averages, communication
 from dtrain.task.strategies.base import Strategy, check_alike
 from dtrain.task.waiting import of_replicas
@@ -165,9 +165,17 @@ class MultiWorker(Strategy):
             return super().iterate(make)
         return iter(make(self._cluster.tasks.index(self._task), 1))
 
-    def average(self, model: keras.Model, due: tf.Tensor) -> None:
-        """Average the variables of ``model`` over the tasks where that is ``due``; in a graph."""
-        tf.cond(due, lambda: averages.taken(self._hosts, model), lambda: False)
+    def averaged(self, rows: int, summed: bool) -> contextlib.AbstractContextManager[Any]:
+        """Let what is traced inside get gradients of the global batch, or of this task's part."""
+        if self.sync_every == 1:
+            return super().averaged(rows, summed)
+        return gradients.apart(self.replicas, rows, why=("sync_every", self.sync_every))
+
+    def average(self, model: keras.Model, done: tf.Tensor, steps: tf.Tensor) -> None:
+        """Average the variables over the tasks at every so many steps, and at the call's end."""
+        if self.sync_every > 1:
+            due = (done % self.sync_every == 0) | (done == steps)
+            tf.cond(due, lambda: averages.taken(self._hosts, model), lambda: False)
 
     def _bytes(self, model: keras.Model) -> int:
         return communication.size(model, self._packed.travels(tf.float32))

@@ -244,11 +244,7 @@ class Steps(Traced):
         replica = self._strategy.replica
         replicas, rows = self._strategy.replicas, self._global_batch // self._strategy.replicas
         part = random_draws.part(replica, replicas, rows, self._rehearsed.draws)
-        averaged: Any = gradients.averaged(replicas, rows, self._summed)
-        if self._strategy.sync_every > 1:
-            averaged = gradients.apart(
-                replicas, rows, why=("sync_every", self._strategy.sync_every)
-            )
+        averaged = self._strategy.averaged(rows, self._summed)
         timed = self.waiting.exchanging(replica)
         with self._rehearsed.traced(), part, averaged, timed, self._rows.held.begun() as states:
             found = self._recorded(self._model.train_step, data, rows, training=True)
@@ -328,10 +324,10 @@ class Steps(Traced):
                 fetch = functools.partial(read, i)
                 data = self.waiting.fetched(fetch, self._reads.quick) if training else fetch()
             own = self._one(lambda part: step(part, i), data, rows, training)
-            if training and (every := self._strategy.sync_every) > 1:
-                last = i + 1
-                self._strategy.average(self._model, (last % every == 0) | (last == steps))
-            return self.waiting.added(own) if training else own
+            if not training:
+                return own
+            self._strategy.average(self._model, i + 1, steps)
+            return self.waiting.added(own)
 
         found = table(steps, row)
         replayed = 0 if self._replay is None else self._replay.width(training)
