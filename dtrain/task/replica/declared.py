@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
-if TYPE_CHECKING:
-    from dtrain.task.replica.gradients import Step
 
-
-def install(current: Callable[[], Step | None]) -> None:
-    """Have these functions ask ``current``, which returns the step that is traced; once.
+def install(current: Callable[[], Any]) -> None:
+    """Have these functions ask ``current``, as of :mod:`.gradients`; once in a process.
 
     The functions are ``tf.nn.compute_average_loss`` and ``tf.nn.scale_regularization_loss``.
     """
