@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -55,7 +56,8 @@ def test_an_experiment_composes(
 ) -> None:
     shutil.copytree(EXAMPLES, tmp_path / "examples")
     monkeypatch.setenv("DTRAIN_TRUST", "examples")
-    run = dtrain("--config-dir", "examples", f"+{name}=experiment", "dry_run=true")
+    first = shlex.split(RUNS[name].before or RUNS[name].more)  # a later one reads what this leaves
+    run = dtrain("--config-dir", "examples", f"+{name}=experiment", *first, "dry_run=true")
     assert run.code == 0, run.output
     assert not Path("outputs").exists()
 
