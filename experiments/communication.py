@@ -19,7 +19,7 @@ on a busy one the processor time is longer, too.
 from __future__ import annotations
 
 import argparse
-import collections
+import copy
 import dataclasses
 import json
 import math
@@ -32,13 +32,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from links import ROOT, Link, parsed, places, spent
 
 #: Filters of the model: steps of about 10 and 60 ms on one core of a machine of 2026.
 MODELS = {"short": [16, 32], "long": [64, 112]}
-#: The last one is not dtrain's: it sends what local SGD with four steps between two sums would.
-WAYS = ("alone", "ring", "host", "host/4")
+#: Behind a + is ``strategy.compress``; behind a / is ``strategy.sync_every``.
+WAYS = ("alone", "ring", "host", "ring+bfloat16", "host+bfloat16", "ring/4", "host/4")
 #: Of so many medians of a sum's time the least counts: that without other work is asked for.
 SUMS = 5
 #: Seconds after which the tasks of a measurement are ended.
@@ -69,6 +68,8 @@ def task(arguments: argparse.Namespace) -> None:
         shared.machine = lambda: rank
     cluster = Cluster(tuple(tasks), "cpu", len(tasks), {})
     devices = hardware.configure(Hardware(), cluster, tasks[rank])
+    import tensorflow as tf  # ORDER: after the task has its core
+
     strategy = MultiWorker(devices, cluster, tasks[rank], "ring")
     exchange = communication.connect(cluster, tasks[rank], strategy.all_reduce_numbers)
     assert not isinstance(exchange, str), exchange
@@ -77,21 +78,30 @@ def task(arguments: argparse.Namespace) -> None:
         "alone": reduction.Packed(packs, lambda vector: vector * float(len(tasks))),
         "ring": reduction.Packed(packs),
         "host": reduction.Packed(packs, communication.over_host(exchange)),
-        "host/4": reduction.Packed(packs, communication.over_host(Seldom(exchange, len(tasks), 4))),
     }
+    for name in ("ring", "host"):
+        known[f"{name}+bfloat16"] = dataclasses.replace(known[name], compress=tf.bfloat16)
+        known[f"{name}/4"] = known[name]
+    # One process has one strategy over tasks; this is what another with `sync_every=4` would be.
+    by_itself = copy.copy(strategy)
+    by_itself.sync_every, by_itself.step_parts = 4, ()
+    by_itself.engine = tf.distribute.get_strategy()
     steps: dict[str, Any] = {}
     model: Any = None
     for name in arguments.ways:
         reduction.use(strategy.engine, known[name])
-        steps[name], model = made(strategy, MODELS[arguments.model], len(tasks))
-        steps[name].train(2)
-    sums = [
-        communication.measure(
-            strategy.engine, {name: known[name] for name in steps if name != "host/4"}, model,
-            strategy.all_reduce_numbers,
-        )[0]
-        for _ in range(SUMS)
-    ]  # fmt: skip
+        who = by_itself if name.endswith("/4") else strategy
+        steps[name], model = made(who, MODELS[arguments.model], len(tasks))
+        steps[name].train(4)
+    sums: list[dict[str, float]] = [{} for _ in range(SUMS)]
+    for compress in (None, tf.bfloat16):
+        timed = {
+            name: known[name] for name in steps
+            if known[name].compress == compress and not name.endswith("/4")
+        }  # fmt: skip
+        for found in sums if timed else ():
+            add_up = strategy.all_reduce_numbers
+            found |= communication.measure(strategy.engine, timed, model, add_up)[0]
     times: dict[str, list[float]] = {name: [] for name in steps}
     switch, processor = dict.fromkeys(steps, 0.0), dict.fromkeys(steps, 0.0)
     for turn in range(arguments.rounds):
@@ -105,36 +115,16 @@ def task(arguments: argparse.Namespace) -> None:
             processor[name] += time.process_time() - own_before
             switch[name] += spent(arguments.switch) - before
     count = arguments.rounds * arguments.steps
-    found = {
+    figures = {
         "times": times,
         "bytes": 4 * model.count_params(),
         "switch": {name: switch[name] / sum(times[name]) / arguments.steps for name in steps},
         "processor": {name: processor[name] / count for name in steps},
         "sums": {name: min(each[name] for each in sums) for name in sums[0]},
     }
-    print(json.dumps(found), flush=True)
+    print(json.dumps(figures), flush=True)
     exchange.meet()
     os._exit(0)
-
-
-class Seldom:
-    """Adds up at one of some calls; at the others a task takes its own vector for those of all.
-
-    Args:
-        exchange: with the other tasks.
-        tasks: how many there are.
-        every: so many calls have one sum; counted for each length of vectors.
-    """
-
-    def __init__(self, exchange: Any, tasks: int, every: int):
-        self._exchange, self._tasks, self._every = exchange, tasks, every
-        self._calls: collections.Counter[int] = collections.Counter()
-
-    def sum(self, vector: np.ndarray) -> np.ndarray:
-        self._calls[len(vector)] += 1
-        if self._calls[len(vector)] % self._every:
-            return vector * vector.dtype.type(self._tasks)
-        return self._exchange.sum(vector)
 
 
 def made(strategy: Any, filters: list[int], tasks: int) -> tuple[Any, Any]:

@@ -139,9 +139,8 @@ def measure(
             if turn >= IDLE:
                 times[name].append(time.perf_counter() - began)
     sums = add_up([1.0, *map(statistics.median, times.values())])
-    return dict(zip(ways, [each / sums[0] for each in sums[1:]], strict=True)), travels.size * len(
-        vector
-    )
+    seconds = [each / sums[0] for each in sums[1:]]
+    return dict(zip(ways, seconds, strict=True)), travels.size * len(vector)
 
 
 def _summing(engine: tf.distribute.Strategy, way: reduction.Packed) -> Callable[[Any], Any]:
