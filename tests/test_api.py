@@ -478,6 +478,27 @@ def test_a_run_is_evaluated_on_data_that_lacks_a_class(
 
 
 @pytest.mark.faults
+def test_data_that_a_run_cannot_be_evaluated_on(
+    script: types.SimpleNamespace, here: Callable[..., Done]
+) -> None:
+    x, y = examples()
+    run = dtrain.train(model=script.build, data=(x, y), epochs=1, **QUICK)
+    takes = "the model of the run takes float32"
+    for data, problem in [
+        (
+            (x, y + 2),
+            "label 5: is none of the 4 classes of the model; accepted: labels from 0",
+        ),
+        (({"a": x}, y), rf"inputs: is {{a: float32 \[4\]}}, and {takes} \[4\]"),
+        ((x[:, :3], y), rf"inputs: is float32 \[3\], and {takes} \[4\]"),
+        (x, "targets: is absent, and those of the run are int64"),
+        ((x, y + 0.5), "targets: is float32, and those of the run are int64"),
+    ]:
+        with pytest.raises(UsageError, match=problem):
+            dtrain.evaluate(run, data=data, show=False)
+
+
+@pytest.mark.faults
 def test_a_check_in_the_place_of_a_training(
     script: types.SimpleNamespace, here: Callable[..., Done], tmp_path: Path
 ) -> None:
@@ -517,6 +538,7 @@ def test_what_is_imported_is_trusted_for_its_run(
     run = dtrain.train(model=__import__("imported").build)
     run.resume(epochs=2)
     run.fork(epochs=3)
+    (run.path / "checkpoints" / "3").mkdir(parents=True)
     dtrain.Run(run.path).fork(checkpoint=3).resume()
     assert "model._target_=imported.build" in asked[0]["arguments"]
     for each in asked:

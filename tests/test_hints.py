@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import types
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import dtrain
-from dtrain.api import hints
+from dtrain.api import command, hints
 from dtrain.api.keywords import TABLE, plain
 from dtrain.errors import UsageError
+from dtrain.run.folder import RunDir
+from dtrain.run.journal import Journal
 
 X, Y = np.zeros((4, 2), "float32"), np.arange(4)
 
@@ -93,3 +97,90 @@ def test_a_run_is_one_or_its_folder(given: Any, problem: str) -> None:
     for call in (dtrain.evaluate, dtrain.predict, dtrain.export):
         with pytest.raises(UsageError, match=problem):
             call(given)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dtrain.Run:
+    """Return a run of two epochs with two checkpoints, for which no command may be started."""
+    monkeypatch.setattr(command, "call", None)
+    monkeypatch.chdir(tmp_path)
+    rundir = RunDir(tmp_path / "run")
+    for step in (4, 8):
+        (rundir.checkpoints / str(step)).mkdir(parents=True)
+    rundir.command.write_text("{}")
+    with contextlib.closing(Journal(rundir.journal)) as journal:
+        for step in (4, 8, 12):  # what comes after the last checkpoint is trained again
+            journal.write("metrics", step=step, epoch=step // 4, metrics={"loss": 1.0})
+    return dtrain.Run(rundir.path)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"epochs": 1}, r"epochs=1: .*is in epoch 2; accepted: 2 or more; hint: .*\(epochs=3\)"),
+        ({"model": "mlp"}, r"model='mlp': is no keyword.*hint: run\.fork\(model=\.\.\.\)"),
+        ({"checkpoint": 4}, r"checkpoint=4: is no keyword.*hint: run\.fork\(checkpoint="),
+    ],
+)
+def test_a_run_is_not_resumed_so(run: dtrain.Run, given: dict[str, Any], problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        run.resume(**given)
+
+
+@pytest.mark.parametrize("step", [7, -1, "best", True, [4]])
+def test_a_fork_begins_at_a_checkpoint_that_there_is(run: dtrain.Run, step: Any) -> None:
+    with pytest.raises(UsageError, match=r"checkpoint=.*accepted: 4, 8; hint: run\.fork\(\)"):
+        run.fork(checkpoint=step)
+
+
+@pytest.mark.parametrize(
+    ("to", "problem"),
+    [
+        ("onx", "to='onx': is no format; accepted: savedmodel, .*: to='onnx'"),
+        (["keras", "nonsense"], "to='nonsense': is no format"),
+        ([], r"to=\[\]: is no format.*to='savedmodel'"),
+        ("", "to='': is no format"),
+        ([3], "to=3: is no format"),
+        (None, "to=None: is no format"),
+    ],
+)
+def test_a_model_is_exported_in_a_format(run: dtrain.Run, to: Any, problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        dtrain.export(run, to=to)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ([], r"runs=\[\]: has no run; .*hint: dtrain\.compare\(\[one, other\]\)"),
+        ([()], r"runs=\[\]: has no run"),
+        ([None], "runs=NoneType None: is no run"),
+        ([["", 3]], "runs=str '': is no run"),
+        ([[3]], "runs=int 3: is no run"),
+        (["none/there"], r"runs=none/there: is not there; .*dtrain\.compare\('outputs'\)"),
+        ([[Path("nowhere")]], "runs=nowhere: is not there"),
+    ],
+)
+def test_runs_that_are_compared_are_there(run: dtrain.Run, given: list[Any], problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        dtrain.compare(*given)
+    assert not (run.path.parent / "outputs").exists()
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (X[:0], r"data \(x\)=shape \[0, 2\]: has no example"),
+        ([], r"data=\[\]: has no array.*hint: data=x"),
+        ((), r"data=\(\): has no array.*hint: data=x"),
+        ({}, r"data \(x\)={}: has no array"),
+        ((X, {}), r"data \(y\)={}: has no array"),
+        (["a", "b"], r"data \(x\)=<U1: is no array of numbers"),
+        ({"name": np.array(["a"])}, r"data \(x.name\)=<U1: is no array of numbers"),
+    ],
+)
+def test_what_is_predicted_has_rows_of_numbers(run: dtrain.Run, data: Any, problem: str) -> None:
+    for call in (dtrain.predict, dtrain.evaluate):
+        with pytest.raises(UsageError, match=problem):
+            call(run, data=data, show=False)
+    assert not (run.path / "given").exists()

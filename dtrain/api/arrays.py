@@ -96,6 +96,8 @@ def _take(
 ) -> int:
     """Put the arrays of one split beside those that are there; return how many parts it has."""
     parts = data if isinstance(data, tuple | list) else (data,)
+    if not len(parts):
+        raise _nothing(key, data)
     if isinstance(data, list) and not any(nest.is_nest(p) or np.ndim(p) for p in data):
         parts = (np.asarray(data),)
     parts = nest.parts_of(tuple(parts))
@@ -103,10 +105,19 @@ def _take(
         if value is None:
             continue
         root = f"{part}{behind}"
+        if not nest.leaves(value):
+            raise _nothing(f"{key} ({part})", value)
         for place, leaf in nest.named(value, root):
             arrays[place] = _array(leaf, f"{key} ({place})")
         given[root] = nest.packed(value, [place for place, _ in nest.named(value, root)])
     return sum(part is not None for part in parts)
+
+
+def _nothing(key: str, given: Any) -> UsageError:
+    return UsageError(
+        key, given, "has no array", "arrays [n, ...] of numbers, and dicts and tuples of them",
+        "data=x, data=(x, y) or data={'image': x}",
+    )  # fmt: skip
 
 
 def _array(leaf: Any, key: str) -> np.ndarray:

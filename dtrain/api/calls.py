@@ -7,18 +7,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dtrain.api import arrays, command, hints, keywords, predictions, training
+from dtrain.api import arrays, command, hints, keywords, predictions, training, values
 from dtrain.api.line import Line
 from dtrain.api.run import Comparison, Run, Sweep
 from dtrain.api.training import OBJECTS, Call
 from dtrain.config.given import FOLDER
-from dtrain.errors import UsageError
-from dtrain.files import reading
+from dtrain.errors import UsageError, nearest
+from dtrain.files import reading, writing
+from dtrain.run.exports import FORMATS
 from dtrain.run.folder import RunDir
 
 __all__ = [
     "Comparison", "Run", "Sweep", "compare", "evaluate", "export", "predict", "sweep", "train",
 ]  # fmt: skip
+
+#: What can be compared.
+Comparable = Run | Sweep | str | os.PathLike[str]
 
 
 def train(
@@ -181,9 +185,8 @@ def export(
     Raises:
         DtrainError: one could not be written, or computes something else, and is not kept.
     """
-    formats = to if isinstance(to, str) else ",".join(to)
     words = command.words(
-        {"to": formats, "checkpoint": checkpoint, "weights": weights, "name": name}
+        {"to": _formats(to), "checkpoint": checkpoint, "weights": weights, "name": name}
     )
     run = _run(run)
     arguments = ["export", str(run.path), *words]
@@ -198,7 +201,7 @@ def export(
 
 
 def compare(
-    runs: Iterable[Run | Sweep | str | os.PathLike[str]],
+    runs: Iterable[Comparable] | Comparable = (),
     *,
     baseline: Any = None,
     metric: str | None = None,
@@ -217,16 +220,58 @@ def compare(
     Raises:
         UsageError: there is no run, or no such baseline or metric.
     """
-    found = [runs] if isinstance(runs, Run | Sweep | str | os.PathLike) else list(runs)
-    folders = [str(getattr(each, "path", each)) for each in found]
+    folders = _compared(runs)
     options = {"baseline": getattr(baseline, "path", baseline), "metric": metric}
     flags = [w for k, v in options.items() if v is not None for w in (f"--{k}", str(v))]
     target = Path(output)
     target.mkdir(parents=True, exist_ok=True)
     done = command.call(["compare", *folders, "--output", str(target), *flags], Line(show))
     if done.code:
+        writing.remove_empty(target)
         raise done.raised()
     return Comparison(target.absolute(), "\n".join(done.lines[:-1]))
+
+
+def _formats(to: Any) -> str:
+    """Return formats of an export, with commas between.
+
+    Raises:
+        UsageError: one is no format, or there is none.
+    """
+    several = to.split(",") if isinstance(to, str) else to if isinstance(to, list | tuple) else [to]
+    wrong = [each for each in several or [[]] if str(each) not in FORMATS]
+    if wrong:
+        near = nearest(str(wrong[0]), list(FORMATS)) or "savedmodel"
+        raise UsageError(
+            "to", values.shortened(wrong[0]), "is no format",
+            f"{', '.join(FORMATS)}, or a list of several", f"to='{near}'",
+        )  # fmt: skip
+    return ",".join(several)
+
+
+def _compared(runs: Any) -> list[str]:
+    """Return the folders of runs, or their names in MLflow.
+
+    Raises:
+        UsageError: there is none, or one is something else, or not there.
+    """
+    single = isinstance(runs, Run | Sweep | str | os.PathLike) or not isinstance(runs, Iterable)
+    given = [runs] if single else list(runs)
+    accepted = "runs, sweeps and their folders, or ids of runs in MLflow"
+    if not given:
+        raise UsageError("runs", "[]", "has no run", accepted, "dtrain.compare([one, other])")
+    for each in given:
+        if not isinstance(each, Run | Sweep | str | os.PathLike) or not str(each):
+            shown = f"{type(each).__name__} {values.shortened(each)}"
+            raise UsageError(
+                "runs", shown, "is no run", accepted, "dtrain.compare([one, other])"
+            )  # fmt: skip
+        is_path = isinstance(each, os.PathLike) or (isinstance(each, str) and "/" in each)
+        if is_path and not os.path.exists(str(each)):  # else it may be an id
+            raise UsageError(
+                "runs", str(each), "is not there", accepted, "dtrain.compare('outputs')"
+            )  # fmt: skip
+    return [str(getattr(each, "path", each)) for each in given]
 
 
 def _run(given: Run | Sweep | str | os.PathLike[str]) -> Run:

@@ -27,6 +27,8 @@ OF_KERAS = {
     "validation_batch_size": "overrides=['trainer.validation_batch_size=256']",
     "jit_compile": "overrides=['hardware.jit_compile=true']",
 }
+#: What a run that is resumed keeps as it is.
+OF_FORKS = ("model", "data", "validation", "loss", "metrics", "callbacks", "checkpoint")
 #: What a keyword of the API takes in the place of an object.
 OPTIONS = {
     "optimizer": "optimizer='sgd', learning_rate=0.1, overrides=['optimizer.momentum=0.9']",

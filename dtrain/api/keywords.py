@@ -69,6 +69,8 @@ def plain(
 def _unknown(name: str, value: Any, call: str, known: list[str]) -> UsageError:
     near = nearest(name, known)
     usual = hints.OF_KERAS.get(name)
+    if call == "Run.resume" and name in hints.OF_FORKS:
+        usual = f"run.fork({name}=...), which begins a new run with the weights of this one"
     return UsageError(
         name, values.shortened(value), f"is no keyword of dtrain.{call}",
         f"{', '.join(sorted(known))}; any other key in overrides=[...]",

@@ -13,6 +13,7 @@ from typing import Any
 from dtrain.api import training
 from dtrain.errors import UsageError
 from dtrain.files import reading
+from dtrain.run import checkpoint as checkpoints
 from dtrain.run import journal
 from dtrain.run.folder import LOCK, RunDir
 
@@ -112,6 +113,7 @@ class Run:
         Raises:
             DtrainError: as of :func:`dtrain.train`.
         """
+        self._check_epochs(keywords.get("epochs"))
         training.resumed(self.path, overrides, keywords, show)
         return Run(self.path)
 
@@ -133,9 +135,39 @@ class Run:
         Raises:
             DtrainError: as of :func:`dtrain.train`.
         """
-        at = self.path if checkpoint is None else self.path / "checkpoints" / str(checkpoint)
+        at = self.path if checkpoint is None else self._checkpoint(checkpoint)
         given = {name: keywords.pop(name, None) for name in training.OBJECTS}
         return Run(training.trained(given, keywords, overrides, show, at))
+
+    def _check_epochs(self, epochs: Any) -> None:
+        """Refuse to resume with fewer epochs than there are.
+
+        Raises:
+            UsageError: naming how many are done.
+        """
+        saved = max(checkpoints.steps(self._rundir.checkpoints), default=0)
+        points = [point for point in self.history if point["step"] <= saved]
+        done = max((point["epoch"] for point in points if "epoch" in point), default=0)
+        if isinstance(epochs, int) and 0 < epochs < done:
+            raise UsageError(
+                "epochs", epochs, f"is all epochs together, and the run is in epoch {done}",
+                f"{done} or more", f"run.resume(epochs={done + epochs}) for {epochs} more",
+            )  # fmt: skip
+
+    def _checkpoint(self, step: Any) -> Path:
+        """Return the folder of a checkpoint.
+
+        Raises:
+            UsageError: the run has none of this step.
+        """
+        steps = checkpoints.steps(self._rundir.checkpoints)
+        if str(step) not in map(str, steps):
+            raise UsageError(
+                "checkpoint", step, "is no step that the run has a checkpoint of",
+                ", ".join(map(str, steps)) or "none: the run has no checkpoint",
+                "run.fork(), from the newest",
+            )  # fmt: skip
+        return self._rundir.checkpoints / str(step)
 
 
 class Sweep:

@@ -104,7 +104,8 @@ def outline(value: Any) -> str:
     dtype = getattr(value, "dtype", None)
     if dtype is None:
         return type(value).__name__
-    kind = "text" if getattr(dtype, "kind", "") in "OSU" else str(getattr(dtype, "name", dtype))
+    name = str(getattr(dtype, "name", dtype))
+    kind = "text" if getattr(dtype, "kind", name) in ("O", "S", "U", "string") else name
     shape = list(getattr(value, "shape", ()))[1:]
     return f"{kind} {shape}" if shape else kind
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import numpy as np
 from dtrain import errors
 from dtrain.config import load
 from dtrain.config.schema import Config
+from dtrain.data.sources import Splits
 from dtrain.errors import CheckpointError, DtrainError, UsageError
 from dtrain.run import checkpoint
 from dtrain.run.checkpoint import Checkpoint
@@ -28,8 +31,9 @@ from dtrain.task.dataset import Data
 from dtrain.task.inputs import Inputs
 from dtrain.task.metric_sums import Sums
 from dtrain.task.prediction import inputs
-from dtrain.task.session import NO_VALIDATION, Session, quietly
+from dtrain.task.session import NO_VALIDATION, Process, Session, quietly
 from dtrain.task.step_schedule import Schedule
+from dtrain.task.strategies import Strategy
 
 #: How often another checkpoint is looked for where the run has removed the one that was chosen.
 TRIES = 10
@@ -61,6 +65,8 @@ class Evaluate(Action):
         self._slices: slices.Slices | None = None
         self._confusion: confusion.Confusion | None = None
         self._classes: list[str] = []
+        self._own: Splits | None = None  # of the run, and the others, that are evaluated
+        self._other: Splits | None = None
 
     def check(self, config: Config, model: keras.Model, schedule: Schedule) -> None:
         """Refuse data without a validation, and models without anything to evaluate by.
@@ -78,7 +84,10 @@ class Evaluate(Action):
     def loaded(self, config: Config, data: Data) -> Data:
         """Return the examples with as many classes as the data of the run has.
 
-        Other data may lack a class.
+        Other data may lack a class, or have one more.
+
+        Raises:
+            UsageError: it has no labels.
         """
         own = load.read(self._rundir.config).dataset
         if not inputs.differ(own, config.dataset):
@@ -86,16 +95,67 @@ class Evaluate(Action):
         of_run = copy.copy(config)
         of_run.dataset = own
         try:
-            classes = dataset.load(of_run).splits.count_classes()
+            self._own = dataset.load(of_run).splits
         except (DtrainError, OSError):  # it is not there any more: the other has to do
             return data
-        found = data.splits.count_classes()
-        if classes is None or found is None or found >= classes:
+        self._other = data.splits
+        classes = self._own.count_classes()
+        if classes is None:
             return data
+        if data.splits.validation is not None and data.splits.count_classes() is None:
+            inputs.explain(data.splits.validation, self._own.train, targets_alone=True)
         return dataclasses.replace(data, splits=dataclasses.replace(data.splits, classes=classes))
 
+    def assemble(
+        self, config: Config, strategy: Strategy, process: Process, past: Checkpoint | None
+    ) -> Session:
+        """Return a session; what the data has otherwise than the run's explains that there is none.
+
+        Raises:
+            UsageError: model, data, strategy and checkpoint do not go together.
+        """
+        with self._explained():
+            made: Session = super().assemble(config, strategy, process, past)
+        return made
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (errors.Interrupted, errors.DataError):
+            raise
+        except Exception:
+            own, other = self._own, self._other
+            if own is not None and other is not None and other.validation is not None:
+                inputs.explain(other.validation, own.train)
+            raise
+
+    def _check_labels(self, config: Config, predicted: Any) -> None:
+        """Refuse labels that the model has no output for.
+
+        Raises:
+            UsageError: naming the largest.
+        """
+        if self._own is None or self._other is None:
+            return
+        found, classes = self._other.count_classes(), self._own.count_classes()
+        width = (getattr(predicted, "shape", None) or (None,))[-1]
+        if found is None or width is None or found <= width:
+            return
+        if config.trainer.loss == "sparse_categorical_crossentropy" or width == classes != 1:
+            raise UsageError(
+                "dataset", f"label {found - 1}", f"is none of the {width} classes of the model",
+                f"labels from 0 to {width - 1}, numbered as in the run's data",
+                "the examples of these classes, or a new run on this data",
+            )  # fmt: skip
+
     def metrics(self, config: Config, predicted: Any) -> list[keras.metrics.Metric]:
-        """Return the confusion matrix, where there are slices and the model has classes."""
+        """Return the confusion matrix, where there are slices and the model has classes.
+
+        Raises:
+            UsageError: the data has labels that the model has no output for.
+        """
+        self._check_labels(config, predicted)
         if self._by is not None:
             self._confusion = confusion.of(config.trainer.loss, predicted)
         return [] if self._confusion is None else [self._confusion]
@@ -168,7 +228,8 @@ class Evaluate(Action):
 
     def _restore(self, session: Session, found: Checkpoint) -> None:
         session.steps.enter(found.meta.get("trained_epoch", 1))
-        train_state.restore_chosen(session.model, session.strategy, found, self._weights)
+        with self._explained():
+            train_state.restore_chosen(session.model, session.strategy, found, self._weights)
 
     def _evaluated(self, session: Session, record: Record, found: Checkpoint, index: int) -> Found:
         """Evaluate the weights that the model has, on all examples and then on each slice.
