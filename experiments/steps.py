@@ -18,7 +18,8 @@ replacement) in place of the least and the greatest; it takes many rounds to be 
 
 ``--account`` measures dtrain without one of its parts each instead: without the accuracy, with
 TensorFlow's fused kernel of Adam (other numbers), with the examples in the order of the source,
-without the times that steps wait for their input.
+without the times that steps wait for their input. Those are taken where a batch has more than
+256 KB or comes from an iterator of tf.data, as it does of files: with ``--iterator`` it does here.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def config_of(name: str, without: str) -> Any:
     )
 
 
-def dtrain(name: str, without: str = "") -> tuple[Side, Any, Any]:
+def dtrain(name: str, in_loop: bool, without: str = "") -> tuple[Side, Any, Any]:
     """Return dtrain's side, an uncompiled model like its own, and the source of examples."""
     import keras
 
@@ -78,6 +79,7 @@ def dtrain(name: str, without: str = "") -> tuple[Side, Any, Any]:
 
     config = config_of(name, without)
     strategy = strategies.OneDevice(["CPU:0"])
+    strategy.reads_in_loop = in_loop
     data = dataset.load(config)
     model = build.model(config, data.splits, strategy, 10_000, 100)
     inputs = input_pipeline.Inputs(data.splits.train, None, BATCH, 0, order=data.order)
@@ -166,15 +168,20 @@ def fit(model: Any, source: Any) -> Side:
 
 
 def measured(
-    name: str, pairs: int, seconds: float, only: list[str], clock: Callable[[], float]
+    name: str,
+    pairs: int,
+    seconds: float,
+    only: list[str],
+    clock: Callable[[], float],
+    in_loop: bool,
 ) -> dict[str, list[float]]:
     """Return the seconds of a step of each side, round by round."""
     import keras
 
     keras.utils.set_random_seed(0)
-    own, model, source = dtrain(name)
+    own, model, source = dtrain(name, in_loop)
     sides = {"dtrain": own, "raw": raw(model, source)}
-    sides |= {part: dtrain(name, part)[0] for part in PARTS if part in only}
+    sides |= {part: dtrain(name, in_loop, part)[0] for part in PARTS if part in only}
     if "fit" in only:
         sides["fit"] = fit(keras.models.clone_model(model), source)
     sides = {side: sides[side] for side in only}
@@ -204,6 +211,7 @@ def main() -> None:
     parser.add_argument("--account", action="store_true", help="of which parts a step is made")
     parser.add_argument("--seconds", type=float, default=0.7, help="of a side in a round")
     parser.add_argument("--interval", action="store_true", help="show that of confidence")
+    parser.add_argument("--iterator", action="store_true", help="read batches by tf.data")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--clock", choices=["wall", "cpu"], default="cpu")
     parser.add_argument("--cores", type=int, default=1, help="that the process may use")
@@ -214,7 +222,8 @@ def main() -> None:
     only = ["dtrain", "raw", *arguments.parts] if arguments.account else arguments.sides
     clock = time.perf_counter if arguments.clock == "wall" else time.process_time
     for name in arguments.models:
-        found = measured(name, arguments.pairs, arguments.seconds, only, clock)
+        given = arguments.pairs, arguments.seconds, only, clock, not arguments.iterator
+        found = measured(name, *given)
         show = without if arguments.account else against
         about = confident if arguments.interval else extremes
         print(f"| {name} | {' | '.join(show(found, about))} |", flush=True)
