@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import linecache
 import os
-import runpy
 import subprocess
 import sys
 import types
@@ -568,6 +567,6 @@ FAULTS = Path(__file__).parent / "api_script.py"
 @pytest.mark.faults
 @pytest.mark.parametrize("strategy", ["mirrored", "multiworker", "ps"])
 def test_a_class_of_a_script_under_a_strategy(strategy: str, variables: None) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", [str(FAULTS), strategy])
-        runpy.run_path(str(FAULTS), run_name="__main__")
+    command = [sys.executable, str(FAULTS), strategy]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert done.returncode == 0, done.stdout
