@@ -77,6 +77,9 @@ CHATTER = (
     "E0000 00:00:1700000000.123456   12345 cuda_platform.cc:52] failed call to cuInit\n"
     "I1121 04:11:17.000000 139 grpc_server_lib.cc:463] Started server\n"
     "W1121 04:11:17.000000 139 coordination_service.cc:1] lost\n"
+    "Additional GRPC error information from remote target /job:worker/replica:0/task:0 while "
+    "calling /tensorflow.WorkerService/RecvBuf:\n"
+    ':UNKNOWN:Error received from peer  {grpc_status:14, grpc_message:"Socket closed"}\n'
 )
 
 
