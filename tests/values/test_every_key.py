@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import enum
 import functools
 import math
+import sys
 from typing import Any
 
 import pytest
@@ -117,7 +119,9 @@ def wrong(kind: type, field: dataclasses.Field[Any]) -> list[Any]:
         bad += ["maybe", "True", "", 0, 1, 0.5, math.nan, [], *NODES]
     elif first == "bool":
         bad += ["maybe", "", 0.5, math.nan, *NODES]
-    elif isinstance(field.default, schema.enum.Enum):
+    elif isinstance(field.default, enum.Enum) or isinstance(
+        getattr(sys.modules[kind.__module__], first, None), enum.EnumType
+    ):
         bad += ["nothing", "", 99, math.nan, *NODES]
     else:
         assert field.name in {place for place, _ in PLACES.values()} | {"mesh"}
