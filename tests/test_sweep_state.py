@@ -60,6 +60,31 @@ def test_the_file_is_whole_after_each_change(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [tmp_path / "sweep.json"]
 
 
+@pytest.mark.parametrize(
+    ("ends", "refused"),
+    [
+        ("refused", True),
+        ("refused killed", True),  # by sweep.fail_fast, before it could be refused as well
+        ("killed refused", False),
+        ("refused failed", False),
+        ("killed", False),
+    ],
+)
+def test_whether_no_job_could_be_run(ends: str, refused: bool, tmp_path: Path) -> None:
+    known = {
+        "refused": outcome(status="FAILED", exit_code=errors.USAGE, error="why"),
+        "killed": outcome(status="KILLED", exit_code=errors.INTERRUPTED),
+        "failed": outcome(status="FAILED", exit_code=errors.FAILED, error="bang"),
+    }
+    made = record(tmp_path)
+    for number, word in enumerate(ends.split()):
+        made.conclude(number, known[word])
+    assert made.is_refused is refused
+    if refused:
+        made.train()
+        assert not made.is_refused
+
+
 @pytest.mark.parametrize(("mode", "best"), [("max", 1), ("min", 0)])
 def test_the_best_is_a_finished_one(mode: str, best: int, tmp_path: Path) -> None:
     made = record(tmp_path, mode)

@@ -155,7 +155,7 @@ class Record:
         """Note how a job of this command ended."""
         if outcome.exit_code == USAGE:
             self.refused.append(str(outcome.error))
-        else:
+        elif not (self.refused and outcome.status == "KILLED"):  # not stopped because of these
             self._others += 1
         self.ended(number, outcome)
 
