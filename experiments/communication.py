@@ -37,7 +37,10 @@ from links import ROOT, Link, parsed, places, spent
 #: Filters of the model: steps of about 10 and 60 ms on one core of a machine of 2026.
 MODELS = {"short": [16, 32], "long": [64, 112]}
 #: Behind a + is ``strategy.compress``; behind a / is ``strategy.sync_every``.
-WAYS = ("alone", "ring", "host", "ring+bfloat16", "host+bfloat16", "ring/4", "host/4")
+WAYS = (
+    "alone", "ring", "host", "ring+bfloat16", "host+bfloat16", "ring/4", "host/4", "ring/16",
+    "host/16",
+)  # fmt: skip
 #: Of so many medians of a sum's time the least counts: that without other work is asked for.
 SUMS = 5
 #: Seconds after which the tasks of a measurement are ended.
@@ -81,23 +84,19 @@ def task(arguments: argparse.Namespace) -> None:
     }
     for name in ("ring", "host"):
         known[f"{name}+bfloat16"] = dataclasses.replace(known[name], compress=tf.bfloat16)
-        known[f"{name}/4"] = known[name]
-    # One process has one strategy over tasks; this is what another with `sync_every=4` would be.
-    by_itself = copy.copy(strategy)
-    by_itself.sync_every, by_itself.step_parts = 4, ()
-    by_itself.engine = tf.distribute.get_strategy()
+        known |= {f"{name}/{every}": known[name] for every in (4, 16)}
     steps: dict[str, Any] = {}
     model: Any = None
     for name in arguments.ways:
         reduction.use(strategy.engine, known[name])
-        who = by_itself if name.endswith("/4") else strategy
-        steps[name], model = made(who, MODELS[arguments.model], len(tasks))
-        steps[name].train(4)
+        every = int(name.partition("/")[2] or 1)
+        steps[name], model = made(every_so_many(strategy, every), arguments.model, len(tasks))
+        steps[name].train(every)
     sums: list[dict[str, float]] = [{} for _ in range(SUMS)]
     for compress in (None, tf.bfloat16):
         timed = {
             name: known[name] for name in steps
-            if known[name].compress == compress and not name.endswith("/4")
+            if known[name].compress == compress and "/" not in name
         }  # fmt: skip
         for found in sums if timed else ():
             add_up = strategy.all_reduce_numbers
@@ -127,7 +126,19 @@ def task(arguments: argparse.Namespace) -> None:
     os._exit(0)
 
 
-def made(strategy: Any, filters: list[int], tasks: int) -> tuple[Any, Any]:
+def every_so_many(strategy: Any, steps: int) -> Any:
+    """Return what a strategy is with ``sync_every``: one process has one over tasks."""
+    import tensorflow as tf
+
+    if steps == 1:
+        return strategy
+    found = copy.copy(strategy)
+    found.sync_every, found.step_parts = steps, ()
+    found.engine = tf.distribute.get_strategy()
+    return found
+
+
+def made(strategy: Any, name: str, tasks: int) -> tuple[Any, Any]:
     """Return the steps of a model, and that."""
     from dtrain.config import load
     from dtrain.task import build, dataset, input_pipeline
@@ -136,7 +147,7 @@ def made(strategy: Any, filters: list[int], tasks: int) -> tuple[Any, Any]:
         {
             "seed": 0,
             "hardware": {"remat": []},
-            "model": {"_target_": "dtrain.models.cnn", "filters": filters, "units": 64},
+            "model": {"_target_": "dtrain.models.cnn", "filters": MODELS[name], "units": 64},
             "dataset": {
                 "_target_": "dtrain.datasets.synthetic", "examples": 20_000,
                 "validation_examples": 64, "shape": [28, 28, 1], "classes": 10,
