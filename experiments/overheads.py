@@ -14,7 +14,9 @@ the machine meets both sides of a pair alike only in the mean.
 
 So of ``tracking`` there is a second figure, which others change less: the processor time of the
 controller, which does all of the tracking, as a share of the controller's and the task's, one side
-less the other.
+less the other. What tracking costs once, MLflow's import and its first connection, is no part of
+either: such a run has both cores until that is over, and is measured from then on. The seconds of
+the controller until then are a third figure, one side less the other.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 #: A small model, whose steps are short: what a step or a point costs counts most.
@@ -39,6 +42,8 @@ MODEL = (
 )  # fmt: skip
 NONE = ("tracking=none", "checkpoint.every_epochs=null")
 BLIND = "strategy._target_=overheads.Blind"
+#: Seconds from a command until tracking has connected and written its first points, and some more.
+SETTLED = {"tracking": 25.0}
 #: With and without, by question.
 SIDES = {
     "times": (NONE, (*NONE, BLIND)),
@@ -86,13 +91,38 @@ def descendants(process: int) -> list[int]:
     return [each for child in own for each in (child, *descendants(child))]
 
 
-def watched(process: subprocess.Popen[str]) -> list[tuple[float, float, float]]:
-    """Return times, each with the seconds of a controller and those of its task until then."""
+def pin(process: int) -> None:
+    """Give a process, those that it has started and all their threads one core."""
+    core = str(sorted(os.sched_getaffinity(0))[0])
+    for each in (process, *descendants(process)):
+        subprocess.run(["taskset", "-acp", core, str(each)], check=True, capture_output=True)
+
+
+def watched(
+    process: subprocess.Popen[str], settled: float, connected: Callable[[], bool]
+) -> list[tuple[float, float, float]]:
+    """Return times, each with the seconds of a controller and those of its task until then.
+
+    Args:
+        process: the controller.
+        settled: seconds until it and its tasks are to share one core; nothing from before counts.
+        connected: says whether its tracking has been, then.
+    """
     found: list[tuple[float, float, float]] = []
+    begin, late = time.time() + settled, threading.Event()
 
     def watch() -> None:
+        pinned = False
         while process.poll() is None:
+            if time.time() < begin or not descendants(process.pid):
+                time.sleep(0.05)
+                continue
             try:
+                if not pinned:
+                    pin(process.pid)
+                    pinned = True
+                    if not connected():
+                        late.set()
                 tasks = [seconds_of(each) for each in descendants(process.pid)]
                 found.append((time.time(), seconds_of(process.pid), sum(tasks)))
             except OSError:
@@ -103,36 +133,46 @@ def watched(process: subprocess.Popen[str]) -> list[tuple[float, float, float]]:
     watcher.start()
     output, _ = process.communicate()
     watcher.join()
-    if process.returncode:
-        raise SystemExit(output)
+    if process.returncode or late.is_set():
+        raise SystemExit(output if process.returncode else f"not connected after {settled:g} s")
     return found
 
 
-def measured(folder: Path, overrides: tuple[str, ...], seconds: float) -> tuple[float, float]:
+def measured(
+    folder: Path, overrides: tuple[str, ...], seconds: float, settled: float = 0.0
+) -> tuple[float, float, float]:
     """Train for about so long.
 
     Returns:
-        Examples a second, and the controller's share of the processor time.
+        Examples a second, the controller's share of the processor time, and the seconds that it had
+        before it was measured.
     """
     before = set(folder.glob("*/*"))
-    core = str(sorted(os.sched_getaffinity(0))[0])
-    command = ["taskset", "-c", core, sys.executable, "-m", "dtrain", *MODEL, *overrides]
+    command = [sys.executable, "-m", "dtrain", *MODEL, *overrides]
+
+    def connected() -> bool:
+        if not settled or "tracking=mlflow" not in overrides:
+            return True
+        files = {p / "tracking.json" for p in set(folder.glob("*/*")) - before}
+        return any("run_id" in file.read_text() for file in files if file.exists())
+
     samples = watched(
         subprocess.Popen(
             [*command, f"trainer.steps_per_epoch={int(seconds * 1000)}", f"output_dir={folder}"],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             env={**os.environ, "DTRAIN_TRUST": "overheads",
                  "PYTHONPATH": str(Path(__file__).parent)},
-        )
+        ), settled, connected,
     )  # fmt: skip
     [path] = {p for p in set(folder.glob("*/*")) - before if (p / "journal.jsonl").exists()}
     events = [json.loads(line) for line in (path / "journal.jsonl").read_text().splitlines()]
     points = [e for e in events if e["event"] == "metrics" and "loss" in e["metrics"]]
-    first, last = next(p for p in points if p["step"] >= points[-1]["step"] / 10), points[-1]
+    last = points[-1]
+    first = next(p for p in points if p["step"] >= last["step"] / 10 and p["time"] > samples[0][0])
     during = [each for each in samples if first["time"] <= each[0] <= last["time"]]
     controller, tasks = (during[-1][i] - during[0][i] for i in (1, 2))
     speed = 64 * (last["step"] - first["step"]) / (last["time"] - first["time"])
-    return speed, controller / (controller + tasks)
+    return speed, controller / (controller + tasks), during[0][1]
 
 
 def interval(costs: list[float]) -> str:
@@ -156,16 +196,21 @@ def main() -> None:
         if "tracking" in given.only:  # the first run makes the tables of the tracking store
             measured(folder, SIDES["tracking"][0], 0.1)
         for question in given.only:
-            sides, costs, shares = SIDES[question], [], []
+            sides, costs, shares, once = SIDES[question], [], [], []
+            settled = SETTLED.get(question, 0.0)
             for pair in range(given.pairs):
                 order = (0, 1) if pair % 2 == 0 else (1, 0)
-                found = {side: measured(folder, sides[side], given.seconds) for side in order}
+                found = {side: measured(folder, sides[side], given.seconds, settled)
+                         for side in order}  # fmt: skip
                 costs.append(1 - found[0][0] / found[1][0])
                 shares.append(found[0][1] - found[1][1])
+                once.append(found[0][2] - found[1][2])
                 print(f"{question} {pair + 1}/{given.pairs}: {found[0][0]:,.0f} "
                       f"{found[1][0]:,.0f} {costs[-1]:+.2%}, controller {found[0][1]:.2%} "
                       f"{found[1][1]:.2%}", flush=True)  # fmt: skip
             print(f"{question}: costs {interval(costs)}; controller {interval(shares)}", flush=True)
+            if settled:
+                print(f"{question}: {statistics.median(once):.1f} s of the controller, once")
 
 
 if __name__ == "__main__":
