@@ -108,6 +108,7 @@ def row(name: str, seconds: float, rounds: int) -> str:
         plain = search.begin()
         found = coordinates.of(config, planned, here, plain)
         search.walk(found)
+        search.compare_last()
         took = time.monotonic() - began
         chosen = search.best.setting
         everything = combinations(found[:-1])  # the last one is threads once more

@@ -115,6 +115,58 @@ def test_a_gain_has_to_be_seen_twice() -> None:
     assert search.best.setting == {"b": 1} and search.best.found.speed == 155.0
 
 
+def test_some_settings_are_tried_without_a_part_of_the_best() -> None:
+    """XLA is slow with one thread, which is the fastest without it."""
+    measure = Measured({"threads=1": 150, "threads=1 jit=true": 120, "jit=true": 200})
+    search = Search(measure)
+    search.begin()
+    search.walk([Coordinate([{"threads": 1}]), Coordinate([{"jit": True}], apart=["threads"])])
+    assert named(search.best.setting) == "jit=true"
+    assert measure.tried[4:6] == ["threads=1 jit=true", "jit=true"]
+
+
+def lasting(*speeds: float | None) -> Search:
+    """Return a search over a and b whose first measurements are 100, and the last are given."""
+    measured = iter([100.0, 101.0, 102.0, *speeds])
+
+    def measure(setting: Any) -> Found:
+        return Found(next(measured), [1.0])
+
+    search = Search(measure)
+    search.begin()
+    search.walk([Coordinate([{"a": 1}, {"b": 1}])])
+    search.compare_last()
+    assert next(measured, None) is None
+    return search
+
+
+def test_the_fastest_are_measured_beside_each_other_in_the_end() -> None:
+    # b, a and plain, then the other way about: single measurements of others do not count.
+    search = lasting(90, 140, 130, 131, 141, 91)
+    assert search.best.setting == {"a": 1} and search.best.found.speed == 141
+    assert [dict(row.setting) for row in search.rows[3:]] == [
+        {"b": 1}, {"a": 1}, {}, {}, {"a": 1}, {"b": 1},
+    ]  # fmt: skip
+    assert all(row.again for row in search.rows[3:])
+
+
+def test_the_plain_setting_stays_where_the_others_are_not_clearly_faster() -> None:
+    assert lasting(102, 101, 100, 100, 101, 102).best.setting == {}
+
+
+def test_a_setting_that_fails_in_the_end_is_not_chosen() -> None:
+    assert lasting(200, 150, 100, 100, 150, None).best.setting == {"a": 1}
+    assert lasting(None, None, None, None, None, None).best.setting == {}
+
+
+def test_what_is_much_slower_is_not_measured_again() -> None:
+    measure = Measured({"a=1": 80, "b=1": 200})
+    search = searched(measure, [{"a": 1}, {"b": 1}])
+    before = len(measure.tried)
+    search.compare_last()
+    assert search.best.setting == {"b": 1} and len(measure.tried) == before
+
+
 def test_without_losses_nothing_is_known_to_be_the_same() -> None:
     search = searched(Measured({"a=1": 300}, {"a=1": []}), [{"a": 1}])
     assert not search.best.setting

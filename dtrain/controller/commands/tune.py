@@ -48,7 +48,7 @@ _RESERVE = 0.1
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m dtrain tune", allow_abbrev=False,
-        description="Measure, in about a minute of short runs, which threads, replicas, kernels, "
+        description="Measure, in a minute or two of short runs, which threads, replicas, kernels, "
         "precision and readers make a model fast on this machine, and keep the fastest for "
         "hardware=tuned. A setting that changes the numbers is shown, and not kept.",
         epilog="The configuration is that of a training with the same overrides. "
@@ -173,6 +173,7 @@ class Tune(cli.Command):
         if plain.speed is None:
             raise TrainingError(f"the plain setting does not train: {plain.problem}")
         search.walk(coordinates.of(config, planned, here, plain))
+        search.compare_last()
         search.batches(config.trainer.batch_size, _has_room)
         return search
 

@@ -79,7 +79,7 @@ def _jit(config: Config, planned: Plan) -> Coordinate:
     if config.hardware.jit_compile:
         return Coordinate([{JIT: False}])
     possible = planned.strategy.compilable and planned.cluster.replicas == 1
-    return Coordinate([{JIT: True}] if possible else [])
+    return Coordinate([{JIT: True}] if possible else [], apart=[THREADS])
 
 
 def _readers(config: Config, machine: Machine, plain: Found) -> Coordinate:

@@ -1,12 +1,14 @@
 """Which settings are tried, in which order, and which of them is chosen. Nothing is run here.
 
-One coordinate after the other, each from the best setting so far: not all combinations.
+One coordinate after the other, each from the best setting so far: not all combinations. In the end
+the fastest are measured beside each other.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +21,9 @@ TOLERANCE = 1e-5
 GAIN = 1.03
 #: Part of the time that steps may wait for their input before readers are tried.
 WAITS = 0.05
+#: So many of the fastest are measured beside each other in the end, in so many rounds, where they
+#: were nearly as fast as the fastest: by so much two measurements differ on a shared machine.
+LAST, ROUNDS, NEAR = 3, 2, 0.85
 #: How often the batch is doubled at most.
 DOUBLINGS = 3
 #: A larger batch has to be so much faster for the next one to be tried.
@@ -80,10 +85,13 @@ class Coordinate:
     Attributes:
         settings: that are tried, each instead of the others.
         fits: says of the best setting so far whether this is to be tried with it.
+        apart: keys of the best setting without which these are tried as well: XLA may need the
+            threads that other kernels are faster without.
     """
 
     settings: Sequence[Setting]
     fits: Callable[[Setting], bool] = lambda best: True
+    apart: Sequence[str] = ()
 
 
 class Search:
@@ -127,8 +135,9 @@ class Search:
         start = self.best.setting
         if not coordinate.fits(start):
             return
-        for setting in coordinate.settings:
-            whole = {**start, **setting}
+        without = {key: value for key, value in start.items() if key not in coordinate.apart}
+        starts = [start] if without == start else [start, without]
+        for whole in [{**each, **setting} for setting in coordinate.settings for each in starts]:
             if any(dict(row.setting) == whole for row in self.rows):
                 continue
             row = self._row(whole, self._measure(whole))
@@ -147,6 +156,38 @@ class Search:
             self._best = new
         elif old.found.speed is not None:
             self._best = old
+
+    def compare_last(self) -> None:
+        """Measure the fastest settings beside each other, and choose the fastest of these."""
+        last = self._nearly_best()
+        if len(last) == 1:
+            return
+        rows: list[list[Row]] = [[] for _ in last]
+        for turn in range(ROUNDS):
+            order = range(len(last)) if turn % 2 == 0 else range(len(last) - 1, -1, -1)
+            for index in order:
+                setting = last[index]
+                rows[index].append(self._row(setting, self._measure(setting), again=True))
+        speeds = [math.prod(map(_speed, each)) ** (1 / ROUNDS) for each in rows]
+        chosen = speeds.index(max(speeds))
+        if {} in last and speeds[chosen] <= GAIN * speeds[last.index({})]:
+            chosen = last.index({})
+        if speeds[chosen]:
+            self._best = rows[chosen][-1]
+
+    def _nearly_best(self) -> list[Setting]:
+        """Return the fastest settings so far that may be chosen, the best one among them."""
+        settings: list[Setting] = []
+        for row in self.rows:
+            if self._may_be_chosen(row) and row.setting not in settings:
+                settings.append(row.setting)
+        speeds = [
+            statistics.mean(_speed(row) for row in self.rows if row.setting == setting)
+            for setting in settings
+        ]
+        pairs = sorted(zip(speeds, settings, strict=True), key=lambda each: each[0], reverse=True)
+        found = [setting for speed, setting in pairs[:LAST] if speed >= NEAR * pairs[0][0]]
+        return found if self.best.setting in found else [*found, self.best.setting]
 
     def _may_be_chosen(self, row: Row) -> bool:
         return row.found.speed is not None and row.within(self._tolerance)
