@@ -142,6 +142,35 @@ def gathers(y: Any, p: Any) -> Any:
     return ops.mean(ops.square(p - ops.mean(replicas.gather(p), axis=0)), axis=1)
 
 
+def divides(y: Any, p: Any) -> Any:
+    """A loss divided by all examples of the global batch, as a loop of tf.distribute has it."""
+    from keras import ops
+
+    from tests.test_steps import BATCH
+
+    return ops.sum(ops.square(p - ops.one_hot(y, p.shape[-1]))) / BATCH
+
+
+def adding(input_shape: Any, classes: int) -> Any:
+    """Return a model with a layer that keeps a sum over all replicas."""
+    import keras
+    import tensorflow as tf
+
+    class Sum(keras.layers.Layer):
+        def build(self, shape: Any) -> None:
+            self.total = self.add_weight(shape=(shape[-1],), trainable=False)
+
+        def call(self, x: Any, training: bool = False) -> Any:
+            if training:
+                context = tf.distribute.get_replica_context()
+                self.total.assign(context.all_reduce("SUM", tf.reduce_sum(x, axis=0)))
+            return x
+
+    return keras.Sequential([
+        keras.Input(input_shape), Sum(), keras.layers.Dense(classes, activation="softmax"),
+    ])  # fmt: skip
+
+
 def synchronized(input_shape: Any, classes: int) -> Any:
     """Return a model that normalises by the global batch."""
     import keras
@@ -163,19 +192,26 @@ def _refusals(cluster: Any, task: Any, devices: list[str]) -> Any:
     for changed in (
         {"model": {"_target_": "tests.test_averages.synchronized"}},
         {"trainer": {"loss": {"_target_": "tests.test_averages.gathers"}, "metrics": []}},
+        {"model": {"_target_": "tests.test_averages.adding"}},
+        {"trainer": {"loss": {"_target_": "tests.test_averages.divides"}, "metrics": []}},
     ):
         try:
             *_, steps, _ = prepare("", 0, settings(**changed), strategy=strategy)
             steps.train(1)
+            found.append("")
         except UsageError as error:
             found.append(str(error))
     return found
 
 
 def test_what_needs_all_tasks_in_a_step_is_refused() -> None:
-    for normalises, across in together(_refusals, TASKS, 2):
+    for normalises, across, adds, divided in together(_refusals, TASKS, 2):
         for text in (normalises, across):
             assert text.startswith("strategy.sync_every=4: ")
             assert text.endswith("; type: strategy.sync_every=1")
+        assert "adds up over the replicas itself (all_reduce)" in adds
+        assert adds.endswith("; type: strategy.sync_every=1")
+        assert "it is divided by all examples" in divided
+        assert "trainer.gradient_reduction=sum and strategy.sync_every=1" in divided
         assert "BatchNormalization norm is synchronized=True" in normalises
         assert "the model calls dtrain.replicas.gather" in across

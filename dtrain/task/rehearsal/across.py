@@ -9,7 +9,7 @@ import keras
 
 from dtrain.data.sources import Source
 from dtrain.task import keras_internals
-from dtrain.task.rehearsal.trial import Tried, computes_apart, tried_on
+from dtrain.task.rehearsal.trial import Tried, computes_apart, meeting, tried_on
 from dtrain.task.replica import random_draws
 from dtrain.task.step_logs import has_own
 
@@ -101,11 +101,14 @@ def _said(tried: Tried, strategy: Replicas) -> str | None:
         if abs(one - other) <= off and summed == added:
             if summed:
                 return f"{text}it is a mean over its examples (trainer.gradient_reduction=mean)"
-            return f"{text}it is divided by all examples (trainer.gradient_reduction=sum)"
+            hint = "trainer.gradient_reduction=sum"
+            if strategy.sync_every > 1:  # a task would update by a part of the sum
+                hint += " and strategy.sync_every=1"
+            return f"{text}it is divided by all examples ({hint})"
         if computes_apart(strategy):
             return (
                 f"{text}where it looks across the examples, dtrain.replicas.gather makes it exact "
-                "under a strategy whose replicas meet in a step (strategy=multiworker)"
+                f"under a strategy whose replicas meet in a step ({meeting(strategy)})"
             )
         if tried.gathers and abs(one - mean / len(parts)) <= off:
             return f"{text}it adds up what was gathered, once on each replica (reduction=mean)"

@@ -26,6 +26,7 @@ from dtrain.data import nest
 from dtrain.errors import UsageError, behind
 from dtrain.task import keras_internals, reading
 from dtrain.task.rehearsal import stand_ins
+from dtrain.task.rehearsal.trial import meeting
 from dtrain.task.replica import gradients, random_draws
 from dtrain.task.step_logs import unwrapped
 
@@ -100,7 +101,7 @@ def rehearse(model: keras.Model, strategy: Replicas, inputs: Inputs) -> Rehearse
                 raise UsageError(
                     "model", type(model).__name__,
                     "adds up over the replicas itself (all_reduce), and workers do not meet",
-                    "a strategy whose replicas meet in a step", "strategy=multiworker",
+                    "a strategy whose replicas meet in a step", meeting(strategy),
                 )  # fmt: skip
             return rehearsed
         except Exception as error:

@@ -243,6 +243,11 @@ def computes_apart(strategy: Replicas) -> bool:
     return hasattr(strategy, "coordinator") or strategy.sync_every > 1
 
 
+def meeting(strategy: Replicas) -> str:
+    """Return what lets replicas that compute alone meet in a step, as it is typed."""
+    return "strategy.sync_every=1" if strategy.sync_every > 1 else "strategy=multiworker"
+
+
 class _Replica(tf.distribute.ReplicaContext):
     """A replica that meets no other; TensorFlow's own would wait for them, or take it for all."""
 
