@@ -21,15 +21,21 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from threads import MODELS, composed
 
-from dtrain.controller.commands.tune import LIMIT, STEPS
+from dtrain.controller.commands.tune import COMBINE, LIMIT, STEPS
 from dtrain.controller.plan import plan, sizes
 from dtrain.controller.resources.devices import machine
 from dtrain.controller.tuning import coordinates
-from dtrain.controller.tuning.search import TOLERANCE, Found, Search, Setting, differing
+from dtrain.controller.tuning.search import (
+    TOLERANCE,
+    Found,
+    Search,
+    Setting,
+    combinations,
+    differing,
+)
 from dtrain.controller.tuning.settings import named
 from dtrain.controller.tuning.trials import Trials
 
@@ -38,17 +44,6 @@ SIX = (
     "mlp, digits", "cnn, digits", "resnet, digits", "transformer, text", "cnn, 28x28x1",
     "mirrored x2, cnn, digits",
 )  # fmt: skip
-
-
-def combinations(found: Sequence[coordinates.Coordinate]) -> list[Setting]:
-    """Return all combinations of settings, the plain one among them; bfloat16 is other numbers."""
-    wholes: list[dict[str, Any]] = []
-    kept = [each for each in found if not any(coordinates.PRECISION in s for s in each.settings)]
-    for parts in itertools.product(*([{}, *each.settings] for each in kept)):
-        whole = {key: value for part in parts for key, value in part.items()}
-        if whole not in wholes:
-            wholes.append(whole)
-    return wholes
 
 
 def note(text: str) -> None:
@@ -108,10 +103,15 @@ def row(name: str, seconds: float, rounds: int) -> str:
         plain = search.begin()
         found = coordinates.of(config, planned, here, plain)
         search.walk(found)
+        deadline = time.monotonic() + COMBINE
+        search.combine(found, lambda: time.monotonic() >= deadline)
         search.compare_last()
         took = time.monotonic() - began
         chosen = search.best.setting
-        everything = combinations(found[:-1])  # the last one is threads once more
+        everything = combinations([
+            [part for part in each.settings if coordinates.PRECISION not in part]  # other numbers
+            for each in found
+        ])  # fmt: skip
         note(f"{name}: tune chose {named(chosen)}, {len(search.rows)} trials in {took:.0f} s; "
              f"{len(everything)} combinations")  # fmt: skip
         best = fastest(trials.measure, search, everything)

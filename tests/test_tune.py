@@ -125,6 +125,29 @@ def test_some_settings_are_tried_without_a_part_of_the_best() -> None:
     assert measure.tried[4:6] == ["threads=1 jit=true", "jit=true"]
 
 
+def test_two_that_are_fast_together_are_found_while_there_is_time() -> None:
+    speeds = {"a=1": 90.0, "b=1": 90.0, "a=1 b=1": 300.0, "c=1": 120.0, "c=2": None}
+    found = [Coordinate([{"a": 1}]), Coordinate([{"b": 1}]), Coordinate([{"c": 1}, {"c": 2}])]
+
+    def combined(trials: int) -> tuple[Search, list[str]]:
+        measure = Measured(dict(speeds), {"c=1 d=1": [2.0, 9.0]})
+        search = Search(measure)
+        search.begin()
+        search.walk([*found, Coordinate([{"d": 1}])])
+        before = len(measure.tried)
+        search.combine(
+            [*found, Coordinate([{"d": 1}])], lambda: len(measure.tried) >= before + trials
+        )
+        return search, measure.tried[before:]
+
+    search, tried = combined(100)
+    # The best was c=1: what differs from it by one key first. c=2 fails, d=1 has other numbers.
+    assert tried == ["b=1 c=1", "a=1 c=1", "a=1 b=1 c=1", "a=1 b=1"]
+    search.compare_last()
+    assert search.best.setting == {"a": 1, "b": 1}
+    assert combined(1)[1] == ["b=1 c=1"] and combined(0)[1] == []
+
+
 def lasting(*speeds: float | None) -> Search:
     """Return a search over a and b whose first measurements are 100, and the last are given."""
     measured = iter([100.0, 101.0, 102.0, *speeds])

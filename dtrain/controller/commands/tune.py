@@ -37,6 +37,8 @@ from dtrain.run.folder import short
 STEPS = 50
 #: Seconds that a trial may take, with its start: XLA compiles a large model for minutes.
 LIMIT = 90.0
+#: Seconds for other combinations than those of one setting after the other.
+COMBINE = 60.0
 #: Keys of a run, which trials are none of.
 _OF_A_RUN = (
     "resume", "fork", "output_dir", "tracking", "action", "debug", "sidecar", "sweep",
@@ -48,9 +50,9 @@ _RESERVE = 0.1
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m dtrain tune", allow_abbrev=False,
-        description="Measure, in a minute or two of short runs, which threads, replicas, kernels, "
-        "precision and readers make a model fast on this machine, and keep the fastest for "
-        "hardware=tuned. A setting that changes the numbers is shown, and not kept.",
+        description="Measure, in about two minutes of short runs, which threads, replicas, "
+        "kernels, precision and readers make a model fast on this machine, and keep the fastest "
+        "for hardware=tuned. A setting that changes the numbers is shown, and not kept.",
         epilog="The configuration is that of a training with the same overrides. "
         "Exit codes: 0 done, 1 the plain setting does not train, 2 wrong usage.",
     )  # fmt: skip
@@ -69,6 +71,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="S",
         help="that each trial is timed; 2",
     )
+    parser.add_argument(
+        "--combine", type=_number(0, math.inf), default=COMBINE, metavar="S",
+        help="seconds in which other combinations of the settings are tried, after each by itself; "
+        f"{COMBINE:g}, 0 for none",
+    )  # fmt: skip
     parser.add_argument("--config-dir", "-cd", metavar="FOLDER", help="presets of your own")
     return parser
 
@@ -172,7 +179,10 @@ class Tune(cli.Command):
         plain = search.begin()
         if plain.speed is None:
             raise TrainingError(f"the plain setting does not train: {plain.problem}")
-        search.walk(coordinates.of(config, planned, here, plain))
+        found = coordinates.of(config, planned, here, plain)
+        search.walk(found)
+        deadline = time.monotonic() + self._given.combine
+        search.combine(found, lambda: time.monotonic() >= deadline)
         search.compare_last()
         search.batches(config.trainer.batch_size, _has_room)
         return search

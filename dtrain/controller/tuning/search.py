@@ -1,12 +1,13 @@
 """Which settings are tried, in which order, and which of them is chosen. Nothing is run here.
 
-One coordinate after the other, each from the best setting so far: not all combinations. In the end
-the fastest are measured beside each other.
+One coordinate after the other, each from the best setting so far; then as many of the other
+combinations as there is time for. In the end the fastest are measured beside each other.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -157,6 +158,31 @@ class Search:
         elif old.found.speed is not None:
             self._best = old
 
+    def combine(self, coordinates: Sequence[Coordinate], over: Callable[[], bool]) -> None:
+        """Try combinations of the same settings that were not tried, those like the best first.
+
+        Two settings can be fast together of which each is slow alone: one coordinate after the
+        other never meets them. What was never within the tolerance, or has failed, is left out.
+
+        Args:
+            coordinates: those of :meth:`walk`.
+            over: says whether there is no time left.
+        """
+        parts = [[s for s in each.settings if self._is_hopeful(s)] for each in coordinates]
+        best = self.best.setting
+        known = [row.setting for row in self.rows]
+        left = [setting for setting in combinations(parts) if setting not in known]
+        left.sort(key=lambda other: sum(best.get(k) != other.get(k) for k in {*best, *other}))
+        for setting in left:
+            if over():
+                return
+            self._row(setting, self._measure(setting))
+
+    def _is_hopeful(self, part: Setting) -> bool:
+        """Say whether a part of settings was in one that may be chosen, or in none at all."""
+        rows = [row for row in self.rows if part.items() <= row.setting.items()]
+        return not rows or any(map(self._may_be_chosen, rows))
+
     def compare_last(self) -> None:
         """Measure the fastest settings beside each other, and choose the fastest of these."""
         last = self._nearly_best()
@@ -228,6 +254,16 @@ class Search:
         self.rows.append(row)
         self._report(row)
         return row
+
+
+def combinations(parts: Sequence[Sequence[Setting]]) -> list[Setting]:
+    """Return all settings that have one part of each list, or none of it; the plain one first."""
+    found: list[Setting] = []
+    for chosen in itertools.product(*([{}, *each] for each in parts)):
+        whole = {key: value for part in chosen for key, value in part.items()}
+        if whole not in found:
+            found.append(whole)
+    return found
 
 
 def differing(plain: Sequence[float], other: Sequence[float]) -> tuple[float | None, int]:
