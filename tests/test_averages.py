@@ -184,8 +184,9 @@ def synchronized(input_shape: Any, classes: int) -> Any:
 
 def _refusals(cluster: Any, task: Any, devices: list[str]) -> Any:
     from dtrain.errors import UsageError
+    from dtrain.task.rehearsal import across
     from dtrain.task.strategies import MultiWorker
-    from tests.test_steps import prepare, settings
+    from tests.test_steps import BATCH, prepare, settings
 
     strategy = MultiWorker(devices, cluster, task, "ring", sync_every=EVERY)
     found = []
@@ -193,7 +194,6 @@ def _refusals(cluster: Any, task: Any, devices: list[str]) -> Any:
         {"model": {"_target_": "tests.test_averages.synchronized"}},
         {"trainer": {"loss": {"_target_": "tests.test_averages.gathers"}, "metrics": []}},
         {"model": {"_target_": "tests.test_averages.adding"}},
-        {"trainer": {"loss": {"_target_": "tests.test_averages.divides"}, "metrics": []}},
     ):
         try:
             *_, steps, _ = prepare("", 0, settings(**changed), strategy=strategy)
@@ -201,7 +201,9 @@ def _refusals(cluster: Any, task: Any, devices: list[str]) -> Any:
             found.append("")
         except UsageError as error:
             found.append(str(error))
-    return found
+    parts = {"trainer": {"loss": {"_target_": "tests.test_averages.divides"}, "metrics": []}}
+    model, _, _, splits = prepare("", 0, settings(**parts), strategy=strategy)
+    return [*found, across.notice(model, strategy, splits.train, BATCH)]
 
 
 def test_what_needs_all_tasks_in_a_step_is_refused() -> None:
