@@ -193,6 +193,7 @@ def _refusals(cluster: Any, task: Any, devices: list[str]) -> Any:
     for changed in (
         {"model": {"_target_": "tests.test_averages.synchronized"}},
         {"trainer": {"loss": {"_target_": "tests.test_averages.gathers"}, "metrics": []}},
+        {"model": {"_target_": "tests.zoo.weighted_mean.model"}},
         {"model": {"_target_": "tests.test_averages.adding"}},
     ):
         try:
@@ -207,10 +208,11 @@ def _refusals(cluster: Any, task: Any, devices: list[str]) -> Any:
 
 
 def test_what_needs_all_tasks_in_a_step_is_refused() -> None:
-    for normalises, across, adds, divided in together(_refusals, TASKS, 2):
-        for text in (normalises, across):
+    for normalises, across, weighs, adds, divided in together(_refusals, TASKS, 2):
+        for text in (normalises, across, weighs):
             assert text.startswith("strategy.sync_every=4: ")
             assert text.endswith("; type: strategy.sync_every=1")
+        assert "the model's loss is divided by a number of all examples" in weighs
         assert "adds up over the replicas itself (all_reduce)" in adds
         assert adds.endswith("; type: strategy.sync_every=1")
         assert "it is divided by all examples" in divided
