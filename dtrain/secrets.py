@@ -98,7 +98,9 @@ def mask(text: str) -> str:
     """Return ``text`` without passwords of addresses and secrets of this process's environment."""
     for begin, end in reversed(passwords(text)):
         text = text[:begin] + HIDDEN + text[end:]
-    values = {v for k, v in os.environ.items() if named(k) and len(v) >= _SHORTEST}
+    # Another thread may take a variable away meanwhile.
+    secret = (os.environ.get(name, "") for name in list(os.environ) if named(name))
+    values = {value for value in secret if len(value) >= _SHORTEST}
     for value in sorted(values, key=len, reverse=True):
         text = text.replace(value, HIDDEN)
     return text

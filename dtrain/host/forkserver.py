@@ -16,7 +16,7 @@ from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
 
-from dtrain.host import python_path
+from dtrain.host import python_path, variables
 
 #: Signals that ask for a stop. A terminal, or a scheduler, may send them to every process: the
 #: server must live until its tasks have saved, and a task until it has handlers for them.
@@ -59,7 +59,7 @@ def warm(environment: dict[str, str]) -> multiprocessing.context.BaseContext:
         _warm = dict(environment)
         resting = {name: os.environ.get(name, value) for name, value in _RESTING.items()}
         changes = {**resting, **environment, **python_path.environment()}
-        with _environment(changes), _sheltered():
+        with variables.changed(changes), _sheltered():
             forkserver.ensure_running()
         return context
 
@@ -100,21 +100,6 @@ def ready(environment: dict[str, str]) -> None:
 
 def _nothing() -> None:
     """Be forked, and end."""
-
-
-@contextlib.contextmanager
-def _environment(changes: dict[str, str]) -> Iterator[None]:
-    """Change variables of this process, which processes that it starts take over."""
-    before = {name: os.environ.get(name) for name in changes}
-    os.environ.update(changes)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 @contextlib.contextmanager
@@ -167,7 +152,7 @@ class Process:
                 if context.get_start_method() == "forkserver":
                     self._process.start()
                 else:
-                    with _environment({**own, **python_path.environment()}), _sheltered():
+                    with variables.changed({**own, **python_path.environment()}), _sheltered():
                         self._process.start()
             finally:
                 theirs.close()

@@ -11,6 +11,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from dtrain.host import variables
+
 #: Neither the index is refreshed, nor is a missing object fetched, nor does anything ask.
 _ENVIRONMENT = {
     "GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0",
@@ -48,7 +50,7 @@ def run(
     Raises:
         GitError: it failed, took too long, or printed too much.
     """
-    environment = {k: v for k, v in os.environ.items() if k not in _FOREIGN} | _ENVIRONMENT
+    environment = {k: v for k, v in variables.copied().items() if k not in _FOREIGN} | _ENVIRONMENT
     with contextlib.ExitStack() as stack:
         out, err, given = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(3))
         given.write(data or b"")

@@ -18,7 +18,7 @@ from dtrain.config import consent
 from dtrain.controller.code import capture
 from dtrain.errors import DtrainError
 from dtrain.files import writing
-from dtrain.host import git, packages, python_path
+from dtrain.host import git, packages, python_path, variables
 from dtrain.run import code
 from dtrain.run.folder import write_json
 
@@ -182,7 +182,7 @@ def _of_modules(names: Iterable[str]) -> list[str]:
 
 def environment() -> dict[str, str]:
     """Return the variables of this process that decide numbers."""
-    found = {name: value for name, value in sorted(os.environ.items()) if is_deciding(name)}
+    found = {name: value for name, value in sorted(variables.copied().items()) if is_deciding(name)}
     return {
         name: value
         for name, value in found.items()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from dtrain.controller.launchers.questions import ask
+from dtrain.host import variables
 from dtrain.run.cluster import Cluster
 
 
@@ -23,7 +23,7 @@ def describe(config: dict[str, Any], cluster: Cluster) -> list[str]:
     Raises:
         DtrainError: what it raised there, with its exit code.
     """
-    environment = {**os.environ, **cluster.environment, "CUDA_VISIBLE_DEVICES": "-1"}
+    environment = {**variables.copied(), **cluster.environment, "CUDA_VISIBLE_DEVICES": "-1"}
     arguments = (config, cluster.to_json(), environment)
     found = ask(_enter, arguments, cluster.environment, "the process that builds the model")
     return list(found)

@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from dtrain.errors import DtrainError
-from dtrain.host import terminal
+from dtrain.host import terminal, variables
 from dtrain.host.forkserver import Process
 from dtrain.run.cluster import Cluster
 
@@ -92,7 +92,7 @@ def ask_of_a_run(
     Raises:
         DtrainError: the message, with its exit code.
     """
-    environment = {**os.environ, **cluster.environment, "CUDA_VISIBLE_DEVICES": "-1"}
+    environment = {**variables.copied(), **cluster.environment, "CUDA_VISIBLE_DEVICES": "-1"}
     # What the user's own code prints belongs to the user; the server's standard error is closed.
     with Connection(os.dup(2), readable=False) as output:
         arguments = (config, cluster.to_json(), environment, asked, output)

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from dtrain.host import python_path
+from dtrain.host import python_path, variables
 
 #: Seconds that a command has to end by itself once its input has ended.
 _LAST = 5.0
@@ -71,7 +71,7 @@ class Command:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             start_new_session=True,
-            env={**os.environ, **self._environment},
+            env={**variables.copied(), **self._environment},
         )
         assert process.stdin is not None and process.stdout is not None
         found = os.dup(process.stdout.fileno()), os.dup(process.stdin.fileno())
