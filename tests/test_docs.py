@@ -2,7 +2,8 @@
 
 Blocks of the kinds ``sh`` and ``console`` are run, each command alone in a folder with a finished
 run and a finished sweep; those of the kind ``bash`` of a page in their order, in one empty folder.
-What a test machine cannot run (a GPU, several hosts) is in other blocks.
+What a test machine cannot run (a GPU, several hosts, files of the reader's) is in blocks of the
+kind ``text``: of those, what trains is composed, as far as this machine has what it names.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pathlib import Path
 import pytest
 
 import dtrain
-from dtrain.__main__ import main
+from dtrain.__main__ import COMMANDS, main
 from dtrain.config import groups
 from tests.conftest import QUICK
 
@@ -125,9 +126,50 @@ def test_commands(text: str, place: Path, tmp_path: Path) -> None:
     if Command("", text).is_quick:
         assert here(named(text), tmp_path) == 0
         return
+    if " promote " in text:  # what it asks about is in MLflow, as a reader's run is
+        done = in_bash(named("python -m dtrain sync outputs/DATE/TIME_NAME"), tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
     done = in_bash(named(text), tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
+
+
+#: What stops a plan here, and not on the machine of a reader.
+LACKS = re.compile(
+    r"no such (file|folder|dataset)|no file has such a name|cannot be found|cannot be read"
+    r"|Ray is not installed|no host of this name|says nothing of the cluster|is not trusted"
+    r"|no variable MY_KEY|nothing was measured yet|PORT"
+)
+
+
+def composed() -> Iterator[tuple[str, str]]:
+    """Yield page and text of the trainings that are shown, and not run by another test."""
+    for page, text in blocks("text"):
+        if page.name == "gallery.md" or page.parent.name == "gallery":  # tests/test_gallery.py
+            continue
+        for line in text.replace("\\\n", " ").splitlines():
+            found = re.match(r"(?:\$ )?((?:[A-Z_]+=\w+ )?python -m dtrain .*)", line)
+            words = shlex.split(found[1].partition("-m dtrain")[2]) if found else []
+            # What is resumed was trained on those hosts.
+            if found and words[0] not in COMMANDS and not words[0].startswith("resume="):
+                yield page.name, " ".join(found[1].removesuffix(" ...").split())
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(("page", "text"), [*dict.fromkeys(composed())])
+def test_trainings_that_are_shown(
+    page: str, text: str, place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A batch that three hosts cannot share stood in two pages."""
+    environment, _, words = named(text).rpartition("python -m dtrain ")
+    shutil.copytree(place, tmp_path, dirs_exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in shlex.split(environment):
+            patch.setenv(*variable.split("=", 1))
+        code = here(f"python -m dtrain {words} dry_run=true", tmp_path)
+    out, err = capfd.readouterr()
+    wrong = "4 replicas cannot share it" in err and page == "configuration.md"  # shown as one
+    assert code == 0 or LACKS.search(err) or wrong, out + err
 
 
 SESSIONS = sorted({page.name for page, _ in blocks("bash")})
