@@ -285,16 +285,22 @@ SUMS = {
 }
 
 
-def additions(sums: Any) -> set[str]:
-    """Return the kinds of additions of floats that a function has once TensorFlow optimized it."""
-    import tensorflow as tf
+def optimized(function: Any, *given: Any) -> list[Any]:
+    """Call a function and return the graphs that TensorFlow has made of it."""
     from tensorflow.python.eager import context
 
     context.context().enable_graph_collection()
-    tf.function(sums)(tf.ones([4]))
+    function(*given)
     graphs = context.context().export_run_metadata().function_graphs
     context.context().disable_graph_collection()
-    found = [each.post_optimization_graph for each in graphs]
+    return [each.post_optimization_graph for each in graphs]
+
+
+def additions(sums: Any) -> set[str]:
+    """Return the kinds of additions of floats that a function has once TensorFlow optimized it."""
+    import tensorflow as tf
+
+    found = optimized(tf.function(sums), tf.ones([4]))
     nodes = [node for graph in found for node in graph.node]
     nodes += [node for graph in found for f in graph.library.function for node in f.node_def]
     return {n.op for n in nodes if n.op.startswith("Add") and n.attr["T"].type == 1}
@@ -309,6 +315,56 @@ def test_sums_are_added_as_they_are_written(name: str) -> None:
     for _ in range(2):
         keep_order()
     assert additions(SUMS[name]) == {"AddV2"}
+
+
+def unordered() -> list[str]:
+    """Return the reads of a weight that may come after its update, in a step that recomputes."""
+    import tensorflow as tf
+
+    scale, weight = tf.Variable(2.0), tf.Variable([[3.0]])
+
+    @tf.function(autograph=False)
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            y = tf.recompute_grad(lambda x: tf.matmul(tf.tanh(x) * scale, weight))(x)
+        for variable, gradient in zip(
+            (scale, weight), tape.gradient(y, (scale, weight)), strict=True
+        ):
+            variable.assign_add(gradient)
+        return y
+
+    [graph] = [
+        g
+        for g in optimized(step, tf.ones([4, 1]))
+        if any(n.op == "AssignAddVariableOp" for n in g.node)
+    ]
+    after: dict[str, set[str]] = {}
+    for node in graph.node:
+        for name in node.input:
+            after.setdefault(name.lstrip("^").partition(":")[0], set()).add(node.name)
+
+    def reached(name: str) -> set[str]:
+        found, waiting = set(), {name}
+        while waiting:
+            each = waiting.pop()
+            found.add(each)
+            waiting |= after.get(each, set()) - found
+        return found
+
+    assigned = {n.input[0]: n.name for n in graph.node if n.op == "AssignAddVariableOp"}
+    assert len(assigned) == 2
+    reads = [n for n in graph.node if n.op == "ReadVariableOp" and n.input[0] in assigned]
+    return [n.name for n in reads if assigned[n.input[0]] not in reached(n.name)]
+
+
+@pytest.mark.task
+def test_weights_are_read_before_they_are_assigned() -> None:
+    """As threads had it, a layer that is computed again was computed with the next step's."""
+    from dtrain.task.keras_internals import keep_order
+
+    assert unordered(), "as it is without dtrain"
+    keep_order()
+    assert not unordered()
 
 
 @pytest.mark.task

@@ -84,8 +84,9 @@ def after(kind: str, devices: int, remat: list[str], jit: bool = False, **change
     """Train five steps; return (loss, all arrays)."""
     import keras
 
-    from dtrain.task import train_state
+    from dtrain.task import keras_internals, train_state
 
+    keras_internals.keep_order()
     policy = keras.config.dtype_policy()
     keras.utils.clear_session()
     keras.config.set_dtype_policy(policy)

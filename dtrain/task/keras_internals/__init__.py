@@ -12,7 +12,7 @@ with a sentence that says what to do instead.
 ``variables``     TensorFlow's variable inside of one of Keras', or of a strategy's
 ``collectives``   the devices of a task of several
 ``callbacks``     when callbacks of Keras choose how they compare
-``additions``     the order in which a compiled step adds
+``additions``     the order in which a compiled step adds, reads and assigns
 """
 
 from dtrain.task.keras_internals.additions import keep_order
