@@ -17,7 +17,7 @@ from hydra import version
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository
 from hydra._internal.hydra import Hydra
-from hydra._internal.utils import create_config_search_path, get_args_parser
+from hydra._internal.utils import create_config_search_path
 from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -25,7 +25,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from dtrain.config import given, groups, targets
+from dtrain.config import given, groups, hydra_options, targets
 from dtrain.errors import UsageError
 
 NAME = "dtrain"
@@ -206,7 +206,7 @@ def run(arguments: list[str], command: Any) -> None:
         HydraException, OmegaConfBaseException: it does not compose.
     """
     version.setbase("1.3")
-    options = get_args_parser().parse_args(arguments)
+    options = hydra_options.parsed(arguments)
     _check_options(options)
     # Plugins are looked for here: the current directory is not among the places.
     path = create_config_search_path(str(groups.folder("conf")))

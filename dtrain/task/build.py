@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from dtrain.config import callables, targets
 from dtrain.config.schema import Config
 from dtrain.data import nest
 from dtrain.data.sources import Splits
-from dtrain.errors import DtrainError, UsageError
+from dtrain.errors import DtrainError, UsageError, nearest
 from dtrain.task import keras_internals, optimizers, reading, stateful
 from dtrain.task.finetune import lora, rates, stages
 from dtrain.task.remat import rematerialize
@@ -70,7 +71,8 @@ def model(
         if not isinstance(built, keras.Model):
             raise UsageError(
                 "model._target_", config.model._target_, f"returned {type(built).__name__}",
-                "a function or class that makes a keras.Model", "model=cnn",
+                "a function or class that makes a keras.Model",
+                "the model behind `return` in the function" if built is None else "model=cnn",
             )  # fmt: skip
         rows = stateful.fixed_rows(built, config)
         stateful.check(built, rows, config, splits, strategy)
@@ -305,6 +307,13 @@ def _build_metrics(built: keras.Model, x: Any, y: Any, predicted: Any, weight: A
         built.compute_loss(x=x, y=y, y_pred=predicted, sample_weight=weight, **mode)
         built.compute_metrics(x=x, y=y, y_pred=predicted, sample_weight=weight)
     except (ValueError, TypeError, KeyError, IndexError, tf.errors.OpError) as error:
+        unknown = re.search(r"interpret metric identifier: (\w+)", str(error))
+        if unknown is not None:
+            near = nearest(unknown[1], [*dir(keras.metrics), "accuracy"]) or "accuracy"
+            raise UsageError(
+                "trainer.metrics", unknown[1], "is no metric that Keras knows",
+                "names of keras.metrics, or nodes with _target_", f"'trainer.metrics=[{near}]'",
+            ) from None  # fmt: skip
         if not has_own(built, "train_step"):
             usual = "trainer.loss=sparse_categorical_crossentropy 'trainer.metrics=[accuracy]'"
             single = not nest.is_nest(x)
