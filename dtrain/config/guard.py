@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,6 +54,8 @@ _FIXED: dict[str, tuple[Any, str]] = {
     "job.env_copy": ([], "NAME=VALUE in front of the command"),
     "runtime.output_dir": ("???", "hydra.run.dir=FOLDER"),
 }
+#: What stands behind ``--shell-completion``; shells themselves ask by ``query``.
+_SHELLS = re.compile(r"(install|uninstall|query)=(bash|zsh|fish)")
 #: Those that Hydra fills in, and those that are obeyed.
 _FREE = (
     "mode", "sweeper", "overrides", "runtime", "help", "hydra_help", "job", "run", "sweep", "env"
@@ -282,6 +285,12 @@ def _check_options(options: Any) -> None:
                 "--help, --cfg, --info, --multirun, --config-dir",
                 "--config-dir FOLDER, and --cfg all to see the configuration",
             )  # fmt: skip
+    if options.shell_completion and not any(map(_SHELLS.fullmatch, options.overrides)):
+        raise UsageError(
+            "--shell-completion", " ".join(options.overrides), "is for no shell",
+            "install=SHELL or uninstall=SHELL, of bash, zsh or fish",
+            "--shell-completion install=bash",
+        )  # fmt: skip
     asked = [options.run, options.multirun, options.cfg is not None, options.info is not None]
     if sum(map(bool, [*asked, options.shell_completion])) > 1 or (
         options.resolve and not options.cfg

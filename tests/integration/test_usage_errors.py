@@ -71,6 +71,7 @@ EARLY = {
     ),
     "option and value": (["--batch-size=8"], ["--batch-size=8: ", "type: trainer.batch_size=8"]),
     "option without its value": (["--config-dir"], ["--config-dir=: expected one argument"]),
+    "shell": (["--shell-completion", "bash"], ["=bash: is for no shell", "install=bash"]),
     "several values": (
         ["trainer.epochs=1,2", "model=mlp"],
         ["trainer.epochs=1,2: has several values", "type: -m trainer.epochs=1,2"],
