@@ -52,6 +52,8 @@ FILES = {
         "hint: optimizer.learning_rate in its place"]),
     "misspelt": (f"{PACKAGE}trainer: {{epoch: 3}}", ["hint: trainer.epochs in its place"]),
     "package": ("trainer: {epochs: 3}", ["hint: # @package _global_ as its first line"]),
+    "package, below a comment": (f"# First.\n{PACKAGE}defaults: [override /model: mlp]", [
+        "hint: # @package _global_ as its first line"]),
     "type": (f"{PACKAGE}trainer: {{epochs: three}}", [
         "its trainer.epochs has the wrong type", "accepted: whole numbers"]),
     "option": (f"{PACKAGE}defaults: [override /model: cn]", [

@@ -32,6 +32,8 @@ def explained(
     if missing is not None:
         return _no_option(_place(file, folder), group, missing[1], options)
     unmatched = re.match(r"Could not override '([^'@]+)", text)
+    if unmatched is not None and unmatched[1] in options:  # Hydra puts it below its own folder
+        return _no_package(_place(file, folder), group)
     if unmatched is not None:
         name = unmatched[1].removeprefix(f"{group}/")
         near = nearest(name, options) or "model"
@@ -95,16 +97,21 @@ def _no_option(
 def _no_key(file: str, folder: str | None, key: str, kind: str, whole: str) -> UsageError:
     group, names = file.split("/")[0], suggest.keys_of_type(kind)
     parent = whole.rpartition(".")[0]
-    if kind == "Config" and key == group:  # Hydra puts the file below the name of its folder
-        hint = "# @package _global_ as its first line"
-        problem = f"its keys are read as keys of the group {key}, which has none"
-        return UsageError(*_place(file, folder), problem, "keys of the whole configuration", hint)
+    if kind == "Config" and key == group:
+        return _no_package(_place(file, folder), group)
     elsewhere = [each for each in suggest.keys_named(key) if re.split(r"[./]", each)[-1] == key]
     near = suggest.key_like(key, names)
     right = elsewhere[0] if elsewhere else ".".join(filter(None, (parent, near or names[0])))
     return UsageError(
         *_place(file, folder), f"has {whole}, and there is no such key",
         ", ".join(names), f"{right} in its place",
+    )  # fmt: skip
+
+
+def _no_package(place: tuple[str, str], group: str) -> UsageError:
+    return UsageError(
+        *place, f"its keys are read as keys of the group {group}, which has none",
+        "keys of the whole configuration", "# @package _global_ as its first line",
     )  # fmt: skip
 
 
