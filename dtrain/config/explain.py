@@ -92,7 +92,11 @@ def _parse(words: list[str]) -> list[Override]:
             override = parser.parse_override(word)
         except HydraException:
             key = f"{given.sign}{given.name}".rstrip(":")
-            hint = f"{key}=VALUE" if given.value is None else f"'{key}=\"VALUE\"', in quotes"
+            hint = f"{key}=VALUE"
+            if given.value is not None and given.value[:1] in ("[", "{"):
+                hint = f"the whole in quotes, which the shell takes: '{key}={given.value[0]}...'"
+            elif given.value is not None:
+                hint = f"'{key}=\"VALUE\"', in quotes"
             raise UsageError(
                 key, given.value or "", "cannot be read", "KEY=VALUE in Hydra's grammar", hint
             ) from None
@@ -237,7 +241,7 @@ def _right(parent: str, name: str, value: str, names: list[str]) -> str:
         return f"+{parent}.{name}={value}"
     options = suggest.options_with(parent.replace(".", "/"), name)
     if options:
-        return f"{parent}.{name} is a key of {parent}={', '.join(options)}"
+        return f"{parent}.{name} is a key of {parent.replace('.', '/')}={', '.join(options)}"
     near = suggest.key_like(name, names)
     if near is not None:
         return ".".join(filter(None, (parent, near))) + f"={value}"

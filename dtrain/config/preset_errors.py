@@ -67,6 +67,8 @@ def accepted(text: str) -> str:
     if options:
         return options.group(1)
     kind = re.search(r"converted to (\w+)|not a valid (bool)", text)
+    if kind is None and "ListConfig" in text:
+        return "a list: [A,B]"
     if kind is None:
         return "a value of the default's type"
     name = kind.group(1) or kind.group(2)

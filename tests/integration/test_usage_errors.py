@@ -71,6 +71,20 @@ EARLY = {
     ),
     "option and value": (["--batch-size=8"], ["--batch-size=8: ", "type: trainer.batch_size=8"]),
     "option without its value": (["--config-dir"], ["--config-dir=: expected one argument"]),
+    "file of a model": (
+        ["model=custom", "model._target_=./mine.py"],
+        ["is not the dotted name of a function", "hint: model._target_=mine.NAME"],
+    ),
+    "callback": (
+        ["trainer.callbacks=[{_target_:keras.callbacks.EarlyStoping}]"],
+        ["hint: _target_: keras.callbacks.EarlyStopping, or DTRAIN_TRUST="],
+    ),
+    "no list": (["trainer.callbacks=EarlyStopping"], ["accepted: a list: [A,B]; "]),
+    "quotes": (["trainer.metrics=[{_target_:"], ["the whole in quotes", "'trainer.metrics=[...'"]),
+    "schedule's key": (
+        ["optimizer/schedule=cosine", "optimizer.schedule.warmup_epochs=1"],
+        ["is a key of optimizer/schedule=warmup"],
+    ),
     "shell": (["--shell-completion", "bash"], ["=bash: is for no shell", "install=bash"]),
     "several values": (
         ["trainer.epochs=1,2", "model=mlp"],
