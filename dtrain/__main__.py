@@ -79,7 +79,7 @@ def _main(arguments: list[str], check: Callable[[], None]) -> int:
 
 
 def _no_command(name: str, rest: list[str]) -> UsageError:
-    from dtrain.config import groups  # not above: a task process may import this module
+    from dtrain.config import groups, schema  # not above: a task process may import this module
 
     near = nearest(name, COMMANDS)
     hint = f"python -m dtrain {near or '--help'}"
@@ -87,6 +87,8 @@ def _no_command(name: str, rest: list[str]) -> UsageError:
         hint = shlex.join(["python", "-m", "dtrain", *rest])
     elif name in groups.GROUPS:
         hint = f"python -m dtrain {name}={rest[0] if rest else groups.GROUPS[name]}"
+    elif name in schema.Config.__dataclass_fields__:
+        hint = f"python -m dtrain {name}={'true' if name == 'dry_run' else 'VALUE'}"
     return UsageError(
         "COMMAND", name, "there is no such command",
         f"{', '.join(COMMANDS)}, or overrides (KEY=VALUE), which train", hint,

@@ -10,7 +10,7 @@ from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 
 from dtrain.config import explain as module
-from dtrain.config import groups
+from dtrain.config import groups, hydra_options
 from dtrain.errors import DtrainError, UsageError
 
 
@@ -90,6 +90,12 @@ def test_a_preset_of_a_group(tmp_path: Path) -> None:
     found = module.explain(error, ["--config-dir", str(tmp_path)])
     assert "fast.yaml: there is no option optimizer/sdg" in str(found)
     assert str(found).endswith("hint: - sgd in its defaults")
+
+
+def test_an_option_may_stand_between_overrides() -> None:
+    found = hydra_options.parsed(["model=mlp", "-m", "seed=1,2", "--config-dir=x", "name=y"])
+    assert found.overrides == ["model=mlp", "seed=1,2", "name=y"]
+    assert found.multirun and found.config_dir == "x"
 
 
 def test_a_later_value_of_a_sweep(composed: list[int]) -> None:

@@ -44,6 +44,7 @@ def test_a_misspelt_command(word: str, near: str, capsys: pytest.CaptureFixture[
         (["fit"], ""),
         (["model", "mlp"], "model=mlp"),
         (["strategy"], "strategy=default"),
+        (["dry_run"], "dry_run=true"),
     ],
 )
 def test_what_trains_needs_no_command(

@@ -29,8 +29,10 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     """
     parser = _Parser(add_help=False, parents=[get_args_parser()])
     options, unknown = parser.parse_known_args(arguments)
-    if unknown:
-        raise _refusal(unknown[0], arguments)
+    wrong = [word for word in unknown if word.startswith("-")]
+    if wrong:
+        raise _refusal(wrong[0], arguments)
+    options.overrides += unknown  # those behind an option that stands between overrides
     return options
 
 
