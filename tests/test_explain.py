@@ -83,6 +83,16 @@ def test_what_is_wrong_in_an_experiment(case: str, tmp_path: Path) -> None:
         assert part in str(found)
 
 
+def test_a_group_of_a_folder_is_added(tmp_path: Path) -> None:
+    groups.register()
+    (tmp_path / "vae").mkdir()
+    (tmp_path / "vae" / "experiment.yaml").write_text(PACKAGE)
+    error = HydraException("Could not override 'vae'. No match in the defaults list.")
+    found = module.explain(error, ["--config-dir", str(tmp_path), "vae=experiment", "seed=1"])
+    assert str(found).startswith("vae=experiment: is no group that a run has")
+    assert str(found).endswith("type: +vae=experiment")
+
+
 def test_a_preset_of_a_group(tmp_path: Path) -> None:
     error = HydraException("In 'optimizer/fast': Could not find 'optimizer/sdg'\n\nAvailable")
     (tmp_path / "optimizer").mkdir()

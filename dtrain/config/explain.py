@@ -59,12 +59,12 @@ def explain(error: Exception, arguments: list[str]) -> DtrainError:
             return problem
         return (
             preset_errors.explained(error, known.config_dir, choices.groups)
-            or _of_command(_first_line(error))
+            or _of_command(_first_line(error), overrides)
             or DtrainError(_first_line(error))
         )
 
 
-def _of_command(text: str) -> UsageError | None:
+def _of_command(text: str, overrides: list[Override]) -> UsageError | None:
     """Return what is wrong where each override is right by itself."""
     several = re.match(r"Ambiguous value for argument '(.+)'", text)
     if several is not None:
@@ -73,6 +73,15 @@ def _of_command(text: str) -> UsageError | None:
             given.name, given.value or "", "has several values, and only a sweep (-m) takes these",
             "one value, a list in brackets, or a sweep",
             f"-m {shlex.quote(several[1])}",
+        )  # fmt: skip
+    added = re.match(r"Could not override '([^'@]+)'", text)
+    own = [each for each in overrides if added is not None and each.key_or_group == added[1]]
+    if own:
+        value = own[0].get_value_element_as_str()
+        return UsageError(
+            own[0].key_or_group, value, "is no group that a run has, and is not added",
+            "a group of dtrain, or one of --config-dir with + in front",
+            f"+{own[0].key_or_group}={value}",
         )  # fmt: skip
     missing = re.match(r"Missing mandatory value: ([\w.]+)$", text)
     if missing is not None:
