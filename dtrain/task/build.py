@@ -17,7 +17,7 @@ from dtrain.config.schema import Config
 from dtrain.data import nest
 from dtrain.data.sources import Splits
 from dtrain.errors import DtrainError, UsageError, nearest
-from dtrain.task import keras_internals, optimizers, reading, stateful
+from dtrain.task import first_call, keras_internals, optimizers, reading, stateful
 from dtrain.task.finetune import lora, rates, stages
 from dtrain.task.remat import rematerialize
 from dtrain.task.step_logs import has_own
@@ -82,7 +82,7 @@ def model(
         predicted = None
         if _has_call(built):  # a class with a train_step of its own may do without
             with callables.blame("model", config.model, config.model._target_):
-                predicted = _called(built, x)
+                predicted = first_call.predicted(built, x)
         else:
             built.built = True  # as a call would say: its weights are counted, and saved at the end
     _check_plain(built, strategy)
@@ -146,44 +146,6 @@ def _shapes(splits: Splits, config: Config) -> Any:
             "a dataset with one input, or a model of your own", "dataset.inputs=COLUMN",
         )  # fmt: skip
     return nest.mapped(lambda leaf: tuple(leaf.shape[1:]), x)
-
-
-def _called(built: keras.Model, x: Any) -> Any:
-    """Call a model, which makes the variables that it has not made, and leave its state alone.
-
-    Keras' fit makes no such call: what is drawn, counted and kept by hand begins with the first
-    step. What layers of a user's own keep has no value from before where this call makes it.
-    """
-    plain = [(v, tf.identity(v)) for _, v in keras_internals.plain_variables(built)]
-    kept = [v for v in built.non_trainable_variables if not tf.as_dtype(v.dtype).is_floating]
-    kept += keras_internals.of_own_classes(built) if built.built else []
-    before = [(v, np.asarray(tf.convert_to_tensor(v.value))) for v in kept]
-    try:
-        predicted = built(x, training=False)
-    except ValueError as error:
-        wanted, given = getattr(built, "input_shape", None), getattr(x, "shape", None)
-        if not isinstance(wanted, tuple) or given is None or _is_of(given, wanted):
-            raise
-        # Keras' own message has the whole example in it.
-        raise UsageError(
-            "model", built.name,
-            f"takes inputs of shape {wanted}, and the dataset has {(None, *given[1:])}",
-            "a model for the inputs of the dataset",
-            "keras.Input(input_shape) in the function of the model, which is given the shape",
-        ) from error  # fmt: skip
-    for variable, value in [*before, *plain]:
-        variable.assign(value)
-    for layer in stateful.layers(built):
-        if hasattr(layer, "reset_state"):
-            layer.reset_state()
-    return predicted
-
-
-def _is_of(shape: tuple[int, ...], wanted: tuple[Any, ...]) -> bool:
-    """Whether a shape is what a model declares, which has None for any size."""
-    return len(shape) == len(wanted) and all(
-        size is None or size == given for given, size in zip(shape[1:], wanted[1:], strict=True)
-    )
 
 
 def _check_plain(built: keras.Model, strategy: Strategy) -> None:
