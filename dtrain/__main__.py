@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable
 
@@ -20,6 +21,8 @@ COMMANDS = (
     "compare", "ui", "sync", "checkpoint", "data", "evaluate", "predict", "export", "promote",
     "serve", "doctor", "jobs", "tune", "replay",
 )  # fmt: skip
+#: What other tools call the command that has no name here.
+_TRAIN = ("train", "fit", "run")
 
 
 def main() -> int:
@@ -63,7 +66,7 @@ def _main(arguments: list[str], check: Callable[[], None]) -> int:
 
         return help.main(arguments)
     if re.fullmatch(r"[\w-]*[a-z]", first) and not first.startswith("-"):
-        error = _no_command(first)
+        error = _no_command(first, arguments[1:])
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     from dtrain.controller import early_import
@@ -75,12 +78,20 @@ def _main(arguments: list[str], check: Callable[[], None]) -> int:
         return train()
 
 
-def _no_command(name: str) -> UsageError:
+def _no_command(name: str, rest: list[str]) -> UsageError:
+    from dtrain.config import groups, schema  # not above: a task process may import this module
+
     near = nearest(name, COMMANDS)
+    hint = f"python -m dtrain {near or '--help'}"
+    if name in _TRAIN:
+        hint = shlex.join(["python", "-m", "dtrain", *rest])
+    elif name in groups.GROUPS:
+        hint = f"python -m dtrain {name}={rest[0] if rest else groups.GROUPS[name]}"
+    elif name in schema.Config.__dataclass_fields__:
+        hint = f"python -m dtrain {name}={'true' if name == 'dry_run' else 'VALUE'}"
     return UsageError(
         "COMMAND", name, "there is no such command",
-        f"{', '.join(COMMANDS)}, or overrides (KEY=VALUE), which train",
-        f"python -m dtrain {near or '--help'}",
+        f"{', '.join(COMMANDS)}, or overrides (KEY=VALUE), which train", hint,
     )  # fmt: skip
 
 

@@ -202,9 +202,15 @@ def behind(error: BaseException) -> DtrainError | None:
     return found
 
 
-def nearest(name: str, names: Iterable[str]) -> str | None:
-    """Return the one of ``names`` that is most like ``name``, or None if none is near."""
-    found = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
+def nearest(name: str, names: Iterable[str], cutoff: float = 0.5) -> str | None:
+    """Return the one of ``names`` that is most like ``name``, or None if none is near.
+
+    Args:
+        name: as it was typed.
+        names: those that there are.
+        cutoff: how near, from 0 to 1, the same.
+    """
+    found = difflib.get_close_matches(name, list(names), n=1, cutoff=cutoff)
     return found[0] if found else None
 
 

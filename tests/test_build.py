@@ -113,6 +113,29 @@ def test_a_model_of_keras_applications() -> None:
     assert model.compiled
 
 
+def for_vectors(classes: int) -> Any:
+    import keras
+
+    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(classes)])
+
+
+def without_return() -> None:
+    pass
+
+
+@pytest.mark.task
+def test_a_model_for_other_inputs_and_none() -> None:
+    from dtrain.errors import UsageError
+
+    given = (
+        r"takes inputs of shape \(None, 3\), and the dataset has \(None, .*\); .*hint: keras.Input"
+    )
+    with pytest.raises(UsageError, match=given):
+        prepare("Default", 1, settings(model={"_target_": "tests.test_build.for_vectors"}))
+    with pytest.raises(UsageError, match=r"returned NoneType; .*; hint: the model behind `return`"):
+        prepare("Default", 1, settings(model={"_target_": "tests.test_build.without_return"}))
+
+
 def without_optimizer(input_shape: Any, classes: int, own: bool = True) -> Any:
     """A model whose step moves its weights itself."""
     import keras
@@ -340,7 +363,7 @@ def test_what_does_not_fit_is_refused_with_its_key() -> None:
         ),
         ({"trainer": {"loss": "sparse", "metrics": []}}, "trainer.loss"),
         ({"trainer": {"loss": "categorical_crossentropy", "metrics": []}}, "trainer.loss"),
-        ({"trainer": {"loss": "mse", "metrics": ["acuracy"]}}, "trainer.loss"),
+        ({"trainer": {"loss": "mse", "metrics": ["acuracy"]}}, "trainer.metrics"),
         (
             {"trainer": {"loss": "mse", "metrics": [{"_target_": "keras.metrics.Nothing"}]}},
             "trainer.metrics[0]._target_",

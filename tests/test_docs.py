@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hydra import compose, initialize_config_dir
 
 import dtrain
 from dtrain.__main__ import COMMANDS, main
@@ -106,7 +107,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run, a sweep, and the files that the pages show."""
     folder = tmp_path_factory.mktemp("docs")
     for _, text in blocks("python", "yaml"):
-        name = text.partition("\n")[0].removeprefix("# ")
+        name = text.removeprefix("# @package _global_\n").partition("\n")[0].removeprefix("# ")
         if re.fullmatch(r"[\w/]+\.\w+", name):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text)
@@ -205,6 +206,25 @@ def test_there_are_commands_of_all_kinds() -> None:
         assert word in texts
     assert FIRST in texts
     assert SESSIONS
+
+
+def test_the_overrides_of_each_task_compose() -> None:
+    """Those of the tables of ``how-to.md``; of a sweep, each with its first value."""
+    groups.register()
+    page = (ROOT / "docs" / "how-to.md").read_text(encoding="utf-8")
+    rows = [row.split(" | ") for row in page.splitlines() if row.startswith("| ")]
+    given = [text for row in rows for text in re.findall(r"`([^`]+=[^`]+)`", row[1])]
+    given = [text for text in given if not re.match(r"python|dtrain|[A-Z]", text)]
+    assert len(given) > 40
+    with initialize_config_dir(str(groups.folder("conf")), version_base="1.3"):
+        for text in given:
+            words = [groups.option_as_text(word) for word in shlex.split(text) if word != "-m"]
+            keys = [word for word in words if "interval(" not in word]
+            optional = text.startswith("dataset.validation_path")
+            first = ["dataset=parquet"] if optional else []
+            if "0.001,0.01" in text:
+                keys = [word.partition(",")[0] for word in keys]
+            compose("config", [*first, *keys], return_hydra_config=True)
 
 
 def test_the_readme_is_short() -> None:

@@ -28,13 +28,31 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, 
 
 @pytest.mark.parametrize(
     ("word", "near"),
-    [("compre", "compare"), ("chekpoint", "checkpoint"), ("train", "--help")],
+    [("compre", "compare"), ("chekpoint", "checkpoint"), ("trainn", "--help")],
 )
 def test_a_misspelt_command(word: str, near: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = printed(capsys, word, "x")
     assert (code, out) == (errors.USAGE, "")
     assert err.startswith(f"error: COMMAND={word}: there is no such command; accepted: compare, ui")
     assert err.endswith(f"python -m dtrain {near}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["train", "model=mlp", "name=a b"], "model=mlp 'name=a b'"),
+        (["fit"], ""),
+        (["model", "mlp"], "model=mlp"),
+        (["strategy"], "strategy=default"),
+        (["dry_run"], "dry_run=true"),
+    ],
+)
+def test_what_trains_needs_no_command(
+    words: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = printed(capsys, *words)
+    assert code == errors.USAGE
+    assert err.endswith(f"; type: python -m dtrain {hint}".rstrip() + "\n")
 
 
 def test_a_command_is_found(capsys: pytest.CaptureFixture[str]) -> None:

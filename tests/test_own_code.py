@@ -22,3 +22,6 @@ def test_the_place_is_the_users_frame_next_to_the_error() -> None:
     assert not own_code.is_users(nest.__file__)
     assert own_code.is_users(__file__)
     assert own_code.place(ValueError("raised nowhere")) == ""
+    with pytest.raises(SyntaxError) as wrong:
+        compile("x =", "mine.py", "exec")
+    assert own_code.place(wrong.value) == "(mine.py, line 1)"

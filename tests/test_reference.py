@@ -34,6 +34,11 @@ def test_the_files_are_what_the_generator_gives() -> None:
     assert {path.name for path in SCHEMAS.iterdir()} == made
 
 
+def test_the_help_of_commands_has_no_markup_of_docstrings() -> None:
+    text = (reference.DOCS / "reference.md").read_text(encoding="utf-8")
+    assert not re.findall(r"(?<!`)``(?!`).*", text)
+
+
 def test_every_key_and_every_option_is_there() -> None:
     text = (reference.DOCS / "reference.md").read_text(encoding="utf-8")
     keys = set(re.findall(r"^\| `([\w.]+)` \|", text, re.M))

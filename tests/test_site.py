@@ -75,6 +75,13 @@ def test_the_site_opens_as_files_and_its_search_finds(built: Path, size: str) ->
             ("learning rate warmup", "warmup"),
             ("preemption", "preemption"),
             ("MultiWorkerMirroredStrategy", "tf.distribute"),
+            ("early stopping", "callbacks"),
+            ("freeze layers", "fine-tuning"),
+            ("out of memory", "memory"),
+            ("hyperparameter search", "sweeps"),
+            ("port in use", "troubleshooting"),
+            ("checkpoint best only", "checkpoints"),
+            ("multi GPU", "strategies"),
         ):
             page.goto((built / "index.html").as_uri())
             assert place in " ".join(site.found(page, words)).lower(), words

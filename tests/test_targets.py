@@ -298,7 +298,7 @@ NOT_FOUND = {
     "of a module": ("tmine.clusters.Task", ["'clusters' does not exist"]),
     "nothing near": ("tmine.zzz", ["'zzz' does not exist", "hint: "]),
     "inside a class": ("tmine.Made.othr", ["'othr' does not exist", "=tmine.Made.other"]),
-    "absent package": ("tnowhere.f", ["'tnowhere' does not exist"]),
+    "absent package": ("tnowhere.f", ["there is no module 'tnowhere'", "MODULE.py"]),
     "empty part": ("tmine..Task", ["'' does not exist"]),
     "no function": ("tmine.NUMBER", ["cannot be called", "hint: m._target_="]),
     "of dtrain": ("dtrain.run.cluster.Task", ["is no public name", "DTRAIN_TRUST=tmine,"]),

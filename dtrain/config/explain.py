@@ -5,8 +5,8 @@ Hydra's own advice for a misspelt group (``+modle=cnn``) would silently train so
 
 from __future__ import annotations
 
-import argparse
 import re
+import shlex
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
@@ -20,7 +20,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain.config import former_keys, groups, schema
+from dtrain.config import former_keys, groups, hydra_options, preset_errors, schema, suggest
 from dtrain.config.overrides import parse
 from dtrain.config.search_space import number
 from dtrain.errors import DtrainError, UsageError, nearest
@@ -30,8 +30,6 @@ _ERRORS = (HydraException, OmegaConfBaseException)
 _BASIC = "basic"
 #: So many values of a key that has several are looked at: each takes a composition.
 _VALUES = 20
-#: OmegaConf's names of types, and ours.
-_TYPES = {"Integer": "whole numbers", "Float": "numbers", "bool": "true or false"}
 
 
 def explain(error: Exception, arguments: list[str]) -> DtrainError:
@@ -44,11 +42,9 @@ def explain(error: Exception, arguments: list[str]) -> DtrainError:
     Returns:
         A :class:`UsageError` where the culprit is found, else the error's own text.
     """
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--config-dir", "-cd")
-    known, rest = parser.parse_known_args(arguments)
+    known = hydra_options.parsed(arguments)
     try:
-        overrides = _parse([word for word in rest if not word.startswith("-")])
+        overrides = _parse(known.overrides)
     except UsageError as found:
         return found
     GlobalHydra.instance().clear()
@@ -61,7 +57,39 @@ def explain(error: Exception, arguments: list[str]) -> DtrainError:
         problem = choices.check_keys(overrides)
         if problem is not None:
             return problem
-    return DtrainError(_first_line(error))
+        return (
+            preset_errors.explained(error, known.config_dir, choices.groups)
+            or _of_command(_first_line(error), overrides)
+            or DtrainError(_first_line(error))
+        )
+
+
+def _of_command(text: str, overrides: list[Override]) -> UsageError | None:
+    """Return what is wrong where each override is right by itself."""
+    several = re.match(r"Ambiguous value for argument '(.+)'", text)
+    if several is not None:
+        given = parse(several[1])
+        return UsageError(
+            given.name, given.value or "", "has several values, and only a sweep (-m) takes these",
+            "one value, a list in brackets, or a sweep",
+            f"-m {shlex.quote(several[1])}",
+        )  # fmt: skip
+    added = re.match(r"Could not override '([^'@]+)'", text)
+    own = [each for each in overrides if added is not None and each.key_or_group == added[1]]
+    if own:
+        value = own[0].get_value_element_as_str()
+        return UsageError(
+            own[0].key_or_group, value, "is no group that a run has, and is not added",
+            "a group of dtrain, or one of --config-dir with + in front",
+            f"+{own[0].key_or_group}={value}",
+        )  # fmt: skip
+    missing = re.match(r"Missing mandatory value: ([\w.]+)$", text)
+    if missing is not None:
+        key, accepted = missing[1], "a value"
+        if key.endswith("._target_"):
+            accepted = "the dotted name of a function or class, such as mine.build"
+        return UsageError(key, "???", "has no value yet", accepted, f"{key}=VALUE")
+    return None
 
 
 def _parse(words: list[str]) -> list[Override]:
@@ -72,8 +100,12 @@ def _parse(words: list[str]) -> list[Override]:
         try:
             override = parser.parse_override(word)
         except HydraException:
-            key = f"{given.sign}{given.name}"
-            hint = f"{key}=VALUE" if given.value is None else f"'{key}=\"VALUE\"', in quotes"
+            key = f"{given.sign}{given.name}".rstrip(":")
+            hint = f"{key}=VALUE"
+            if given.value is not None and given.value[:1] in ("[", "{"):
+                hint = f"the whole in quotes, which the shell takes: '{key}={given.value[0]}...'"
+            elif given.value is not None:
+                hint = f"'{key}=\"VALUE\"', in quotes"
             raise UsageError(
                 key, given.value or "", "cannot be read", "KEY=VALUE in Hydra's grammar", hint
             ) from None
@@ -124,10 +156,12 @@ class Choices:
             return None
         names = sorted({*self.groups, *schema.Config.__dataclass_fields__})
         if key not in names:
-            near = nearest(key, names) or "strategy"
+            near = nearest(key, names, cutoff=0.6)
+            hint = suggest.assigned(key, value) or (near and f"{near}={value}")
             return UsageError(
-                key, value, "there is no such group or key", ", ".join(names), f"{near}={value}"
-            )
+                key, value, "there is no such group or key", ", ".join(names),
+                hint or "python -m dtrain --help",
+            )  # fmt: skip
         options = sorted(self.groups.get(key, []))
         if key not in self.groups or value == "null" or value in options:
             return None
@@ -192,21 +226,35 @@ class Choices:
             )
         names = sorted(str(k) for k in node)
         if name not in names and not override.is_add():
-            own = [each for each in names if each != "_target_"]
-            # A function of one's own may take what no file has: it is added.
-            right = f"+{key}"
-            if own:
-                right = ".".join(filter(None, (parent, nearest(name, own) or own[0])))
             return UsageError(
-                key, value, "there is no such key", ", ".join(names), f"{right}={value}"
-            )
+                key, value, "there is no such key", ", ".join(names),
+                _right(parent, name, value, [each for each in names if each != "_target_"]),
+            )  # fmt: skip
         text = _first_line(cause)
         plain: Any = OmegaConf.to_container(node, resolve=False)  # references need a job
         example = plain.get(name)
         return UsageError(
-            key, value, f"has the wrong type ({text})", _accepted(text),
+            key, value, f"has the wrong type ({text})", preset_errors.accepted(text),
             f"{key}={_typed(example)}",
         )  # fmt: skip
+
+
+def _right(parent: str, name: str, value: str, names: list[str]) -> str:
+    """Return what to type in the place of ``PARENT.NAME=VALUE``, a key that there is not.
+
+    Args:
+        parent, name, value: as they were typed.
+        names: of the keys that the parent has.
+    """
+    if not names:  # a function of one's own may take what no file has: it is added
+        return f"+{parent}.{name}={value}"
+    options = suggest.options_with(parent.replace(".", "/"), name)
+    if options:
+        return f"{parent}.{name} is a key of {parent.replace('.', '/')}={', '.join(options)}"
+    near = suggest.key_like(name, names)
+    if near is not None:
+        return ".".join(filter(None, (parent, near))) + f"={value}"
+    return suggest.assigned(name, value) or "a key of these"
 
 
 def _typed(example: Any) -> str:
@@ -215,18 +263,6 @@ def _typed(example: Any) -> str:
     if example is None or isinstance(example, bool):
         return words[example]
     return str(getattr(example, "name", example))
-
-
-def _accepted(text: str) -> str:
-    """Read from OmegaConf's message which values it would take."""
-    options = re.search(r"expected one of \[(.*?)\]", text)
-    if options:
-        return options.group(1)
-    kind = re.search(r"converted to (\w+)|not a valid (bool)", text)
-    if kind is None:
-        return "a value of the default's type"
-    name = kind.group(1) or kind.group(2)
-    return _TYPES.get(name, name)
 
 
 def _first_line(error: BaseException) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ from hydra import version
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository
 from hydra._internal.hydra import Hydra
-from hydra._internal.utils import create_config_search_path, get_args_parser
+from hydra._internal.utils import create_config_search_path
 from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -25,7 +26,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from dtrain.config import given, groups, targets
+from dtrain.config import given, groups, hydra_options, targets
 from dtrain.errors import UsageError
 
 NAME = "dtrain"
@@ -53,6 +54,8 @@ _FIXED: dict[str, tuple[Any, str]] = {
     "job.env_copy": ([], "NAME=VALUE in front of the command"),
     "runtime.output_dir": ("???", "hydra.run.dir=FOLDER"),
 }
+#: What stands behind ``--shell-completion``; shells themselves ask by ``query``.
+_SHELLS = re.compile(r"(install|uninstall|query)=(bash|zsh|fish)")
 #: Those that Hydra fills in, and those that are obeyed.
 _FREE = (
     "mode", "sweeper", "overrides", "runtime", "help", "hydra_help", "job", "run", "sweep", "env"
@@ -206,7 +209,7 @@ def run(arguments: list[str], command: Any) -> None:
         HydraException, OmegaConfBaseException: it does not compose.
     """
     version.setbase("1.3")
-    options = get_args_parser().parse_args(arguments)
+    options = hydra_options.parsed(arguments)
     _check_options(options)
     # Plugins are looked for here: the current directory is not among the places.
     path = create_config_search_path(str(groups.folder("conf")))
@@ -282,6 +285,12 @@ def _check_options(options: Any) -> None:
                 "--help, --cfg, --info, --multirun, --config-dir",
                 "--config-dir FOLDER, and --cfg all to see the configuration",
             )  # fmt: skip
+    if options.shell_completion and not any(map(_SHELLS.fullmatch, options.overrides)):
+        raise UsageError(
+            "--shell-completion", " ".join(options.overrides), "is for no shell",
+            "install=SHELL or uninstall=SHELL, of bash, zsh or fish",
+            "--shell-completion install=bash",
+        )  # fmt: skip
     asked = [options.run, options.multirun, options.cfg is not None, options.info is not None]
     if sum(map(bool, [*asked, options.shell_completion])) > 1 or (
         options.resolve and not options.cfg

@@ -47,7 +47,7 @@ def help_of(key: str) -> Help:
         UsageError: no option has such a key.
     """
     group, _, name = key.replace("/", ".").rpartition(".")
-    for kind in _kinds(group):
+    for kind in kinds(group):
         field = next((each for each in dataclasses.fields(kind) if each.name == name), None)
         if field is not None:
             return _help(kind, field, key)
@@ -62,8 +62,8 @@ def help_of(key: str) -> Help:
 def keys() -> list[str]:
     """Return all keys that have a help: of the whole and of every option of every group."""
     found = []
-    for group in ("", *_sections(), *_groups()):
-        for kind in _kinds(group):
+    for group in ("", *sections(), *_groups()):
+        for kind in kinds(group):
             found += [f"{group}.{field.name}" if group else field.name
                       for field in dataclasses.fields(kind)]  # fmt: skip
     return list(dict.fromkeys(found))
@@ -92,12 +92,12 @@ def _help(kind: type, field: dataclasses.Field[Any], key: str) -> Help:
     if group in groups.GROUPS:
         options = sorted(path.stem for path in (groups.folder("conf") / group).glob("*.yaml"))
         return Help("group", groups.GROUPS[group], ", ".join(options), line)
-    if key in _sections():
+    if key in sections():
         return Help("group", None, f"{key}.KEY=VALUE", line)
     return Help(_type(field), _default(field), accepted(field), line)
 
 
-def _sections() -> dict[str, Any]:
+def sections() -> dict[str, Any]:
     """Return the dataclasses of groups that are not open, and of what is in them."""
     return {
         field.name: field.default_factory
@@ -110,14 +110,14 @@ def _groups() -> list[str]:
     return [*(group.replace("/", ".") for group in groups.SCHEMAS), "strategy.mesh"]
 
 
-def _kinds(group: str) -> list[type]:
+def kinds(group: str) -> list[type]:
     """Return the dataclasses of what may stand at ``group``, that of the default option first."""
     if not group:
         return [schema.Config]
     if group == "strategy.mesh":
         return [strategies.Mesh]
-    if group in _sections():
-        return [_sections()[group]]
+    if group in sections():
+        return [sections()[group]]
     path = group.replace(".", "/")
     options = groups.SCHEMAS.get(path, {})
     first = groups.GROUPS.get(path)

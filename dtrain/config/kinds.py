@@ -115,11 +115,15 @@ LOSS = Kind(
     ("y_true", "y_pred"), "keras.src.losses",
 )  # fmt: skip
 METRIC = Kind("metric", "keras.metrics.*", rf"keras\.metrics\.{_CLASS}", ("metrics.Metric",))
+#: Keras' callbacks that neither send anything nor run code of an argument.
+CALLBACKS = (
+    "EarlyStopping", "History", "LearningRateScheduler", "ProgbarLogger", "ReduceLROnPlateau",
+    "SwapEMAWeights", "TerminateOnNaN", "BackupAndRestore", "CSVLogger", "ModelCheckpoint",
+    "TensorBoard",
+)  # fmt: skip
 CALLBACK = Kind(
     "callback that keeps to the run folder", "those of keras.callbacks that neither send nor run",
-    r"keras\.callbacks\.(EarlyStopping|History|LearningRateScheduler|ProgbarLogger"
-    r"|ReduceLROnPlateau|SwapEMAWeights|TerminateOnNaN|BackupAndRestore|CSVLogger|ModelCheckpoint"
-    r"|TensorBoard)",
+    rf"keras\.callbacks\.({'|'.join(CALLBACKS)})",
     ("callbacks.Callback",),
 )  # fmt: skip
 LAYER = Kind(

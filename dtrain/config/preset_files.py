@@ -6,7 +6,6 @@ whose aliases multiply with all of the memory. Here each ends in a sentence with
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from dtrain.config import former_keys, groups, overrides
+from dtrain.config import former_keys, groups, hydra_options, overrides
 from dtrain.errors import UsageError
 
 #: Most bytes of a file, and most values in it, an alias counting as all that it stands for.
@@ -37,15 +36,13 @@ def check(arguments: list[str]) -> None:
     Raises:
         UsageError: naming file and line.
     """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--config-dir", "-cd")
-    known, words = parser.parse_known_args(arguments)
-    for override in words:
+    known = hydra_options.parsed(arguments)
+    for override in known.overrides:
         _check_option(override)
     if known.config_dir is None:
         return
     folder, sound = Path(known.config_dir), dict[Path, int]()
-    for override in words:
+    for override in known.overrides:
         _, group, options = overrides.parse(override)
         if options is not None and not group.startswith("-") and "." not in group:
             for option in options.split(","):
@@ -58,7 +55,9 @@ def _check_option(override: str) -> None:
     sign, group, given = overrides.parse(override)
     option = given or ""
     if given is not None and not group.strip():
-        raise UsageError("override", override, "has no key", "KEY=VALUE", "trainer.epochs=5")
+        raise UsageError(
+            "override", override, "has no key", "KEY=VALUE, without blanks", "trainer.epochs=5"
+        )
     if "~" in sign or option == "null":
         groups.refuse_removed({**groups.GROUPS, group: None})
     known = group in ("experiment", "hydra/sweeper", "hydra/launcher", *groups.GROUPS)

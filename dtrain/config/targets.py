@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import os
 import re
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,8 @@ from dtrain.errors import UsageError, nearest
 from dtrain.host import python_path
 from dtrain.host.python_path import TRUST
 
+#: The name of a file, and not of what is in it.
+_PATH = re.compile(r"[/\\]|\.py$")
 #: A path that a callback writes to: fields of plain names alone, which no attribute is read by.
 _FIELD = re.compile(r"\{\w+(:[\w.,]*)?\}")
 
@@ -84,10 +87,13 @@ def _check_name(target: Any, key: str, argument: bool) -> None:
         return  # a value is missing, which is reported as such
     wanted = kinds.at(key.removesuffix("_target_").rstrip("."), argument)
     accepted = "; ".join(kind.accepted for kind in wanted)
-    if not isinstance(target, str) or "." not in target:
+    if not isinstance(target, str) or "." not in target or _PATH.search(target):
+        hint = f"{key}=keras.applications.MobileNetV2"
+        if isinstance(target, str) and target.endswith(".py"):
+            hint = f"{key}={os.path.basename(target)[:-3]}.NAME, of a function in the file"
         raise UsageError(
             key, target, "is not the dotted name of a function or class",
-            accepted or "package.module.name", f"{key}=keras.applications.MobileNetV2",
+            accepted or "package.module.name", hint,
         )  # fmt: skip
     if not wanted:
         raise UsageError(
@@ -109,10 +115,14 @@ def _allow(target: str, key: str, wanted: tuple[kinds.Kind, ...]) -> None:
         raise _untrusted(key, target, target.split(".")[0])
     elif not kinds.named(target, wanted):
         what = " or ".join(kind.what for kind in wanted) or "public name"
+        hint = f"{_trust(target)} in front of the command, if you trust what it does"
+        if kinds.CALLBACK in wanted:
+            of_keras = [f"keras.callbacks.{name}" for name in kinds.CALLBACKS]
+            near = nearest(target, of_keras, cutoff=0.9)
+            hint = f"_target_: {near}, or {hint}" if near else hint
         raise UsageError(
             key, target, f"is no {what} that a configuration may name",
-            "; ".join(kind.accepted for kind in wanted or tuple(kinds.PLACES.values())),
-            f"{_trust(target)} in front of the command, if you trust what it does",
+            "; ".join(kind.accepted for kind in wanted or tuple(kinds.PLACES.values())), hint,
         )  # fmt: skip
 
 
@@ -207,6 +217,12 @@ def locate(target: str, key: str, argument: bool = False) -> Callable[..., Any]:
     for position, name in enumerate(parts[start:], start):
         names = [n for n in dir(found) if not n.startswith("_")] if found is not None else []
         if found is None or not hasattr(found, name):
+            if found is None:
+                raise UsageError(
+                    key, target, f"there is no module {name!r}",
+                    f"a module that is installed, or a file of {os.getcwd()}",
+                    f"{key}=MODULE.NAME, of a file MODULE.py in the current directory",
+                )  # fmt: skip
             near = nearest(name, names)
             whole = ".".join([*parts[:position], near or "NAME", *parts[position + 1 :]])
             raise UsageError(

@@ -98,9 +98,12 @@ def of_run(
     if rundir.path.is_dir():
         past = read_command(open_existing(rundir.path, key))
     if past is None or not rundir.config.is_file():
+        run = Path(folder).parent.parent
+        of_run = Path(folder).parent.name == "checkpoints" and RunDir(run).config.is_file()
         raise UsageError(
             key, folder, f"is not a run folder (it has no {rundir.command.name})",
-            "a folder that a run printed as its run folder", f"{key}=outputs/DATE/TIME_NAME",
+            "a folder that a run printed as its run folder",
+            f"{key}={run}" if of_run else f"{key}=outputs/DATE/TIME_NAME",
         )  # fmt: skip
     refuse_derived(key, folder, past)
     overrides, config_dir = consent.accept(key, folder, past, given)

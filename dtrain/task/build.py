@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -15,8 +16,8 @@ from dtrain.config import callables, targets
 from dtrain.config.schema import Config
 from dtrain.data import nest
 from dtrain.data.sources import Splits
-from dtrain.errors import DtrainError, UsageError
-from dtrain.task import keras_internals, optimizers, reading, stateful
+from dtrain.errors import DtrainError, UsageError, nearest
+from dtrain.task import first_call, keras_internals, optimizers, reading, stateful
 from dtrain.task.finetune import lora, rates, stages
 from dtrain.task.remat import rematerialize
 from dtrain.task.step_logs import has_own
@@ -70,7 +71,8 @@ def model(
         if not isinstance(built, keras.Model):
             raise UsageError(
                 "model._target_", config.model._target_, f"returned {type(built).__name__}",
-                "a function or class that makes a keras.Model", "model=cnn",
+                "a function or class that makes a keras.Model",
+                "the model behind `return` in the function" if built is None else "model=cnn",
             )  # fmt: skip
         rows = stateful.fixed_rows(built, config)
         stateful.check(built, rows, config, splits, strategy)
@@ -80,7 +82,7 @@ def model(
         predicted = None
         if _has_call(built):  # a class with a train_step of its own may do without
             with callables.blame("model", config.model, config.model._target_):
-                predicted = _called(built, x)
+                predicted = first_call.predicted(built, x)
         else:
             built.built = True  # as a call would say: its weights are counted, and saved at the end
     _check_plain(built, strategy)
@@ -144,25 +146,6 @@ def _shapes(splits: Splits, config: Config) -> Any:
             "a dataset with one input, or a model of your own", "dataset.inputs=COLUMN",
         )  # fmt: skip
     return nest.mapped(lambda leaf: tuple(leaf.shape[1:]), x)
-
-
-def _called(built: keras.Model, x: Any) -> Any:
-    """Call a model, which makes the variables that it has not made, and leave its state alone.
-
-    Keras' fit makes no such call: what is drawn, counted and kept by hand begins with the first
-    step. What layers of a user's own keep has no value from before where this call makes it.
-    """
-    plain = [(v, tf.identity(v)) for _, v in keras_internals.plain_variables(built)]
-    kept = [v for v in built.non_trainable_variables if not tf.as_dtype(v.dtype).is_floating]
-    kept += keras_internals.of_own_classes(built) if built.built else []
-    before = [(v, np.asarray(tf.convert_to_tensor(v.value))) for v in kept]
-    predicted = built(x, training=False)
-    for variable, value in [*before, *plain]:
-        variable.assign(value)
-    for layer in stateful.layers(built):
-        if hasattr(layer, "reset_state"):
-            layer.reset_state()
-    return predicted
 
 
 def _check_plain(built: keras.Model, strategy: Strategy) -> None:
@@ -305,6 +288,13 @@ def _build_metrics(built: keras.Model, x: Any, y: Any, predicted: Any, weight: A
         built.compute_loss(x=x, y=y, y_pred=predicted, sample_weight=weight, **mode)
         built.compute_metrics(x=x, y=y, y_pred=predicted, sample_weight=weight)
     except (ValueError, TypeError, KeyError, IndexError, tf.errors.OpError) as error:
+        unknown = re.search(r"interpret metric identifier: (\w+)", str(error))
+        if unknown is not None:
+            near = nearest(unknown[1], [*dir(keras.metrics), "accuracy"]) or "accuracy"
+            raise UsageError(
+                "trainer.metrics", unknown[1], "is no metric that Keras knows",
+                "names of keras.metrics, or nodes with _target_", f"'trainer.metrics=[{near}]'",
+            ) from None  # fmt: skip
         if not has_own(built, "train_step"):
             usual = "trainer.loss=sparse_categorical_crossentropy 'trainer.metrics=[accuracy]'"
             single = not nest.is_nest(x)

@@ -26,6 +26,8 @@ def is_users(file: str) -> bool:
 
 def place(error: BaseException) -> str:
     """Return ``(FILE, line N, in F)`` of the user's own frame that is next to the error, or ''."""
+    if isinstance(error, SyntaxError) and error.filename:  # no frame is in what cannot be read
+        return f"({error.filename}, line {error.lineno})"
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if is_users(frame.filename) and os.path.isfile(frame.filename):
             return f"({frame.filename}, line {frame.lineno}, in {frame.name})"

@@ -53,6 +53,49 @@ EARLY = {
         ["model=custom", "model._target_=mine.build", "model.width=8"],
         ["model.width=8: there is no such key", "type: +model.width=8"],
     ),
+    "key without its group": (
+        ["epochs=3"],
+        ["epochs=3", "no such group", "type: trainer.epochs=3"],
+    ),
+    "name of other tools": (["optimizer.lr=1"], ["type: optimizer.learning_rate=1"]),
+    "key of two groups": (["workers=3"], ["hint: dataset.workers=3 or strategy.workers=3"]),
+    "key of another group": (["trainer.learning_rate=1"], ["type: optimizer.learning_rate=1"]),
+    "key of another option": (
+        ["strategy.workers=3"],
+        ["strategy.workers=3", "hint: strategy.workers is a key of strategy=ps"],
+    ),
+    "nothing like it": (["zzzqq=1"], ["no such group or key", "type: python -m dtrain --help"]),
+    "an option": (
+        ["--epochs", "3"],
+        ["--epochs=3: there is no such option", "type: trainer.epochs=3"],
+    ),
+    "option and value": (["--batch-size=8"], ["--batch-size=8: ", "type: trainer.batch_size=8"]),
+    "option without its value": (["--config-dir"], ["--config-dir=: expected one argument"]),
+    "file of a model": (
+        ["model=custom", "model._target_=./mine.py"],
+        ["is not the dotted name of a function", "hint: model._target_=mine.NAME"],
+    ),
+    "callback": (
+        ["trainer.callbacks=[{_target_:keras.callbacks.EarlyStoping}]"],
+        ["hint: _target_: keras.callbacks.EarlyStopping, or DTRAIN_TRUST="],
+    ),
+    "no list": (["trainer.callbacks=EarlyStopping"], ["accepted: a list: [A,B]; "]),
+    "quotes": (["trainer.metrics=[{_target_:"], ["the whole in quotes", "'trainer.metrics=[...'"]),
+    "schedule's key": (
+        ["optimizer/schedule=cosine", "optimizer.schedule.warmup_epochs=1"],
+        ["is a key of optimizer/schedule=warmup"],
+    ),
+    "shell": (["--shell-completion", "bash"], ["=bash: is for no shell", "install=bash"]),
+    "several values": (
+        ["trainer.epochs=1,2", "model=mlp"],
+        ["trainer.epochs=1,2: has several values", "type: -m trainer.epochs=1,2"],
+    ),
+    "no function": (
+        ["model=custom"],
+        ["model._target_=???: has no value yet", "such as mine.build"],
+    ),
+    "blanks": (["trainer.epochs", "=", "3"], ["override==: has no key", "without blanks"]),
+    "colon": (["trainer.epochs:", "3"], ["cannot be read", "hint: trainer.epochs=VALUE"]),
     "flag": (["dry_run=maybe"], ["accepted: true or false; type: dry_run=false"]),
     "batch 0": (["trainer.batch_size=0"], ["trainer.batch_size=0", "at least 1"]),
     "negative seed": (["seed=-1"], ["seed=-1", "at least 0"]),
@@ -132,6 +175,10 @@ LATE = {
     "argument": (["+model.widht=3"], ["model.widht=3", "does not take", "dropout"]),
     "objective": (["objective=val_acuracy"], ["val_acuracy", "type: objective=val_accuracy"]),
     "loss": (["trainer.loss=crossentropy"], ["trainer.loss=crossentropy", "no loss that Keras"]),
+    "metric": (
+        ["trainer.metrics=[acuracy]"],
+        ["trainer.metrics=acuracy: is no metric", "=[accuracy]"],
+    ),
     "loss node": (["trainer.loss={a:{b:mse}}"], ["trainer.loss=", "has no _target_", "Huber"]),
     "loss by output": (["trainer.loss={name:mse}"], ["trainer.loss=", "'name'", "do not fit"]),
     "no optimizer": (

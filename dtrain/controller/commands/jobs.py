@@ -98,9 +98,11 @@ def main(given: Sequence[str] | None = None) -> int:
     if words[:1] == ["run"] and words[2:3] == ["--"] and len(words) > 3:  # of a batch script
         return batch.main(Path(words[1]), words[3:])
     parser = argparse.ArgumentParser(
-        prog="python -m dtrain jobs", description=__doc__, allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+        prog="python -m dtrain jobs",
+        description="List the jobs of SLURM that dtrain has submitted for you, or cancel one. "
+        "Those of other users, and of other programs, are left alone.",
+        allow_abbrev=False,
+    )
     parser.add_argument("what", nargs="?", choices=("list", "cancel"), default="list")
     parser.add_argument("job", nargs="?", metavar="ID|RUN_DIR", help="which job, to cancel it")
     arguments = parser.parse_args(words)

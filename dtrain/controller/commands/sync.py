@@ -149,8 +149,11 @@ def main(given: list[str] | None = None) -> int:
     Args:
         given: in place of those of the process.
     """
-    parser = argparse.ArgumentParser(prog="python -m dtrain sync", description=__doc__)
-    parser.add_argument("run_dir", metavar="RUN_DIR")
+    parser = argparse.ArgumentParser(
+        prog="python -m dtrain sync",
+        description="Ship to MLflow what it does not have yet of a run or a sweep.",
+    )
+    parser.add_argument("run_dir", metavar="RUN_DIR", help="a run folder, or that of a sweep")
     parser.add_argument("--uri", help="tracking URI, instead of the run's own")
     arguments = parser.parse_args(given)
     try:

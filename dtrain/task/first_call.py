@@ -1,0 +1,50 @@
+"""The first call of a model: it makes the variables that the model has not made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from dtrain.errors import UsageError
+from dtrain.task import keras_internals, stateful
+
+
+def predicted(built: keras.Model, x: Any) -> Any:
+    """Call a model, which makes the variables that it has not made, and leave its state alone.
+
+    Keras' fit makes no such call: what is drawn, counted and kept by hand begins with the first
+    step. What layers of a user's own keep has no value from before where this call makes it.
+    """
+    plain = [(v, tf.identity(v)) for _, v in keras_internals.plain_variables(built)]
+    kept = [v for v in built.non_trainable_variables if not tf.as_dtype(v.dtype).is_floating]
+    kept += keras_internals.of_own_classes(built) if built.built else []
+    before = [(v, np.asarray(tf.convert_to_tensor(v.value))) for v in kept]
+    try:
+        found = built(x, training=False)
+    except ValueError as error:
+        wanted, given = getattr(built, "input_shape", None), getattr(x, "shape", None)
+        if not isinstance(wanted, tuple) or given is None or _is_of(given, wanted):
+            raise
+        # Keras' own message has the whole example in it.
+        raise UsageError(
+            "model", built.name,
+            f"takes inputs of shape {wanted}, and the dataset has {(None, *given[1:])}",
+            "a model for the inputs of the dataset",
+            "keras.Input(input_shape) in the function of the model, which is given the shape",
+        ) from error  # fmt: skip
+    for variable, value in [*before, *plain]:
+        variable.assign(value)
+    for layer in stateful.layers(built):
+        if hasattr(layer, "reset_state"):
+            layer.reset_state()
+    return found
+
+
+def _is_of(shape: tuple[int, ...], wanted: tuple[Any, ...]) -> bool:
+    """Whether a shape is what a model declares, which has None for any size."""
+    return len(shape) == len(wanted) and all(
+        size is None or size == given for given, size in zip(shape[1:], wanted[1:], strict=True)
+    )
