@@ -144,7 +144,8 @@ def predict(
 
     Args:
         run: whose, or its folder.
-        data: ``x``: an array ``[n, ...]`` or a dict or tuple of arrays; None: the run's own.
+        data: ``x``: an array ``[n, ...]`` or a dict of arrays, or ``((a, b),)`` where ``x`` is a
+            tuple of them; None: the run's own.
         checkpoint, weights: as of :func:`evaluate`.
         workers: processes that predict.
         overrides, show, more: as of :func:`train`.
@@ -303,8 +304,8 @@ def _derived(
     own = [*keywords.plain(more, name), *keywords.checked(overrides)]
     run = _run(run)
     call = Call(run.path / FOLDER, show, run.path)
-    if isinstance(data, str):
-        own = [f"dataset={hints.option(data)}", *own]
+    if isinstance(data, str | os.PathLike):
+        own = [f"dataset={hints.option(str(data))}", *own]
     elif callable(data):
         own = ["dataset=custom", f"dataset._target_={call.objects.target(data, 'data')}", *own]
     elif data is not None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import functools
+import io
 import os
 import site
 import sys
@@ -144,10 +146,8 @@ class Objects:
                     self.trusted.append(top)
 
     def _pickled(self, value: Any, name: str, key: str) -> str:
-        import cloudpickle  # MLflow brings it
-
         try:
-            data = cloudpickle.dumps(value)
+            data = _pickle(value)
         except Exception as error:  # of whatever it refers to
             raise UsageError(
                 key, name, f"cannot be sent to the processes that train ({error})",
@@ -163,6 +163,25 @@ class Objects:
         return _PICKLED.format(
             name=name, version=version, data=base64.b64encode(data).decode("ascii")
         )
+
+
+def _pickle(value: Any) -> bytes:
+    import cloudpickle  # MLflow brings it
+
+    class Pickler(cloudpickle.Pickler):
+        dispatch_table = {**cloudpickle.Pickler.dispatch_table, type(functools.cache(len)): _cached}
+
+    file = io.BytesIO()
+    Pickler(file).dump(value)
+    return file.getvalue()
+
+
+def _cached(value: Any) -> Any:
+    """Return how a function behind ``functools.cache`` is made again.
+
+    By itself it is pickled by its name in ``__main__``, which is another module in a task.
+    """
+    return value.__qualname__ if is_importable(value) else (functools.cache, (value.__wrapped__,))
 
 
 def _public(value: Any) -> str:
