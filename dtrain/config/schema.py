@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import re
 from typing import Any
 
 from omegaconf import MISSING
@@ -54,11 +55,24 @@ class Kind(enum.Enum):
     tpu = 4
 
 
+#: The end of a name of what a training makes smaller, as Keras calls its metrics.
+_LESS_IS_BETTER = re.compile(
+    r"(^|[_/])(loss|error|mae|mse|mape|msle|rmse|crossentropy|divergence|perplexity)$"
+)
+
+
 class Mode(enum.Enum):
     """Which objective is better."""
 
     max = 1
     min = 2
+    auto = 3
+
+    def of(self, objective: str) -> Mode:
+        """Return ``max`` or ``min``: ``auto`` takes it from the name of the objective."""
+        if self is not Mode.auto:
+            return self
+        return Mode.min if _LESS_IS_BETTER.search(objective) else Mode.max
 
 
 @dataclasses.dataclass
@@ -311,7 +325,7 @@ class Config(Section):
         seed: seed of weights, of the order of examples, and of all that is random.
         output_dir: folder of the run folders and of the embedded tracking store; or s3://BUCKET/DIR.
         objective: metric that the job returns, and by which the best checkpoint is chosen.
-        objective_mode: which objective is better, the larger (max) or the smaller (min).
+        objective_mode: is a larger one better (max) or not (min); auto: min for losses and errors.
         resume: run folder to resume, or auto: the unfinished run of this very command.
         fork: run folder, or one of its checkpoints, whose weights begin a new run.
         record_code: the run folder holds commit, changes and untracked files, for replay.
@@ -337,7 +351,7 @@ class Config(Section):
     seed: int = within(0, 0, SEED)
     output_dir: str = formed("outputs", PATH)
     objective: str = formed("val_accuracy", METRIC)
-    objective_mode: Mode = Mode.max
+    objective_mode: Mode = Mode.auto
     resume: str | None = formed(None, PATH)
     fork: str | None = formed(None, PATH)
     record_code: bool = True
