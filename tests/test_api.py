@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import linecache
 import os
@@ -212,6 +213,7 @@ class Batches:
         ({"data": Batches()}, "Batches: is read in this process.*data=load"),
         ({"learning_rate": np.array([0.1, 0.01])}, r"learning_rate=VALUES.tolist\(\)"),
         ({"learning_rate": object()}, "schedule='cosine'"),
+        ({"callbacks": functools.partial(dict, show=len)}, r"return KIND\(NAME=len\), and make"),
     ],
 )
 def test_a_wrong_call_is_refused(given: dict[str, Any], problem: str, tmp_path: Path) -> None:
@@ -313,6 +315,13 @@ def test_an_error_in_a_job_of_a_sweep_has_its_place(
     (tmp_path / "sweep.json").write_text(json.dumps({"jobs": [job]}))
     with pytest.raises(TrainingError, match=r"^1: Bad: x \(mine.py, line 11, in f\)$"):
         training._sweep_of(Done(1, [], False), tmp_path)
+
+
+def test_one_callback_is_a_list_of_one(tmp_path: Path) -> None:
+    given: dict[str, Any] = dict.fromkeys(training.OBJECTS)
+    for callbacks in (Batches, [Batches], (Batches,)):
+        [text] = training.Call(tmp_path, show=False).overrides({**given, "callbacks": callbacks})
+        assert text == "trainer.callbacks=[{_target_:tests.test_api.Batches}]"
 
 
 def test_what_has_no_source_travels_by_cloudpickle(

@@ -45,7 +45,8 @@ def train(
         data: ``(x, y)`` or ``(x, y, weight)`` of arrays ``[n, ...]`` or dicts and tuples of them; a
             function that returns a dataset; or an option of the group ``dataset``.
         validation: as ``data``, to evaluate on; None: a part of ``data`` is split off.
-        loss, metrics, callbacks: of the key ``trainer``: names, functions, classes, lists of them.
+        loss, metrics, callbacks: functions, classes, partials, lists of them; also names of a loss
+            or a metric.
         overrides: any other keys, as on the command line.
         show: print what is reported.
         more: keywords of :data:`dtrain.api.keywords.TABLE`, such as ``epochs`` and ``strategy``.

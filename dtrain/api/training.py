@@ -48,8 +48,10 @@ class Call:
         found = [*self._model(given["model"], swept)]
         found += self._data(given["data"], given["validation"])
         for name in ("loss", "metrics", "callbacks"):
-            if given[name] is not None:
-                node = self.objects.node(given[name], name)
+            if (value := given[name]) is not None:
+                if name == "callbacks" and not isinstance(value, str | list | tuple):
+                    value = [value]
+                node = self.objects.node(value, name)
                 found.append(f"trainer.{name}={values.written(node, name)}")
         return found
 
