@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import linecache
 import os
@@ -347,6 +348,19 @@ def test_what_has_no_source_travels_by_cloudpickle(
     kept = getattr(__import__(module), name)
     assert kept() == [16]
     assert kept() is kept()
+
+
+def test_a_module_that_a_pickle_imports_is_found_and_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "neighbour.py").write_text("width = 2\n")
+    monkeypatch.syspath_prepend(tmp_path / "more")
+    neighbour = importlib.import_module("neighbour")
+    objects = Objects(tmp_path / given.FOLDER, lambda sentence: None)
+    objects.target(lambda: neighbour.width, "model")
+    assert "neighbour" in objects.trusted
+    assert objects.paths == [str(tmp_path / "more")]
 
 
 def test_a_file_that_was_changed_since_is_not_taken_for_what_runs(

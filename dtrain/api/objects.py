@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import inspect
 import io
 import os
 import site
@@ -141,13 +142,15 @@ class Objects:
         for line in text.splitlines():
             words = line.split()
             if words[:1] in (["import"], ["from"]):
-                top = words[1].partition(".")[0]
-                if top in sys.modules and top not in KNOWN and self._find(top):
-                    self.trusted.append(top)
+                self._trust_own(words[1].partition(".")[0])
+
+    def _trust_own(self, top: str) -> None:
+        if top in sys.modules and top not in {*KNOWN, "__main__"} and self._find(top):
+            self.trusted.append(top)
 
     def _pickled(self, value: Any, name: str, key: str) -> str:
         try:
-            data = _pickle(value)
+            data, tops = _pickle(value)
         except Exception as error:  # of whatever it refers to
             raise UsageError(
                 key, name, f"cannot be sent to the processes that train ({error})",
@@ -159,21 +162,32 @@ class Objects:
                 key, name, f"takes {len(data):,} bytes with all that it refers to",
                 f"up to {_LARGEST:,}; arrays travel as data=", "data=(x, y)",
             )  # fmt: skip
+        for top in sorted(tops):
+            self._trust_own(top)
         version = ".".join(map(str, sys.version_info[:2]))
         return _PICKLED.format(
             name=name, version=version, data=base64.b64encode(data).decode("ascii")
         )
 
 
-def _pickle(value: Any) -> bytes:
+def _pickle(value: Any) -> tuple[bytes, set[str]]:
+    """Return a pickle, and the packages that it may import."""
     import cloudpickle  # MLflow brings it
+
+    tops: set[str] = set()
 
     class Pickler(cloudpickle.Pickler):
         dispatch_table = {**cloudpickle.Pickler.dispatch_table, type(functools.cache(len)): _cached}
 
+        def reducer_override(self, obj: Any) -> Any:
+            if inspect.ismodule(obj) or is_importable(obj):
+                name: str = obj.__name__ if inspect.ismodule(obj) else obj.__module__
+                tops.add(name.partition(".")[0])
+            return super().reducer_override(obj)
+
     file = io.BytesIO()
     Pickler(file).dump(value)
-    return file.getvalue()
+    return file.getvalue(), tops
 
 
 def _cached(value: Any) -> Any:
