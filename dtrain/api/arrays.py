@@ -21,7 +21,10 @@ _PARTS = ("x", "y", "weight")
 
 
 _ANY = "data=FUNCTION, which returns any dataset (docs/data.md)"
-_CONVERTED = "x.astype('float32'), and of labels numpy.unique(y, return_inverse=True)[1]"
+_CONVERTED = (
+    "x.astype('float32'), of labels numpy.unique(y, return_inverse=True)[1], or data=FUNCTION, "
+    "which returns any dataset (docs/data.md)"
+)
 _PART = "validation=(x, y), or validation_split=0.1 for a part of data"
 
 

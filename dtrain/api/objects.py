@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import inspect
 import io
 import os
 import site
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -186,8 +187,28 @@ def _pickle(value: Any) -> tuple[bytes, set[str]]:
             return super().reducer_override(obj)
 
     file = io.BytesIO()
-    Pickler(file).dump(value)
+    with _by_value("__mp_main__"):
+        Pickler(file).dump(value)
     return file.getvalue(), tops
+
+
+@contextlib.contextmanager
+def _by_value(name: str) -> Iterator[None]:
+    """Have cloudpickle write what a module has, where there is one, and not name it.
+
+    A process that multiprocessing has spawned calls its script ``__mp_main__``.
+    """
+    import cloudpickle
+
+    module = sys.modules.get(name)
+    if module is None or name in cloudpickle.list_registry_pickle_by_value():
+        yield
+        return
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
 
 
 def _cached(value: Any) -> Any:
