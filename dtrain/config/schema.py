@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import re
 from typing import Any
 
 from omegaconf import MISSING
@@ -33,6 +32,7 @@ from dtrain.config.forms import (
     target,
     text,
 )
+from dtrain.config.objective import Mode
 from dtrain.config.ranges import MANY, SEED, YEAR, formed, within
 from dtrain.config.section import Open, Section
 from dtrain.config.switches import SWITCH, Switch
@@ -53,26 +53,6 @@ class Kind(enum.Enum):
     cpu = 2
     gpu = 3
     tpu = 4
-
-
-#: The end of a name of what a training makes smaller, as Keras calls its metrics.
-_LESS_IS_BETTER = re.compile(
-    r"(^|[_/])(loss|error|mae|mse|mape|msle|rmse|crossentropy|divergence|perplexity)$"
-)
-
-
-class Mode(enum.Enum):
-    """Which objective is better."""
-
-    max = 1
-    min = 2
-    auto = 3
-
-    def of(self, objective: str) -> Mode:
-        """Return ``max`` or ``min``: ``auto`` takes it from the name of the objective."""
-        if self is not Mode.auto:
-            return self
-        return Mode.min if _LESS_IS_BETTER.search(objective) else Mode.max
 
 
 @dataclasses.dataclass

@@ -16,7 +16,7 @@ from hydra.types import HydraContext
 from omegaconf import DictConfig
 
 from dtrain.config import values
-from dtrain.config.schema import Mode
+from dtrain.config.objective import Mode
 from dtrain.config.search_space import check_grid
 from dtrain.controller.sweep import options
 from dtrain.controller.sweep.job_source import Grid, Source
