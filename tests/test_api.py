@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import json
 import linecache
 import os
@@ -18,11 +20,11 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import dtrain
 from dtrain.__main__ import main
-from dtrain.api import arrays, command, keywords, values
+from dtrain.api import arrays, command, keywords, training, values
 from dtrain.api.command import Done
 from dtrain.api.line import Line
-from dtrain.api.objects import Objects
-from dtrain.api.source import NoSource, placed, text_of
+from dtrain.api.objects import PLACES, Objects
+from dtrain.api.source import NoSource, Place, placed, text_of
 from dtrain.compare.load_folders import public
 from dtrain.config import consent, given
 from dtrain.errors import DamagedFile, TrainingError, UsageError
@@ -31,6 +33,7 @@ from dtrain.run.folder import RunDir
 from tests.conftest import Commands
 
 SCRIPT = """
+import functools
 import numpy as np
 from numpy import linalg as algebra
 import dtrain
@@ -69,6 +72,11 @@ def unwritable():
 
 
 inner = closed()
+
+
+@functools.cache
+def kept():
+    return [WIDTH]
 
 
 def planted(input_shape, classes):
@@ -175,6 +183,18 @@ def test_it_has_the_name_of_a_package_that_can_be_called() -> None:
         dtrain.trian  # noqa: B018
 
 
+class Batches:
+    """Has the form of a ``keras.utils.PyDataset``: rows of different shapes, in NumPy's eyes."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> Any:
+        if index > 1:
+            raise IndexError
+        return np.zeros((3, 2)), np.zeros(3)
+
+
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
@@ -187,6 +207,14 @@ def test_it_has_the_name_of_a_package_that_can_be_called() -> None:
         ({"data": (["a", "b"], [1, 2])}, "data .x.=.*is no array of numbers"),
         ({"data": np.zeros(3), "validation": (np.zeros(3), np.zeros(3))}, "has not the 1 parts"),
         ({"validation": (np.zeros(3),)}, "stands beside arrays alone"),
+        ({"data": np.array([1, None])}, r"object: is no array.*x.astype\('float32'\)"),
+        ({"data": [([1], 2)] * 4}, r"4 parts: are not x, \(x, y\).*numpy.asarray\(x\)"),
+        ({"data": {"a.b": np.ones(3), "a": {"b": np.zeros(3)}}}, "x.a.b: is what two arrays are"),
+        ({"data": Path("x.csv")}, "x.csv: is no option of the group dataset.*data='csv'"),
+        ({"data": Batches()}, "Batches: is read in this process.*data=load"),
+        ({"learning_rate": np.array([0.1, 0.01])}, r"learning_rate=VALUES.tolist\(\)"),
+        ({"learning_rate": object()}, "schedule='cosine'"),
+        ({"callbacks": functools.partial(dict, show=len)}, r"return KIND\(NAME=len\), and make"),
     ],
 )
 def test_a_wrong_call_is_refused(given: dict[str, Any], problem: str, tmp_path: Path) -> None:
@@ -208,6 +236,8 @@ def test_values_are_written_as_hydra_reads_them(value: Any) -> None:
 def test_keywords_are_short_words_for_keys() -> None:
     words = keywords.plain({"epochs": 3, "learning_rate": [1e-3, 0.01]}, "sweep", swept=True)
     assert words == ["trainer.epochs=3", "optimizer.learning_rate=0.001,0.01"]
+    home = keywords.plain({"output_dir": "~/runs"}, "train")
+    assert keywords.place(home) == os.path.expanduser("~/runs")  # no shell has seen it
 
 
 @pytest.mark.parametrize(
@@ -231,6 +261,7 @@ def test_arrays_become_a_file_of_rows(tmp_path: Path) -> None:
     again = arrays.overrides(folder, (x, np.arange(4)), (x, np.arange(4)))
     assert again == found  # and so the same arrays are no difference between runs
     assert public({"path": str(path)}) == {"path": f"given/{path.name}"}
+    assert public({"model": f"given_{'0a' * 16}.wide"}) == {"model": "given_0a0a0a0a.wide"}
 
 
 def test_a_function_of_a_script_is_written_down_with_what_it_uses(
@@ -276,6 +307,24 @@ def test_a_place_in_what_was_given_is_that_of_the_caller(
     )
 
 
+def test_an_error_in_a_job_of_a_sweep_has_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"given_{'0b' * 16}"
+    monkeypatch.setitem(PLACES, name, [Place(1, 3, "mine.py", 10)])
+    job = {"number": 1, "status": "FAILED", "error": f"Bad: x (/a/given/{name}.py, line 2, in f)"}
+    (tmp_path / "sweep.json").write_text(json.dumps({"jobs": [job]}))
+    with pytest.raises(TrainingError, match=r"^1: Bad: x \(mine.py, line 11, in f\)$"):
+        training._sweep_of(Done(1, [], False), tmp_path)
+
+
+def test_one_callback_is_a_list_of_one(tmp_path: Path) -> None:
+    given: dict[str, Any] = dict.fromkeys(training.OBJECTS)
+    for callbacks in (Batches, [Batches], (Batches,)):
+        [text] = training.Call(tmp_path, show=False).overrides({**given, "callbacks": callbacks})
+        assert text == "trainer.callbacks=[{_target_:tests.test_api.Batches}]"
+
+
 def test_what_has_no_source_travels_by_cloudpickle(
     script: types.SimpleNamespace, tmp_path: Path, variables: None, capsys: Any
 ) -> None:
@@ -292,6 +341,40 @@ def test_what_has_no_source_travels_by_cloudpickle(
     python_path.offer_given(str(tmp_path), [module])
     python_path.offer()
     assert getattr(__import__(module), name)(2) == 32
+    # Of functools.cache: by itself it would be looked for in the __main__ of a task.
+    module, _, name = Objects(tmp_path, told.append).target(script.kept, "data").partition(".")
+    python_path.offer_given(str(tmp_path), [module])
+    del vars(sys.modules["__main__"])["kept"]
+    kept = getattr(__import__(module), name)
+    assert kept() == [16]
+    assert kept() is kept()
+
+
+def test_a_module_that_a_pickle_imports_is_found_and_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "neighbour.py").write_text("width = 2\n")
+    monkeypatch.syspath_prepend(tmp_path / "more")
+    neighbour = importlib.import_module("neighbour")
+    objects = Objects(tmp_path / given.FOLDER, lambda sentence: None)
+    objects.target(lambda: neighbour.width, "model")
+    assert "neighbour" in objects.trusted
+    assert objects.paths == [str(tmp_path / "more")]
+
+
+def test_a_script_of_a_spawned_process_is_not_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: None
+) -> None:
+    module: Any = types.ModuleType("__mp_main__")
+    monkeypatch.setitem(sys.modules, "__mp_main__", module)
+    exec("def made():\n    return size()\n\nsize = lambda: 3\n", vars(module))
+    objects = Objects(tmp_path, lambda sentence: None)
+    name, _, _ = objects.target(module.made, "model").partition(".")
+    monkeypatch.delitem(sys.modules, "__mp_main__")
+    python_path.offer_given(str(tmp_path), [name])
+    python_path.offer()
+    assert importlib.import_module(name).made() == 3
 
 
 def test_a_file_that_was_changed_since_is_not_taken_for_what_runs(

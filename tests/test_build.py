@@ -32,6 +32,12 @@ def nothing(**_: Any) -> str:
     return "a text"
 
 
+def one_hot(**_: Any) -> Any:
+    import numpy as np
+
+    return np.ones((8, 4), "float32"), np.eye(3, dtype="float32")[np.arange(8) % 3]
+
+
 def two_outputs(input_shape: Any, classes: int, kind: str = "plain") -> Any:
     """A model that no single loss fits, with steps of its own or inherited ones or Keras'."""
     import keras
@@ -373,6 +379,9 @@ def test_what_does_not_fit_is_refused_with_its_key() -> None:
         with pytest.raises(UsageError) as caught:
             build_model(**changed)
         assert caught.value.key == key, str(caught.value)
+    one_hot = {"dataset": {"_target_": "tests.test_build.one_hot"}}
+    with pytest.raises(UsageError, match="loss=categorical_crossentropy of one-hot targets"):
+        build_model(**one_hot, model={**mlp, "classes": 3})
 
 
 def counting(input_shape: Any, classes: int) -> Any:

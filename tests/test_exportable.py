@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -203,3 +205,28 @@ def test_subclasses_and_what_cannot_be_compared(tmp_path: Path) -> None:
     noise.call = lambda x, **mode: plain(x) + keras.random.normal(())
     with pytest.raises(UsageError, match="differs each time"):
         prepared(noise, x[0])
+
+
+@pytest.mark.task
+def test_a_class_of_the_current_directory_is_found_by_the_process_that_loads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import keras
+
+    from dtrain.host import python_path
+    from dtrain.task.export import runtimes
+
+    quiet()
+    (tmp_path / "doubling.py").write_text(
+        "import keras\n\nclass Doubled(keras.layers.Layer):\n"
+        "    def call(self, x):\n        return 2 * x\n"
+    )
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        doubling = importlib.import_module("doubling")
+        keras.Sequential([keras.Input((3,)), doubling.Doubled()]).save(tmp_path / "model.keras")
+    del sys.modules["doubling"]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(python_path.TRUST, "doubling")
+    run = runtimes.of_keras({"Doubled": "doubling"}, "inputs", ["outputs"])(tmp_path)
+    assert run({"inputs": np.ones((2, 3), "f4")})["outputs"].tolist() == [[2, 2, 2]] * 2

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+
+import numpy as np
 import pytest
 
 SCRIPT = "def call(function):\n    return function()\n"
@@ -21,6 +24,11 @@ def test_the_place_is_the_users_frame_next_to_the_error() -> None:
     assert own_code.part(other.value).count("  File ") == 3
     assert not own_code.is_users(nest.__file__)
     assert own_code.is_users(__file__)
+    for library, call in ((json, lambda: json.loads("[")), (np, lambda: np.reshape([1, 2], (3,)))):
+        with pytest.raises(ValueError) as third:
+            call()
+        assert own_code.place(third.value).endswith(", in <lambda>)")
+        assert not own_code.is_users(library.__file__)
     assert own_code.place(ValueError("raised nowhere")) == ""
     with pytest.raises(SyntaxError) as wrong:
         compile("x =", "mine.py", "exec")

@@ -198,3 +198,17 @@ def test_defaults_of_conf_are_complete() -> None:
         kind = {"hardware": schema.Hardware, "trainer": schema.Trainer,
                 "tracking": schema.MLflow}[group]  # fmt: skip
         assert set(written) - {"defaults"} == {f.name for f in dataclasses.fields(kind)}
+
+
+@pytest.mark.parametrize(
+    ("objective", "given", "mode"),
+    [
+        ("val_accuracy", "auto", "max"), ("val_loss", "auto", "min"), ("loss", "auto", "min"),
+        ("val_head_loss", "auto", "min"), ("val_mean_squared_error", "auto", "min"),
+        ("test/mae", "auto", "min"), ("val_lossless", "auto", "max"), ("val_loss", "max", "max"),
+        ("val_accuracy", "min", "min"),
+    ],
+)  # fmt: skip
+def test_the_best_of_a_loss_is_the_smallest(objective: str, given: str, mode: str) -> None:
+    node = OmegaConf.create({"objective": objective, "objective_mode": given})
+    assert load.typed(node).objective_mode.name == mode

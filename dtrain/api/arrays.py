@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,10 @@ _PARTS = ("x", "y", "weight")
 
 
 _ANY = "data=FUNCTION, which returns any dataset (docs/data.md)"
+_CONVERTED = (
+    "x.astype('float32'), of labels numpy.unique(y, return_inverse=True)[1], or data=FUNCTION, "
+    "which returns any dataset (docs/data.md)"
+)
 _PART = "validation=(x, y), or validation_split=0.1 for a part of data"
 
 
@@ -100,6 +103,12 @@ def _take(
         raise _nothing(key, data)
     if isinstance(data, list) and not any(nest.is_nest(p) or np.ndim(p) for p in data):
         parts = (np.asarray(data),)
+    if len(parts) > len(_PARTS):
+        raise UsageError(
+            key, f"{len(parts)} parts", "are not x, (x, y) or (x, y, weight)",
+            "one array of all rows for each of these",
+            f"{key}=(numpy.asarray(x), numpy.asarray(y))",
+        )  # fmt: skip
     parts = nest.parts_of(tuple(parts))
     for part, value in zip(_PARTS, parts, strict=False):
         if value is None:
@@ -108,6 +117,11 @@ def _take(
         if not nest.leaves(value):
             raise _nothing(f"{key} ({part})", value)
         for place, leaf in nest.named(value, root):
+            if place in arrays:
+                raise UsageError(
+                    key, place, "is what two arrays are called", "names that differ, without dots",
+                    f"{key} with other names",
+                )  # fmt: skip
             arrays[place] = _array(leaf, f"{key} ({place})")
         given[root] = nest.packed(value, [place for place, _ in nest.named(value, root)])
     return sum(part is not None for part in parts)
@@ -126,13 +140,17 @@ def _array(leaf: Any, key: str) -> np.ndarray:
     Raises:
         UsageError: it is something else.
     """
-    convert: Callable[[Any], np.ndarray] = np.asarray
-    array = leaf if isinstance(leaf, Ragged) else convert(leaf)
+    array: Any
+    try:
+        array = leaf if isinstance(leaf, Ragged) else np.asarray(leaf)
+    except Exception:  # of whatever library it is, such as a PyDataset of Keras'
+        array = np.asarray(None)
     if not isinstance(array, Ragged) and array.dtype == object and not array.ndim:
         raise UsageError(
             key, type(leaf).__name__, "is read in this process, and the processes that train read "
             "their own", "arrays [n, ...] of numbers, or a function that returns it",
-            f"def load(): return ..., and {key.partition(' ')[0]}=load",
+            "x.toarray()" if hasattr(leaf, "toarray")  # a sparse matrix
+            else f"def load(): return ..., and {key.partition(' ')[0]}=load",
         )  # fmt: skip
     if not isinstance(array, Ragged) and array.ndim and not len(array):
         raise UsageError(
@@ -144,6 +162,7 @@ def _array(leaf: Any, key: str) -> np.ndarray:
         raise UsageError(
             key, what, "is no array of numbers with a row for each example",
             "arrays [n, ...] of numbers, and dicts and tuples of them",
-            _PART if key.startswith("validation") else _ANY,
+            _CONVERTED if not isinstance(array, Ragged) and array.dtype.kind in "OUS"
+            else _PART if key.startswith("validation") else _ANY,
         )  # fmt: skip
     return array

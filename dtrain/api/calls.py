@@ -45,7 +45,8 @@ def train(
         data: ``(x, y)`` or ``(x, y, weight)`` of arrays ``[n, ...]`` or dicts and tuples of them; a
             function that returns a dataset; or an option of the group ``dataset``.
         validation: as ``data``, to evaluate on; None: a part of ``data`` is split off.
-        loss, metrics, callbacks: of the key ``trainer``: names, functions, classes, lists of them.
+        loss, metrics, callbacks: functions, classes, partials, lists of them; also names of a loss
+            or a metric.
         overrides: any other keys, as on the command line.
         show: print what is reported.
         more: keywords of :data:`dtrain.api.keywords.TABLE`, such as ``epochs`` and ``strategy``.
@@ -144,7 +145,8 @@ def predict(
 
     Args:
         run: whose, or its folder.
-        data: ``x``: an array ``[n, ...]`` or a dict or tuple of arrays; None: the run's own.
+        data: ``x``: an array ``[n, ...]`` or a dict of arrays, or ``((a, b),)`` where ``x`` is a
+            tuple of them; None: the run's own.
         checkpoint, weights: as of :func:`evaluate`.
         workers: processes that predict.
         overrides, show, more: as of :func:`train`.
@@ -303,8 +305,8 @@ def _derived(
     own = [*keywords.plain(more, name), *keywords.checked(overrides)]
     run = _run(run)
     call = Call(run.path / FOLDER, show, run.path)
-    if isinstance(data, str):
-        own = [f"dataset={hints.option(data)}", *own]
+    if isinstance(data, str | os.PathLike):
+        own = [f"dataset={hints.option(str(data))}", *own]
     elif callable(data):
         own = ["dataset=custom", f"dataset._target_={call.objects.target(data, 'data')}", *own]
     elif data is not None:

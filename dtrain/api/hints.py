@@ -31,6 +31,7 @@ OF_KERAS = {
 OF_FORKS = ("model", "data", "validation", "loss", "metrics", "callbacks", "checkpoint")
 #: What a keyword of the API takes in the place of an object.
 OPTIONS = {
+    "learning_rate": "learning_rate=0.1, schedule='cosine'",
     "optimizer": "optimizer='sgd', learning_rate=0.1, overrides=['optimizer.momentum=0.9']",
     "strategy": "strategy='mirrored', devices=2",
     "schedule": "schedule='cosine', learning_rate=0.1",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -58,6 +59,8 @@ def plain(
     for name, value in given.items():
         if name not in TABLE:
             raise _unknown(name, value, call, [*own, *TABLE])
+        if name == "output_dir" and isinstance(value, str):  # no shell has seen it
+            value = os.path.expanduser(value)
         several = value if swept and isinstance(value, list | tuple) else [value]
         if isinstance(value, list | tuple) and not several:
             raise UsageError(name, "[]", "has no value", "one value or more", f"{name}=[VALUE]")

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import functools
+import inspect
+import io
 import os
 import site
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -139,15 +143,15 @@ class Objects:
         for line in text.splitlines():
             words = line.split()
             if words[:1] in (["import"], ["from"]):
-                top = words[1].partition(".")[0]
-                if top in sys.modules and top not in KNOWN and self._find(top):
-                    self.trusted.append(top)
+                self._trust_own(words[1].partition(".")[0])
+
+    def _trust_own(self, top: str) -> None:
+        if top in sys.modules and top not in {*KNOWN, "__main__"} and self._find(top):
+            self.trusted.append(top)
 
     def _pickled(self, value: Any, name: str, key: str) -> str:
-        import cloudpickle  # MLflow brings it
-
         try:
-            data = cloudpickle.dumps(value)
+            data, tops = _pickle(value)
         except Exception as error:  # of whatever it refers to
             raise UsageError(
                 key, name, f"cannot be sent to the processes that train ({error})",
@@ -159,10 +163,60 @@ class Objects:
                 key, name, f"takes {len(data):,} bytes with all that it refers to",
                 f"up to {_LARGEST:,}; arrays travel as data=", "data=(x, y)",
             )  # fmt: skip
+        for top in sorted(tops):
+            self._trust_own(top)
         version = ".".join(map(str, sys.version_info[:2]))
         return _PICKLED.format(
             name=name, version=version, data=base64.b64encode(data).decode("ascii")
         )
+
+
+def _pickle(value: Any) -> tuple[bytes, set[str]]:
+    """Return a pickle, and the packages that it may import."""
+    import cloudpickle  # MLflow brings it
+
+    tops: set[str] = set()
+
+    class Pickler(cloudpickle.Pickler):
+        dispatch_table = {**cloudpickle.Pickler.dispatch_table, type(functools.cache(len)): _cached}
+
+        def reducer_override(self, obj: Any) -> Any:
+            if inspect.ismodule(obj) or is_importable(obj):
+                name: str = obj.__name__ if inspect.ismodule(obj) else obj.__module__
+                tops.add(name.partition(".")[0])
+            return super().reducer_override(obj)
+
+    file = io.BytesIO()
+    with _by_value("__mp_main__"):
+        Pickler(file).dump(value)
+    return file.getvalue(), tops
+
+
+@contextlib.contextmanager
+def _by_value(name: str) -> Iterator[None]:
+    """Have cloudpickle write what a module has, where there is one, and not name it.
+
+    A process that multiprocessing has spawned calls its script ``__mp_main__``.
+    """
+    import cloudpickle
+
+    module = sys.modules.get(name)
+    if module is None or name in cloudpickle.list_registry_pickle_by_value():
+        yield
+        return
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+
+
+def _cached(value: Any) -> Any:
+    """Return how a function behind ``functools.cache`` is made again.
+
+    By itself it is pickled by its name in ``__main__``, which is another module in a task.
+    """
+    return value.__qualname__ if is_importable(value) else (functools.cache, (value.__wrapped__,))
 
 
 def _public(value: Any) -> str:

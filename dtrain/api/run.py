@@ -125,7 +125,9 @@ class Run:
         show: bool = True,
         **keywords: Any,
     ) -> Run:
-        """Begin a new run with the weights of this one: ``run.fork(learning_rate=1e-4)``.
+        """Begin a new run with the weights of this one: ``run.fork(learning_rate=1e-4, epochs=6)``.
+
+        It counts the epochs of this one, too: where all are done it takes more of them.
 
         Args:
             checkpoint: the step to begin at; None: the newest.

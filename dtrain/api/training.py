@@ -48,8 +48,10 @@ class Call:
         found = [*self._model(given["model"], swept)]
         found += self._data(given["data"], given["validation"])
         for name in ("loss", "metrics", "callbacks"):
-            if given[name] is not None:
-                node = self.objects.node(given[name], name)
+            if (value := given[name]) is not None:
+                if name == "callbacks" and not isinstance(value, str | list | tuple):
+                    value = [value]
+                node = self.objects.node(value, name)
                 found.append(f"trainer.{name}={values.written(node, name)}")
         return found
 
@@ -80,8 +82,8 @@ class Call:
             )  # fmt: skip
         if data is None:
             return []
-        if isinstance(data, str):
-            return [f"dataset={hints.option(data)}"]
+        if isinstance(data, str | os.PathLike):
+            return [f"dataset={hints.option(str(data))}"]
         function, arguments = arguments_of(data)
         if callable(function):
             target = self.objects.target(function, "data")
@@ -192,7 +194,8 @@ def _sweep_of(done: Done, folder: Path) -> Path:
         return folder
     jobs = (reading.read_json(folder / "sweep.json") or {}).get("jobs", [])
     failed = [f"{j['number']}: {j['error']}" for j in jobs if j["status"] == "FAILED"]
-    raise _failed(TrainingError("\n".join(failed)) if failed else done.raised(), folder)
+    text = placed(errors.printable("\n".join(failed)), PLACES)
+    raise _failed(TrainingError(text) if failed else done.raised(), folder)
 
 
 def _failed(error: Exception, folder: Path) -> Exception:

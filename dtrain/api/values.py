@@ -43,6 +43,10 @@ def written(value: Any, key: str, hint: str | None = None) -> str:
                     "letters, digits, . and _", f"{key}=... with another name",
                 )  # fmt: skip
         return "{" + ",".join(f"{n}:{written(part, key)}" for n, part in value.items()) + "}"
+    if hasattr(value, "tolist"):  # an array
+        hint = f"{key}=VALUES.tolist()"
+    elif hint is None and callable(value):  # an argument of a partial: on_epoch_end=show
+        hint = f"def make(): return KIND(NAME={getattr(value, '__name__', 'FUNCTION')}), and make"
     raise UsageError(
         key, shortened(value), f"is {type(value).__name__}, and no value of a configuration",
         "numbers, texts, lists and mappings of them", hint or f"{key}=VALUE",

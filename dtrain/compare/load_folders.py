@@ -21,6 +21,7 @@ from dtrain.tracking.mlflow.tracker import flatten
 
 SWEEP = "sweep.json"
 _GIVEN = re.compile(r"^.*/given/(data_[0-9a-f]{12}\.npz)$")
+_GIVEN_MODULE = re.compile(r"\b(given_[0-9a-f]{8})[0-9a-f]{24}\b")
 #: Bounds of what is compared: runs; of a run keys of its configuration, metrics, and events.
 RUNS, KEYS, METRICS, EVENTS = 2_000, 2_000, 1_000, 500_000
 #: Of a run that was begun and has no result: it is not over, or its command was killed.
@@ -85,7 +86,9 @@ def public(values: dict[str, Any]) -> dict[str, str]:
 @functools.lru_cache(1 << 14)  # most runs have most values in common
 def _masked(text: str) -> str:
     # Arrays that a caller gave lie in each run's own folder: their digest says which they are.
-    return _GIVEN.sub(r"given/\1", secrets.mask(text))
+    text = _GIVEN.sub(r"given/\1", secrets.mask(text))
+    # Of the digest of a module that was given less is shown, and so the name of the function is.
+    return _GIVEN_MODULE.sub(r"\1", text)
 
 
 def number(value: Any) -> float | None:

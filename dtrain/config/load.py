@@ -33,12 +33,14 @@ def typed(node: DictConfig) -> Config:
     """Return a configuration with the types of the schema.
 
     What ``node`` lacks, as the file of an older run does, has the default of the schema; a group
-    that it lacks is None. What no code reads is left out.
+    that it lacks is None. What no code reads is left out. ``objective_mode`` is ``max`` or ``min``.
 
     Raises:
         ValueError: it has a group or a value of the wrong kind.
     """
-    return _section(node, Config, "")
+    config = _section(node, Config, "")
+    config.objective_mode = config.objective_mode.of(config.objective)
+    return config
 
 
 def read(path: Path, hidden: bool = False) -> Config:

@@ -32,6 +32,7 @@ from dtrain.config.forms import (
     target,
     text,
 )
+from dtrain.config.objective import Mode
 from dtrain.config.ranges import MANY, SEED, YEAR, formed, within
 from dtrain.config.section import Open, Section
 from dtrain.config.switches import SWITCH, Switch
@@ -52,13 +53,6 @@ class Kind(enum.Enum):
     cpu = 2
     gpu = 3
     tpu = 4
-
-
-class Mode(enum.Enum):
-    """Which objective is better."""
-
-    max = 1
-    min = 2
 
 
 @dataclasses.dataclass
@@ -311,7 +305,7 @@ class Config(Section):
         seed: seed of weights, of the order of examples, and of all that is random.
         output_dir: folder of the run folders and of the embedded tracking store; or s3://BUCKET/DIR.
         objective: metric that the job returns, and by which the best checkpoint is chosen.
-        objective_mode: which objective is better, the larger (max) or the smaller (min).
+        objective_mode: is a larger one better (max) or not (min); auto: min for losses and errors.
         resume: run folder to resume, or auto: the unfinished run of this very command.
         fork: run folder, or one of its checkpoints, whose weights begin a new run.
         record_code: the run folder holds commit, changes and untracked files, for replay.
@@ -337,7 +331,7 @@ class Config(Section):
     seed: int = within(0, 0, SEED)
     output_dir: str = formed("outputs", PATH)
     objective: str = formed("val_accuracy", METRIC)
-    objective_mode: Mode = Mode.max
+    objective_mode: Mode = Mode.auto
     resume: str | None = formed(None, PATH)
     fork: str | None = formed(None, PATH)
     record_code: bool = True

@@ -297,6 +297,8 @@ def _build_metrics(built: keras.Model, x: Any, y: Any, predicted: Any, weight: A
             ) from None  # fmt: skip
         if not has_own(built, "train_step"):
             usual = "trainer.loss=sparse_categorical_crossentropy 'trainer.metrics=[accuracy]'"
+            if getattr(y, "shape", None) == getattr(predicted, "shape", ()):
+                usual = "trainer.loss=categorical_crossentropy of one-hot targets, mse of others"
             single = not nest.is_nest(x)
             tokens = single and x.dtype.kind in "iu" and getattr(y, "shape", None) == x.shape
             raise UsageError(

@@ -95,7 +95,8 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
         _report(journal, error, str(error))
         print(secrets.mask(f"{type(error).__name__}: {error}"), file=sys.stderr, flush=True)
         return error.exit_code
-    except Exception as error:  # the user's model, data or callback, or TensorFlow itself
+    # The user's model, data or callback, which may call sys.exit(0), or TensorFlow itself.
+    except (Exception, SystemExit) as error:
         print(errors.unstyled(secrets.mask(traceback.format_exc())), file=sys.stderr, flush=True)
         if "Could not start gRPC server" in str(error):
             return errors.PORT_TAKEN
@@ -127,7 +128,7 @@ def _strategy(config: Config, cluster: Cluster, task: Task, devices: list[str]) 
     return strategy
 
 
-def _report(journal: Journal | None, error: Exception, message: str) -> None:
+def _report(journal: Journal | None, error: Exception | SystemExit, message: str) -> None:
     kind = "usage" if isinstance(error, UsageError) else "training"
     message = secrets.mask(message)
     if journal is not None and not isinstance(error, errors.Interrupted):

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+import sysconfig
 import traceback
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 import dtrain
 
 #: Where code is that the user did not write.
-_NOT_USERS = (
-    *(os.path.join(os.path.dirname(str(package.__file__)), "") for package in (dtrain, tf, keras)),
-    os.path.join(os.path.dirname(str(os.__file__)), "site-packages", "numpy", ""),
-    str(contextlib.__file__),
+_NOT_USERS = tuple(
+    os.path.join(os.path.dirname(str(package.__file__)), "") for package in (dtrain, tf, keras, np)
 )
+_STANDARD = os.path.join(sysconfig.get_path("stdlib"), "")
+#: Folders below it that have what is installed, which may be the user's.
+_INSTALLED = ("site-packages", "dist-packages")
 
 
 def is_users(file: str) -> bool:
-    """Whether a frame is neither of dtrain nor of what it calls user code through."""
-    return not file.startswith(_NOT_USERS)
+    """Whether a frame is neither of dtrain, Keras, TensorFlow and NumPy nor of Python itself."""
+    below = file.removeprefix(_STANDARD)
+    return not file.startswith(_NOT_USERS) and (below == file or below.startswith(_INSTALLED))
 
 
 def place(error: BaseException) -> str:

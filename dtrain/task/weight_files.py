@@ -76,7 +76,11 @@ def _of_keras_2(path: Path, group: Any) -> Iterator[tuple[str, np.ndarray]]:
     for layer in map(_text, group.attrs["layer_names"]):
         for weight in group[layer].attrs["weight_names"]:
             name = _text(weight).partition(":")[0]
-            if not name.startswith(f"{layer}/"):
+            if name.split("/")[1:2] == [
+                layer
+            ]:  # of a Sequential of Keras 3: sequential/dense/kernel
+                name = name.partition("/")[2]
+            elif not name.startswith(f"{layer}/"):
                 name = f"{layer}/{name}"
             above = name.rpartition("/")[0]
             yield f"{above}/{count[above]}", _array(path, name, group[layer][weight])

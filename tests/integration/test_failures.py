@@ -36,6 +36,13 @@ class Bomb(keras.callbacks.Callback):
             raise RuntimeError("bang in epoch 1")
 
 
+class Leave(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        import sys
+        if epoch == 1:
+            sys.exit(0)
+
+
 class Poison(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
         if epoch == 1:
@@ -78,6 +85,7 @@ def sound(rundir: RunDir) -> list[int]:
     [
         ("model", ["model=custom", "model._target_=mine.explode"], "no such weights", []),
         ("callback", ["trainer.callbacks=[{_target_:mine.Bomb}]"], "bang in epoch 1", [4, 8]),
+        ("exit", ["trainer.callbacks=[{_target_:mine.Leave}]"], "SystemExit: 0 (", [4, 8]),
         ("nan", ["trainer.callbacks=[{_target_:mine.Poison}]"], "the loss is nan at step", [4]),
         ("killed", ["trainer.callbacks=[{_target_:mine.Die}]"], "ended by SIGKILL", [4]),
     ],

@@ -16,6 +16,7 @@ from hydra.types import HydraContext
 from omegaconf import DictConfig
 
 from dtrain.config import values
+from dtrain.config.objective import Mode
 from dtrain.config.search_space import check_grid
 from dtrain.controller.sweep import options
 from dtrain.controller.sweep.job_source import Grid, Source
@@ -89,7 +90,7 @@ class SearchSweeper(Sweeper):
     def setup(self, *, hydra_context: HydraContext, task_function: Any, config: DictConfig) -> None:
         """Make the launcher, which must be dtrain's: others know their jobs from the beginning."""
         values.check_node(config.hydra.sweeper, "hydra.sweeper")
-        self._maximize = config.objective_mode.name == "max"
+        self._maximize = config.objective_mode.of(config.objective) is Mode.max
         launcher = Plugins.instance().instantiate_launcher(
             hydra_context=hydra_context, task_function=task_function, config=config
         )

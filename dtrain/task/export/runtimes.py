@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.config.schema import Config
+from dtrain.host import python_path
 from dtrain.run.exports import FORMATS
 from dtrain.task.export.model import built, called
 from dtrain.task.export.sample import Run
@@ -92,6 +93,7 @@ def of_keras(
     """
 
     def load(folder: Path) -> Run:
+        python_path.offer()  # the classes may be of the current directory, or given from Python
         own = {name: getattr(importlib.import_module(module), name, None)
                for name, module in classes.items()}  # fmt: skip
         custom = {name: each for name, each in own.items() if each is not None}

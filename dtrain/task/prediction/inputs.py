@@ -14,7 +14,7 @@ from dtrain.errors import UsageError
 from dtrain.task import reading
 
 _HINTS = {
-    "inputs": "x of that form, or dataset.inputs=[COLUMN,COLUMN]",
+    "inputs": "x of that form, data=((a, b),) of a tuple, or dataset.inputs=[COLUMN,COLUMN]",
     "targets": "data=(x, y) with y of that form, or the columns of the run's data",
 }
 
