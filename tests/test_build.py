@@ -333,6 +333,29 @@ def test_too_few_classes_are_refused_whichever_label_comes_first() -> None:
         )
 
 
+def measured(whole: bool = False) -> Any:
+    """Data whose targets are numbers, the first of them a whole one."""
+    import numpy as np
+
+    y = np.arange(8) % 2 if whole else np.linspace(0, 0.9, 8)
+    return np.ones((8, 4), "float32"), y.astype("float32")
+
+
+@pytest.mark.task
+def test_numbers_are_no_classes() -> None:
+    """Keras takes the whole numbers below them: here all are of class 0."""
+    from dtrain.errors import UsageError
+
+    numbers = {"dataset": {"_target_": "tests.test_build.measured"}}
+    mlp = {"_target_": "dtrain.models.mlp", "classes": 2}
+    with pytest.raises(UsageError, match=r"numbers such as 0\.1286;.*trainer\.loss=mse"):
+        build_model(**numbers, model=mlp)
+    build_model(**numbers, model=mlp, trainer={"loss": "mse", "metrics": []})
+    own = {"_target_": "tests.test_build.two_outputs", "kind": "own"}
+    build_model(**numbers, model=own)  # its step does not ask for trainer.loss
+    build_model(dataset={**numbers["dataset"], "whole": True}, model=mlp)
+
+
 @pytest.mark.task
 def test_one_loss_for_two_outputs_is_refused() -> None:
     from dtrain.errors import UsageError

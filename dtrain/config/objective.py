@@ -7,7 +7,8 @@ import re
 
 #: The end of a name of what a training makes smaller, as Keras calls its metrics.
 _LESS_IS_BETTER = re.compile(
-    r"(^|[_/])(loss|error|mae|mse|mape|msle|rmse|crossentropy|divergence|perplexity)$"
+    r"(^|[_/])(loss|error|mae|mse|mape|msle|rmse|crossentropy|divergence|perplexity|hinge|poisson"
+    r"|log_cosh|logcosh)$"
 )
 
 

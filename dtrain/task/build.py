@@ -17,7 +17,7 @@ from dtrain.config.schema import Config
 from dtrain.data import nest
 from dtrain.data.sources import Splits
 from dtrain.errors import DtrainError, UsageError, nearest
-from dtrain.task import first_call, keras_internals, optimizers, reading, stateful
+from dtrain.task import class_labels, first_call, keras_internals, optimizers, reading, stateful
 from dtrain.task.finetune import lora, rates, stages
 from dtrain.task.remat import rematerialize
 from dtrain.task.step_logs import has_own
@@ -91,7 +91,7 @@ def model(
         lora.enable(built, config.finetune.lora)
     stages.prepare(built, config.finetune)
     if not built.compiled:  # else it has a loss of its own
-        _check_classes(predicted, config, splits)
+        class_labels.check(built, predicted, config, splits)
         _check_losses(predicted, config)
     with strategy.optimizer_scope():
         chosen = None
@@ -315,15 +315,4 @@ def _check_losses(predicted: Any, config: Config) -> None:
         raise UsageError(
             "trainer.loss", losses, f"the model has {outputs} outputs and not {len(losses)}",
             "a loss for each output", "trainer.loss=sparse_categorical_crossentropy",
-        )  # fmt: skip
-
-
-def _check_classes(predicted: Any, config: Config, splits: Splits) -> None:
-    sparse = config.trainer.loss == "sparse_categorical_crossentropy"
-    width = getattr(predicted, "shape", (None,))[-1]
-    classes = splits.count_classes() if sparse and width is not None else None
-    if classes is not None and width is not None and classes > width:
-        raise UsageError(
-            "model.classes", width, f"the labels of the dataset go up to {classes - 1}",
-            f"{classes} or more", f"model.classes={classes}",
         )  # fmt: skip
