@@ -74,8 +74,16 @@ def config_of(name: str, without: str) -> Any:
 def dtrain(name: str, in_loop: bool, without: str = "") -> tuple[Side, Any, Any]:
     """Return dtrain's side, an uncompiled model like its own, and the source of examples."""
     import keras
+    import tensorflow as tf
 
-    from dtrain.task import build, dataset, input_pipeline, short_adam, strategies
+    from dtrain.task import (
+        build,
+        dataset,
+        input_pipeline,
+        keras_internals,
+        short_adam,
+        strategies,
+    )  # fmt: skip
 
     config = config_of(name, without)
     strategy = strategies.OneDevice(["CPU:0"])
@@ -92,10 +100,13 @@ def dtrain(name: str, in_loop: bool, without: str = "") -> tuple[Side, Any, Any]
     short_adam._update = original
 
     def train(count: int) -> None:
+        keras_internals.keep_order()  # as a task does
         while count:
             now = min(count, steps.max_steps)
             steps.results(steps.train(now))
             count -= now
+        # The other sides are optimized as TensorFlow does by itself.
+        tf.config.optimizer.set_experimental_options({"dependency_optimization": True})
 
     return train, keras.models.clone_model(model), data.splits.train
 

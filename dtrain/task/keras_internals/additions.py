@@ -30,7 +30,7 @@ GRAPHS = "tensorflow.python.framework.func_graph"
 def keep_order() -> None:
     """Keep the order in every function that this process traces from here on.
 
-    Without the optimization of dependencies a step of 200 microseconds takes 1 % longer. Where
+    Without the optimization of dependencies a step of 200 microseconds takes 1 to 3 % longer. Where
     TensorFlow keeps the marks of a graph in another way, Grappler rewrites no arithmetic at
     all: the same bits, and steps of milliseconds take a few percent longer.
     """
