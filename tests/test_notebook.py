@@ -255,7 +255,8 @@ def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert len(text[name].splitlines()) < 12, text[name]
         assert "\r" not in text[name]
         displays = [each for each in outputs[name] if each.output_type == "display_data"]
-        assert [each.data["text/plain"] for each in displays] == [""]
+        # None where the run was over before there was anything to show.
+        assert [each.data["text/plain"] for each in displays] in ([""], [])
     assert "optimizer.learning_rate" in value["compare"]
     predicted, true = re.findall(r"array\((\[.*?\])", value["predict"])
     assert len(json.loads(predicted)) == len(json.loads(true)) == 8
