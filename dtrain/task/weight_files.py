@@ -76,9 +76,8 @@ def _of_keras_2(path: Path, group: Any) -> Iterator[tuple[str, np.ndarray]]:
     for layer in map(_text, group.attrs["layer_names"]):
         for weight in group[layer].attrs["weight_names"]:
             name = _text(weight).partition(":")[0]
-            if name.split("/")[1:2] == [
-                layer
-            ]:  # of a Sequential of Keras 3: sequential/dense/kernel
+            # A Sequential of Keras 3 is the first part: sequential/dense/kernel.
+            if name.split("/")[1:2] == [layer]:
                 name = name.partition("/")[2]
             elif not name.startswith(f"{layer}/"):
                 name = f"{layer}/{name}"
