@@ -67,3 +67,4 @@ def test_a_total_is_the_sum_in_order() -> None:
     wanted = np.float32([0.1, 1e8]) + np.float32([0.2, 1.0]) + np.float32([0.3, -1e8])
     assert total(parts).numpy().tolist() == wanted.tolist() == [np.float32(0.6), 0.0]
     assert total([tf.constant(2), tf.Variable(3)]).numpy() == 5
+    assert total([tf.Variable(3)]).numpy() == 3

@@ -53,6 +53,7 @@ class Saving:
         self._identity = identity
         self._at = time.monotonic()
         self._problem: str | None = None  # of the last one
+        self._variables: dict[str, Any] = {}  # by name, which they keep for the whole training
         self.step = -1
 
     def by_time(self) -> bool:
@@ -67,7 +68,8 @@ class Saving:
             arrays, meta: what is not in the variables or the callbacks.
         """
         found, callbacks = self._callbacks.state()
-        snapshot = train_state.snapshot(self._model, self._strategy)
+        self._variables = self._variables or train_state.variables(self._model)
+        snapshot = train_state.copied(self._variables, self._strategy)
         stage = stages.of(self._model)
         trained = {} if stage is None else {"trained_epoch": stage.epoch}
         about = {**self._identity, **trained, **meta, "callbacks": callbacks}

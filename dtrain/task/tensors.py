@@ -24,4 +24,5 @@ def total(parts: Sequence[Any]) -> tf.Tensor:
     ``tf.add_n`` begins with whichever of them it may write over, which depends on what other
     threads have done: the last bit of a sum of three and more changes from step to step.
     """
-    return tf.reduce_sum(tf.stack([tf.convert_to_tensor(part) for part in parts]), axis=0)
+    tensors = [tf.convert_to_tensor(part) for part in parts]
+    return tf.reduce_sum(tf.stack(tensors), axis=0) if len(tensors) > 1 else tensors[0]

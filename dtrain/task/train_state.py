@@ -79,10 +79,20 @@ def variables(model: keras.Model) -> dict[str, Any]:
 
 def snapshot(model: keras.Model, strategy: Replicas) -> dict[str, np.ndarray]:
     """Copy every variable to the host."""
+    return copied(variables(model), strategy)
+
+
+def copied(found: Mapping[str, Any], strategy: Replicas) -> dict[str, np.ndarray]:
+    """Copy variables to the host.
+
+    Args:
+        found: of :func:`variables`. To name them takes longer than to copy small ones.
+        strategy: they are of.
+    """
     with strategy.engine.scope():
         return {
             name: np.asarray(tf.convert_to_tensor(variable.value))
-            for name, variable in variables(model).items()
+            for name, variable in found.items()
         }
 
 
