@@ -1,9 +1,8 @@
 """What recording costs: ``python experiments/overheads.py --pairs 8``; minutes.
 
-Three questions, each of pairs of runs that follow each other, the other side first in every second
+Two questions, each of pairs of runs that follow each other, the other side first in every second
 pair:
 
-- ``times``: the accounting of a step's time and of what the machine does, against the same without;
 - ``tracking``: ``tracking=mlflow`` against ``tracking=none``;
 - ``checkpoint``: ``checkpoint.every_seconds=2`` against no checkpoint.
 
@@ -12,7 +11,17 @@ of confidence (95 %, of Student's t), and the least and the greatest. Speed is e
 between a tenth of the run and its end, on the one core that each run is given: what others do on
 the machine meets both sides of a pair alike only in the mean.
 
-So of ``tracking`` there is a second figure, which others change less: the processor time of the
+A third is answered by runs that are both sides:
+
+- ``times``: the accounting of where a step's time goes. Of the calls into TensorFlow of one run
+  half are of steps without timestamps, whose waiting nobody adds up. A call is timed from
+  its begin to that of the next, so that what the host does with it counts. The cost of a run is
+  1 minus the ratio of the median seconds of a step. Two functions that do the same differ by some
+  per cent, by where their memory happens to be: so there are many runs, and in every second one the
+  function that is made first measures nothing. Batches of 64 (200 KB) and of 512 (1.6 MB), and of
+  128 by an iterator of tf.data.
+
+Of ``tracking`` there is a second figure, which others change less: the processor time of the
 controller, which does all of the tracking, as a share of the controller's and the task's, one side
 less the other. What tracking costs once, MLflow's import and its first connection, is no part of
 either: such a run has both cores until that is over, and is measured from then on. The seconds of
@@ -25,6 +34,7 @@ import argparse
 import json
 import math
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -33,6 +43,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 #: A small model, whose steps are short: what a step or a point costs counts most.
 MODEL = (
@@ -41,41 +52,66 @@ MODEL = (
     "hardware.intra_op_threads=1",
 )  # fmt: skip
 NONE = ("tracking=none", "checkpoint.every_epochs=null")
-BLIND = "strategy._target_=overheads.Blind"
 #: Seconds from a command until tracking has connected and written its first points, and some more.
 SETTLED = {"tracking": 25.0}
 #: With and without, by question.
 SIDES = {
-    "times": (NONE, (*NONE, BLIND)),
     "tracking": (("tracking=mlflow", "checkpoint.every_epochs=null"), NONE),
     "checkpoint": ((*NONE, "checkpoint.every_seconds=2"), NONE),
 }
+#: Of ``times``: batch, and whether an iterator of tf.data hands it over.
+TIMES = ((64, False), (512, False), (128, True))
 #: Of Student's t, two-sided 95 %, by degrees of freedom.
 T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179)
 
 
 def __getattr__(name: str) -> object:
-    """Return the strategy without accounting; TensorFlow is imported where a task asks for it."""
-    if name != "Blind":
+    """Return the strategy of ``times``; TensorFlow is imported where a task asks for it."""
+    if name != "InTurn":
         raise AttributeError(name)
-    from dtrain.host import usage
     from dtrain.task.strategies import OneDevice
-    from dtrain.task.waiting import Waiting
 
-    class Unmeasured(Waiting):
-        measured = property(lambda self: False, lambda self, value: None)
-
-    class Blind(OneDevice):
+    class InTurn(OneDevice):
         def __init__(self, devices: list[str]):
             super().__init__(devices)
-            usage.EVERY = math.inf
+            self.reads_in_loop = "TF_DATA" not in os.environ
 
         def steps(self, *given: object, **named: object) -> object:
-            steps = super().steps(*given, **named)
-            steps.waiting = Unmeasured()
-            return steps
+            sides = [super().steps(*given, **named), super().steps(*given, **named)]
+            return Turns(sides, blind=int(os.environ["BLIND"]))
 
-    return Blind
+    return InTurn
+
+
+class Turns:
+    """Steps with the accounting of time and without, call by call.
+
+    Args:
+        sides: two of the same.
+        blind: of which of them nothing will be measured.
+    """
+
+    max_steps = 50  # of a call: many of them
+
+    def __init__(self, sides: list[Any], blind: int):
+        self._sides, self._turn, self._began = sides, 0, 0.0
+        self._coming: list[int] = []
+        self._draws = random.Random(blind)
+        sides[blind].waiting.measured = False
+        self._file = Path(os.environ["CALLS"])
+
+    def train(self, steps: int, ahead: int = 0) -> object:
+        now = time.perf_counter()
+        if not self._coming:  # both in turn, in an order that nothing else of the run can have
+            self._coming = self._draws.sample((0, 1), 2)
+        self._turn = self._coming.pop()
+        with self._file.open("a") as file:
+            file.write(f"{now - self._began}\n{self._turn} {steps} ")
+        self._began = now
+        return self._sides[self._turn].train(steps, ahead)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._sides[self._turn], name)
 
 
 def seconds_of(process: int) -> float:
@@ -175,6 +211,28 @@ def measured(
     return speed, controller / (controller + tasks), during[0][1]
 
 
+def accounting(folder: Path, seconds: float, batch: int, tf_data: bool, blind: int) -> float:
+    """Return what the accounting cost in a run of about so long, of :class:`Turns`."""
+    file = folder / "calls"
+    file.unlink(missing_ok=True)
+    command = (
+        sys.executable, "-m", "dtrain", *MODEL, *NONE, "strategy._target_=overheads.InTurn",
+        f"trainer.batch_size={batch}", f"trainer.steps_per_epoch={int(seconds * 64_000 / batch)}",
+        f"output_dir={folder}",
+    )  # fmt: skip
+    environment = {
+        **os.environ, "DTRAIN_TRUST": "overheads", "PYTHONPATH": str(Path(__file__).parent),
+        "CALLS": str(file), "BLIND": str(blind), **({"TF_DATA": "1"} if tf_data else {}),
+    }  # fmt: skip
+    one_core = ["taskset", "-c", str(min(os.sched_getaffinity(0))), *command]
+    subprocess.run(one_core, env=environment, check=True, capture_output=True)
+    calls = [line.split() for line in file.read_text().splitlines()[5:-1]]  # at first it is traced
+    took: dict[int, list[float]] = {0: [], 1: []}
+    for turn, steps, between in calls:
+        took[int(turn)].append(float(between) / int(steps))
+    return 1 - statistics.median(took[blind]) / statistics.median(took[1 - blind])
+
+
 def interval(costs: list[float]) -> str:
     """Return mean, interval of confidence, least and greatest of costs, in per cent."""
     mean = statistics.mean(costs)
@@ -189,13 +247,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=5.0, help="of a run, at 1 ms a step")
-    parser.add_argument("--only", nargs="+", choices=SIDES, default=list(SIDES))
+    questions = ["times", *SIDES]
+    parser.add_argument("--only", nargs="+", choices=questions, default=questions)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
         if "tracking" in given.only:  # the first run makes the tables of the tracking store
             measured(folder, SIDES["tracking"][0], 0.1)
+        for batch, tf_data in TIMES if "times" in given.only else ():
+            costs = [
+                accounting(folder, given.seconds, batch, tf_data, blind=index % 2)
+                for index in range(given.pairs)
+            ]
+            by = ", by tf.data" if tf_data else ""
+            print(f"times, batch {batch}{by}: costs {interval(costs)}", flush=True)
         for question in given.only:
+            if question == "times":
+                continue
             sides, costs, shares, once = SIDES[question], [], [], []
             settled = SETTLED.get(question, 0.0)
             for pair in range(given.pairs):

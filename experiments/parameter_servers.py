@@ -5,6 +5,9 @@ against one such worker, and against ``strategy=one_device`` on one core: 64 exa
 gradient, everywhere. The model is the CNN of ``clusters.py``; ``one_device`` prints how long a step
 of it takes here.
 
+The lone worker is kept to one core, as each of the two is. With ``--floating`` it is not: then it
+has a part of the other core, which chief and server leave it.
+
 The sides of a round follow each other, in the other order in every second round, so that a drift of
 the machine's speed meets all; a ratio is the median of those of the rounds. Speed is examples over
 time, between a tenth of the run and its end. Chief, servers and workers share the machine's cores.
@@ -16,13 +19,17 @@ what two workers could do together if chief and server took no time.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import statistics
 import tempfile
+import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from clusters import CNN, run, spread
+from clusters import CNN, process_of, run, spread
 
 BATCH = 64
 
@@ -47,15 +54,39 @@ SIDES: dict[str, tuple[tuple[str, ...], int]] = {
 }  # fmt: skip
 
 
-def measured(folder: Path, side: str, steps: int, overrides: list[str]) -> float:
+@contextlib.contextmanager
+def kept(folder: Path, task: str) -> Iterator[None]:
+    """Keep ``task`` of the newest run below ``folder`` to the first core, from its start."""
+    ended = threading.Event()
+
+    def keep() -> None:
+        while not ended.wait(0.02):
+            pid = process_of(folder, task)
+            if pid is not None:  # threads begun later are where the one is that begins them
+                for thread in Path(f"/proc/{pid}/task").iterdir():
+                    os.sched_setaffinity(int(thread.name), {0})
+                return
+
+    thread = threading.Thread(target=keep)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def measured(folder: Path, side: str, given: argparse.Namespace) -> float:
     """Return examples a second of a run of one side."""
     own, times = SIDES[side]
+    lone = side.endswith(" 1 worker") and not given.floating
 
     def train(where: Path, core: int | None) -> dict[str, Any]:
-        return run(
-            where, *CNN, "trainer.log_every_steps=10", *own, *overrides,
-            f"trainer.steps_per_epoch={times * steps}", core=core,
-        )  # fmt: skip
+        with kept(where, "worker-0") if lone else contextlib.nullcontext():
+            return run(
+                where, *CNN, "trainer.log_every_steps=10", *own, *given.overrides,
+                f"trainer.steps_per_epoch={times * given.steps}", core=core,
+            )  # fmt: skip
 
     cores: list[int | None] = [None]
     if side.startswith("one_device"):
@@ -71,6 +102,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
+    parser.add_argument("--floating", action="store_true", help="the lone worker has any core")
     parser.add_argument("overrides", nargs="*", help="for all sides, behind --")
     given = parser.parse_args()
     found: dict[str, list[float]] = {side: [] for side in given.sides}
@@ -78,7 +110,7 @@ def main() -> None:
         folder = Path(name).resolve()
         for index in range(given.rounds):
             for side in given.sides if index % 2 == 0 else reversed(given.sides):
-                found[side].append(measured(folder, side, given.steps, given.overrides))
+                found[side].append(measured(folder, side, given))
             shown = ", ".join(f"{side} {speeds[-1]:,.0f}" for side, speeds in found.items())
             print(f"{index + 1}/{given.rounds}: {shown}", flush=True)
     print("\n| side | examples/s | against one worker | against one_device |\n|---|---|---|---|")

@@ -19,7 +19,7 @@ replacement) in place of the least and the greatest; it takes many rounds to be 
 ``--account`` measures dtrain without one of its parts each instead: without the accuracy, with
 TensorFlow's fused kernel of Adam (other numbers), with the examples in the order of the source,
 without the times that steps wait for their input. Those are taken where a batch has more than
-256 KB or comes from an iterator of tf.data, as it does of files: with ``--iterator`` it does here.
+1 MB or comes from an iterator of tf.data, as it does of files: with ``--iterator`` it does here.
 """
 
 from __future__ import annotations

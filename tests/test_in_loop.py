@@ -90,7 +90,7 @@ def test_a_step_of_few_bytes_is_not_asked_how_long_it_waits() -> None:
 
 
 @pytest.mark.task
-@pytest.mark.parametrize("limit", [0, 1 << 18])
+@pytest.mark.parametrize("limit", [0, 1 << 20])
 def test_a_quick_batch_has_no_timestamps(monkeypatch, limit) -> None:
     from dtrain.task.strategies import in_loop
 

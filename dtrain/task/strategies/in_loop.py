@@ -18,9 +18,9 @@ from dtrain.task.inputs import Inputs
 from dtrain.task.orders import Sequential, Shuffled
 from dtrain.task.reading import take
 
-#: Bytes of a batch that is gathered in no more time than it takes to look at a clock before and
-#: after (both about 40 microseconds, a twentieth of the step of a small model).
-QUICK = 1 << 18
+#: Bytes of a batch whose steps are not asked how long they wait for it: to look at a clock before
+#: and after would take them 1 to 2 % longer (experiments/overheads.py --only times).
+QUICK = 1 << 20
 
 
 class InLoop:
