@@ -204,7 +204,10 @@ def measured(
     events = [json.loads(line) for line in (path / "journal.jsonl").read_text().splitlines()]
     points = [e for e in events if e["event"] == "metrics" and "loss" in e["metrics"]]
     last = points[-1]
-    first = next(p for p in points if p["step"] >= last["step"] / 10 and p["time"] > samples[0][0])
+    later = [p for p in points if p["step"] >= last["step"] / 10 and p["time"] > samples[0][0]]
+    if not later:
+        raise SystemExit(f"a run was over before it was measured: more than --seconds {seconds:g}")
+    first = later[0]
     during = [each for each in samples if first["time"] <= each[0] <= last["time"]]
     controller, tasks = (during[-1][i] - during[0][i] for i in (1, 2))
     speed = 64 * (last["step"] - first["step"]) / (last["time"] - first["time"])
