@@ -24,7 +24,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 PERIOD = 0.1  # of the slow worker's pauses, in seconds
@@ -82,7 +82,14 @@ def slowed(folder: Path, task: str) -> Iterator[None]:
                 os.kill(pid, signal.SIGCONT)
                 time.sleep(SHARE * PERIOD)
 
-    thread = threading.Thread(target=alternate)
+    with beside(alternate, ended):
+        yield
+
+
+@contextlib.contextmanager
+def beside(work: Callable[[], None], ended: threading.Event) -> Iterator[None]:
+    """Do ``work`` in a thread, which ends once ``ended`` is set, while what is inside runs."""
+    thread = threading.Thread(target=work)
     thread.start()
     try:
         yield

@@ -13,9 +13,10 @@ the machine meets both sides of a pair alike only in the mean.
 
 A third is answered by runs that are both sides:
 
-- ``times``: the accounting of where a step's time goes. Of the calls into TensorFlow of one run
-  half are of steps without timestamps, whose waiting nobody adds up. A call is timed from
-  its begin to that of the next, so that what the host does with it counts. The cost of a run is
+- ``times``: the accounting of where a step's time goes. One run calls two compiled functions, in a
+  random order: one of them takes timestamps, and the host adds up how long its steps waited; the
+  other does neither. A call is timed from its begin to that of the next, so that what the host does
+  with it counts. The cost of a run is
   1 minus the ratio of the median seconds of a step. Two functions that do the same differ by some
   per cent, by where their memory happens to be: so there are many runs, and in every second one the
   function that is made first measures nothing. Batches of 64 (200 KB) and of 512 (1.6 MB), and of

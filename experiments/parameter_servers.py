@@ -29,7 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from clusters import CNN, process_of, run, spread
+from clusters import CNN, beside, process_of, run, spread
 
 BATCH = 64
 
@@ -67,13 +67,8 @@ def kept(folder: Path, task: str) -> Iterator[None]:
                     os.sched_setaffinity(int(thread.name), {0})
                 return
 
-    thread = threading.Thread(target=keep)
-    thread.start()
-    try:
+    with beside(keep, ended):
         yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def measured(folder: Path, side: str, given: argparse.Namespace) -> float:
