@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import platform
 import queue
+import shutil
+import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dtrain.config import load
+from dtrain.controller.code.recorder import record
+from dtrain.run import code
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json, write_json
 from dtrain.run.journal import Journal
 from dtrain.tracking import delivery
 from dtrain.tracking.base import TrackedRun, Tracker
-from dtrain.tracking.delivery import Delivery, RunDelivery
-from dtrain.tracking.mlflow.store import import_mlflow, uri
-from dtrain.tracking.mlflow.tracker import MLflow, flatten, tags
+from dtrain.tracking.delivery import Delivery, RunDelivery, ship_folder
+from dtrain.tracking.mlflow.store import import_mlflow, prepare, uri
+from dtrain.tracking.mlflow.tracker import MLflow, tags
 from tests.test_schema import composed
 
 CLUSTER = Cluster((Task("chief", 0, 1),), "cpu", 1, {})
+
+
+def live(config: Any) -> TrackedRun:
+    return TrackedRun(config, RunDir(Path("none")), CLUSTER, live=True)
 
 
 def point(step: int, **metrics: float) -> dict[str, Any]:
@@ -228,10 +239,14 @@ def test_nothing_is_recorded_where_nothing_was_trained(shipper: Any, tmp_path: P
     assert not (tmp_path / "outputs" / "mlflow.db").exists()
 
 
-def test_flatten() -> None:
-    flat = flatten({"a": {"b": 1, "c": [1, 2]}, "d": None, "e": "x" * 9000})
+def test_a_long_value_is_cut_for_mlflow_alone(shipper: Any) -> None:
+    flat = load.flatten({"a": {"b": 1, "c": [1, 2]}, "d": None, "e": "x" * 9000})
     assert {k: flat[k] for k in ("a.b", "a.c", "d")} == {"a.b": "1", "a.c": "[1, 2]", "d": "None"}
-    assert len(flat["e"]) == 6000
+    assert len(flat["e"]) == 9000
+    one = shipper()
+    one.open(shipper.run, 1000.0)
+    one.write([{**START, "long": "x" * 9000}])
+    assert len(recorded(shipper.rundir)[1].data.params["long"]) == 6000
 
 
 def test_where_to(tmp_path: Path) -> None:
@@ -240,7 +255,7 @@ def test_where_to(tmp_path: Path) -> None:
 
 
 def test_tags_outside_of_git(tmp_path: Path) -> None:
-    found = tags(composed("strategy=mirrored"), CLUSTER)
+    found = tags(live(composed("strategy=mirrored")))
     assert found["strategy"] == "mirrored"
     assert found["device_kind"] == "cpu"
     assert found["tensorflow"].startswith("2.")
@@ -252,7 +267,7 @@ def test_tags_name_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
         return None if name in ("tensorflow", "keras") else "1.2"
 
     monkeypatch.setattr("dtrain.tracking.mlflow.tracker.version", version)
-    found = tags(composed(), CLUSTER)
+    found = tags(live(composed()))
     assert found["mlflow"] == found["hydra-core"] == "1.2"
     assert "tensorflow" not in found and "keras" not in found
 
@@ -260,14 +275,14 @@ def test_tags_name_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tags_of_a_fork(tmp_path: Path) -> None:
     parent = RunDir.create(tmp_path / "a")
     words = f"fork={parent.checkpoints}/8"
-    assert "forked_from_run_id" not in tags(composed(words), CLUSTER)  # it was not tracked
+    assert "forked_from_run_id" not in tags(live(composed(words)))  # it was not tracked
     write_json(parent.tracking, {"run_id": "abc"})
-    found = tags(composed(words), CLUSTER)
+    found = tags(live(composed(words)))
     assert found["forked_from"] == str(parent.checkpoints / "8")
     assert found["forked_from_run_id"] == "abc"
     older = load.written(composed())
     del older["fork"]  # a run folder from before there were forks, for `dtrain sync`
-    assert "forked_from" not in tags(load.parse(older, tmp_path / "config.yaml"), CLUSTER)
+    assert "forked_from" not in tags(live(load.parse(older, tmp_path / "config.yaml")))
 
 
 def test_names_that_mlflow_does_not_take(shipper: Any) -> None:
@@ -370,3 +385,85 @@ def test_nobody_waits_long_for_a_server_that_is_away(monkeypatch: pytest.MonkeyP
     line.errors.put(ConnectionError("away"))  # and its thread ends with the call
     line.courier._thread.join(60)
     assert not line.courier._thread.is_alive()
+
+
+def test_a_later_start_with_other_values(shipper: Any, tmp_path: Path) -> None:
+    """MLflow keeps the first value of a parameter: the later one is a tag, and nothing fails."""
+    for epochs in (1, 3):
+        run = dataclasses.replace(shipper.run, config=composed(f"trainer.epochs={epochs}"))
+        one = shipper()
+        one.open(run, 1000.0)
+        one.write([{**START, "replicas": epochs}])
+        one.close("FINISHED", 2000.0)
+    _, recorded_run = recorded(shipper.rundir)
+    assert recorded_run.data.params["trainer.epochs"] == "1"
+    later = {k: v for k, v in recorded_run.data.tags.items() if k.startswith("resumed.")}
+    assert later == {"resumed.trainer.epochs": "3", "resumed.replicas": "3"}
+    journal = Journal(shipper.rundir.journal)  # shipped for the first time after a resume
+    for replicas in (1, 3, 1):
+        journal.write("start", step=0, replicas=replicas)
+    journal.close()
+    shipper.rundir.tracking.unlink()
+    write_json(shipper.rundir.cluster, CLUSTER.to_json())
+    for _ in range(2):
+        ship_folder(shipper(), shipper.run.config, shipper.rundir)
+        _, recorded_run = recorded(shipper.rundir)
+        assert recorded_run.data.params["replicas"] == "1"
+        assert not [tag for tag in recorded_run.data.tags if tag.startswith("resumed.")]
+
+
+def test_a_run_that_failed_before_training(shipper: Any) -> None:
+    rundir = shipper.rundir
+    rundir.logs.mkdir()
+    rundir.log("chief-0").write_text("Traceback ...")
+    write_json(rundir.result, {"error": "chief-0: mine.py:3: no such layer", "status": "FAILED"})
+    delivered = RunDelivery(shipper(), shipper.run, print)
+    assert delivered.finish("FAILED", 2000.0)
+    client, run = recorded(rundir)
+    assert run.data.params["optimizer.learning_rate"] == "0.001"
+    assert run.data.tags["error"] == "chief-0: mine.py:3: no such layer"
+    assert [f.path for f in client.list_artifacts(run.info.run_id, "logs")] == ["logs/chief-0.log"]
+
+
+@pytest.mark.parametrize("cut_at", ["first table", "last row"])
+def test_a_store_whose_making_was_cut_off(cut_at: str, shipper: Any, empty_store: Path) -> None:
+    """It is made anew; one of the user's own tables is left as it is."""
+    store = Path(shutil.copy(empty_store, shipper.rundir.path.parent / "mlflow.db"))
+    with contextlib.closing(sqlite3.connect(store)) as connection, connection:
+        connection.execute("DELETE FROM experiments")
+        if cut_at == "first table":
+            connection.execute("DELETE FROM alembic_version")  # "table ... already exists"
+    one = shipper()
+    one.open(shipper.run, 1000.0)
+    one.close("FINISHED", 2000.0)
+    assert recorded(shipper.rundir)[1].info.status == "FINISHED"
+    assert not list(store.parent.glob(".mlflow.db.new*"))
+    mine = store.with_name("mine.db")
+    with contextlib.closing(sqlite3.connect(mine)) as connection, connection:
+        connection.execute("CREATE TABLE experiments (a)")
+        connection.execute("CREATE TABLE salaries (a)")
+        connection.execute("INSERT INTO salaries VALUES (1)")
+    prepare(mine, import_mlflow().tracking.MlflowClient)
+    with contextlib.closing(sqlite3.connect(mine)) as connection:
+        assert connection.execute("SELECT a FROM salaries").fetchone() == (1,)
+
+
+def test_provenance_is_that_of_the_run(shipper: Any) -> None:
+    """``sync`` ships what the run recorded of its host, packages and commit, not those of now."""
+    assert "host" not in tags(shipper.run)  # shipped later, and nothing was recorded
+    assert tags(dataclasses.replace(shipper.run, live=True))["host"] == platform.node()
+    made, _ = record([])
+    tree = {
+        "path": "/a", "commit": "c" * 40, "roots": [], "patch": None, "untracked": None,
+        "changed": 1, "added": 0, "left_out": [],
+    }  # fmt: skip
+    made |= {"host": "node7", "folder": "/a/b", "trees": [tree]}
+    made["packages"] = {"tensorflow-cpu": "2.1", "keras": "3.0"}
+    made["digest"] = code.digest_of(made)
+    folder = shipper.rundir.path / code.FOLDER / "1"
+    folder.mkdir(parents=True)
+    write_json(folder / code.RECORD, made)
+    values = tags(shipper.run)
+    assert (values["host"], values["tensorflow"], values["keras"]) == ("node7", "2.1", "3.0")
+    assert values["git_commit"] == values["mlflow.source.git.commit"] == "c" * 40
+    assert values["git_dirty"] == "true" and "mlflow" not in values

@@ -87,6 +87,16 @@ def written(config: Config) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name not in ("sweep", *absent)}
 
 
+def flatten(node: Any, prefix: str = "") -> dict[str, str]:
+    """Turn nested mappings into ``a.b.c: text``, uncut; lists stay whole."""
+    if not isinstance(node, dict):
+        return {prefix: str(node)}
+    flat: dict[str, str] = {}
+    for name, value in node.items():
+        flat.update(flatten(value, f"{prefix}.{name}" if prefix else str(name)))
+    return flat
+
+
 def to_yaml(config: Config) -> str:
     """Return the text of ``config.yaml``."""
     return OmegaConf.to_yaml(OmegaConf.create(written(config)))

@@ -172,7 +172,7 @@ class Job:
         self._follower.skip()  # what an earlier start wrote is not news
         self._console.skip()
         if self._tracker.address is not None:
-            run = TrackedRun(self._config, self._rundir, self._cluster)
+            run = TrackedRun(self._config, self._rundir, self._cluster, live=True)
             self._delivery = RunDelivery(
                 self._tracker, run, self._view.message, past=self._files.past
             )

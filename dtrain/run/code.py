@@ -25,7 +25,7 @@ FILES, NAMED = 2_000, 100
 #: Working trees of a record, and records of a run.
 TREES, STARTS = 8, 1_000
 #: What the digest does not cover: the same state has the same one whenever it was recorded.
-_OUTSIDE = ("time", "digest", "signature")
+_OUTSIDE = ("time", "host", "digest", "signature")
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _SHA = re.compile(r"[0-9a-f]{64}")
 _NUMBER = re.compile(r"[1-9][0-9]{0,3}")
@@ -69,6 +69,7 @@ class Record(TypedDict):
 
     format: Literal["1"]
     time: schemas.Seconds
+    host: str
     folder: _Path
     trees: list[Tree]
     notes: list[str]

@@ -23,11 +23,13 @@ class TrackedRun:
         config: of the run, with references in the place of secrets.
         rundir: its folder.
         cluster: its planned processes.
+        live: it trains in this moment, by a command of this process.
     """
 
     config: Config
     rundir: RunDir
     cluster: Cluster
+    live: bool = False
 
 
 class SweepRecord(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import sys
@@ -70,6 +71,7 @@ class Delivery:
         self._done = False
         self._away_since: float | None = None
         self._warned = False
+        self._problem: str | None = None  # of the last try, where that failed
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -77,7 +79,8 @@ class Delivery:
         if sys.platform == "linux":
             # A thread's own niceness: tracking gives way to training where cores are short.
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
-        self._prepare()  # seconds of CPU, while the tasks import TensorFlow
+        with contextlib.suppress(Exception):  # the first delivery says what is wrong
+            self._prepare()  # seconds of CPU, while the tasks import TensorFlow
         wait = INTERVAL
         while not self._left.is_set():
             ending = self._ending.wait(wait)
@@ -100,6 +103,7 @@ class Delivery:
     def _failed(self, error: Exception) -> None:
         self._doubt()
         now = time.monotonic()
+        self._problem = reason(error)
         self._away_since = self._away_since or now
         # Others write to the same file: that is no outage, and passes.
         busy = "database is locked" in str(error) and now - self._away_since < BUSY_SECONDS
@@ -108,13 +112,13 @@ class Delivery:
         self._warned = True
         if self._place not in _reported:
             _reported.add(self._place)
-            self._warn(f"{self._name}: {reason(error)}; training continues")
+            self._warn(f"{self._name}: {self._problem}; training continues")
 
     def _succeeded(self) -> None:
         if self._place in _reported:
             _reported.discard(self._place)
             self._warn(f"{self._name}: back again")
-        self._away_since, self._warned = None, False
+        self._away_since, self._warned, self._problem = None, False, None
 
     def finish(self, last: tuple[str, float] | None, longest: float = LAST_SECONDS) -> bool:
         """Deliver the rest; with None nothing was recorded, and nothing is.
@@ -135,6 +139,12 @@ class Delivery:
                 break
             self._thread.join(0.1)
         self._left.set()
+        if last is not None and not self._done and not self._warned:
+            why = self._problem or (
+                f"{self._place} is not ready after {longest:.0f} s: the first delivery to a new "
+                "store makes its tables, which takes long on a busy machine"
+            )
+            self._warn(f"{self._name}: {why}")
         return self._done
 
 

@@ -122,9 +122,10 @@ def record(
         files |= beside
     notes += [f"{top} is not recorded: it is one too many" for top in list(found)[code.TREES :]]
     made: dict[str, Any] = {
-        "format": "1", "time": round(time.time(), 3), "folder": str(Path.cwd()), "trees": trees,
-        "notes": notes, "trust": trust, "outside": outside, "environment": environment(),
-        "machine": machine(), "packages": versions,
+        "format": "1", "time": round(time.time(), 3), "host": platform.node(),
+        "folder": str(Path.cwd()), "trees": trees, "notes": notes, "trust": trust,
+        "outside": outside, "environment": environment(), "machine": machine(),
+        "packages": versions,
     }  # fmt: skip
     made["digest"] = code.digest_of(made)
     made["signature"] = consent.signature(made["digest"])

@@ -7,6 +7,7 @@ import fcntl
 import logging
 import os
 import re
+import sqlite3
 import threading
 import uuid
 import warnings
@@ -27,7 +28,8 @@ from dtrain.run.folder import write_json
 TOKEN = "dtrain.token"
 #: Points in one call: MLflow's own limit.
 BATCH = 1000
-_PARAMETERS = 100  # likewise
+_PARAMETERS = 100  # in one call, by MLflow's own limit
+_PARAMETER_CHARACTERS = 6000  # of one of them, by MLflow's own limit
 _FORBIDDEN = re.compile(r"[^\w./: -]")  # in names of metrics and parameters: MLflow's own rule
 _connecting = threading.Lock()
 
@@ -87,6 +89,51 @@ def allowed(name: str) -> str:
     return _FORBIDDEN.sub("_", name)
 
 
+def prepare(database: Path, client: Callable[[str], Any]) -> None:
+    """Make the tables of a SQLite store that is not there, or was never finished.
+
+    MLflow makes them one by one, and can use no store whose making was cut off. So they are made in
+    a temp file, which then becomes the store as a whole.
+
+    Args:
+        database: the file; the caller holds its lock.
+        client: MLflow's, which makes the tables of the store at an address.
+    """
+    if database.exists() and not _is_unfinished(database):
+        return
+    made = database.with_name(f".{database.name}.new")
+    writing.remove(made)  # of a process that was killed
+    client(f"sqlite:///{made}").search_experiments(max_results=1)
+    if not database.exists():
+        made.replace(database)
+        return
+    with (  # in the same file: others may have it open
+        contextlib.closing(sqlite3.connect(made)) as source,
+        contextlib.closing(sqlite3.connect(database)) as target,
+    ):
+        if _tables(target) <= _tables(source):  # else other tables would be lost
+            source.backup(target)
+    made.unlink()
+
+
+def _is_unfinished(database: Path) -> bool:
+    """Whether MLflow began to make its tables in a file and did not come to the end.
+
+    It begins with that of the experiments; the default experiment is the last thing that it makes.
+    """
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        return (
+            "experiments" in _tables(connection)
+            and connection.execute("SELECT 1 FROM experiments").fetchone() is None
+        )
+
+
+def _tables(connection: sqlite3.Connection) -> set[str]:
+    """Return the names of the tables, without those of a migration that was cut off."""
+    rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+    return {name for (name,) in rows if not name.startswith("_alembic_tmp_")}
+
+
 class Store:
     """One tracking store, from many threads and processes.
 
@@ -105,9 +152,12 @@ class Store:
         """Call a method of MLflow's client, connecting first where that has not been done."""
         # Explicit client and ids: MLflow's fluent globals leak from one run into the next.
         if self._client is None:
-            mlflow = import_mlflow()
-            with _connecting, self._turn():  # the first of all makes the tables
-                self._client = mlflow.tracking.MlflowClient(self._address)
+            client = import_mlflow().tracking.MlflowClient
+            with _connecting, self._turn():
+                database = sqlite_file(self._address)
+                if database is not None:
+                    prepare(database, client)
+                self._client = client(self._address)
         with self._turn():
             return getattr(self._client, method)(*arguments, **named)
 
@@ -233,13 +283,24 @@ class Store:
         if inputs:
             self.call("log_inputs", run_id, datasets=list(inputs))
 
-    def parameters(self, run_id: str, values: dict[str, str], resumed: bool) -> None:
-        """Write parameters, in their order; MLflow refuses to change one that is there."""
-        values = {allowed(key): value for key, value in values.items()}
-        if resumed:
-            present = self.call("get_run", run_id).data.params
-            values = {key: value for key, value in values.items() if key not in present}
+    def parameters(
+        self, run_id: str, values: dict[str, str], present: dict[str, str]
+    ) -> dict[str, str]:
+        """Write parameters, in their order; MLflow refuses to change one that is there.
+
+        Args:
+            run_id: of the run.
+            values: by name.
+            present: those that MLflow has, which those that are written now are added to.
+
+        Returns:
+            Those whose value is another one in MLflow.
+        """
+        values = {allowed(key): text[:_PARAMETER_CHARACTERS] for key, text in values.items()}
+        new = {key: text for key, text in values.items() if key not in present}
         entity = import_mlflow().entities.Param
-        entries = [entity(*item) for item in values.items()]
+        entries = [entity(*item) for item in new.items()]
         for first in range(0, len(entries), _PARAMETERS):
             self.call("log_batch", run_id, params=entries[first : first + _PARAMETERS])
+        present.update(new)
+        return {key: text for key, text in values.items() if present[key] != text}

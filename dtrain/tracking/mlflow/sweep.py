@@ -84,7 +84,7 @@ def record(store: Store, config: Config, folder: Path, status: str, ended: float
     sweep: Any = schemas.read(folder / "sweep.json", schemas.Sweep) or {}
     words = (sweep.get("command") or {}).get("overrides", [])
     given = {each.name: each.value or "" for each in map(parse, words)}
-    store.parameters(run_id, given, resumed=True)
+    store.parameters(run_id, given, dict(store.call("get_run", run_id).data.params))
     jobs: list[dict[str, Any]] = sweep.get("jobs", [])
     best = next((job for job in jobs if job["number"] == sweep.get("best")), None)
     tags = {"overrides": " ".join(words), "objective": str(sweep.get("objective"))}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import shlex
 import subprocess
@@ -13,9 +14,9 @@ from typing import Any
 from dtrain import secrets
 from dtrain.config import load
 from dtrain.config.schema import Config
+from dtrain.errors import DamagedFile
 from dtrain.host.versions import version
 from dtrain.run import code, schemas
-from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, short, write_json
 from dtrain.run.registry import Promotion
 from dtrain.tracking.base import SweepRecord, TrackedRun, Tracker
@@ -28,41 +29,73 @@ from dtrain.tracking.mlflow.tags import first, job_name, job_tags, parent
 
 #: Of the longest journal that is an artifact: MLflow has its points.
 _JOURNAL_BYTES = 64 << 20
-_PARAM_CHARACTERS = 6000  # of one parameter: MLflow's own limit
+#: What the tag of a parameter begins with that a later start has changed.
+_LATER = "resumed."
+#: Of a log that is an artifact of a failed run, and characters of a tag: MLflow's own limit.
+_LOG_BYTES, _TAG_CHARACTERS = 16 << 20, 8000
+#: Whose versions are tags, and the other names of distributions that they are installed from.
+_PACKAGES: dict[str, tuple[str, ...]] = {
+    "dtrain": (),
+    "tensorflow": ("tensorflow-cpu", "tensorflow-tpu", "tf-nightly", "tf-nightly-cpu"),
+    "keras": ("keras-nightly",),
+    "hydra-core": (),
+    "mlflow": ("mlflow-skinny",),
+}
 
 
-def flatten(node: Any, prefix: str = "") -> dict[str, str]:
-    """Turn nested mappings into ``a.b.c: text``; lists stay whole."""
-    if not isinstance(node, dict):
-        return {prefix: str(node)[:_PARAM_CHARACTERS]}
-    flat: dict[str, str] = {}
-    for name, value in node.items():
-        flat.update(flatten(value, f"{prefix}.{name}" if prefix else str(name)))
-    return flat
+def tags(run: TrackedRun) -> dict[str, str]:
+    """Describe where and with what the run was made.
 
-
-def tags(config: Config, cluster: Cluster) -> dict[str, str]:
-    """Describe where and with what the run was made."""
-    found = {
-        "strategy": config.strategy.name,
-        "device_kind": cluster.device_kind,
-        "host": platform.node(),
-        "python": platform.python_version(),
-    }
-    for name in ("dtrain", "tensorflow", "keras", "hydra-core", "mlflow"):
-        number = version(name)
-        if number is not None:
-            found[name] = number
+    Host, versions and commit are those of the record that the run itself has made
+    (:mod:`dtrain.run.code`). A run that trains in this moment and has no record yet is on this
+    machine; of one that is shipped later without a record they are not known.
+    """
+    config = run.config
+    values = {"strategy": config.strategy.name, "device_kind": run.cluster.device_kind}
     if config.fork is not None:
-        found["forked_from"] = config.fork
+        values["forked_from"] = config.fork
         origin = schemas.glance(RunDir(Path(config.fork).parent.parent).tracking, schemas.Shipped)
         if origin is not None and "run_id" in origin:
-            found["forked_from_run_id"] = origin["run_id"]
-    commit = _git("rev-parse", "HEAD")
-    if commit:
-        found["mlflow.source.git.commit"] = found["git_commit"] = commit
-        found["git_dirty"] = str(bool(_git("status", "--porcelain"))).lower()
-    return found
+            values["forked_from_run_id"] = origin["run_id"]
+    records = code.folders(run.rundir.path)
+    with contextlib.suppress(DamagedFile):
+        if records:
+            return values | _recorded(code.read(records[0]))
+    return values | (_here(Path(config.output_dir)) if run.live else {})
+
+
+def _recorded(record: code.Record) -> dict[str, str]:
+    """Return host, versions and commit of a record of the run's code."""
+    values = {"host": record["host"], "python": record["machine"].get("python", "")}
+    installed = record["packages"]
+    for name, others in _PACKAGES.items():
+        distribution = next((each for each in (name, *others) if each in installed), None)
+        if distribution is not None:
+            values[name] = installed[distribution]
+    folder = Path(record["folder"])
+    for tree in record["trees"]:
+        if folder.is_relative_to(tree["path"]):
+            return values | _source(tree["commit"], bool(tree["changed"] or tree["added"]))
+    return values
+
+
+def _here(outputs: Path) -> dict[str, str]:
+    """Return host, versions and commit of this moment, as :func:`_recorded` does of a record."""
+    values = {"host": platform.node(), "python": platform.python_version()}
+    values |= {name: number for name in _PACKAGES if (number := version(name)) is not None}
+    commit, top = _git("rev-parse", "HEAD"), _git("rev-parse", "--show-toplevel")
+    if not commit:
+        return values
+    whole = ["--", top]
+    if outputs.absolute().is_relative_to(top):  # what runs write is no change of the code
+        whole.append(f":(exclude,top){outputs.absolute().relative_to(top)}")
+    return values | _source(commit, bool(_git("status", "--porcelain", *whole)))
+
+
+def _source(commit: str, dirty: bool) -> dict[str, str]:
+    return {
+        "mlflow.source.git.commit": commit, "git_commit": commit, "git_dirty": str(dirty).lower(),
+    }  # fmt: skip
 
 
 def _git(*arguments: str) -> str:
@@ -100,6 +133,10 @@ class MLflow(Tracker):
         self._run_id = ""
         self._resumed = False
         self._known: dict[str, Steps] = {}
+        #: Parameters that MLflow has of the run, None where that is not known; and names of those
+        #: that have another value since a later start.
+        self._present: dict[str, str] | None = None
+        self._changed: set[str] = set()
 
     @property
     def address(self) -> str:
@@ -162,13 +199,14 @@ class MLflow(Tracker):
 
         def described() -> dict[str, str]:
             origin = {"mlflow.source.name": "dtrain", "run_dir": str(run.rundir.path)}
-            return {**origin, **more, **tags(run.config, run.cluster)}
+            return {**origin, **more, **tags(run)}
 
         self._run_id, self._resumed = store.run(run.rundir.tracking, name, started, described)
 
     def doubt(self) -> None:
         """Look again at what MLflow has: a call failed, and may have been done all the same."""
         self._known.clear()
+        self._present = None
         self._resumed = True
 
     def write(self, events: list[dict[str, Any]]) -> None:
@@ -178,7 +216,7 @@ class MLflow(Tracker):
         for event in events:
             if event["event"] == "start":
                 derived = {k: v for k, v in event.items() if k not in ("event", "time", "step")}
-                self._store.parameters(self._run_id, self._parameters(derived), self._resumed)
+                self._describe(derived)
             elif event["event"] == "data":
                 self._store.inputs(self._run_id, *inputs(event, self._config.dataset))
             elif event["event"] == "metrics":
@@ -204,11 +242,28 @@ class MLflow(Tracker):
                     known.add(step)
         return self._known[key]
 
-    def _parameters(self, derived: dict[str, Any]) -> dict[str, str]:
-        assert self._run is not None, "after open"
-        plain = load.written(self._run.config)
+    def _describe(self, derived: dict[str, Any]) -> None:
+        """Write the parameters of a start of the run.
+
+        MLflow keeps the first value of a parameter. One that a later start has changed, such as
+        ``trainer.epochs`` of a run that was resumed for more, is a tag ``resumed.NAME`` as well.
+        """
+        assert self._run is not None and self._store is not None, "after open"
         differing = first((self._job or {}).get("differs", {}))
-        return {**differing, **flatten(plain), **flatten(derived)}
+        plain = load.written(self._run.config)
+        values = {**differing, **load.flatten(plain), **load.flatten(derived)}
+        if self._present is None:
+            data = self._store.call("get_run", self._run_id).data if self._resumed else None
+            self._present = dict(data.params) if data else {}
+            past = data.tags if data else {}
+            self._changed = {tag[len(_LATER) :] for tag in past if tag.startswith(_LATER)}
+        changed = self._store.parameters(self._run_id, values, self._present)
+        changed.pop("resume", None)  # of each later start, and no property of the run
+        for name, value in changed.items():
+            self._call_store("set_tag", key=f"{_LATER}{name}", value=value)
+        for name in self._changed - set(changed):  # it has its first value again
+            self._call_store("delete_tag", key=f"{_LATER}{name}")
+        self._changed = set(changed)
 
     def close(self, status: str, ended: float) -> None:
         """Add the artifacts and set the final status.
@@ -223,6 +278,10 @@ class MLflow(Tracker):
         for name in ("restarts", "pruned"):
             if name in result:
                 call("set_tag", self._run_id, name, str(result[name]).lower())
+        if self._present is None:
+            self._describe({})  # it failed before training began
+        if status == "FAILED":
+            self._explain(result)
         whole = [rundir.config, rundir.result, rundir.model, rundir.weights]
         if folders := code.folders(rundir.path):  # what replay makes the run again from
             whole += [rundir.command, rundir.journal]
@@ -239,6 +298,16 @@ class MLflow(Tracker):
         self._models().ship()
         tracked: Any = schemas.read(rundir.tracking, schemas.Shipped) or {}
         write_json(rundir.tracking, {**tracked, "shipped": status})
+
+    def _explain(self, result: dict[str, Any]) -> None:
+        """Add why the run failed, and the logs of its tasks."""
+        assert self._store is not None and self._run is not None, "after open"
+        call, logs = self._store.call, self._run.rundir.logs
+        if error := result.get("error"):
+            call("set_tag", self._run_id, "error", secrets.mask(str(error))[:_TAG_CHARACTERS])
+        for path in sorted(logs.glob("*.log")):
+            if path.is_file() and not path.is_symlink() and path.stat().st_size <= _LOG_BYTES:
+                call("log_artifact", self._run_id, str(path), logs.name)
 
     def promote(self, run: TrackedRun, promotion: Promotion) -> str:
         """Let an alias name a model of a run that is recorded, and is registered where need be."""
