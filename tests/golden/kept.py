@@ -61,7 +61,11 @@ def of_run(path: Path) -> dict[str, Any]:
     checkpoints = sorted(int(each.name) for each in (path / "checkpoints").glob("[0-9]*"))
     return {
         "status": json.loads((path / "result.json").read_text())["status"],
-        "notices": [e["message"] for e in events if e["event"] == "notice"],
+        "notices": [
+            event["message"].replace(str(Path.cwd()), "FOLDER")
+            for event in events
+            if event["event"] == "notice" and "% of the time" not in event["message"]
+        ],
         "points": [{"step": step, **dict(sorted(points[step].items()))} for step in sorted(points)],
         "evaluations": [
             {"step": each["step"], **dict(sorted(each["metrics"].items()))}
@@ -112,7 +116,7 @@ def differences(golden: dict[str, Any], now: dict[str, Any], exact: bool) -> lis
     lines = []
     for name in [*old, *(name for name in new if name not in old)]:
         one, two = old.get(name), new.get(name)
-        if not (_close(one, two) if not exact else one == two or one != one and two != two):
+        if not _same(one, two, exact):
             lines.append(f"{name}: {_said(two)} for {_said(one)}")
     return lines
 
@@ -130,9 +134,10 @@ def _flat(of: dict[str, Any], exact: bool) -> dict[str, Any]:
     return flat
 
 
-def _close(one: Any, two: Any) -> bool:
+def _same(one: Any, two: Any, exact: bool) -> bool:
     if isinstance(one, float) and isinstance(two, float):
-        return math.isclose(one, two, rel_tol=CLOSE, abs_tol=CLOSE) or (one != one and two != two)
+        close = 0.0 if exact else CLOSE
+        return math.isclose(one, two, rel_tol=close, abs_tol=close) or (one != one and two != two)
     return bool(one == two)
 
 

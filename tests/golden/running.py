@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import shlex
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -40,13 +42,13 @@ def folder() -> Iterator[Path]:
             os.environ.pop(name, None)
         warm.warm(warm.ENVIRONMENT)
         os.chdir(work)
+        sys.path.insert(0, str(work))  # as `python -m` has it
         try:
             yield work
         finally:
             os.chdir(before)
             sys.path[:] = path
-            for name in ("mine",):
-                sys.modules.pop(name, None)
+            sys.modules.pop("mine", None)
             shutil.rmtree(base, ignore_errors=True)
 
 
@@ -56,7 +58,9 @@ def captured(call: Callable[[], int]) -> tuple[int, str]:
         sys.stdout.flush()
         sys.stderr.flush()
         kept = [os.dup(number) for number in (1, 2)]
-        streams = [open(file.fileno(), "w", closefd=False, encoding="utf-8") for _ in kept]
+        streams = [
+            io.TextIOWrapper(io.FileIO(file.fileno(), "w", closefd=False), "utf-8") for _ in kept
+        ]
         try:
             for number, stream in enumerate(streams, 1):
                 os.dup2(file.fileno(), number)
@@ -90,13 +94,15 @@ def line(text: str) -> tuple[int, str]:
     """Run a line of a table.
 
     Args:
-        text: words as a shell has them. ``kill=STEP`` in front has the tasks of a run kill
-            themselves after that step (:class:`tests.golden.user.Kill`).
+        text: words as a shell has them. ``kill=STEP`` or ``stop=STEP`` in front has a task of a
+            run kill or stop itself after that step (:class:`tests.golden.user.Kill`).
     """
     words = shlex.split(text)
     order = Path("kill")
-    if words[0].startswith("kill="):
-        order.write_text(words.pop(0)[5:])
+    kind, _, step = words[0].partition("=")
+    if kind in ("kill", "stop"):
+        order.write_text(f"{step} {int(signal.SIGKILL if kind == 'kill' else signal.SIGTERM)}")
+        words = words[1:]
     try:
         return command(words)
     finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from pathlib import Path
 
 import keras
@@ -12,20 +11,22 @@ from keras import layers
 
 
 class Kill(keras.callbacks.Callback):
-    """Kills its task after the step that the file ``kill`` names."""
+    """Sends its task a signal after a step, both of which the file ``kill`` names, once."""
 
     def __init__(self) -> None:
         super().__init__()
         order = Path("kill")
         if not order.exists():
             return  # without the hook below, and the calls of one step that come with it
-        last, steps = int(order.read_text()), 0
+        last, number = map(int, order.read_text().split())
+        steps = 0
 
         def count(batch: int, logs: object = None) -> None:
             nonlocal steps
             steps += 1
             if steps == last:
-                os.kill(os.getpid(), signal.SIGKILL)
+                order.unlink(missing_ok=True)
+                os.kill(os.getpid(), number)
 
         self.on_train_batch_end = count
 
@@ -65,5 +66,7 @@ def weighted():
     x = generator.standard_normal((80, 8)).astype("float32")
     y = {"kind": (x[:, 0] > 0).astype("int64") + (x[:, 1] > 0), "size": x[:, 2:3] * 2}
     weight = (np.arange(80) % 4 / 2).astype("float32")
-    parts = [(x[a:b], {k: v[a:b] for k, v in y.items()}, weight[a:b]) for a, b in ((0, 60), (60, 80))]
+    parts = [
+        (x[a:b], {k: v[a:b] for k, v in y.items()}, weight[a:b]) for a, b in ((0, 60), (60, 80))
+    ]
     return tuple(parts)
