@@ -20,6 +20,7 @@ from tests import warm
 #: The same in the suite and by the command. The number of threads may change bits.
 ENVIRONMENT = {
     **warm.ENVIRONMENT,
+    "CUDA_VISIBLE_DEVICES": "-1",
     "TF_NUM_INTRAOP_THREADS": "1",
     "COLUMNS": "100",
     "LINES": "40",
