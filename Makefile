@@ -4,13 +4,14 @@
 # make test-slurm, test-ssh, test-ray  a SLURM, OpenSSH servers, a Ray cluster on this machine
 # make test-docs  every command of README and docs/, and the gallery
 # make test-notebook  notebooks, in kernels of Jupyter's
+# make golden  the numbers of trainings and what commands print, beside tests/golden
 # make docs   the documentation as a site, in site/
 # make check  style, types and imports, then the whole test suite
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: install run test test-versions test-faults test-slurm test-ssh test-ray test-docs test-notebook check docs bench clean
+.PHONY: install run test test-versions test-faults test-slurm test-ssh test-ray test-docs test-notebook golden check docs bench clean
 
 install: $(STAMP)
 
@@ -64,6 +65,10 @@ test-docs: install
 test-notebook: install
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[notebook]"
 	$(BIN)/python -m pytest -n 0 -m faults tests/test_notebook.py
+
+# What users see; a change of it is written by `python -m tests.golden --write NAME`.
+golden: install
+	$(BIN)/python -m tests.golden
 
 check: install
 	$(BIN)/ruff check .
