@@ -54,6 +54,8 @@ class Job:
 
     #: Whether it trains.
     trains = True
+    #: Whether its folder is that of a run, which another command can resume.
+    is_run = True
     #: What its tasks do when they are asked to stop.
     saving = "saving a checkpoint"
     #: Why a job that was stopped has nothing to continue from.

@@ -33,7 +33,9 @@ def start(
     Raises:
         UsageError: the configuration is wrong; nothing is left behind.
     """
-    checked = check(config, prepare=not config.dry_run, trains=kind.trains)
+    checked = check(
+        config, prepare=not config.dry_run, trains=kind.trains, is_run=kind.is_run
+    )  # fmt: skip
     launcher = checked.launcher
     planned = kind.spread(config, checked.planned, launcher.part(machine()))
     starting.ended("plan")

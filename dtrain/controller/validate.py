@@ -71,6 +71,7 @@ def check(
     look: Callable[[Config], Splits | None] = sizes,
     prepare: bool = True,
     trains: bool = True,
+    is_run: bool = True,
 ) -> Checked:
     """Check the values of a job, its devices, its data and its launcher together.
 
@@ -79,13 +80,14 @@ def check(
         look: finds out how much data there is.
         prepare: have the launcher begin what takes long, while the data is looked at.
         trains: whether the job does.
+        is_run: whether another command can resume it.
 
     Raises:
         UsageError: they do not go together.
     """
     launcher: Launcher = targets.instantiate(config.launcher, "launcher")
-    if not trains:
-        launcher = launcher.here()
+    if not is_run:
+        launcher = launcher.here(trains)
     logging_models.check(config, choose.tracker(config))
     if trains:
         evaluator.check_launcher(config, launcher)

@@ -81,8 +81,11 @@ class Launcher(ABC):
         """
         return cluster
 
-    def here(self) -> Launcher:
-        """Return what does a job of a command that does not train (``evaluate``, ``predict``).
+    def here(self, trains: bool = False) -> Launcher:
+        """Return what does a job that is no run (``evaluate``, ``debug=``): no command resumes it.
+
+        Args:
+            trains: whether it does.
 
         Raises:
             UsageError: nothing can.

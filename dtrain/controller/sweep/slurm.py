@@ -230,11 +230,16 @@ def _follow(
         ended = launcher.poll(INTERVAL)
         for line in launcher.news():
             say(line)
+        if (line := client.watch.news()) is not None:
+            say(line)
         if (line := _progress(folder)) != shown:
             shown = line
             say(line)
         if ended:
             return next(iter(launcher.exit_codes().values()))
+        if launcher.unreachable is not None:
+            say(launcher.unreachable)
+            return None
         while heard < requests.count:
             heard += 1
             if heard == 1:

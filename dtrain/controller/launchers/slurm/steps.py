@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -83,9 +84,9 @@ class Steps(OfSlurm):
     def start(self, rundir: RunDir, cluster: Cluster) -> Cluster:
         """Start the step; what it prints goes to the run folder."""
         self._chief, self._over = cluster.chief.name, False
-        self._rundir = rundir
-        for name in (batch.START, batch.EXIT, batch.ALIVE):  # of a job that had the run before
-            writing.remove(rundir.path / name)
+        self._rundir, self.job = rundir, batch.own()
+        batch.begin(rundir.path, time.time())
+        writing.remove(rundir.path / batch.ALIVE)  # of a job that had the run before
         descriptor = writing.open_append(rundir.path / script.LOG)
         try:
             self._process = subprocess.Popen(
