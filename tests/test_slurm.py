@@ -304,6 +304,33 @@ def test_a_check_is_no_run_and_is_done_here(dtrain, quick, command) -> None:
     assert "debug=shapes: passed" in run.output
 
 
+#: Does at once what a step would do, and notes what it was asked for.
+SRUN = """
+echo "$*" >> asked
+for word; do run="${word#resume=}"; done
+echo 0 > "$run/slurm.exit"
+echo '{"status": "FINISHED", "exit_code": 0, "started": 2.0, "error": null, "metrics": {},
+       "step": 1, "examples_per_second": 1.0, "objective": 1.0}' > "$run/result.json"
+"""
+
+
+def test_a_job_of_a_sweep_may_have_the_gpus_of_all_nodes(
+    dtrain, quick, command, monkeypatch
+) -> None:
+    # SLURM gives a command the GPUs of its own node alone.
+    for name, value in {**ALLOCATION, "CUDA_VISIBLE_DEVICES": "0,1,2,3"}.items():
+        monkeypatch.setenv(name, value)
+    command("srun", SRUN)
+    words = ("-m", *quick, "launcher=slurm", "strategy=multiworker", "hardware.kind=gpu")
+    run = dtrain(*words, "hardware.hosts=2", "hardware.devices=4", "seed=0")
+    assert run.code == errors.OK, run.output
+    [asked] = Path("asked").read_text().splitlines()
+    assert "--nodes=2" in asked and "--gres=gpu:4" in asked
+    refused = dtrain(*words, "hardware.hosts=4", "hardware.devices=4", "launcher.nodes=2")
+    assert refused.code == errors.USAGE
+    assert "take 8 GPUs of a node, and each node of this allocation has 4" in refused.output
+
+
 def test_that_the_queue_answers_again_is_said_once(command, monkeypatch) -> None:
     monkeypatch.setattr(client, "_PAUSE", 0.0)
     client.watch.add(["77"])

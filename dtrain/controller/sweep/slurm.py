@@ -46,7 +46,7 @@ def room(launcher: Slurm | Steps, todo: Sequence[Draft]) -> Machine:
     """Return what the jobs share: an allocation, or as much as they ask for."""
     if isinstance(launcher, Steps):
         return launcher.room
-    return Machine(sum(draft.gpus for draft in todo), max(1, len(todo)))
+    return Machine(0, max(1, len(todo)), shared=False)
 
 
 def check(launcher: Slurm, todo: Sequence[Draft], to_come: int, parallel: int | None) -> None:
