@@ -11,9 +11,11 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -227,16 +229,20 @@ def test_open_and_closed_doors() -> None:
             again.bind(("", port))
 
 
-def test_what_differs_from_this_machine() -> None:
-    here = facts.found()
-    assert checks.problem({**here}, here) is None
+def test_what_differs_from_this_machine(monkeypatch) -> None:
+    here, inbox = facts.found(), Inbox(60.0)
+    Host(cast(Any, SimpleNamespace(host="a")), 1, inbox.queue)._hear({"kind": "hello", **here})
+    [(_, greeting)] = inbox.take([], 0.0)
+    # Its greeting is looked at when that of the slowest host has come.
+    monkeypatch.setattr(time, "time", lambda: here["time"] + 70)
+    assert checks.problem(greeting, here) is None
     for change, said in (
         ({"dtrain": "0.0.1"}, "has dtrain 0.0.1, and this machine"),
         ({"tensorflow": None}, "has no TensorFlow"),
         ({"code": "x"}, "its code of dtrain is another"),
         ({"time": here["time"] - 100, "came": here["time"]}, "clock is 100 s behind"),
     ):
-        problem = checks.problem({**here, **change}, here)
+        problem = checks.problem({**greeting, **change}, here)
         assert problem is not None and said in problem[0]
 
 
