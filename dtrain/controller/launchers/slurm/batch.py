@@ -12,7 +12,6 @@ the note, and end.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import signal
 import subprocess
@@ -25,9 +24,9 @@ from typing import Any
 
 from dtrain import errors
 from dtrain.controller.launchers.slurm import client
-from dtrain.files import reading, writing
+from dtrain.files import locks, reading, writing
 from dtrain.run import schemas
-from dtrain.run.folder import LOCK, RunDir, read_json, write_json
+from dtrain.run.folder import RunDir, read_json, write_json
 
 #: The folder that a command in a step works for; its first task leaves its exit code there.
 RUN = "DTRAIN_SLURM_RUN"
@@ -158,22 +157,15 @@ def _latest(folder: Path) -> str:
 def wait_for(folder: Path) -> bool:
     """Wait until no process of an earlier start is at work in the folder; say whether that came."""
     deadline, said = time.monotonic() + _PATIENCE, False
-    path = RunDir(folder).path / LOCK
-    while True:
-        descriptor = writing.open_lock(path)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                _say(f"process {RunDir(folder).holder()} is still at work in {folder}")
-                return False
-        finally:
-            os.close(descriptor)
+    while RunDir(folder).is_locked():
+        if time.monotonic() > deadline:
+            _say(f"process {RunDir(folder).holder()} is still at work in {folder}")
+            return False
         if not said:
             said = True
             _say("an earlier start of the job is still at work: waiting for its end")
         time.sleep(_INTERVAL)
+    return True
 
 
 def carry(folder: Path, command: Sequence[str], warned: threading.Event) -> int | None:
@@ -293,20 +285,17 @@ def _guard(folder: Path, over: threading.Event) -> None:
 
 def _is_without_script(folder: Path) -> bool:
     """Say whether the batch script is gone, which holds a lock for as long as it lives."""
-    if not (folder / ALIVE).is_file():  # the step is one of an allocation, and not a job's only one
-        return False
-    descriptor = _lock(folder)
-    if descriptor is not None:
-        os.close(descriptor)
-    return descriptor is not None
+    try:
+        return not locks.is_held(folder / ALIVE)
+    except (OSError, errors.DamagedFile):
+        return False  # no file: the step is one of an allocation, and not a job's only one
 
 
 def _lock(folder: Path) -> int | None:
     """Take the lock of the batch script; return its descriptor, None where another has it."""
     descriptor = writing.open_lock(folder / ALIVE)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
+    with contextlib.suppress(OSError):
+        if locks.take(descriptor):
+            return descriptor
+    os.close(descriptor)
+    return None
