@@ -20,6 +20,7 @@ from typing import Any, cast
 import pytest
 
 from dtrain import errors
+from dtrain.controller.commands import predict
 from dtrain.controller.launchers.agents import (
     checks,
     facts,
@@ -440,6 +441,16 @@ def test_a_run_equals_one_device(dtrain: Any) -> None:
         points = run.points("loss")
         assert points == pytest.approx(one.points("loss"), abs=1e-5) and points
         assert isinstance(run.rundir, RunDir) and run.rundir.log("chief-0").exists()
+
+
+def test_workers_of_predict_are_given_places(dtrain: Any, capfd: Any) -> None:
+    run = dtrain(*QUICK, "trainer.epochs=1")
+    words = [str(run.rundir.path), *AGENTS[-2:], "+launcher.slots=[1,1]"]
+    assert predict.main([*words, "workers=2", "dry_run=true"]) == errors.OK
+    assert "worker-0" in capfd.readouterr().out
+    assert predict.main([*words, "workers=3"]) == errors.USAGE
+    assert "has 3 tasks, and there are places for 2" in capfd.readouterr().err
+    assert not (run.rundir.path / "predictions").exists()
 
 
 def test_agents_that_start_together_keep_their_folders(
