@@ -304,6 +304,26 @@ def test_a_check_is_no_run_and_is_done_here(dtrain, quick, command) -> None:
     assert "debug=shapes: passed" in run.output
 
 
+def test_a_sweep_that_is_refused_leaves_no_job_and_no_folder(
+    dtrain, quick, command, monkeypatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    command("scancel", 'echo "cancelled: $*" >> calls')
+    # The second array is refused, and the bucket before the first.
+    command("sbatch", "echo submitted >> calls; test $(grep -c submitted calls) = 1 && echo 77")
+    words = ("-m", *quick, "launcher=slurm", "launcher.cpus_per_task=1,2")
+    away = dtrain(*words, "output_dir=s3://bucket/x")
+    assert away.code == errors.USAGE, away.output
+    assert "cannot be written" in away.output and not Path("calls").exists()
+    refused = dtrain(*words)
+    assert refused.code == errors.USAGE, refused.output
+    assert Path("calls").read_text().split("\n")[:3] == ["submitted", "submitted", "cancelled: 77"]
+    assert not list(Path("outputs").rglob("command.json"))
+
+
 #: Does at once what a step would do, and notes what it was asked for.
 SRUN = """
 echo "$*" >> asked

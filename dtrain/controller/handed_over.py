@@ -175,6 +175,10 @@ class HandedOver:
         else:
             writing.discard(self._rundir.path)
 
+    def withdraw(self) -> None:
+        """Take note that its job was cancelled: others of its sweep were refused."""
+        self._launcher.job = None
+
     @property
     def is_submitted(self) -> bool:
         """Whether SLURM has it."""

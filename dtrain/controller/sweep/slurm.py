@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -106,14 +107,22 @@ def show(launcher: Slurm, folder: Path, todo: Sequence[Draft], parallel: int | N
 
 
 def submit(
-    record: Record, todo: Sequence[Draft], composer: Composer, parallel: int | None
-) -> dict[int, HandedOver]:
-    """Prepare the folders of all jobs and submit those that have not been; return them by number.
+    record: Record,
+    todo: Sequence[Draft],
+    composer: Composer,
+    parallel: int | None,
+    made: dict[int, HandedOver],
+) -> None:
+    """Prepare the folders of all jobs, and submit those that have not been.
+
+    Args:
+        record, todo, composer, parallel: of the sweep.
+        made: gets the jobs, by number.
 
     Raises:
-        UsageError: SLURM does not take them; their folders are as they were.
+        UsageError: SLURM does not take them. Those that it has taken are cancelled, and the folders
+            are as they were; of jobs that cannot be cancelled they stay.
     """
-    made: dict[int, HandedOver] = {}
     folder, name = record.folder, str(record.data["name"])
     try:
         for draft in todo:
@@ -126,11 +135,27 @@ def submit(
         for drafts in arrays([draft for draft in todo if made[draft.number].running is None]):
             _submit_array(folder, name, [(each, made[each.number]) for each in drafts], parallel)
     except BaseException:
+        _take_back([job for job in made.values() if job.running is None and job.is_submitted])
+        if any(job.is_submitted for job in made.values()):
+            enter(record, todo)
         for job in made.values():
             if not job.is_submitted:
                 job.undo()
         raise
-    return made
+
+
+def _take_back(jobs: Sequence[HandedOver]) -> None:
+    """Cancel jobs that were submitted before others were refused."""
+    numbers = sorted({str(job.number).partition("_")[0] for job in jobs})
+    if not numbers:
+        return
+    try:
+        client.cancel(*numbers)
+    except client.Refused as error:
+        print(f"dtrain: {', '.join(numbers)} cannot be cancelled: {error}", file=sys.stderr)
+        return
+    for job in jobs:
+        job.withdraw()
 
 
 def _submit_array(
