@@ -38,6 +38,7 @@ class OfSlurm(Launcher):
     """
 
     shares_machine = False
+    where = "a node of SLURM"
     starts_evaluator = True
     #: Whether the job goes on without this command.
     detached = True
