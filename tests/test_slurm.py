@@ -322,6 +322,9 @@ def test_a_sweep_that_is_refused_leaves_no_job_and_no_folder(
     assert refused.code == errors.USAGE, refused.output
     assert Path("calls").read_text().split("\n")[:3] == ["submitted", "submitted", "cancelled: 77"]
     assert not list(Path("outputs").rglob("command.json"))
+    small = dtrain(*words, "launcher.allocation=1", "strategy=multiworker")
+    assert small.code == errors.USAGE
+    assert "a job of the sweep takes 2 nodes" in small.output
 
 
 #: Does at once what a step would do, and notes what it was asked for.
@@ -349,6 +352,7 @@ def test_a_job_of_a_sweep_may_have_the_gpus_of_all_nodes(
     refused = dtrain(*words, "hardware.hosts=4", "hardware.devices=4", "launcher.nodes=2")
     assert refused.code == errors.USAGE
     assert "take 8 GPUs of a node, and each node of this allocation has 4" in refused.output
+    assert "type: hardware.devices=2" in refused.output
 
 
 def test_that_the_queue_answers_again_is_said_once(command, monkeypatch) -> None:

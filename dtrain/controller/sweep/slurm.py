@@ -62,7 +62,14 @@ def check(launcher: Slurm, todo: Sequence[Draft], to_come: int, parallel: int | 
     Raises:
         UsageError: it is none.
     """
-    if launcher.asked["allocation"] is not None:
+    allocation = launcher.asked["allocation"]
+    if allocation is not None:
+        most = max((launcher.wanted(draft.plan().cluster).nodes for draft in todo), default=0)
+        if most > allocation:
+            raise UsageError(
+                "launcher.allocation", allocation, f"a job of the sweep takes {most} nodes",
+                f"{most} or more", f"launcher.allocation={most}",
+            )  # fmt: skip
         return
     if to_come:
         raise UsageError(

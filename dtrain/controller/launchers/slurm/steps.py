@@ -62,7 +62,8 @@ class Steps(OfSlurm):
                 "hardware.devices", max(task.devices for task in cluster.processes),
                 f"{asked.tasks} tasks on {wanted} node{'s' * (wanted > 1)} take {each} GPUs of a "
                 f"node, and each node of this allocation has {gpus()}",
-                f"up to {gpus()} on a node", "hardware.devices=1, or an allocation with more",
+                f"up to {gpus()} on a node", f"hardware.devices={gpus() * wanted // asked.tasks}"
+                if gpus() * wanted >= asked.tasks else "hardware=cpu",
             )  # fmt: skip
         return cluster
 
