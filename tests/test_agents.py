@@ -11,13 +11,16 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from dtrain import errors
+from dtrain.controller.commands import predict
 from dtrain.controller.launchers.agents import (
     checks,
     facts,
@@ -227,16 +230,20 @@ def test_open_and_closed_doors() -> None:
             again.bind(("", port))
 
 
-def test_what_differs_from_this_machine() -> None:
-    here = facts.found()
-    assert checks.problem({**here}, here) is None
+def test_what_differs_from_this_machine(monkeypatch) -> None:
+    here, inbox = facts.found(), Inbox(60.0)
+    Host(cast(Any, SimpleNamespace(host="a")), 1, inbox.queue)._hear({"kind": "hello", **here})
+    [(_, greeting)] = inbox.take([], 0.0)
+    # Its greeting is looked at when that of the slowest host has come.
+    monkeypatch.setattr(time, "time", lambda: here["time"] + 70)
+    assert checks.problem(greeting, here) is None
     for change, said in (
         ({"dtrain": "0.0.1"}, "has dtrain 0.0.1, and this machine"),
         ({"tensorflow": None}, "has no TensorFlow"),
         ({"code": "x"}, "its code of dtrain is another"),
         ({"time": here["time"] - 100, "came": here["time"]}, "clock is 100 s behind"),
     ):
-        problem = checks.problem({**here, **change}, here)
+        problem = checks.problem({**greeting, **change}, here)
         assert problem is not None and said in problem[0]
 
 
@@ -434,6 +441,16 @@ def test_a_run_equals_one_device(dtrain: Any) -> None:
         points = run.points("loss")
         assert points == pytest.approx(one.points("loss"), abs=1e-5) and points
         assert isinstance(run.rundir, RunDir) and run.rundir.log("chief-0").exists()
+
+
+def test_workers_of_predict_are_given_places(dtrain: Any, capfd: Any) -> None:
+    run = dtrain(*QUICK, "trainer.epochs=1")
+    words = [str(run.rundir.path), *AGENTS[-2:], "+launcher.slots=[1,1]"]
+    assert predict.main([*words, "workers=2", "dry_run=true"]) == errors.OK
+    assert "worker-0" in capfd.readouterr().out
+    assert predict.main([*words, "workers=3"]) == errors.USAGE
+    assert "has 3 tasks, and there are places for 2" in capfd.readouterr().err
+    assert not (run.rundir.path / "predictions").exists()
 
 
 def test_agents_that_start_together_keep_their_folders(

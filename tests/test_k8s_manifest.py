@@ -276,6 +276,18 @@ def test_a_dry_run_prints_what_kubectl_takes(dtrain: Commands) -> None:
     assert not Path("outputs").exists()
 
 
+def test_run_folders_are_where_a_preset_says(dtrain: Commands) -> None:
+    Path("own/experiment").mkdir(parents=True)
+    Path("own/experiment/mine.yaml").write_text("# @package _global_\noutput_dir: results/a\n")
+    done = dtrain("--config-dir=own", *K8S, "experiment=mine", "dry_run=true")
+    assert done.code == 0, done.output
+    [container] = pods(documents(done.output))[0]["containers"]
+    assert "output_dir=/results/a" in container["args"]
+    assert {"name": "runs", "mountPath": "/results/a"} in container["volumeMounts"]
+    done = dtrain(*K8S, "output_dir=s3://bucket/x", "dry_run=true")
+    assert done.code == 2 and "on the volume of launcher.volume" in done.output
+
+
 def test_tensorflow_has_as_many_threads_as_a_pod_has_cores(dtrain: Commands) -> None:
     done = dtrain(*K8S, "launcher.cpus=1.5", "hardware.inter_op_threads=1", "dry_run=true")
     assert done.code == 0, done.output

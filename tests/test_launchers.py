@@ -512,8 +512,18 @@ class Others:
 GONE, LOST = {"kind": "gone"}, {"kind": "lost"}
 
 
-def left(code: int, words: str = "") -> dict[str, Any]:
-    return {"kind": "left", "code": code, "lines": words}
+def left(code: int, words: str = "", number: int = 0) -> dict[str, Any]:
+    return {"kind": "left", "code": code, "lines": words, "signal": number}
+
+
+def test_whether_slurm_starts_a_job_again_is_not_read_from_a_log(env: Env, tmp_path: Path) -> None:
+    env._rundir, env._cluster = RunDir(tmp_path), Cluster(SERVED, "cpu", 2, {})
+    words = "ValueError: my subprocess was ended by SIGTERM"
+    for message, died in ((left(1, words), False), (left(1, words, 9), True), (GONE, True)):
+        env._losses, env._failed = {}, set()
+        env._host = Others(("ps-0", message))  # type: ignore[assignment]
+        assert env.poll(0) == [("ps-0", "lost")]
+        assert env.died("ps-0") == died
 
 
 @pytest.mark.parametrize(

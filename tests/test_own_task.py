@@ -130,6 +130,7 @@ class Peer:
         self.asked = 0
         self.closed = False
         self.left: tuple[int, str] | None = None
+        self.signal = 0
         self.reason: str | None = None
         self.chief_silent = False
         self.address = CLUSTER.chief.address
@@ -149,9 +150,9 @@ class Peer:
     def silent(self, seconds: float) -> bool:
         return self.chief_silent
 
-    def close(self, code: int | None = None, words: str = "") -> None:
+    def close(self, code: int | None = None, words: str = "", signal: int = 0) -> None:
         if code is not None and not self.closed:
-            self.left = code, words
+            self.left, self.signal = (code, words), signal
         self.closed = True
 
 
@@ -289,6 +290,7 @@ def test_a_task_that_dies(
     told.looks = [told.end_with(-11)]
     assert run(told, tmp_path) == errors.FAILED
     assert f"{name}: ended by SIGSEGV: my last lines" in capsys.readouterr().err
+    assert told.peer_.signal == 11
 
 
 def test_the_chief_is_told_how_a_task_ended(story: Any, tmp_path: Path) -> None:

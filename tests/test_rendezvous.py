@@ -240,7 +240,7 @@ def test_a_job_from_beginning_to_end(meeting: Meeting) -> None:
     meeting.peers.pop("worker-2").close()
     assert news(host) == [("worker-2", {"kind": "gone"})]
     assert host.messages() == []
-    left = {"kind": "left", "code": 1, "lines": "no memory"}
+    left = {"kind": "left", "code": 1, "lines": "no memory", "signal": 0}
     meeting.peers.pop("worker-5").close(1, "no memory")
     assert both(host) == [("worker-5", left), ("worker-5", {"kind": "gone"})]
     meeting.peers["worker-3"].ask_to_stop()

@@ -117,3 +117,19 @@ def test_the_plan_shows_the_drawing(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "  validation examples  known once the task has loaded the dataset" in lines
     assert "  run folder           run" in lines
     assert lines[-1] == "dry_run=true: nothing was started"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("hardware.hosts=2",), True),
+        ((), False),  # the default of multiworker, which stands for no hosts of the user's
+        (("hardware.hosts=2", "launcher=slurm"), False),
+    ],
+)
+def test_hosts_that_are_this_machine_are_said(words: Any, said: bool, dtrain, quick) -> None:
+    run = dtrain(*quick, "strategy=multiworker", *words, "dry_run=true")
+    assert run.code == 0, run.output
+    line = "hardware.hosts=2: all 2 processes are on this machine; to start them on others: "
+    assert (line in run.output) == said
+    assert ("a node of SLURM" in run.output) == ("launcher=slurm" in words)

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from dtrain import errors
+from dtrain.controller import handed_over
 from dtrain.controller.commands import jobs
 from dtrain.controller.launchers import Env, Local
 from dtrain.controller.launchers import slurm as launchers
 from dtrain.controller.launchers.slurm import Slurm, Steps, batch, client, script
+from dtrain.controller.launchers.slurm import launcher as launcher_module
 from dtrain.controller.launchers.slurm.script import Asked
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster, Task
@@ -175,10 +177,17 @@ def test_starts_without_progress_are_counted(monkeypatch, tmp_path: Path) -> Non
         (1, {"lost": True}, True), (1, {"lost": False}, False),
     ],
 )  # fmt: skip
-def test_which_runs_continue(code: int | None, result: Any, expected: bool, tmp_path: Path) -> None:
+def test_which_runs_continue(
+    code: int | None, result: Any, expected: bool, monkeypatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    batch.begin(tmp_path, 0.0)
     if result is not None:
-        (tmp_path / "result.json").write_text(json.dumps(result))
+        whole = {"status": "FAILED", "started": 1.0, **result}
+        (tmp_path / "result.json").write_text(json.dumps(whole))
     assert batch.continues(tmp_path, code) == expected
+    batch.begin(tmp_path, 0.0)  # a start that leaves no result: the one there is an earlier one's
+    assert batch.continues(tmp_path, code) == (expected and result is None)
 
 
 def test_the_first_task_leaves_its_exit_code(monkeypatch, tmp_path: Path) -> None:
@@ -235,6 +244,138 @@ def test_without_slurm_it_is_one_sentence(dtrain, quick, monkeypatch, tmp_path: 
     assert not (tmp_path / "outputs").exists()
     jobs_code = jobs.main([])
     assert jobs_code == errors.FAILED
+
+
+@pytest.fixture
+def command(monkeypatch, tmp_path: Path) -> Any:
+    """Put a shell script in the place of a command of SLURM's."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(client, "watch", client.Watch())
+    for constant in ("_LOOK", "_NO_RESULT"):
+        monkeypatch.setattr(handed_over, constant, 0.0)
+
+    def write(name: str, line: str) -> None:
+        (folder / name).write_text(f"#!/bin/sh\n{line}\n")
+        (folder / name).chmod(0o755)
+
+    write("sbatch", "echo 77")
+    write("squeue", "true")
+    return write
+
+
+@pytest.mark.parametrize("note", [{"job": "70"}, {"job": "78", "past": 1.0}])
+def test_the_result_of_an_earlier_start_is_not_that_of_a_new_job(
+    note: dict[str, Any], dtrain, quick, command
+) -> None:
+    first = dtrain(*quick, "launcher=slurm", "launcher.follow=false")
+    folder = first.rundir.path
+    old = {"status": "FAILED", "exit_code": 1, "error": "an error of long ago", "started": 1.0}
+    (folder / "result.json").write_text(json.dumps(old))
+    (folder / batch.START).write_text(json.dumps(note))
+    (folder / batch.EXIT).write_text("1")
+    command("sbatch", f"echo No module named dtrain > '{folder}/slurm.log'; echo 78")
+    command("squeue", 'case "$*" in *--jobs*) echo "78|FAILED|n1|NonZeroExitCode|x";; esac')
+    again = dtrain(f"resume={folder}")
+    assert again.code == errors.FAILED
+    assert "No module named dtrain" in again.output
+    assert "an error of long ago" not in again.output
+
+
+def test_a_queue_that_cannot_be_read_is_said_and_not_waited_for_for_ever(
+    dtrain, quick, command, monkeypatch
+) -> None:
+    command("squeue", "echo 'squeue: error: Unable to contact slurm controller' >&2; exit 1")
+    monkeypatch.setattr(launcher_module, "_SILENCE", 0.0)
+    run = dtrain(*quick, "launcher=slurm")
+    assert run.code == errors.INTERRUPTED
+    assert "SLURM does not answer (Unable to contact slurm controller)" in run.output
+    assert "this command ends, and job 77 goes on" in run.output
+    assert "follow it with: python -m dtrain resume=" in run.output
+
+
+def test_a_check_is_no_run_and_is_done_here(dtrain, quick, command) -> None:
+    command("sbatch", "exit 1")
+    run = dtrain(*quick, "launcher=slurm", "debug=shapes")
+    assert run.code == errors.OK, run.output
+    assert "SLURM is given runs alone: this command works here; srun in front" in run.output
+    assert "debug=shapes: passed" in run.output
+
+
+def test_a_sweep_that_is_refused_leaves_no_job_and_no_folder(
+    dtrain, quick, command, monkeypatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    command("scancel", 'echo "cancelled: $*" >> calls')
+    # The second array is refused, and the bucket before the first.
+    command("sbatch", "echo submitted >> calls; test $(grep -c submitted calls) = 1 && echo 77")
+    words = ("-m", *quick, "launcher=slurm", "launcher.cpus_per_task=1,2")
+    away = dtrain(*words, "output_dir=s3://bucket/x")
+    assert away.code == errors.USAGE, away.output
+    assert "cannot be written" in away.output and not Path("calls").exists()
+    refused = dtrain(*words)
+    assert refused.code == errors.USAGE, refused.output
+    assert Path("calls").read_text().split("\n")[:3] == ["submitted", "submitted", "cancelled: 77"]
+    assert not list(Path("outputs").rglob("command.json"))
+    small = dtrain(*words, "launcher.allocation=1", "strategy=multiworker")
+    assert small.code == errors.USAGE
+    assert "a job of the sweep takes 2 nodes" in small.output
+
+
+#: Does at once what a step would do, and notes what it was asked for.
+SRUN = """
+echo "$*" >> asked
+for word; do run="${word#resume=}"; done
+echo 0 > "$run/slurm.exit"
+echo '{"status": "FINISHED", "exit_code": 0, "started": 2.0, "error": null, "metrics": {},
+       "step": 1, "examples_per_second": 1.0, "objective": 1.0}' > "$run/result.json"
+"""
+
+
+def test_a_job_of_a_sweep_may_have_the_gpus_of_all_nodes(
+    dtrain, quick, command, monkeypatch
+) -> None:
+    # SLURM gives a command the GPUs of its own node alone.
+    for name, value in {**ALLOCATION, "CUDA_VISIBLE_DEVICES": "0,1,2,3"}.items():
+        monkeypatch.setenv(name, value)
+    command("srun", SRUN)
+    words = ("-m", *quick, "launcher=slurm", "strategy=multiworker", "hardware.kind=gpu")
+    run = dtrain(*words, "hardware.hosts=2", "hardware.devices=4", "seed=0")
+    assert run.code == errors.OK, run.output
+    [asked] = Path("asked").read_text().splitlines()
+    assert "--nodes=2" in asked and "--gres=gpu:4" in asked
+    refused = dtrain(*words, "hardware.hosts=4", "hardware.devices=4", "launcher.nodes=2")
+    assert refused.code == errors.USAGE
+    assert "take 8 GPUs of a node, and each node of this allocation has 4" in refused.output
+    assert "type: hardware.devices=2" in refused.output
+
+
+def test_that_the_queue_answers_again_is_said_once(command, monkeypatch) -> None:
+    monkeypatch.setattr(client, "_PAUSE", 0.0)
+    client.watch.add(["77"])
+    sentences = []
+    for line in ("exit 1", "exit 1", "echo '77|RUNNING|n1|None|x'", "true"):
+        command("squeue", line)
+        client.watch.state("77")
+        sentences.append(client.watch.news())
+    assert sentences[0] is not None and "exit code 1" in sentences[0]
+    assert sentences[1:] == [None, "SLURM answers again", None]
+
+
+def test_a_job_that_slurm_has_forgotten_is_known_by_its_folder(command, tmp_path: Path) -> None:
+    launcher = launchers.choose(**SETTINGS)
+    launcher.job = "77"
+    launcher.start(RunDir(tmp_path), planned(1))
+    (tmp_path / batch.START).write_text(json.dumps({"job": "77"}))
+    (tmp_path / batch.EXIT).write_text("0\n")
+    launcher._unseen = launcher_module._FORGOTTEN
+    assert launcher.poll(0.0) == [("worker-0", "ended")]
+    assert launcher.exit_codes() == {"worker-0": errors.OK}
 
 
 def test_the_script_is_printed(dtrain, quick) -> None:

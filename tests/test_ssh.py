@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
@@ -10,10 +11,13 @@ from typing import Any
 
 import pytest
 
+from dtrain import errors
+from dtrain.__main__ import main
 from dtrain.controller.launchers import Ssh
 from dtrain.controller.launchers.agents.host import Host, Inbox
 from dtrain.controller.launchers.ssh import explained
 from dtrain.errors import UsageError
+from tests.conftest import QUICK
 from tests.test_launchers import SETTINGS
 
 
@@ -78,6 +82,24 @@ def test_hosts_are_given_once(tmp_path: Path) -> None:
     path.write_text("# none\n")
     with pytest.raises(UsageError, match="names no host"):
         ssh(hostfile=str(path)).transports()
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [("data", errors.OK, "in batches of 32"), ("tune", errors.USAGE, "tune measures this machine")],
+)
+def test_no_host_is_asked_for_what_is_done_here(
+    command: str, code: int, said: str, tmp_path: Path, monkeypatch, capfd
+) -> None:
+    client = tmp_path / "ssh"
+    client.write_text(f"#!/bin/sh\necho asked >&2; touch {tmp_path}/asked; exit 255\n")
+    client.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    words = (*QUICK[1:], "launcher=ssh", "launcher.hosts=[a,b]", "strategy=multiworker")
+    monkeypatch.setattr(sys, "argv", ["dtrain", command, *words])
+    assert main() == code
+    assert said in "".join(capfd.readouterr())
+    assert not (tmp_path / "asked").exists()
 
 
 def test_variables_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import fcntl
 import math
 import os
 from pathlib import Path
@@ -15,7 +14,7 @@ from dtrain.errors import UsageError
 from dtrain.files import reading
 from dtrain.run import checkpoint as checkpoints
 from dtrain.run import journal
-from dtrain.run.folder import LOCK, RunDir
+from dtrain.run.folder import RunDir
 
 
 class Run:
@@ -55,7 +54,7 @@ class Run:
 
         ``RUNNING`` while a command works on it, ``UNFINISHED`` where one was killed.
         """
-        if _is_locked(self.path / LOCK):
+        if self._rundir.is_locked():
             return "RUNNING"
         return str(self.result.get("status", "UNFINISHED"))
 
@@ -284,15 +283,3 @@ def _cell(text: str | None) -> Any:
     except ValueError:
         return text
     return int(number) if math.isfinite(number) and text.lstrip("-").isdigit() else number
-
-
-def _is_locked(path: Path) -> bool:
-    """Say whether a command holds the lock of a folder."""
-    try:
-        with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False

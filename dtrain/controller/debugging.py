@@ -39,6 +39,7 @@ class _NoProgress(Display):
 class DebugJob(Job):
     """A job that checks a training. What it found is an event of its journal, ``debug``."""
 
+    is_run = False
     saving = "ending the check"
     unsaved = "stopped before the check was done"
 

@@ -146,7 +146,7 @@ class Derived(cli.Command):
 class DerivedJob(Job):
     """A job that does not train, in a folder inside of that of the run that it is about."""
 
-    trains = False
+    trains = is_run = False
     saving = "what is done so far stays"
     unsaved = "stopped; the same command goes on"
 

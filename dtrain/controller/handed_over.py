@@ -15,7 +15,7 @@ from dtrain import errors
 from dtrain.config import load
 from dtrain.config.schema import Config
 from dtrain.controller.folders import claim, create, lock, unwritable
-from dtrain.controller.launchers.slurm import Slurm, Steps, client
+from dtrain.controller.launchers.slurm import Slurm, Steps, batch, client
 from dtrain.controller.launchers.slurm.launcher import log_lines
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.plan import Plan
@@ -24,7 +24,7 @@ from dtrain.controller.terminal import report
 from dtrain.controller.terminal.progress import Display, Log, View
 from dtrain.errors import UsageError
 from dtrain.files import writing
-from dtrain.run import checkpoint, schemas, sidecar
+from dtrain.run import checkpoint, sidecar
 from dtrain.run.folder import RunDir, read_json, short, write_json, write_text
 from dtrain.run.journal import Follower
 from dtrain.tracking.choose import tracker
@@ -75,9 +75,11 @@ class HandedOver:
         self._given = view
         self._follower = Follower(self._rundir.journal)
         self._console = Log(self._rundir.log(self._cluster.chief.name))
+        self._past: Any = None
         if self._resumed:  # what an earlier start wrote is known
             self._follower.skip()
             self._console.skip()
+            self._past = sidecar.progress(self._rundir)
         self._unread: str | None = None
 
     @property
@@ -173,15 +175,19 @@ class HandedOver:
         else:
             writing.discard(self._rundir.path)
 
+    def withdraw(self) -> None:
+        """Take note that its job was cancelled: others of its sweep were refused."""
+        self._launcher.job = None
+
     @property
     def is_submitted(self) -> bool:
         """Whether SLURM has it."""
-        return self.running is not None or getattr(self._launcher, "job", None) is not None
+        return self.number is not None
 
     @property
     def number(self) -> str | None:
         """The number of the job that SLURM has for it."""
-        return getattr(self._launcher, "job", None) or self.running
+        return self._launcher.job or self.running
 
     def follow(self, job: str) -> None:
         """Note the number of the job that does it: it was submitted together with others."""
@@ -240,9 +246,14 @@ class HandedOver:
             ended = self._launcher.poll(pause)
             for line in self._launcher.news():
                 self._view.detail(line)
+            if (line := client.watch.news()) is not None:
+                self._view.message(line)
             self._look()
             if ended:
                 return True
+            if self._launcher.unreachable is not None:
+                self._view.message(self._launcher.unreachable)
+                return False
             while heard < signals.count:
                 heard += 1
                 if not self._launcher.detached:
@@ -251,7 +262,7 @@ class HandedOver:
                     self._view.detail("detaching: the job goes on (once more: cancel it)")
                     leaves = time.monotonic() + _SECOND
                 elif heard == 2:
-                    self._view.detail(f"cancelling SLURM job {getattr(self._launcher, 'job', '')}")
+                    self._view.detail(f"cancelling SLURM job {self._launcher.job}")
                     leaves = float("inf")
                     self._launcher.stop()
                 else:
@@ -270,7 +281,8 @@ class HandedOver:
         problem = None
         try:
             progress: Any = sidecar.progress(self._rundir)
-            self._view.update(progress)
+            if progress != self._past:
+                self._view.update(progress)
             for event in self._follower.events():
                 self._view.event(event)
             for line in self._console.new():
@@ -306,9 +318,9 @@ class HandedOver:
         """Return what the run's command wrote in the end; None where that is not of this job."""
         deadline = time.monotonic() + (_RESULT if code == errors.OK else _NO_RESULT)
         while True:
-            result: Any = schemas.glance(self._rundir.result, schemas.Result)
+            result = batch.result(self._rundir.path, str(self._launcher.job))
             if result is not None and result.get("exit_code") == code:
-                return read_json(self._rundir.result)
+                return result
             if time.monotonic() > deadline:
                 return None
             time.sleep(INTERVAL)

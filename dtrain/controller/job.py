@@ -54,6 +54,8 @@ class Job:
 
     #: Whether it trains.
     trains = True
+    #: Whether its folder is that of a run, which another command can resume.
+    is_run = True
     #: What its tasks do when they are asked to stop.
     saving = "saving a checkpoint"
     #: Why a job that was stopped has nothing to continue from.
@@ -91,6 +93,7 @@ class Job:
         self._requests = requests or Signals()
         self._config = config
         self._cluster: Cluster = planned.cluster
+        self._hosts_here = report.hosts_here(config, planned)
         self._launcher = launcher
         self._resumed = config.resume is not None
         self._rundir, self._lock = self._take(folder, chosen)
@@ -107,8 +110,8 @@ class Job:
         self._asked = False  # to stop
         self._prepared = False
         self._trained = False  # a task has reported `start`
-        report = self._view.message if self.trains else None
-        self._files = RunFiles(self._rundir, config, self._resumed, report)
+        say = self._view.message if self.trains else None
+        self._files = RunFiles(self._rundir, config, self._resumed, say)
 
     def _take(self, folder: Path, chosen: bool) -> tuple[RunDir, int]:
         if self._config.resume is not None:
@@ -141,6 +144,8 @@ class Job:
         try:
             self._prepare()
             self._view.detail(f"run folder: {short(self._rundir.path)}")
+            if self._hosts_here is not None:
+                self._view.detail(self._hosts_here)
             self._view.detail("starting: importing TensorFlow takes 3 to 15 s")
             failure = self._attempts(signals)
         except KeyboardInterrupt:

@@ -16,7 +16,7 @@ import yaml
 from dtrain import errors
 from dtrain.config import environment, load
 from dtrain.config.consent import PREFIX
-from dtrain.config.overrides import key_of, parse
+from dtrain.config.overrides import key_of
 from dtrain.config.schema import Config
 from dtrain.controller.launchers import Kubernetes
 from dtrain.controller.launchers.k8s.api import Api
@@ -24,7 +24,7 @@ from dtrain.controller.launchers.k8s.follow import Follower, create
 from dtrain.controller.launchers.k8s.manifest import MARGIN, Object, Workload, render
 from dtrain.controller.plan import Plan
 from dtrain.errors import UsageError
-from dtrain.files import writing
+from dtrain.files import addresses, writing
 
 #: Below ``output_dir``, of the run folders in the cluster and of the manifests here.
 FOLDER = "kubernetes"
@@ -84,8 +84,7 @@ def workload(
     name = launcher.job_name or _name(config.name)
     given: list[str] = command["overrides"]
     kept = [each for each in given if not re.match(r"(launcher|output_dir)(\.|$)", key_of(each))]
-    typed = {each.key: each.value or "" for each in map(parse, given)}
-    output_dir = "/" + typed.get("output_dir", "outputs").strip("'\"").lstrip("/")
+    output_dir = _output_dir(Path(config.output_dir))
     tasks = planned.cluster.tasks
     for key in ("grace_seconds", "stall_timeout", "peer_timeout", "start_timeout"):
         value = getattr(launcher, key)
@@ -109,6 +108,21 @@ def workload(
         output_dir, {key: os.environ[key] for key in _HANDED_ON if key in os.environ},
     )  # fmt: skip
     return work
+
+
+def _output_dir(path: Path) -> str:
+    """Return where the volume is in the pods: the same path, from the root where it is relative.
+
+    Raises:
+        UsageError: it is an address.
+    """
+    if (address := addresses.address_of(path)) is not None:
+        raise UsageError(
+            "output_dir", address, "run folders of pods are on the volume of launcher.volume",
+            "a path in the pods", "output_dir=outputs",
+        )  # fmt: skip
+    here = Path.cwd()
+    return str(Path("/") / (path.relative_to(here) if path.is_relative_to(here) else path))
 
 
 def text(objects: list[Object]) -> str:

@@ -76,17 +76,18 @@ def run(config: Config, cluster: Cluster, launcher: Env, chosen: Path | None = N
                 peer.close()
     own = errors.FAILED if own is None else own
     code = own if own >= 0 and not task.serves else errors.FAILED if ended is None else ended
+    signal = -own if own < 0 and ended is None else 0  # else this command has ended it
     if code == errors.FAILED:
         lines = secrets.mask(result.last_lines(rundir.log(task.name)))
-        if own < 0 and ended is None:  # else this command has ended it
-            lines = f"ended by {terminal.name(-own)}: {lines}"
+        if signal:
+            lines = f"ended by {terminal.name(signal)}: {lines}"
         why = why or peer.reason or lines or f"the job has failed, and {chief} says why"
         if silent and ended is None:
             why = f"{why}; nothing came lately from {chief}"
         elif HEARTBEAT in why:  # the service is the chief's
             why = f"{why}; {chief} did not answer in time"
         _say(f"{task.name}: {why}")
-    peer.close(code, why or "")
+    peer.close(code, why or "", signal)
     if code == errors.USAGE:
         with contextlib.suppress(ValueError):  # it was there before
             writing.discard(rundir.path)

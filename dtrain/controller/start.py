@@ -9,7 +9,6 @@ from dtrain.config.schema import Config
 from dtrain.controller import starting
 from dtrain.controller.job import Job
 from dtrain.controller.outcome import Outcome
-from dtrain.controller.resources.devices import machine
 from dtrain.controller.validate import check
 from dtrain.controller.ways import Ways
 
@@ -33,9 +32,8 @@ def start(
     Raises:
         UsageError: the configuration is wrong; nothing is left behind.
     """
-    checked = check(config, prepare=not config.dry_run, trains=kind.trains)
+    checked = check(config, prepare=not config.dry_run, kind=kind)
     launcher = checked.launcher
-    planned = kind.spread(config, checked.planned, launcher.part(machine()))
     starting.ended("plan")
-    work = Ways(config, planned, launcher, folder, command, chosen, kind, alone=True)
+    work = Ways(config, checked.planned, launcher, folder, command, chosen, kind, alone=True)
     return launcher.show(work) if config.dry_run else launcher.do(work)

@@ -9,6 +9,7 @@ from typing import Any
 from dtrain.config import consent, groups, load, section, targets
 from dtrain.config.schema import Config
 from dtrain.controller import evaluator, initial, logging_models
+from dtrain.controller.job import Job
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.plan import Plan, plan, sizes
 from dtrain.controller.resources.devices import machine
@@ -69,7 +70,7 @@ def check(
     config: Config,
     look: Callable[[Config], Splits | None] = sizes,
     prepare: bool = True,
-    trains: bool = True,
+    kind: type[Job] = Job,
 ) -> Checked:
     """Check the values of a job, its devices, its data and its launcher together.
 
@@ -77,22 +78,22 @@ def check(
         config: settled.
         look: finds out how much data there is.
         prepare: have the launcher begin what takes long, while the data is looked at.
-        trains: whether the job does.
+        kind: of job.
 
     Raises:
         UsageError: they do not go together.
     """
     launcher: Launcher = targets.instantiate(config.launcher, "launcher")
-    if not trains:
-        launcher = launcher.here()
+    if not kind.is_run:
+        launcher = launcher.here(kind.trains)
     logging_models.check(config, choose.tracker(config))
-    if trains:
+    if kind.trains:
         evaluator.check_launcher(config, launcher)
         if launcher.sees_data:
             initial.check(config)
     try:
         here = launcher.part(machine())
-        early = plan(config, None, here, trains)
+        early = kind.spread(config, plan(config, None, here, kind.trains), here)
         facts = {
             key: text for key, text in load.flatten(load.written(config)).items() if _shared(key)
         }
@@ -103,7 +104,7 @@ def check(
             forkserver.end_guessed()  # of a launcher that forks nothing
         splits = look(config) if launcher.sees_data else None
         planned = dataclasses.replace(
-            plan(config, splits, here, trains), cluster=cluster, where=launcher.where
+            plan(config, splits, here, kind.trains), cluster=cluster, where=launcher.where
         )
     except BaseException:
         launcher.kill()  # it may have asked other hosts

@@ -6,7 +6,6 @@ lies in it, and the files of other formats beside that. It is made aside and app
 
 import contextlib
 import dataclasses
-import fcntl
 import hashlib
 import os
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import NotRequired, TypedDict
 
 from dtrain.errors import UsageError
-from dtrain.files import reading, writing
+from dtrain.files import locks, reading, writing
 from dtrain.run import schemas
 from dtrain.run.folder import read_json, write_json
 
@@ -231,14 +230,12 @@ def lock(folder: Path) -> int:
     with contextlib.suppress(FileExistsError):
         writing.make_folder(folder)
     descriptor = writing.open_lock(folder / LOCK)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not locks.take(descriptor):
         os.close(descriptor)
         raise UsageError(
             "folder", folder, "another command exports to it", "one command at a time",
             "the same command when that has ended, or another folder",
-        ) from None  # fmt: skip
+        )  # fmt: skip
     writing.remove_leftovers(folder)
     return descriptor
 

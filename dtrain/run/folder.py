@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 from pathlib import Path
 from typing import Any
 
 from dtrain.errors import UsageError
-from dtrain.files import reading, writing
+from dtrain.files import locks, reading, writing
 
 #: The file that a command locks for as long as it is at work in a folder.
 LOCK = ".lock"
@@ -69,14 +68,19 @@ class RunDir:
             OSError: it cannot be made or written.
         """
         descriptor = writing.open_lock(self.path / LOCK)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not locks.take(descriptor):
             os.close(descriptor)
             return None
         with contextlib.suppress(OSError):  # a full disk: it is locked all the same
             os.pwrite(descriptor, f"{os.getpid():<31}\n".encode(), 0)
         return descriptor
+
+    def is_locked(self) -> bool:
+        """Say whether a process has the folder, without being in its way."""
+        try:
+            return locks.is_held(self.path / LOCK)
+        except (OSError, UsageError):
+            return False
 
     def holder(self) -> str:
         """Return the id of the process that took the folder last; ``?`` where it is not there."""

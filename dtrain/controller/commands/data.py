@@ -7,6 +7,7 @@ read.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,9 @@ class Data(cli.Command):
     def _report(self, config: Config) -> None:
         check_address(config)
         launcher: Launcher = targets.instantiate(config.launcher, "launcher")
-        here = launcher.part(machine())
+        here = launcher.assumed(machine())  # files are read here, whoever would train
+        if config.hardware.kind.name == "gpu" and not launcher.shares_machine:
+            here = dataclasses.replace(here, gpus=config.hardware.devices or max(1, here.gpus))
         self._activity.begin("looking at the data")
         environment = plan(config, None, here).cluster.environment
         warm(environment)  # the import of TensorFlow, beside which the data is looked at

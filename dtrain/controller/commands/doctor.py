@@ -55,7 +55,9 @@ class Doctor(cli.Command):
             words = chosen.overrides.task
             left = taken.choice(config, node, words, chosen.runtime.choices)
             taken.use(config, left, words, print)
-            plan = check(config, prepare=False).planned
+            checked = check(config, prepare=False)
+            checked.launcher.kill()  # it may have asked other hosts
+            plan = checked.planned
         except UsageError as error:
             refused = error
         several = plan is not None and len(plan.cluster.processes) > 1

@@ -54,9 +54,10 @@ class PredictJob(DerivedJob):
             )  # fmt: skip
         [task] = cluster.tasks
         check_workers(workers, cluster, machine)
+        shares = machine.shared and cluster.device_kind == "cpu" and workers > 1
         if cluster.device_kind == "gpu":  # it may choose among algorithms, by how long they took
             config.trainer.deterministic = True
-        own = machine.cores // workers if cluster.device_kind == "cpu" and workers > 1 else 0
+        own = machine.cores // workers if shares else 0
         tasks = [
             Task(
                 "chief" if index == 0 else "worker", max(0, index - 1), task.devices,

@@ -7,6 +7,7 @@ Exit codes: 0 it was asked to stop and has answered what was there, 1 the model 
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import sys
 import time
@@ -61,12 +62,13 @@ class _Command:
         try:
             self._listener = server.listening(options.host, options.port)
         except OSError as error:
-            key = "port" if error.filename is None and error.errno is not None else "host"
-            key = "host" if "name" in str(error.strerror).lower() else key
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                key, accepted, hint = "port", "a free port of this machine; 0 for any", "port=0"
+            else:
+                key, accepted, hint = "host", "an address of this machine", "host=127.0.0.1"
             raise UsageError(
-                key, getattr(options, key), f"cannot be used ({error.strerror})",
-                "a free port of this machine; 0 for any", "port=0",
-            ) from None  # fmt: skip
+                key, getattr(options, key), f"cannot be used ({error.strerror})", accepted, hint
+            ) from None
         self._status = Status()
         self.activity = self._status.activity
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dtrain import errors
+from dtrain.config import targets
 from dtrain.config.overrides import key_of, parse
 from dtrain.config.schema import Config
 from dtrain.config.settle import settle
@@ -147,14 +148,14 @@ class Tune(cli.Command):
 
     def _check(self, config: Config) -> Plan:
         """Check the configuration as that of a training on this machine."""
-        checked = check(config, prepare=not config.dry_run)
-        if not isinstance(checked.launcher, Local):
+        launcher: Any = targets.instantiate(config.launcher, "launcher")
+        if not isinstance(launcher, Local):  # ORDER: before others ask their hosts
             raise UsageError(
                 "launcher._target_", config.launcher["_target_"],
                 "starts tasks elsewhere, and tune measures this machine", "launcher=local",
                 "launcher=local",
             )  # fmt: skip
-        return checked.planned
+        return check(config, prepare=not config.dry_run).planned
 
     def _plan(self, config: Config, planned: Plan, here: Machine) -> None:
         """Print what would be tried (``dry_run=true``)."""

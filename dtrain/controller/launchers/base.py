@@ -63,6 +63,10 @@ class Launcher(ABC):
         """Return what the tasks of this launcher have of a machine."""
         return dataclasses.replace(machine, shared=self.shares_machine, hosts=self.commands)
 
+    def assumed(self, machine: Machine) -> Machine:
+        """Return :meth:`part` as far as it is known without asking other machines."""
+        return self.part(machine)
+
     def prepare(self, cluster: Cluster) -> None:  # noqa: B027 - an optional hook
         """Begin early with what takes long (importing TensorFlow), before the job is checked."""
 
@@ -81,8 +85,11 @@ class Launcher(ABC):
         """
         return cluster
 
-    def here(self) -> Launcher:
-        """Return what does a job of a command that does not train (``evaluate``, ``predict``).
+    def here(self, trains: bool = False) -> Launcher:
+        """Return what does a job that is no run (``evaluate``, ``debug=``): no command resumes it.
+
+        Args:
+            trains: whether it does.
 
         Raises:
             UsageError: nothing can.

@@ -19,8 +19,10 @@ class Elsewhere(Launcher):
     shares_machine = False
     where = "elsewhere"
 
-    def here(self) -> Launcher:
-        """Refuse: the run folder that such a command works on may not be there."""
+    def here(self, trains: bool = False) -> Launcher:
+        """Refuse what does not train: the run folder that it works on may not be there."""
+        if trains:
+            return self
         raise UsageError(
             "launcher", type(self).__name__, "has trainings done elsewhere, and this command works "
             "on a run folder of this machine", "local", "launcher=local",

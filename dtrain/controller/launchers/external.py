@@ -33,8 +33,6 @@ from dtrain.run.folder import RunDir, read_json, write_json
 
 #: Variable that names a file, which is there once the commands have met: a pod is ready then.
 READY = "DTRAIN_READY_FILE"
-#: Of a task of another host that has ended, and was not lost.
-_ENDED = "ended with exit code"
 
 
 class Env(Local):
@@ -81,6 +79,7 @@ class Env(Local):
         self._host: Host | None = None
         self._key: bytes | None = None
         self._losses: dict[str, str] = {}  # tasks of other hosts, and how each was lost
+        self._failed: set[str] = set()  # those of them that ended by themselves
 
     def part(self, machine: Machine) -> Machine:
         """Return what this command's task has of a machine that it shares with others of its job.
@@ -259,7 +258,9 @@ class Env(Local):
         if message["kind"] == "left":
             if message["code"] in (errors.OK, errors.INTERRUPTED):
                 return ""
-            return f"{_ENDED} {message['code']}: {message['lines']}".rstrip(": ")
+            if not message["signal"]:
+                self._failed.add(name)
+            return f"ended with exit code {message['code']}: {message['lines']}".rstrip(": ")
         if message["kind"] == "gone":
             return "is gone: its command has ended"
         if message["kind"] == "late":
@@ -291,7 +292,7 @@ class Env(Local):
 
     def died(self, name: str) -> bool:
         """Say whether a task of another host that is lost did not end by itself."""
-        return not self._losses[name].startswith(_ENDED) or "ended by SIG" in self._losses[name]
+        return name not in self._failed
 
     def silent(self) -> list[str]:
         """Return the tasks of other hosts of which nothing has been heard lately."""

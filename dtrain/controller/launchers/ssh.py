@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import ipaddress
 import os
 import re
@@ -21,6 +22,7 @@ from dtrain.controller.launchers.agents import (
     tree,
 )
 from dtrain.controller.launchers.agents.host import Host, Inbox
+from dtrain.controller.resources.devices import Machine
 from dtrain.errors import UsageError
 from dtrain.host import network as network_of
 from dtrain.host.python_path import trusted
@@ -128,6 +130,11 @@ class Ssh(Agents):
     def transports(self) -> list[tuple[Transport, int]]:
         """Return the command that leads to each host."""
         return [(Command(name, self.command(name)), slots) for name, slots in self._named()]
+
+    def assumed(self, machine: Machine) -> Machine:
+        """Return what a task has if its host is as this machine; the hosts are counted."""
+        places = sum(slots for _, slots in self._named())
+        return dataclasses.replace(super().assumed(machine), hosts=places)
 
     def _named(self) -> list[tuple[str, int]]:
         if bool(self._given) == bool(self._hostfile):

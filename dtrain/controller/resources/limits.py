@@ -58,11 +58,13 @@ def check_workers(workers: int, cluster: Cluster, machine: Machine) -> None:
     Args:
         workers: how many processes.
         cluster: of each of them.
-        machine: that they share.
+        machine: that they share; of several machines the launcher knows.
 
     Raises:
         UsageError: it has less.
     """
+    if not machine.shared:
+        return
     _check("workers", workers, PROCESSES, machine, "processes", machine.cores)
     devices = cluster.tasks[0].devices
     if cluster.device_kind == "gpu" and workers * devices > machine.gpus:

@@ -86,17 +86,25 @@ def run(master: Master, source: Source) -> int:
         else:
             record = past
         submitted: dict[int, HandedOver] = {}
-        if isinstance(launcher, Slurm):
-            try:
-                if launcher.asked["allocation"] is None:
-                    submitted = slurm.submit(record, todo, composer, settings.parallel)
-                else:
-                    slurm.submit_whole(launcher, record, drafts)
-            except BaseException:
-                if past is None:
-                    record.undo()
-                raise
         shown = Table(config.objective, source.total)
+        output: remote.Output | None = None
+        try:
+            # ORDER: before SLURM has jobs: their folders go where the address is refused.
+            output = _opened(record, shown)
+            if isinstance(launcher, Slurm):
+                if launcher.asked["allocation"] is None:
+                    slurm.submit(record, todo, composer, settings.parallel, submitted)
+                else:
+                    if output is not None:
+                        output.finish(False)  # the command in the allocation copies
+                    slurm.submit_whole(launcher, record, drafts)
+        except BaseException:
+            shown.close()
+            if output is not None:
+                output.finish(False) if record.resumed else output.withdraw()
+            if not record.resumed and not any(job.is_submitted for job in submitted.values()):
+                record.undo()
+            raise
         shown.message(f"sweep folder: {short(record.folder)}")
         if isinstance(launcher, Slurm):
             if launcher.asked["allocation"] is not None:
@@ -107,19 +115,14 @@ def run(master: Master, source: Source) -> int:
             shown.message(slurm.numbers(submitted))
             if not launcher.follow:
                 slurm.enter(record, drafts)
+                if output is not None:
+                    output.finish(True)
                 return slurm.leave(record.folder, submitted, shown.message)
         runner = Runner(
             source, composer, here, parallel, record, shown, settings.fail_fast, submitted
         )
         tracker = choose.tracker(config)
-        key = "output_dir" if past is None else "sweep.resume"
-        output = remote.output_of(record.folder, key, lambda: record.trained, shown.message)
         if output is not None:
-            try:
-                output.open(past is not None)
-            except UsageError:
-                record.undo()
-                raise
             shown.message(f"output: copied to {output.address}")
         recorded = tracker.sweep(config, record.folder, shown.message)
         with Signals() as signals:
@@ -153,6 +156,19 @@ def run(master: Master, source: Source) -> int:
     finally:
         if lock is not None:
             os.close(lock)
+
+
+def _opened(record: Record, shown: Table) -> remote.Output | None:
+    """Return what copies the folder of a sweep to its address, which it has taken.
+
+    Raises:
+        UsageError: it cannot be written, or another machine has resumed the sweep.
+    """
+    key = "sweep.resume" if record.resumed else "output_dir"
+    output = remote.output_of(record.folder, key, lambda: record.trained, shown.message)
+    if output is not None:
+        output.open(record.resumed)
+    return output
 
 
 def _ahead(source: Source, past: Record | None) -> list[list[str]]:

@@ -24,10 +24,10 @@ class Slot:
 
 
 def gpu_names(machine: Machine) -> list[str]:
-    """Return the names of the machine's GPUs."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    """Return the names of a machine's GPUs; numbers, of an allocation that spans several."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES") if machine.shared else None
     names = visible.split(",") if visible else [str(index) for index in range(machine.gpus)]
-    return names[: machine.gpus]
+    return [name for name in names if name.strip() not in ("", "-1")][: machine.gpus]
 
 
 def gpus(cluster: Cluster) -> int:

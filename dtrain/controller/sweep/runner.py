@@ -215,11 +215,15 @@ class Runner:
         running = Running(draft, slot, row, Requests())
         self._running[draft.number] = running
         self._table.began(row)
-        planned = draft.plan(self._share)
-        cluster = place(planned.cluster, slot, self._machine)
+        assert draft.checked is not None
+        planned = draft.plan()
+        if draft.checked.launcher.shares_machine:
+            planned = draft.plan(self._share)
+            cluster = place(planned.cluster, slot, self._machine)
+            planned = dataclasses.replace(planned, cluster=cluster)
         threading.Thread(
             target=self._work,
-            args=(running, dataclasses.replace(planned, cluster=cluster)),
+            args=(running, planned),
             name=f"job-{draft.number}",
             daemon=True,
         ).start()
@@ -244,7 +248,7 @@ class Runner:
                 outcome = job.run()
             else:
                 if isinstance(launcher, Steps):
-                    launcher.cores, planned = len(running.slot.cores), draft.plan()
+                    launcher.cores = len(running.slot.cores)
                 work = Ways(
                     draft.config, planned, launcher, folder, command, requests=running.requests,
                     view=watch, began=began,

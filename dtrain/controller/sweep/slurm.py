@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -46,7 +47,7 @@ def room(launcher: Slurm | Steps, todo: Sequence[Draft]) -> Machine:
     """Return what the jobs share: an allocation, or as much as they ask for."""
     if isinstance(launcher, Steps):
         return launcher.room
-    return Machine(sum(draft.gpus for draft in todo), max(1, len(todo)))
+    return Machine(0, max(1, len(todo)), shared=False)
 
 
 def check(launcher: Slurm, todo: Sequence[Draft], to_come: int, parallel: int | None) -> None:
@@ -61,7 +62,14 @@ def check(launcher: Slurm, todo: Sequence[Draft], to_come: int, parallel: int | 
     Raises:
         UsageError: it is none.
     """
-    if launcher.asked["allocation"] is not None:
+    allocation = launcher.asked["allocation"]
+    if allocation is not None:
+        most = max((launcher.wanted(draft.plan().cluster).nodes for draft in todo), default=0)
+        if most > allocation:
+            raise UsageError(
+                "launcher.allocation", allocation, f"a job of the sweep takes {most} nodes",
+                f"{most} or more", f"launcher.allocation={most}",
+            )  # fmt: skip
         return
     if to_come:
         raise UsageError(
@@ -106,14 +114,22 @@ def show(launcher: Slurm, folder: Path, todo: Sequence[Draft], parallel: int | N
 
 
 def submit(
-    record: Record, todo: Sequence[Draft], composer: Composer, parallel: int | None
-) -> dict[int, HandedOver]:
-    """Prepare the folders of all jobs and submit those that have not been; return them by number.
+    record: Record,
+    todo: Sequence[Draft],
+    composer: Composer,
+    parallel: int | None,
+    made: dict[int, HandedOver],
+) -> None:
+    """Prepare the folders of all jobs, and submit those that have not been.
+
+    Args:
+        record, todo, composer, parallel: of the sweep.
+        made: gets the jobs, by number.
 
     Raises:
-        UsageError: SLURM does not take them; their folders are as they were.
+        UsageError: SLURM does not take them. Those that it has taken are cancelled, and the folders
+            are as they were; of jobs that cannot be cancelled they stay.
     """
-    made: dict[int, HandedOver] = {}
     folder, name = record.folder, str(record.data["name"])
     try:
         for draft in todo:
@@ -126,11 +142,27 @@ def submit(
         for drafts in arrays([draft for draft in todo if made[draft.number].running is None]):
             _submit_array(folder, name, [(each, made[each.number]) for each in drafts], parallel)
     except BaseException:
+        _take_back([job for job in made.values() if job.running is None and job.is_submitted])
+        if any(job.is_submitted for job in made.values()):
+            enter(record, todo)
         for job in made.values():
             if not job.is_submitted:
                 job.undo()
         raise
-    return made
+
+
+def _take_back(jobs: Sequence[HandedOver]) -> None:
+    """Cancel jobs that were submitted before others were refused."""
+    numbers = sorted({str(job.number).partition("_")[0] for job in jobs})
+    if not numbers:
+        return
+    try:
+        client.cancel(*numbers)
+    except client.Refused as error:
+        print(f"dtrain: {', '.join(numbers)} cannot be cancelled: {error}", file=sys.stderr)
+        return
+    for job in jobs:
+        job.withdraw()
 
 
 def _submit_array(
@@ -230,11 +262,16 @@ def _follow(
         ended = launcher.poll(INTERVAL)
         for line in launcher.news():
             say(line)
+        if (line := client.watch.news()) is not None:
+            say(line)
         if (line := _progress(folder)) != shown:
             shown = line
             say(line)
         if ended:
             return next(iter(launcher.exit_codes().values()))
+        if launcher.unreachable is not None:
+            say(launcher.unreachable)
+            return None
         while heard < requests.count:
             heard += 1
             if heard == 1:

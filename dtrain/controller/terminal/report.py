@@ -52,7 +52,21 @@ def print_plan(config: Config, planned: Plan, folder: Path, layouts: Sequence[st
         print(f"  {name:<20} {value}")
     for line in [*drawing(cluster, planned.where), *layouts]:
         print(f"  {line}")
+    if (line := hosts_here(config, planned)) is not None:
+        print(line)
     print("dry_run=true: nothing was started")
+
+
+def hosts_here(config: Config, planned: Plan) -> str | None:
+    """Return a sentence where hosts are asked for, and this machine stands for all of them."""
+    hosts = config.hardware.hosts or 1
+    placed = any(task.address for task in planned.cluster.tasks)
+    if hosts == 1 or placed or planned.where != "this machine":
+        return None
+    return (
+        f"hardware.hosts={hosts}: all {hosts} processes are on this machine; to start them on "
+        "others: launcher=ssh 'launcher.hosts=[HOST,HOST]'"
+    )
 
 
 def _updates(config: Config) -> dict[str, str]:

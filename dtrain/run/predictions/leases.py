@@ -16,7 +16,6 @@ count has stood still for the time of a lease, by the clock of the process that 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import secrets
 import socket
@@ -25,7 +24,7 @@ import time
 from pathlib import Path
 
 from dtrain.errors import DamagedFile
-from dtrain.files import reading, writing
+from dtrain.files import locks, reading, writing
 
 #: Seconds for which a worker of another host may be silent.
 SECONDS = 30.0
@@ -60,7 +59,7 @@ class Leases:
         for folder in (self._leases, self._workers):
             folder.mkdir(exist_ok=True)
         self._file = writing.open_lock(self._workers / self.name)
-        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # no other worker has its name
+        locks.take(self._file)  # no other worker has its name
         self._beat()
         self._thread = threading.Thread(target=self._live, name="lease", daemon=True)
         self._thread.start()
@@ -142,15 +141,8 @@ def _here() -> str:
 def _locked(path: Path) -> bool:
     """Say whether a process has the lock of a file."""
     try:
-        descriptor = reading.open_read(path)
-    except (OSError, DamagedFile):
+        return locks.is_held(path)
+    except (FileNotFoundError, DamagedFile):
         return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
     except OSError:  # a disk that keeps no locks: the count decides
         return True
-    finally:
-        os.close(descriptor)
-    return False

@@ -70,6 +70,8 @@ class Host:
         self.stream = Stream(reader, writer, self._hear, noisy=True)
 
     def _hear(self, message: Message) -> None:
+        if message["kind"] == "hello":  # of a slow host that is waited for the clock goes on
+            message["came"] = time.time()
         if message["kind"] != "change":
             self._inbox.put((self, message))
             return

@@ -136,6 +136,10 @@ class Agents(Launcher, LocalProcesses):
         places = sum(host.slots for host in hosts)
         return Machine(gpus, cores, shared=False, hosts=places, evaluator=False)
 
+    def assumed(self, machine: Machine) -> Machine:
+        """Return what a task has if its host is as this machine; no host is asked."""
+        return dataclasses.replace(machine, shared=False, evaluator=False)
+
     def check(self, cluster: Cluster, facts: dict[str, str]) -> Cluster:
         """Return the cluster with the addresses of its tasks, which reach each other.
 
@@ -148,8 +152,8 @@ class Agents(Launcher, LocalProcesses):
         if places < tasks:
             raise UsageError(
                 "launcher.hosts", ",".join(f"{h.name}:{h.slots}" for h in hosts),
-                f"strategy={facts['strategy.name']} has {tasks} tasks, and there are places for "
-                f"{places}", f"places for {tasks}, such as {hosts[0].name}:{tasks}",
+                f"the job (strategy={facts['strategy.name']}) has {tasks} tasks, and there are "
+                f"places for {places}", f"places for {tasks}, such as {hosts[0].name}:{tasks}",
                 f"'launcher.hosts=[{hosts[0].name}:{tasks}]'",
             )  # fmt: skip
         self.where = hosts[0].name

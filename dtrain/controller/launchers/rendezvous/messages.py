@@ -75,7 +75,7 @@ KINDS: dict[str, dict[str, Callable[[Any], bool]]] = {
     "beat": {"step": _step},
     "hello": {"task": _text, "dtrain": _text, "facts": _texts, "address": _address},
     "stop": {},
-    "left": {"code": _code, "lines": _text},
+    "left": {"code": _code, "lines": _text, "signal": _code},
     "place": {"day": _name, "name": _name, "job": _job, "addresses": _addresses},
     "problem": {"key": _text, "value": _text, "problem": _text, "accepted": _text, "hint": _text},
     "error": {"error": _text},

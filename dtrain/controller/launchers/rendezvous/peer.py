@@ -171,16 +171,17 @@ class Peer:
             "(launcher.peer_timeout)"
         )
 
-    def close(self, code: int | None = None, lines: str = "") -> None:
+    def close(self, code: int | None = None, lines: str = "", signal: int = 0) -> None:
         """Leave.
 
         Args:
             code: how the own task has ended, for the chief; None if it has not.
             lines: the last ones of its log.
+            signal: that has ended it; 0 for none.
         """
         if self._watch is None:
             return
         if code is None:
             self._watch.end()
         else:
-            self._watch.end("left", code=code, lines=lines)
+            self._watch.end("left", code=code, lines=lines, signal=signal)

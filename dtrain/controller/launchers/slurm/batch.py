@@ -12,7 +12,6 @@ the note, and end.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import signal
 import subprocess
@@ -25,8 +24,9 @@ from typing import Any
 
 from dtrain import errors
 from dtrain.controller.launchers.slurm import client
-from dtrain.files import reading, writing
-from dtrain.run.folder import LOCK, RunDir, read_json, write_json
+from dtrain.files import locks, reading, writing
+from dtrain.run import schemas
+from dtrain.run.folder import RunDir, read_json, write_json
 
 #: The folder that a command in a step works for; its first task leaves its exit code there.
 RUN = "DTRAIN_SLURM_RUN"
@@ -109,10 +109,39 @@ def begin(folder: Path, now: float) -> int:
     idle = before.get("idle", 0) + 1 if "idle" in before and before.get("latest") == latest else 0
     if before.get("job") != own():
         idle = 0  # the user has submitted it anew
-    note = {**_start(), "latest": latest, "idle": idle, "time": round(now, 3)}
+    note = {**_start(), "latest": latest, "idle": idle, "time": round(now, 3),
+            "past": _result(folder).get("started")}  # fmt: skip
     write_json(folder / START, note, lasting=True)
     writing.remove(folder / EXIT)
     return idle
+
+
+def _result(folder: Path) -> dict[str, Any]:
+    return dict(schemas.glance(RunDir(folder).result, schemas.Result) or {})
+
+
+def _note(folder: Path, job: str) -> dict[str, Any] | None:
+    """Return what the last start has noted; None where that is another job's, or cannot be read."""
+    try:
+        note = read_json(folder / START) or {}
+    except (OSError, errors.DamagedFile):
+        return None
+    return note if note.get("job") == job else None
+
+
+def result(folder: Path, job: str) -> dict[str, Any] | None:
+    """Return how the last start of a run ended; None where it has left nothing.
+
+    A start that fails before it trains leaves the result of the one before it in its place.
+
+    Args:
+        folder: of the run.
+        job: whose start it is to be.
+    """
+    note, found = _note(folder, job), _result(folder)
+    if note is None or not found or found.get("started") == note.get("past"):
+        return None
+    return found
 
 
 def _latest(folder: Path) -> str:
@@ -128,22 +157,15 @@ def _latest(folder: Path) -> str:
 def wait_for(folder: Path) -> bool:
     """Wait until no process of an earlier start is at work in the folder; say whether that came."""
     deadline, said = time.monotonic() + _PATIENCE, False
-    path = RunDir(folder).path / LOCK
-    while True:
-        descriptor = writing.open_lock(path)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                _say(f"process {RunDir(folder).holder()} is still at work in {folder}")
-                return False
-        finally:
-            os.close(descriptor)
+    while RunDir(folder).is_locked():
+        if time.monotonic() > deadline:
+            _say(f"process {RunDir(folder).holder()} is still at work in {folder}")
+            return False
         if not said:
             said = True
             _say("an earlier start of the job is still at work: waiting for its end")
         time.sleep(_INTERVAL)
+    return True
 
 
 def carry(folder: Path, command: Sequence[str], warned: threading.Event) -> int | None:
@@ -167,8 +189,15 @@ def carry(folder: Path, command: Sequence[str], warned: threading.Event) -> int 
     return left(folder)
 
 
-def left(folder: Path) -> int | None:
-    """Return the exit code that the first task has left; None where it was killed."""
+def left(folder: Path, job: str | None = None) -> int | None:
+    """Return the exit code that the first task has left; None where it was killed.
+
+    Args:
+        folder: of the run or the sweep.
+        job: whose task it is to be: one that dies early leaves the code of another job there.
+    """
+    if job is not None and _note(folder, job) is None:
+        return None
     try:
         text = reading.read_bytes(folder / EXIT, 100).decode(errors="replace").strip()
     except OSError:
@@ -179,7 +208,7 @@ def left(folder: Path) -> int | None:
 def continues(folder: Path, code: int | None) -> bool:
     """Say whether a run that ended so is to continue: it was asked to stop, or lost a process."""
     if code == errors.FAILED:
-        return bool((read_json(folder / "result.json") or {}).get("lost"))
+        return bool((result(folder, own()) or {}).get("lost"))
     return code is None or code == errors.INTERRUPTED
 
 
@@ -256,20 +285,17 @@ def _guard(folder: Path, over: threading.Event) -> None:
 
 def _is_without_script(folder: Path) -> bool:
     """Say whether the batch script is gone, which holds a lock for as long as it lives."""
-    if not (folder / ALIVE).is_file():  # the step is one of an allocation, and not a job's only one
-        return False
-    descriptor = _lock(folder)
-    if descriptor is not None:
-        os.close(descriptor)
-    return descriptor is not None
+    try:
+        return not locks.is_held(folder / ALIVE)
+    except (OSError, errors.DamagedFile):
+        return False  # no file: the step is one of an allocation, and not a job's only one
 
 
 def _lock(folder: Path) -> int | None:
     """Take the lock of the batch script; return its descriptor, None where another has it."""
     descriptor = writing.open_lock(folder / ALIVE)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
+    with contextlib.suppress(OSError):
+        if locks.take(descriptor):
+            return descriptor
+    os.close(descriptor)
+    return None

@@ -118,8 +118,8 @@ def queue(*options: str) -> list[Found]:
     """
     try:
         text = run(
-            "squeue", "--me", "--noheader", "--array", "--states=all", f"--format={_FORMAT}",
-            *options,
+            "squeue", f"--user={os.getuid()}", "--noheader", "--array", "--states=all",
+            f"--format={_FORMAT}", *options,
         )  # fmt: skip
     except Refused as error:
         if _GONE in str(error):
@@ -157,13 +157,18 @@ def cancel(*jobs: str) -> None:
 
 
 class Watch:
-    """Looks at jobs for several threads of a command, by one question to the controller."""
+    """Looks at jobs for several threads of a command, by one question to the controller.
+
+    Attributes:
+        problem: why the queue cannot be read; None while it can.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._asked_at = 0.0
+        self._asked_at = self._answered_at = 0.0
         self._found: dict[str, Found] = {}
         self._numbers: set[str] = set()
+        self._reported: str | None = None
         self.problem: str | None = None
 
     def add(self, jobs: Iterable[str]) -> None:
@@ -184,13 +189,31 @@ class Watch:
                 self._ask()
             return self._found.get(job)
 
+    @property
+    def silence(self) -> float:
+        """Seconds that the queue has not been readable for."""
+        return self._asked_at - self._answered_at if self.problem is not None else 0.0
+
+    def news(self) -> str | None:
+        """Return a sentence when the queue cannot be read, and when it can again: each once."""
+        with self._lock:
+            if self.problem == self._reported:
+                return None
+            self._reported = self.problem
+            if self.problem is None:
+                return "SLURM answers again"
+            return f"SLURM does not answer ({self.problem}); it is asked again every {_PAUSE:g} s"
+
     def _ask(self) -> None:
+        self._answered_at = self._answered_at or time.monotonic()
         try:
             found = queue(f"--jobs={','.join(sorted(self._numbers))}")
             self._found, self.problem = {each.id: each for each in found}, None
         except Refused as error:
             self.problem = str(error)
         self._asked_at = time.monotonic()
+        if self.problem is None:
+            self._answered_at = self._asked_at
 
 
 #: Of this process.

@@ -25,6 +25,8 @@ from dtrain.run.folder import RunDir
 
 #: Seconds that a job which SLURM does not know any more is still looked for.
 _FORGOTTEN = 30.0
+#: Seconds that a queue which cannot be read is asked again for.
+_SILENCE = 600.0
 
 
 class OfSlurm(Launcher):
@@ -36,19 +38,27 @@ class OfSlurm(Launcher):
     """
 
     shares_machine = False
+    where = "a node of SLURM"
     starts_evaluator = True
     #: Whether the job goes on without this command.
     detached = True
+    #: Why this command can no longer follow the job, which goes on; None while it can.
+    unreachable: str | None = None
 
     def __init__(self, asked: Mapping[str, Any], **settings: Any):
         super().__init__(**settings)
         self.asked = asked
+        #: The number of the job of SLURM; None before there is one.
+        self.job: str | None = None
         self.follow: bool = asked["follow"]
         self._settings = settings
 
-    def here(self) -> Launcher:
-        """Return what does a job in this place, of a command that does not train, and print so."""
-        print("dtrain: SLURM is given trainings alone: this command works here", file=sys.stderr)
+    def here(self, trains: bool = False) -> Launcher:
+        """Return what does a job in this place, and print so: what is submitted is resumed."""
+        print(
+            "dtrain: SLURM is given runs alone: this command works here; srun in front of it has "
+            "it work on a node", file=sys.stderr,
+        )  # fmt: skip
         return Local(**self._settings)
 
     def do(self, work: Work) -> Outcome:
@@ -103,7 +113,6 @@ class Slurm(OfSlurm):
 
     def __init__(self, asked: Mapping[str, Any], **settings: Any):
         super().__init__(asked, **settings)
-        self.job: str | None = None
         self._chief = ""
         self._code: int | None = None
         self._shown: client.Found | None = None
@@ -195,13 +204,14 @@ class Slurm(OfSlurm):
             return []
         found = client.watch.state(self.job)
         if client.watch.problem is not None:
-            return []
+            return self._unheard()
         if found is None:
             # Just submitted, or long gone: SLURM forgets a job minutes after its end.
             self._unseen += timeout
             if self._unseen < _FORGOTTEN:
                 return []
-            self._code = errors.FAILED
+            code = batch.left(self._rundir.path, self.job)
+            self._code = errors.FAILED if code is None else code
         elif found.ended:
             self._code = self._ended(found)
         if found is not None and (self._shown is None or found.text != self._shown.text):
@@ -209,13 +219,25 @@ class Slurm(OfSlurm):
             self._news.append(f"SLURM job {found.id}: {found.text}")
         return [] if self._code is None else [(self._chief, "ended")]
 
+    def _unheard(self) -> list[tuple[str, str]]:
+        """Go by the run folder while the queue cannot be read, and not for ever."""
+        if batch.left(self._rundir.path, self.job) == errors.OK:
+            self._code = errors.OK
+            return [(self._chief, "ended")]
+        if client.watch.silence >= _SILENCE:
+            self.unreachable = (
+                f"SLURM has not answered for {client.watch.silence:.0f} s: this command ends, and "
+                f"job {self.job} goes on"
+            )
+        return []
+
     def news(self) -> list[str]:
         """Return what became of the job since the last call, as lines."""
         said, self._news = self._news, []
         return said
 
     def _ended(self, found: client.Found) -> int:
-        code = batch.left(self._rundir.path)
+        code = batch.left(self._rundir.path, self.job)
         if found.state == "COMPLETED":
             return errors.OK
         if found.state == "CANCELLED":

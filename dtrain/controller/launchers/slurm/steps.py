@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,22 +41,38 @@ class Steps(OfSlurm):
     @property
     def room(self) -> Machine:
         """What the allocation has, on all nodes together."""
-        return Machine(gpus() * nodes(), sum(cpus()))
+        return Machine(gpus() * nodes(), sum(cpus()), shared=False)
 
     def part(self, machine: Machine) -> Machine:
         """Return what a task may have: of a node of the allocation, all."""
         return Machine(gpus(), self.asked["cpus_per_task"] or max(cpus()), shared=False)
 
     def check(self, cluster: Cluster, facts: dict[str, str]) -> Cluster:
-        """Refuse a job that needs more nodes than the allocation has."""
+        """Refuse a job that needs more nodes, or more of a node, than the allocation has."""
         super().check(cluster, facts)
-        wanted = self.wanted(cluster).nodes
+        asked = self.wanted(cluster)
+        wanted = asked.nodes
         if wanted > nodes():
             raise UsageError(
                 "launcher.nodes", wanted, f"this allocation has {nodes()}",
                 f"up to {nodes()}, or a command outside of it", f"launcher.nodes={nodes()}",
             )  # fmt: skip
+        if (each := self._gpus(cluster, asked)) > gpus():
+            raise UsageError(
+                "hardware.devices", max(task.devices for task in cluster.processes),
+                f"{asked.tasks} tasks on {wanted} node{'s' * (wanted > 1)} take {each} GPUs of a "
+                f"node, and each node of this allocation has {gpus()}",
+                f"up to {gpus()} on a node", f"hardware.devices={gpus() * wanted // asked.tasks}"
+                if gpus() * wanted >= asked.tasks else "hardware=cpu",
+            )  # fmt: skip
         return cluster
+
+    @staticmethod
+    def _gpus(cluster: Cluster, asked: script.Asked) -> int:
+        """Return how many GPUs of each node a job takes."""
+        on_node = -(-asked.tasks // asked.nodes)
+        most = max(task.devices for task in cluster.processes)
+        return most * on_node if cluster.device_kind == "gpu" else 0
 
     def command(self, rundir: RunDir, cluster: Cluster) -> list[str]:
         """Return the command that starts a job."""
@@ -67,8 +84,8 @@ class Steps(OfSlurm):
             "--kill-on-bad-exit=1", f"--cpus-per-task={cores}",
         ]  # fmt: skip
         if gpus():
-            each = max(task.devices for task in cluster.processes) * on_node
-            words.append(f"--gres=gpu:{each}" if cluster.device_kind == "gpu" else "--gres=none")
+            each = self._gpus(cluster, asked)
+            words.append(f"--gres=gpu:{each}" if each else "--gres=none")
         memory = os.environ.get("SLURM_MEM_PER_NODE", "")
         if memory.isdecimal():  # a step that does not say what it needs would take all
             words.append(f"--mem={max(1, int(memory) * on_node * cores // max(cpus()))}M")
@@ -83,9 +100,9 @@ class Steps(OfSlurm):
     def start(self, rundir: RunDir, cluster: Cluster) -> Cluster:
         """Start the step; what it prints goes to the run folder."""
         self._chief, self._over = cluster.chief.name, False
-        self._rundir = rundir
-        for name in (batch.START, batch.EXIT, batch.ALIVE):  # of a job that had the run before
-            writing.remove(rundir.path / name)
+        self._rundir, self.job = rundir, batch.own()
+        batch.begin(rundir.path, time.time())
+        writing.remove(rundir.path / batch.ALIVE)  # of a job that had the run before
         descriptor = writing.open_append(rundir.path / script.LOG)
         try:
             self._process = subprocess.Popen(
