@@ -687,7 +687,7 @@ def test_a_validation_that_a_stop_ends_is_done_by_the_resumed_run(
     parts = looping("killed", stop=(10, 2))
     with pytest.raises(Interrupted):
         parts.loop.run()
-    parts.loop._records.point(10, 1, {"val_loss": 77.0})
+    parts.loop._records.point(10, 1, "validation", {"val_loss": 77.0})
     journal.cut(parts.folder / "journal.jsonl", 10, validated=False)
     assert parts.points("val_loss") == {}
     assert parts.points("epoch_examples") == {10: 10.0 * BATCH}

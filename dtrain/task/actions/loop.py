@@ -20,6 +20,7 @@ import keras
 
 from dtrain.errors import NonFiniteLoss
 from dtrain.run.checkpoint import Checkpoint
+from dtrain.run.journal import MetricsKind
 from dtrain.task import train_state
 from dtrain.task.actions.late_points import PREFIX
 from dtrain.task.actions.late_validation import LateValidation
@@ -244,7 +245,7 @@ class Loop:
         metrics.update(learning_rate(self._model))
         metrics.update(self.timing.end_interval(self._interval.steps, self._interval.examples))
         metrics.update({**self._steps.interval(), **self._records.usage()})
-        self._records.point(self.step, epoch + 1, metrics)
+        self._records.point(self.step, epoch + 1, "interval", metrics)
         self._interval = Sums()
 
     def _end_epoch(self, epoch: int, due: bool) -> None:
@@ -256,7 +257,8 @@ class Loop:
         logs = self._steps.results(self._epoch)
         if not self._pending:
             seen = {"epoch_examples": self._epoch.examples, "examples": self.examples}
-            self._records.point(self.step, epoch + 1, {k: float(n) for k, n in seen.items()})
+            counts = {name: float(count) for name, count in seen.items()}
+            self._records.point(self.step, epoch + 1, "epoch", counts)
         validation: dict[str, float] = {}
         validates, late = self._schedule.validates(epoch), self._late is not None
         if validates and not late:
@@ -272,7 +274,8 @@ class Loop:
             added, ignored = self._callbacks.added(logs)
             new = {k: v for k, v in added.items() if written.get(k) != v}
             if validation or new:
-                self._records.point(self.step, epoch + 1, {**validation, **new})
+                kind: MetricsKind = "validation" if validation else "callbacks"
+                self._records.point(self.step, epoch + 1, kind, {**validation, **new})
             self.logs = {**logs, **added}
         if validation or not self._schedule.validation_examples:
             self._notices.objective(self.logs)
