@@ -71,7 +71,7 @@ class Scripted:
         self.step += steps
         self.clock.now += steps * self.seconds
         returned = {"loss": np.array(losses) * BATCH}
-        return Sums.of_steps([], returned, steps * BATCH, steps)
+        return Sums.of_steps([np.ones((steps, 2))], returned, steps * BATCH, steps)
 
     def enter(self, epoch: int) -> list[str]:
         return []  # as without finetune.unfreeze
@@ -703,7 +703,8 @@ def test_the_state_is_on_its_way_to_the_disk_before_the_validation(tmp_path: Pat
         def evaluate(self, steps: int, rest: int) -> Any:
             trained.loop._records.wait()
             found = trained.newest
-            seen.append((found.step, found.meta["pending_validation"]))
+            arrays = found.path / "state.safetensors"
+            seen.append((found.step, found.meta["pending_validation"], arrays.stat().st_ino))
             return super().evaluate(steps, rest)
 
     trained = looped(
@@ -711,10 +712,11 @@ def test_the_state_is_on_its_way_to_the_disk_before_the_validation(tmp_path: Pat
         objective="val_loss",
     )  # fmt: skip
     trained.loop.run()
-    assert seen == [(10, True), (20, True)]
-    for step in (10, 20):
-        meta = checkpoint.load(trained.folder / "checkpoints" / str(step)).meta
-        assert (meta["pending_validation"], meta["objective"]) == (False, 100.0)
+    assert [each[:2] for each in seen] == [(10, True), (20, True)]
+    for step, _, file in seen:
+        found = checkpoint.load(trained.folder / "checkpoints" / str(step))
+        assert (found.meta["pending_validation"], found.meta["objective"]) == (False, 100.0)
+        assert (found.path / "state.safetensors").stat().st_ino == file, "they are written once"
 
 
 @pytest.mark.task
@@ -1129,7 +1131,7 @@ def test_a_stop_takes_in_the_steps_that_have_begun(tmp_path: Path) -> None:
         assert trained.saved == [stopped]
         meta = trained.newest.meta
         assert meta["examples"] == trained.loop.examples == stopped * BATCH
-        assert meta["epoch"]["examples"] == BATCH * (stopped % 10 or 10)
+        assert meta["epoch"]["examples"] == BATCH * (stopped % 10)  # of a whole one the results
         assert meta["interval"]["examples"] == BATCH * stopped
         # Where what was begun ends the epoch, its validation is left to the resumed run.
         assert meta["pending_validation"] == (stopped == 10)

@@ -247,6 +247,7 @@ class Position(TypedDict):
     steps: _Steps
     callbacks: list[Any]
     logs: dict[str, Number]
+    epoch_logs: NotRequired[dict[str, Number]]
 
 
 class _File(TypedDict):

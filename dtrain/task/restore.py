@@ -149,6 +149,7 @@ def adopt(restored: Checkpoint, fingerprints: dict[str, str]) -> tuple[Checkpoin
         dropped += [n for n in restored.arrays if n.startswith("sums/")]
         empty = {"returned": {}, "examples": 0}
         meta.update(interval=empty, interval_seconds=0.0, epoch=empty, logs={}, objective=None)
+        meta.pop("epoch_logs", None)
     kept = {name: array for name, array in restored.arrays.items() if name not in dropped}
     notice = f"{source}: continues from there"
     if changed:

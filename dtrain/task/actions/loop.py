@@ -82,7 +82,8 @@ class Loop:
         self.logs: dict[str, float] = {}  # of the last whole epoch
         self.timing = Timing()
         self._interval, self._epoch = Sums(), Sums()
-        self._pending = False  # the epoch that has ended is to be evaluated
+        #: Results of the epoch that has ended and is to be evaluated.
+        self._unvalidated: dict[str, float] | None = None
         self._notices = Notices(records, schedule.objective)
         self._loss: float | None = None  # of the last call
         # What the tasks have agreed on for the next call; end: a callback ended the training.
@@ -104,7 +105,7 @@ class Loop:
         hooks.on_train_begin()
         if checkpoint is not None:
             self._restore(checkpoint)
-        if self._pending:
+        if self._unvalidated is not None:
             self._end_epoch(self.step // schedule.steps_per_epoch - 1, due=True)
         while self.step < schedule.total_steps:
             count = self._consult()
@@ -254,18 +255,20 @@ class Loop:
         Raises:
             Interrupted: a stop was asked for, and the validation is left to the resumed run.
         """
-        logs = self._steps.results(self._epoch)
-        if not self._pending:
+        if self._unvalidated is not None:
+            logs = dict(self._unvalidated)
+        else:
+            logs = self._steps.results(self._epoch)
             seen = {"epoch_examples": self._epoch.examples, "examples": self.examples}
             counts = {name: float(count) for name, count in seen.items()}
             self._records.point(self.step, epoch + 1, "epoch", counts)
         validation: dict[str, float] = {}
         validates, late = self._schedule.validates(epoch), self._late is not None
         if validates and not late:
-            validation = {f"{PREFIX}{name}": value for name, value in self._validate(due).items()}
+            validation = {f"{PREFIX}{name}": value for name, value in self._validate(due, logs).items()}
             logs.update(validation)
         due = due or (validates and late)  # an evaluator needs a checkpoint
-        self._pending, self._epoch = False, Sums()
+        self._unvalidated, self._epoch = None, Sums()
         # Callbacks of Keras add the learning rate, of which there is a point already.
         written = learning_rate(self._model) if self._interval.examples == 0 else {}
         try:
@@ -284,12 +287,14 @@ class Loop:
         if due:
             self._save()
 
-    def _validate(self, due: bool) -> dict[str, float]:
+    def _validate(self, due: bool, logs: dict[str, float]) -> dict[str, float]:
         # ORDER: taken before anything of the validation has happened, hooks included: a resumed
         # run does the whole of it.
         taken: Snapshot | None = None
-        if not self._pending:
-            self._pending = True
+        if self._unvalidated is None:
+            # The epoch's results are saved, not its sums: its end has the same arrays then, unless
+            # a callback changes them, and they need not be written again.
+            self._unvalidated, self._epoch = dict(logs), Sums()
             taken = self._take()
             if due:
                 self._saving.submit(self.step, taken)
@@ -306,9 +311,9 @@ class Loop:
         if sums is None:
             self._saving.interrupt(self.step, taken)
         self.evaluated = sums.examples
-        logs = self._steps.results(sums)
-        hooks.on_test_end(logs)
-        return logs
+        validation = self._steps.results(sums)
+        hooks.on_test_end(validation)
+        return validation
 
     def _save(self) -> None:
         """Take a snapshot and have it written while training continues."""
@@ -326,15 +331,16 @@ class Loop:
             "examples": self.examples,
             "steps": self._steps.summary(),
             "logs": self.logs,
-            "pending_validation": self._pending,
+            "pending_validation": self._unvalidated is not None,
             "objective": self._objective(),
         }
+        meta |= {} if self._unvalidated is None else {"epoch_logs": self._unvalidated}
         meta |= {} if self._late is None else self._late.meta(self.step, self._stop)
         return self._saving.take(arrays, meta)
 
     def _objective(self) -> float | None:
         late = self._late is not None and self._late.judges
-        if late or self.step % self._schedule.steps_per_epoch or self._pending:
+        if late or self.step % self._schedule.steps_per_epoch or self._unvalidated is not None:
             return None  # the logs are of an earlier step
         value = self.logs.get(self._schedule.objective)
         return value if value is not None and math.isfinite(value) else None
@@ -348,6 +354,8 @@ class Loop:
         self._steps.restore(meta["steps"])
         self._epoch = train_state.unpack_sums("epoch", arrays, meta["epoch"])
         self._callbacks.restore(arrays, meta["callbacks"])
-        self._pending = meta.get("pending_validation", False)
+        if meta.get("pending_validation", False):
+            # A fork with another loss or other metrics has none.
+            self._unvalidated = meta.get("epoch_logs") or self._steps.results(self._epoch)
         if self._late is not None:
             self._late.points.restore(meta.get("points_taken", 0))
