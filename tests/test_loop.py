@@ -370,13 +370,27 @@ def test_a_request_at_the_last_step_changes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.task
 def test_nan_ends_the_run_unless_it_may_go_on(tmp_path: Path) -> None:
+    import numpy as np
+
     from dtrain.errors import NonFiniteLoss
+    from dtrain.task.metric_sums import Sums
+
+    class WithGap(Scripted):
+        """Has a metric that is NaN before the loss is, and after it all is NaN."""
+
+        def train(self, steps: int, ahead: int = 0) -> Any:
+            first, sums = self.step + 1, super().train(steps, ahead)
+            (states, returned, _), last = sums._steps(), self.step + 1
+            gaps = [math.nan if step == 11 else 0.0 for step in range(first, last)]
+            returned = {**returned, "gap": np.array(gaps)}
+            return Sums.of_steps(states, returned, sums.examples, steps)
 
     for value in (math.nan, math.inf):
         for every, written in ((5, [5, 10]), (1, [*range(1, 13)])):
-            steps = Scripted(Clock(), loss=lambda step, value=value: value if step == 13 else 1.0)
+            losses = {13: value, 14: math.nan}
+            steps = WithGap(Clock(), loss=lambda step, losses=losses: losses.get(step, 1.0))
             trained = looped(tmp_path / f"{value}-{every}", steps, log_every=every)
-            with pytest.raises(NonFiniteLoss, match=f"{value} at step 13"):
+            with pytest.raises(NonFiniteLoss, match=f"loss is {value} at step 13"):
                 trained.loop.run()
             assert trained.saved == []
             assert list(trained.points("loss")) == written

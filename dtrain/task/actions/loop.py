@@ -11,6 +11,7 @@ With an evaluator (``sidecar.evaluate``) its points are taken in between two cal
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 from collections.abc import Callable
@@ -209,12 +210,12 @@ class Loop:
         self._loss = self._steps.results(sums).get("loss")
         every, begun, finite = self._schedule.log_every, self.step, sums.steps
         if self._schedule.terminate_on_nan and not math.isfinite(self._loss or 0.0):
-            finite = sums.first_not_finite() or 0  # so many steps, from the first
+            finite = self._finite_steps(sums)
         borders = range(every - begun % every, sums.steps, every)
         for part in sums.split(borders if self._steps.spans_points else ()):
             if self.step + part.steps - begun > finite:
                 raise NonFiniteLoss(
-                    f"the loss is {self._loss} at step {begun + finite + 1} "
+                    f"the loss is {self._loss_of(sums, finite + 1)} at step {begun + finite + 1} "
                     f"(trainer.terminate_on_nan=true); a lower optimizer.learning_rate or "
                     f"optimizer.global_clipnorm=1.0 may help; debug=nan names where it begins"
                 )
@@ -225,6 +226,17 @@ class Loop:
             if self.step % every == 0 or self.step == self._schedule.total_steps:
                 self._log_interval()
         self._report_progress()
+
+    def _loss_of(self, sums: Sums, steps: int) -> float:
+        """Return the loss of the first so many steps of a call."""
+        return self._steps.results(next(sums.split([steps])))["loss"]
+
+    def _finite_steps(self, sums: Sums) -> int:
+        """Return how many steps a call had before its loss was NaN or infinite, which it stays."""
+        return bisect.bisect_left(
+            range(1, sums.steps + 1), True,
+            key=lambda steps: not math.isfinite(self._loss_of(sums, steps)),
+        )  # fmt: skip
 
     def _take_in(self) -> None:
         """Let the next point of the evaluator be one of the run."""
@@ -265,7 +277,9 @@ class Loop:
         validation: dict[str, float] = {}
         validates, late = self._schedule.validates(epoch), self._late is not None
         if validates and not late:
-            validation = {f"{PREFIX}{name}": value for name, value in self._validate(due, logs).items()}
+            validation = {
+                f"{PREFIX}{name}": value for name, value in self._validate(due, logs).items()
+            }
             logs.update(validation)
         due = due or (validates and late)  # an evaluator needs a checkpoint
         self._unvalidated, self._epoch = None, Sums()
