@@ -13,6 +13,8 @@ from tests.test_steps import prepare, settings
 class _Callbacks:
     """Stands for those of a run that has none."""
 
+    began: dict[str, Any] = {}
+
     def state(self) -> tuple[dict[str, Any], list[Any]]:
         return {}, []
 

@@ -142,9 +142,11 @@ def adopt(restored: Checkpoint, fingerprints: dict[str, str]) -> tuple[Checkpoin
     dropped: list[str] = []
     if "optimizer" in changed:
         dropped += [n for n in restored.arrays if n.startswith("optimizer/") and _is_rate(n)]
+        meta["began"] = {"values": [], **meta.get("began", {}), "learning_rate": None}
     if "trainer.callbacks" in changed:
         dropped += [n for n in restored.arrays if n.startswith("callbacks/")]
         meta["callbacks"] = []
+        meta.pop("began", None)
     if changed & {"trainer.loss", "trainer.class_weight", "trainer.metrics", "model"}:
         dropped += [n for n in restored.arrays if n.startswith("sums/")]
         empty = {"returned": {}, "examples": 0}

@@ -103,7 +103,7 @@ class Loop:
         """
         schedule, hooks = self._schedule, self._callbacks.hooks
         self._model.stop_training = False
-        hooks.on_train_begin()
+        self._callbacks.begin(None if checkpoint is None else checkpoint.meta.get("began"))
         if checkpoint is not None:
             self._restore(checkpoint)
         if self._unvalidated is not None:
