@@ -127,6 +127,14 @@ def test_a_run_that_was_killed_before_its_first_checkpoint(dtrain, user_code) ->
 
 def test_on_another_number_of_replicas(dtrain) -> None:
     whole = dtrain(*RUN, "strategy=one_device")
+    before = {p: p.stat().st_mtime_ns for p in whole.rundir.path.rglob("*")}
+    for words in ((), ("trainer.epochs=3", "strategy=mirrored")):
+        again = dtrain(f"resume={whole.rundir.path}", *words)
+        assert again.code == 0
+        assert "finished, at the end of epoch 4: nothing is left to do; " in again.output
+        assert f"python -m dtrain resume={whole.rundir.path} trainer.epochs=8" in again.output
+        assert len(again.output.splitlines()) == 1
+    assert {p: p.stat().st_mtime_ns for p in whole.rundir.path.rglob("*")} == before
     half = dtrain(*RUN, "strategy=one_device", "trainer.epochs=2")
     resumed = dtrain(
         f"resume={half.rundir.path}", "strategy=mirrored", "hardware.devices=4", "trainer.epochs=4"
