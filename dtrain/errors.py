@@ -30,8 +30,12 @@ from dtrain import secrets
 OK = 0
 FAILED = 1
 USAGE = 2
+ENDED_EARLY = 73  # of a task, by its launcher: something ended its process with exit code 0
 PORT_TAKEN = 74  # of a task, to its launcher: another process has its port
 INTERRUPTED = 75  # EX_TEMPFAIL of sysexits.h: try the same command again
+#: What is added to the exit code of a task's process: one without it is of no task that was done,
+#: but of ``os._exit`` in the user's code, or of a library.
+OF_TASK = 100
 _LONGEST = 500  # characters of a value that a message shows whole
 _LINE, _LINES = 4000, 200  # characters of a line of a message, and lines of it
 #: Files of dtrain's and IPython's.

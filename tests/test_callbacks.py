@@ -21,7 +21,7 @@ def wrap(callback: Any, model: Any) -> Any:
     from dtrain.task.callbacks import Callbacks
 
     made = Callbacks([callback], model, epochs=20, steps_per_epoch=5)
-    made.hooks.on_train_begin()
+    made.begin()
     return made
 
 
@@ -100,7 +100,7 @@ def test_callbacks_know_the_model_and_the_run() -> None:
 
     model = tiny()
     callbacks = Callbacks([Curious(), Curious()], model, epochs=7, steps_per_epoch=5)
-    callbacks.hooks.on_train_begin()
+    callbacks.begin()
     assert seen == [(model, 7, 5)] * 2
     none = Callbacks([], model, 1, 1)
     assert not none.every_batch
@@ -237,6 +237,46 @@ def test_a_checkpoint_from_elsewhere_changes_no_path_and_no_method(tmp_path: Pat
 
 
 @pytest.mark.task
+def test_what_a_start_sets_anew(tmp_path: Path) -> None:
+    """A clock, and what depends on files that are there, are of this start; counters go on."""
+    import itertools
+
+    import keras
+
+    from dtrain.task.callbacks import Callbacks
+
+    clock = itertools.count(100)
+
+    class Watching(keras.callbacks.Callback):
+        def on_train_begin(self, logs: Any = None) -> None:
+            self.started = next(clock)
+            self.waited, self.best = 0, float("inf")
+            self.base = float(self.model.optimizer.learning_rate.numpy())
+            self.model.optimizer.learning_rate = 7 * self.base
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.waited, self.best = self.waited + 1, logs["val_loss"]
+
+    before, rates = None, [0.01, 0.07]
+    for start in range(3):
+        model, watching = tiny(), Watching()
+        table = keras.callbacks.CSVLogger(str(tmp_path / "log.csv"), append=True)
+        made = Callbacks([watching, table], model, 20, 5)
+        model.optimizer.learning_rate = rates[min(start, 1)]  # restored, or as it began
+        made.begin(before and json.loads(json.dumps(before.began)))
+        assert float(model.optimizer.learning_rate.numpy()) == pytest.approx(rates[1])
+        if before is not None:
+            handed_over(before, made)
+        assert watching.started == 100 + start
+        assert watching.base == pytest.approx(0.01)
+        assert (watching.waited, watching.best) == (start, 3.0 if start else float("inf"))
+        epochs(made, model, [3.0], 0)
+        made.hooks.on_train_end()
+        before = made
+    assert (tmp_path / "log.csv").read_text().splitlines() == ["epoch,val_loss", *["0,3.0"] * 3]
+
+
+@pytest.mark.task
 def test_states_stay_with_their_callbacks() -> None:
     import keras
 
@@ -249,7 +289,7 @@ def test_states_stay_with_their_callbacks() -> None:
             stopping(patience=9, restore_best_weights=True),
         ]
         made = Callbacks(callbacks, model, 20, 5)
-        made.hooks.on_train_begin()
+        made.begin()
         return callbacks, made
 
     model = tiny()

@@ -73,10 +73,11 @@ def leave(folder: Path) -> RunDir:
     rundir = RunDir.create(folder / "run")
     journal = Journal(rundir.journal)
     for step in (2, 4):
-        journal.write(
-            "metrics", step=step, time=2.5,
-            metrics={"loss": 1.0, "val_loss": float(step), "val_auc": float("nan")},
-        )  # fmt: skip
+        for kind, metrics in (
+            ("interval", {"loss": 1.0, "val_gap": 1.0}),  # a metric of the training of that name
+            ("validation", {"val_loss": float(step), "val_auc": float("nan")}),
+        ):
+            journal.write("metrics", step=step, time=2.5, kind=kind, metrics=metrics)
     journal.close()
     for digest, weights, value in (("d", "raw", 1.0), ("d", "ema", 2.0), ("e", "raw", 3.0)):
         evaluations.append(

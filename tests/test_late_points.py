@@ -60,7 +60,7 @@ def test_what_a_resumed_run_takes_in(run: RunDir) -> None:
         if path is not None and path.name != "16":
             evaluated(written, path)
     for step in (4, 8):
-        log.write("metrics", step=step, epoch=1, metrics={"val_accuracy": 0.5})
+        log.write("metrics", step=step, epoch=1, kind="validation", metrics={"val_accuracy": 0.5})
         sidecar.remove(step) if step == 4 else None
     # 4: recorded and let go of; 8: recorded; 12: found; 16: to be evaluated; 20: of a future that
     # is gone. The checkpoint of 16 was saved when the callbacks had seen 4.

@@ -71,7 +71,7 @@ class Scripted:
         self.step += steps
         self.clock.now += steps * self.seconds
         returned = {"loss": np.array(losses) * BATCH}
-        return Sums.of_steps([], returned, steps * BATCH, steps)
+        return Sums.of_steps([np.ones((steps, 2))], returned, steps * BATCH, steps)
 
     def enter(self, epoch: int) -> list[str]:
         return []  # as without finetune.unfreeze
@@ -370,13 +370,27 @@ def test_a_request_at_the_last_step_changes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.task
 def test_nan_ends_the_run_unless_it_may_go_on(tmp_path: Path) -> None:
+    import numpy as np
+
     from dtrain.errors import NonFiniteLoss
+    from dtrain.task.metric_sums import Sums
+
+    class WithGap(Scripted):
+        """Has a metric that is NaN before the loss is, and after it all is NaN."""
+
+        def train(self, steps: int, ahead: int = 0) -> Any:
+            first, sums = self.step + 1, super().train(steps, ahead)
+            (states, returned, _), last = sums._steps(), self.step + 1
+            gaps = [math.nan if step == 11 else 0.0 for step in range(first, last)]
+            returned = {**returned, "gap": np.array(gaps)}
+            return Sums.of_steps(states, returned, sums.examples, steps)
 
     for value in (math.nan, math.inf):
         for every, written in ((5, [5, 10]), (1, [*range(1, 13)])):
-            steps = Scripted(Clock(), loss=lambda step, value=value: value if step == 13 else 1.0)
+            losses = {13: value, 14: math.nan}
+            steps = WithGap(Clock(), loss=lambda step, losses=losses: losses.get(step, 1.0))
             trained = looped(tmp_path / f"{value}-{every}", steps, log_every=every)
-            with pytest.raises(NonFiniteLoss, match=f"{value} at step 13"):
+            with pytest.raises(NonFiniteLoss, match=f"loss is {value} at step 13"):
                 trained.loop.run()
             assert trained.saved == []
             assert list(trained.points("loss")) == written
@@ -687,7 +701,7 @@ def test_a_validation_that_a_stop_ends_is_done_by_the_resumed_run(
     parts = looping("killed", stop=(10, 2))
     with pytest.raises(Interrupted):
         parts.loop.run()
-    parts.loop._records.point(10, 1, {"val_loss": 77.0})
+    parts.loop._records.point(10, 1, "validation", {"val_loss": 77.0})
     journal.cut(parts.folder / "journal.jsonl", 10, validated=False)
     assert parts.points("val_loss") == {}
     assert parts.points("epoch_examples") == {10: 10.0 * BATCH}
@@ -703,7 +717,8 @@ def test_the_state_is_on_its_way_to_the_disk_before_the_validation(tmp_path: Pat
         def evaluate(self, steps: int, rest: int) -> Any:
             trained.loop._records.wait()
             found = trained.newest
-            seen.append((found.step, found.meta["pending_validation"]))
+            arrays = found.path / "state.safetensors"
+            seen.append((found.step, found.meta["pending_validation"], arrays.stat().st_ino))
             return super().evaluate(steps, rest)
 
     trained = looped(
@@ -711,10 +726,11 @@ def test_the_state_is_on_its_way_to_the_disk_before_the_validation(tmp_path: Pat
         objective="val_loss",
     )  # fmt: skip
     trained.loop.run()
-    assert seen == [(10, True), (20, True)]
-    for step in (10, 20):
-        meta = checkpoint.load(trained.folder / "checkpoints" / str(step)).meta
-        assert (meta["pending_validation"], meta["objective"]) == (False, 100.0)
+    assert [each[:2] for each in seen] == [(10, True), (20, True)]
+    for step, _, file in seen:
+        found = checkpoint.load(trained.folder / "checkpoints" / str(step))
+        assert (found.meta["pending_validation"], found.meta["objective"]) == (False, 100.0)
+        assert (found.path / "state.safetensors").stat().st_ino == file, "they are written once"
 
 
 @pytest.mark.task
@@ -1129,7 +1145,7 @@ def test_a_stop_takes_in_the_steps_that_have_begun(tmp_path: Path) -> None:
         assert trained.saved == [stopped]
         meta = trained.newest.meta
         assert meta["examples"] == trained.loop.examples == stopped * BATCH
-        assert meta["epoch"]["examples"] == BATCH * (stopped % 10 or 10)
+        assert meta["epoch"]["examples"] == BATCH * (stopped % 10)  # of a whole one the results
         assert meta["interval"]["examples"] == BATCH * stopped
         # Where what was begun ends the epoch, its validation is left to the resumed run.
         assert meta["pending_validation"] == (stopped == 10)

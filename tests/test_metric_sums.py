@@ -69,24 +69,6 @@ def test_the_sums_do_not_depend_on_the_calls(how: str) -> None:
 
 
 @pytest.mark.task
-def test_the_first_step_that_is_not_finite() -> None:
-    import numpy as np
-
-    from dtrain.task.metric_sums import Sums
-
-    states, losses = np.ones((5, 2)), np.ones(5)
-    assert Sums.of_steps([states], {"loss": losses}, 5, 5).first_not_finite() is None
-    losses[4] = np.nan
-    assert Sums.of_steps([states], {"loss": losses}, 5, 5).first_not_finite() == 4
-    states[2, 1] = np.inf
-    sums = Sums.of_steps([states], {"loss": losses}, 5, 5)
-    assert sums.first_not_finite() == 2
-    appended = Sums([np.ones(2)], {"loss": 1.0}, 1, 1)
-    appended.append(sums)
-    assert appended.first_not_finite() == 3
-
-
-@pytest.mark.task
 def test_sums_are_split_between_steps() -> None:
     import numpy as np
 

@@ -41,8 +41,8 @@ def test_a_point_goes_to_the_journal_and_to_tensorboard(tmp_path: Path) -> None:
     records, rundir = made(tmp_path / "run", histograms=True), RunDir(tmp_path / "run")
     assert records.is_chief
     records.event("start", step=0, replicas=2)
-    records.point(5, 1, {"loss": 0.5})
-    records.point(10, 2, {"val_loss": 0.25})
+    records.point(5, 1, "interval", {"loss": 0.5})
+    records.point(10, 2, "validation", {"val_loss": 0.25})
     records.epoch_ended(10, tiny())
     records.end(status="FINISHED", step=10)
 
@@ -50,8 +50,9 @@ def test_a_point_goes_to_the_journal_and_to_tensorboard(tmp_path: Path) -> None:
     assert all(event.pop("time") > 0 for event in events)
     assert events == [
         {"event": "start", "step": 0, "replicas": 2},
-        {"event": "metrics", "step": 5, "epoch": 1, "metrics": {"loss": 0.5}},
-        {"event": "metrics", "step": 10, "epoch": 2, "metrics": {"val_loss": 0.25}},
+        {"event": "metrics", "step": 5, "epoch": 1, "kind": "interval", "metrics": {"loss": 0.5}},
+        {"event": "metrics", "step": 10, "epoch": 2, "kind": "validation",
+         "metrics": {"val_loss": 0.25}},
         {"event": "end", "best_step": None, "best_objective": None, "status": "FINISHED",
          "step": 10},
     ]  # fmt: skip
@@ -119,7 +120,7 @@ def test_the_trace_is_asked_for_by_step(tmp_path: Path) -> None:
 @pytest.mark.task
 def test_tensorboard_is_closed_though_the_disk_is_full(tmp_path: Path) -> None:
     records = made(tmp_path / "run")
-    records.point(1, 1, {"loss": 2.0})
+    records.point(1, 1, "interval", {"loss": 2.0})
 
     def full(event: str, **fields: Any) -> None:
         raise OSError("no space left")
@@ -140,7 +141,8 @@ def test_a_task_that_is_not_the_chief_writes_nothing(tmp_path: Path) -> None:
     assert not silence.is_chief
     assert silence.profile_steps == (3, 4)
     arguments: dict[str, Any] = {
-        "event": ("start",), "point": (1, 1, {"loss": 1.0}), "progress": ({"step": 1}, True),
+        "event": ("start",), "point": (1, 1, "interval", {"loss": 1.0}),
+        "progress": ({"step": 1}, True),
         "profile": (3,), "epoch_ended": (1, tiny()), "save": (1, {"a": np.ones(1)}, {}),
         "rate": (None,), "wait": (), "end": (), "usage": (),
     }  # fmt: skip

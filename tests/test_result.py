@@ -131,7 +131,7 @@ def test_the_ledger_is_of_all_starts(rundir: RunDir) -> None:
     for step, examples, loss in ((4, 128, 0.5), (8, 120, float("nan"))):
         journal.write("metrics", step=step, epoch=1, metrics={"loss": loss})
         seen = {"epoch_examples": float(examples), "examples": 128.0 + examples * (step > 4)}
-        journal.write("metrics", step=step, epoch=1, metrics=seen)
+        journal.write("metrics", step=step, epoch=1, kind="epoch", metrics=seen)
     journal.write("notice", message="nothing to count")
     journal.close()
     found = made(rundir, [START, END])

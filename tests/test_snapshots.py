@@ -13,6 +13,8 @@ from tests.test_steps import prepare, settings
 class _Callbacks:
     """Stands for those of a run that has none."""
 
+    began: dict[str, Any] = {}
+
     def state(self) -> tuple[dict[str, Any], list[Any]]:
         return {}, []
 
@@ -29,7 +31,7 @@ def test_variables_are_named_once_and_copied_each_time(monkeypatch: pytest.Monke
     saving = snapshots.Saving(model, strategy, schedule(), callbacks, records, {"run": "a"})
     steps.train(1)
     first, about = saving.take({"sums/epoch/0": np.ones(1)}, {"examples": 8})
-    assert about == {"run": "a", "examples": 8, "callbacks": []}
+    assert about == {"run": "a", "examples": 8, "callbacks": [], "began": {}}
     monkeypatch.setattr(train_state, "variables", lambda model: pytest.fail("named once more"))
     steps.train(1)
     second, _ = saving.take({"sums/epoch/0": np.ones(1)}, {"examples": 16})

@@ -197,7 +197,7 @@ def test_a_task_takes_it_from_the_command_of_its_run(tmp_path: Path) -> None:
         rundir = RunDir.create(tmp_path / name)
         write_json(rundir.command, command)
         records = make_records(rundir, config, Journal(rundir.journal))
-        records.point(1, 1, {"loss": 1.0})
+        records.point(1, 1, "interval", {"loss": 1.0})
         records.end(status="FINISHED")
         assert len(list(rundir.tensorboard.glob("events.*"))) == sessions
         assert len(list(rundir.tensorboard.glob("train/events.*"))) == 1

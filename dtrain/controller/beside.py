@@ -7,7 +7,7 @@ from typing import Any
 
 from dtrain import errors, secrets
 from dtrain.controller import result
-from dtrain.host import terminal
+from dtrain.controller.outcome import cause
 from dtrain.run import schemas
 from dtrain.run.cluster import Task
 from dtrain.run.folder import RunDir, short
@@ -57,13 +57,13 @@ class Beside:
         name, deeds = self._task.name, self._sidecar.deeds()
         self._deaths = 1 if deeds > self._deeds else self._deaths + 1
         self._deeds = deeds
-        how = f"ended by {terminal.name(-code)}" if code < 0 else f"ended with exit code {code}"
+        how = cause(code) or f"ended with exit code {code}"
         log = f"log: {short(self._rundir.log(name))}"
         if self._deaths <= self._most and code != errors.USAGE:
             self._say(f"{name} {how}: it is started again")
             self._start_again()
             return
-        if code >= 0:
+        if cause(code) is None:
             how = secrets.mask(result.last_lines(self._rundir.log(name)).rpartition("\n")[2])
         self.lost(f"{how} ({log})")
 

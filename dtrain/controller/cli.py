@@ -192,6 +192,10 @@ def _job(node: DictConfig) -> Outcome:
                 f"{config.resume}, or a command without hydra.run.dir",
                 f"hydra.run.dir={config.resume}",
             )  # fmt: skip
+        sentence = None if config.dry_run or config.debug else resume.nothing_to_do(config)
+        if sentence is not None:
+            print(sentence, file=sys.stderr)
+            return Outcome(errors.OK, status="FINISHED")
     elif config.fork is not None:
         resume.pin(config)
     if config.debug is not None:

@@ -19,7 +19,7 @@ from dtrain.controller.launchers.model_report import describe
 from dtrain.controller.outcome import Failure, Outcome
 from dtrain.controller.plan import Plan
 from dtrain.controller.resources.devices import Machine
-from dtrain.controller.run_files import RunFiles, is_start
+from dtrain.controller.run_files import RunFiles
 from dtrain.controller.starting import Start
 from dtrain.controller.supervisor import Requests, Signals, Supervisor
 from dtrain.controller.terminal import report
@@ -264,7 +264,8 @@ class Job:
             if event["event"] in result.KEPT:  # a long run has millions of the others
                 self._events.append(event)
             self._view.event(event)
-            if is_start(event) and event["time"] not in self._files.past and not self._trained:
+            is_start = event["event"] == "start" and event["time"] not in self._files.past
+            if is_start and not self._trained:
                 self._trained = True
                 self._change(self._files.begin)
         for line in self._console.new(result.error(self._events)):  # that is reported at the end

@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+from dtrain import errors
+from dtrain.host import terminal
+
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
@@ -48,3 +51,12 @@ class Failure:
     port: bool = False
     silent: tuple[str, ...] = ()
     lost: bool = False
+
+
+def cause(code: int) -> str | None:
+    """Return what ended the process of a task with this exit code; None where it did so itself."""
+    if code < 0:
+        return f"ended by {terminal.name(-code)}"
+    if code == errors.ENDED_EARLY:
+        return "its process ended with exit code 0 before the task was done"
+    return None

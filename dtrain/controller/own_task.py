@@ -18,10 +18,10 @@ from dtrain.controller.launchers import Env
 from dtrain.controller.launchers.rendezvous.chief import Place
 from dtrain.controller.launchers.rendezvous.connection import BEAT
 from dtrain.controller.launchers.rendezvous.peer import Peer
+from dtrain.controller.outcome import cause
 from dtrain.controller.supervisor import FROZEN_SECONDS, INTERVAL, Signals
 from dtrain.errors import DamagedFile, UsageError
 from dtrain.files import reading, writing
-from dtrain.host import terminal
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json, short, write_json, write_text
 
@@ -77,10 +77,11 @@ def run(config: Config, cluster: Cluster, launcher: Env, chosen: Path | None = N
     own = errors.FAILED if own is None else own
     code = own if own >= 0 and not task.serves else errors.FAILED if ended is None else ended
     signal = -own if own < 0 and ended is None else 0  # else this command has ended it
+    code = errors.FAILED if code == errors.ENDED_EARLY else code
     if code == errors.FAILED:
         lines = secrets.mask(result.last_lines(rundir.log(task.name)))
-        if signal:
-            lines = f"ended by {terminal.name(signal)}: {lines}"
+        if (how := cause(own)) and ended is None:  # else this command has ended it
+            lines = f"{how}: {lines}"
         why = why or peer.reason or lines or f"the job has failed, and {chief} says why"
         if silent and ended is None:
             why = f"{why}; nothing came lately from {chief}"

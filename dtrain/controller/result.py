@@ -129,7 +129,8 @@ def _epochs(rundir: RunDir) -> list[tuple[int, int]]:
 
 
 def _read_epochs(rundir: RunDir) -> list[tuple[int, int]]:
-    points = (event.get("metrics", {}) for event in Follower(rundir.journal).events())
+    events = (e for e in Follower(rundir.journal).events() if e.get("kind") == "epoch")
+    points = (event.get("metrics", {}) for event in events)
     found = ((point.get("epoch_examples"), point.get("examples")) for point in points)
     return [
         (int(examples), int(whole))

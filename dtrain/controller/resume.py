@@ -18,10 +18,12 @@ from dtrain.config.overrides import key_of, parse
 from dtrain.config.schema import Config
 from dtrain.controller import taken
 from dtrain.controller.folders import lock, open_existing, read_command
+from dtrain.controller.launchers import automatic
 from dtrain.errors import CheckpointError, DamagedFile, UsageError
 from dtrain.files import reading
-from dtrain.run import checkpoint, identity
+from dtrain.run import checkpoint, identity, schemas
 from dtrain.run.folder import RunDir
+from dtrain.run.journal import Follower
 
 AUTO = "auto"
 #: What is of one command, and not of what it began.
@@ -297,6 +299,38 @@ def check(config: Config, overrides: list[str]) -> None:
                 "a run that saved a checkpoint",
                 "fork=RUN_DIR/checkpoints/STEP to begin a new run from another",
             ) from None  # fmt: skip
+
+
+def nothing_to_do(config: Config) -> str | None:
+    """Return a sentence where all that a resumed run would train is trained; None otherwise.
+
+    Args:
+        config: that :func:`check` has passed.
+    """
+    assert config.resume is not None
+    rundir = RunDir(config.resume)
+    result: Any = schemas.glance(rundir.result, schemas.Result) or {}
+    past, beside = _load(rundir), config.sidecar
+    other = identity.value(past, "tracking") != identity.value(config, "tracking")
+    changes = (
+        other or beside.evaluate or beside.export or load.select(config, "dataset.accept_changes")
+    )
+    whole = rundir.model.exists() or rundir.weights.exists()
+    # Where other programs start tasks of the job, these would wait for this one.
+    if result.get("status") != "FINISHED" or changes or not whole or automatic.found() is not None:
+        return None
+    starts = [e for e in Follower(rundir.journal).events() if e["event"] == "start"]
+    per_epoch = starts[-1].get("steps_per_epoch") if starts else None
+    newest, _ = checkpoint.newest(rundir.checkpoints)
+    if newest is None or not isinstance(per_epoch, int) or newest.meta.get("pending_validation"):
+        return None
+    if newest.step < config.trainer.epochs * per_epoch:
+        return None
+    epochs = newest.step // per_epoch
+    return (
+        f"{config.resume} is finished, at the end of epoch {epochs}: nothing is left to do; "
+        f"to train on: python -m dtrain resume={config.resume} trainer.epochs={2 * epochs}"
+    )
 
 
 def _meet(key: str, other: str) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 
 from dtrain.errors import DamagedFile
 from dtrain.files import reading, writing
+from dtrain.run import journal
 
 FOLDER = ".before"
 INDEX = "index.json"
@@ -137,21 +138,8 @@ def recover(folder: Path) -> None:
         index = _index(folder)
         kept = folder / FOLDER / JOURNAL
         back = index is not None and JOURNAL in index["files"] and not os.path.lexists(kept)
-        if not back and starts(folder / JOURNAL) - starts(kept):
+        if not back and journal.starts(folder / JOURNAL) - journal.starts(kept):
             begin(folder)
         else:
             restore(folder, logs=False)
     writing.remove_leftovers(folder)
-
-
-def starts(journal: Path) -> set[bytes]:
-    """Return the lines of a journal that say that training began; each has its time.
-
-    Raises:
-        DamagedFile: it is no regular file.
-    """
-    try:
-        with os.fdopen(reading.open_read(journal), "rb") as file:
-            return {line for line in file if b'"start"' in line[:40] and line.endswith(b"\n")}
-    except FileNotFoundError:
-        return set()

@@ -13,10 +13,9 @@ from dtrain.controller import remote, rollback
 from dtrain.controller.code.recorder import Recorder
 from dtrain.controller.folders import unwritable
 from dtrain.files import writing
-from dtrain.run import checkpoint
+from dtrain.run import checkpoint, journal
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, read_json, write_json, write_text
-from dtrain.run.journal import Follower, cut
 from dtrain.run.sidecar import Sidecar
 
 
@@ -62,8 +61,7 @@ class RunFiles:
             if self._resumed:
                 rollback.recover(self._rundir.path)
                 rollback.keep(self._rundir.path)
-                events = Follower(self._rundir.journal).events()
-                self.past = {event["time"] for event in events if is_start(event)}
+                self.past = journal.starts(self._rundir.journal)
                 _, passed = self.back_to_the_checkpoint()
             # Resolved but for references to secrets, which the tasks have in their environment.
             write_text(self._rundir.config, load.to_yaml(self._config), lasting=True)
@@ -102,7 +100,7 @@ class RunFiles:
         found, _ = checkpoint.newest(self._rundir.checkpoints)
         step = found.step if found else 0
         pending = found is not None and bool(found.meta.get("pending_validation"))
-        passed = cut(self._rundir.journal, step, validated=not pending)
+        passed = journal.cut(self._rundir.journal, step, validated=not pending)
         writing.remove(self._rundir.progress)
         if (sidecar := Sidecar(self._rundir)).folder.is_dir():
             sidecar.begin()
@@ -179,8 +177,3 @@ class RunFiles:
         except OSError as error:
             if self._report is not None:
                 self._report(f"error: {error.filename or self._rundir.path}: {error.strerror}")
-
-
-def is_start(event: dict[str, Any]) -> bool:
-    """Say whether an event of the journal is that training begins."""
-    return bool(event["event"] == "start")

@@ -12,7 +12,7 @@ from typing import Any
 from dtrain import errors
 from dtrain.controller.beside import Beside
 from dtrain.controller.launchers import Launcher, LocalProcesses
-from dtrain.controller.outcome import Failure
+from dtrain.controller.outcome import Failure, cause
 from dtrain.controller.terminal.progress import View
 from dtrain.host import terminal
 from dtrain.run import schemas
@@ -279,7 +279,7 @@ class Supervisor:
             return None
         if code == errors.PORT_TAKEN:
             return Failure(name, "its port was taken by another program", port=True)
-        reason = f"ended by {terminal.name(-code)}" if code < 0 else None
+        reason = cause(code)
         if task.replaceable and name not in self._waited_for and self._processes is not None:
             self._view.message(
                 f"{name} {reason or f'ended with exit code {code}'}: it is started again"

@@ -9,7 +9,9 @@ Every line has ``event`` and ``time`` (seconds since the epoch). Events:
 ``data``        what the data is, by split (:mod:`dtrain.data.identity`)
 ``start``       training is about to begin: what was derived (replicas, parameters, ...)
 ``phases``      ``seconds``: of what was done before the first step, by name
-``metrics``     ``step``, ``epoch``, ``metrics``: means over the steps since the last point
+``init``        ``path``, ``digest``: what ``init.weights`` stood for when the run began
+``metrics``     ``step``, ``epoch``, ``metrics``, and ``kind``: what they are of
+                (:data:`MetricsKind`)
 ``checkpoint``  ``step``, ``path``
 ``notice``      ``message``: something the user should know
 ``evaluation``  ``step``, ``metrics``, ``prefix``: of a checkpoint (:mod:`dtrain.run.evaluations`)
@@ -28,7 +30,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from dtrain.errors import DamagedFile
 from dtrain.files import reading, writing
@@ -40,6 +42,11 @@ LINE_BYTES = 1 << 20
 #: Of a file with more damaged lines than these, or more bytes in lines that are too long, nothing
 #: is read.
 DAMAGED, LONG_BYTES = 100_000, 2 << 30
+#: What metrics are of: the steps since the last point, the examples of a whole epoch, a
+#: validation (with what callbacks have added to it), or callbacks alone.
+MetricsKind = Literal["interval", "epoch", "validation", "callbacks"]
+#: Events that a resumed run goes on with; it writes all others anew.
+_LASTING = ("start", "init", "notice", "metrics", "checkpoint", "restart")
 #: Of events that are read here and elsewhere: the fields that they cannot do without.
 _REQUIRED = {
     "metrics": {"step", "metrics"},
@@ -146,6 +153,15 @@ def read(path: Path) -> list[dict[str, Any]]:
     return Follower(path).new()
 
 
+def starts(path: Path) -> set[float]:
+    """Return when training began, of each start of the run.
+
+    Raises:
+        DamagedFile, OSError: as of :func:`read`.
+    """
+    return {event["time"] for event in Follower(path).events() if event["event"] == "start"}
+
+
 def cut(path: Path, step: int, validated: bool = True) -> str | None:
     """Take back what a resumed run will write again: events of steps after ``step``, and ends.
 
@@ -170,20 +186,13 @@ def cut(path: Path, step: int, validated: bool = True) -> str | None:
 
 def _kept(follower: Follower, step: int, validated: bool) -> Iterator[bytes]:
     for line, event in follower.lines():
-        known = event["event"] in ("start", "notice", "metrics", "checkpoint", "restart")
-        again = not validated and event.get("step") == step and _of_validation(event)
-        if known and event.get("step", 0) <= step and not again:
+        again = not validated and event.get("step") == step and event.get("kind") == "validation"
+        if event["event"] in _LASTING and event.get("step", 0) <= step and not again:
             yield line
     notice = follower.notice()
     if notice is not None:
         said = {"event": "notice", "time": round(time.time(), 3), "message": notice}
         yield (json.dumps(said) + "\n").encode()
-
-
-def _of_validation(line: dict[str, Any]) -> bool:
-    names = line.get("metrics") or {}
-    # What callbacks have added at the epoch's end is in it as well.
-    return "examples_per_second" not in names and any(n.startswith("val_") for n in names)
 
 
 class Follower:

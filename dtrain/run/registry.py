@@ -160,7 +160,8 @@ def measured(rundir: RunDir, model: Model) -> dict[str, Measured]:
     found: dict[str, Measured] = {}
     data = model["data"] if model["weights"] == "raw" else ""
     for event in Follower(rundir.journal).events() if data else ():
-        if event["event"] == "metrics" and event["step"] == model["step"]:
+        ends = event.get("kind") in ("validation", "callbacks")
+        if event["event"] == "metrics" and ends and event["step"] == model["step"]:
             named, at = event["metrics"].items(), int(event["time"] * 1000)
             found |= {name: Measured(v, data, at) for name, v in named if name.startswith("val_")}
     for each in evaluations.read(rundir):

@@ -237,6 +237,13 @@ class _Steps(TypedDict, total=False):
     dropped_gradients: Count
 
 
+class Began(TypedDict):
+    """What callbacks had set when the run began, and the learning rate then."""
+
+    values: list[dict[str, Any]]
+    learning_rate: Number | None
+
+
 class Position(TypedDict):
     """``meta`` of a checkpoint, as far as training is continued from it."""
 
@@ -246,7 +253,9 @@ class Position(TypedDict):
     examples: Count
     steps: _Steps
     callbacks: list[Any]
+    began: NotRequired[Began]
     logs: dict[str, Number]
+    epoch_logs: NotRequired[dict[str, Number]]
 
 
 class _File(TypedDict):

@@ -70,7 +70,9 @@ class Callbacks:
     itself what a resumed run needs. Of any other, the public attributes that are numbers, strings,
     booleans or None are kept, unless named like a secret, and weights held as a list of arrays
     (``best_weights``). Texts of a callback of Keras, and those that its constructor takes, are its
-    configuration: a checkpoint does not change them.
+    configuration: a checkpoint does not change them. Nor does it change what ``on_train_begin``
+    sets to something else than when the run began: a clock, or that a file is there by now. What
+    it sets to the same (a counter, the best so far) is the checkpoint's.
 
     Args:
         callbacks: the instances.
@@ -92,7 +94,9 @@ class Callbacks:
         share: Callable[[dict[str, float]], dict[str, float]] = dict,
         late: bool = False,
     ):
-        self._callbacks = callbacks
+        self._callbacks, self._model = callbacks, model
+        #: What a later start compares with: values and the learning rate when the run began.
+        self.began: dict[str, Any] = {}
         self._behind = [_Behind(share) for _ in callbacks]
         self._guard = [_Unchanged(callbacks)] if callbacks else []
         self._late = [late and _monitors_validation(callback) for callback in callbacks]
@@ -110,6 +114,29 @@ class Callbacks:
         rows = zip(self._callbacks, self._behind, self._late, strict=True)
         pairs = [each for *pair, late in rows if chosen(bool(late)) for each in pair]
         return [*self._guard, *pairs, *self._guard] if pairs else []
+
+    def begin(self, before: Mapping[str, Any] | None = None) -> None:
+        """Call ``on_train_begin``.
+
+        Args:
+            before: :attr:`began` of the run that is resumed. The learning rate is for the moment
+                what it was then: what a callback derives from it is to be the same.
+        """
+        optimizer, began = self._model.optimizer, dict(before or {})
+        rate = None
+        if optimizer is not None and isinstance(optimizer.learning_rate, keras.Variable):
+            rate = float(np.asarray(optimizer.learning_rate))
+        then = began.get("learning_rate")
+        if rate is None or then is None:
+            self.hooks.on_train_begin()
+        else:
+            optimizer.learning_rate = then
+            try:
+                self.hooks.on_train_begin()
+            finally:
+                optimizer.learning_rate = rate
+        now = {"learning_rate": rate, "values": [_values(each) for each in self._callbacks]}
+        self.began = now | began
 
     def epoch_ended(self, epoch: int, logs: dict[str, float]) -> None:
         """Call ``on_epoch_end`` of those that wait for nothing."""
@@ -163,23 +190,19 @@ class Callbacks:
             if hasattr(callback, "get_state"):
                 values.append(callback.get_state())
                 continue
-            values.append({
-                name: value.item() if isinstance(value, np.generic) else value
-                for name, value in vars(callback).items()
-                if isinstance(value, (bool, int, float, str, np.generic, type(None)))
-                and not name.startswith("_")
-                and not secrets.named(name)
-            })  # fmt: skip
+            values.append(_values(callback))
             best = getattr(callback, "best_weights", None) or []
             arrays.update({f"callbacks/{index}/{i}": np.array(a) for i, a in enumerate(best)})
         return arrays, values
 
     def restore(self, arrays: Mapping[str, np.ndarray], values: list[Any]) -> None:
-        """Put back what :meth:`state` returned. Call after ``on_train_begin``, which resets it.
+        """Put back what :meth:`state` returned. Call after :meth:`begin`, which resets it.
 
         Raises:
             CheckpointError: ``values`` are something else.
         """
+        began = self.began.get("values", [])
+        began = [*began, *({} for _ in values[len(began) :])]
         for index, (callback, value) in enumerate(zip(self._callbacks, values, strict=False)):
             if hasattr(callback, "set_state"):
                 callback.set_state(value)
@@ -188,7 +211,11 @@ class Callbacks:
                 raise CheckpointError(f"meta.callbacks[{index}] is not a mapping")
             if "monitor_op" not in value:
                 keras_internals.choose_comparison(callback)
-            vars(callback).update(_state(callback, value))
+            kept = _state(callback, value)
+            for name, other in _values(callback).items():
+                if name in began[index] and repr(other) != repr(began[index][name]):  # NaN is NaN
+                    kept.pop(name, None)
+            vars(callback).update(kept)
             best: list[np.ndarray] = []
             while f"callbacks/{index}/{len(best)}" in arrays:
                 best.append(arrays[f"callbacks/{index}/{len(best)}"])
@@ -225,6 +252,17 @@ class _Unchanged(keras.callbacks.Callback):
                 "finetune.unfreeze={EPOCH: [REGEX]}, or a run for each phase",
                 "fork=RUN_DIR with a model whose layers are trainable",
             )  # fmt: skip
+
+
+def _values(callback: keras.callbacks.Callback) -> dict[str, Any]:
+    """Return the public attributes that are numbers, strings, booleans or None."""
+    return {
+        name: value.item() if isinstance(value, np.generic) else value
+        for name, value in vars(callback).items()
+        if isinstance(value, (bool, int, float, str, np.generic, type(None)))
+        and not name.startswith("_")
+        and not secrets.named(name)
+    }
 
 
 def _state(callback: keras.callbacks.Callback, values: dict[str, Any]) -> dict[str, Any]:

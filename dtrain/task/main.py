@@ -162,7 +162,7 @@ def child(
     sys.stdout.flush()
     sys.stderr.flush()
     # TensorFlow's threads may outlive the interpreter's end and crash it: leave at once.
-    os._exit(code)
+    os._exit(errors.OF_TASK + code)
 
 
 def _die_with_the_controller() -> None:

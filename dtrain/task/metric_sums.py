@@ -152,16 +152,6 @@ class Sums:
             start = np.array(self.returned.get(name, 0.0))
             self.returned[name] = float(_running(start, values))
 
-    def first_not_finite(self) -> int | None:
-        """Return the first step, from 0, that added a NaN or an infinity; None if none did."""
-        states, returned, _ = self._steps()
-        found = [
-            int(np.argmin(finite))
-            for values in (*states, *returned.values())
-            if not (finite := np.isfinite(values.reshape(len(values), -1)).all(axis=1)).all()
-        ]
-        return min(found, default=None)
-
 
 _Known = tuple[list[np.ndarray], dict[str, np.ndarray], Given | None]
 

@@ -13,7 +13,7 @@ from dtrain.errors import CheckpointError
 from dtrain.host.usage import Usage
 from dtrain.run.checkpoint import Rating, Writer
 from dtrain.run.folder import RunDir, read_json, write_json
-from dtrain.run.journal import Journal
+from dtrain.run.journal import Journal, MetricsKind
 from dtrain.task.tensorboard import Summaries
 
 #: The progress file is written at most this often, in seconds.
@@ -42,13 +42,13 @@ class Records:
         self._usage = Usage()
         self.profile_steps = summaries.profile_steps
 
-    def event(self, kind: str, **fields: Any) -> None:
+    def event(self, event: str, **fields: Any) -> None:
         """Write an event to the journal."""
-        self._journal.write(kind, **fields)
+        self._journal.write(event, **fields)
 
-    def point(self, step: int, epoch: int, metrics: dict[str, float]) -> None:
+    def point(self, step: int, epoch: int, kind: MetricsKind, metrics: dict[str, float]) -> None:
         """Write metrics; epochs count from 1."""
-        self.event("metrics", step=step, epoch=epoch, metrics=metrics)
+        self.event("metrics", step=step, epoch=epoch, kind=kind, metrics=metrics)
         self._summaries.scalars(step, metrics)
 
     def usage(self) -> dict[str, float]:
@@ -120,10 +120,10 @@ class Silence(Records):
     def __init__(self, profile_steps: tuple[int, int] | None):
         self.profile_steps = profile_steps
 
-    def event(self, kind: str, **fields: Any) -> None:
+    def event(self, event: str, **fields: Any) -> None:
         """Nothing."""
 
-    def point(self, step: int, epoch: int, metrics: dict[str, float]) -> None:
+    def point(self, step: int, epoch: int, kind: MetricsKind, metrics: dict[str, float]) -> None:
         """Nothing."""
 
     def usage(self) -> dict[str, float]:

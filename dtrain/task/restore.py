@@ -56,16 +56,19 @@ def find(rundir: RunDir, config: Config, journal: Journal) -> Checkpoint | None:
 def _initial(rundir: RunDir, value: str, journal: Journal) -> Checkpoint:
     """Return what ``init.weights`` names; of a run that has begun before, what it named then."""
     before = next((e for e in reading(rundir.journal) if e["event"] == "init"), None)
-    found = initial.find(value if before is None else before["path"])
-    digest = checkpoint.digest(found.arrays)
     if before is None:
-        journal.write("init", path=str(found.path), digest=digest)
-    elif before["digest"] != digest:
+        source = initial.find(value)
+        journal.write("init", path=str(source.path), digest=checkpoint.digest(source.arrays))
+        return source
+    path = Path(before["path"])
+    source = initial.find(str(path)) if path.exists() else None
+    if source is None or checkpoint.digest(source.arrays) != before["digest"]:
+        problem = "is gone" if source is None else "has other weights than when this run began"
         raise UsageError(
-            "init.weights", found.path, "has other weights than when this run began",
-            "the same file", "a new run",
+            "init.weights", path, f"{problem}, and this run has no checkpoint of its own",
+            "the weights that it began with", f"init.weights={value} in a new run",
         )  # fmt: skip
-    return found
+    return source
 
 
 def restore(
@@ -139,13 +142,16 @@ def adopt(restored: Checkpoint, fingerprints: dict[str, str]) -> tuple[Checkpoin
     dropped: list[str] = []
     if "optimizer" in changed:
         dropped += [n for n in restored.arrays if n.startswith("optimizer/") and _is_rate(n)]
+        meta["began"] = {"values": [], **meta.get("began", {}), "learning_rate": None}
     if "trainer.callbacks" in changed:
         dropped += [n for n in restored.arrays if n.startswith("callbacks/")]
         meta["callbacks"] = []
+        meta.pop("began", None)
     if changed & {"trainer.loss", "trainer.class_weight", "trainer.metrics", "model"}:
         dropped += [n for n in restored.arrays if n.startswith("sums/")]
         empty = {"returned": {}, "examples": 0}
         meta.update(interval=empty, interval_seconds=0.0, epoch=empty, logs={}, objective=None)
+        meta.pop("epoch_logs", None)
     kept = {name: array for name, array in restored.arrays.items() if name not in dropped}
     notice = f"{source}: continues from there"
     if changed:

@@ -72,7 +72,8 @@ class Saving:
         snapshot = train_state.copied(self._variables, self._strategy)
         stage = stages.of(self._model)
         trained = {} if stage is None else {"trained_epoch": stage.epoch}
-        about = {**self._identity, **trained, **meta, "callbacks": callbacks}
+        about = {**self._identity, **trained, **meta, "callbacks": callbacks,
+                 "began": self._callbacks.began}  # fmt: skip
         return arrays | found | snapshot, about
 
     def submit(self, step: int, snapshot: Snapshot | None) -> None:

@@ -103,24 +103,38 @@ def test_a_killed_run_ends_with_the_same_bits(strategy: str, dtrain, user_code) 
 
 
 def test_a_run_that_was_killed_before_its_first_checkpoint(dtrain, user_code) -> None:
+    """It begins anew with the weights that it began with: its source has another best by then."""
     user_code(USER)
+    source = dtrain(*RUN, "objective=val_loss", "trainer.epochs=1")
+    words = (*RUN, f"init.weights={source.rundir.path}")
     callbacks = f"trainer.callbacks=[{CALLBACKS},{{_target_:mine.%s}}]"
-    killed = dtrain(*RUN, callbacks % "DieEarly")
+    whole = dtrain(*words, callbacks % "Nothing")
+    killed = dtrain(*words, callbacks % "DieEarly")
     assert (killed.code, checkpoint.steps(killed.rundir.checkpoints)) == (1, []), killed.output
     before = {p: p.read_bytes() for p in killed.rundir.path.rglob("*") if p.is_file()}
     planned = dtrain(f"resume={killed.rundir.path}", "dry_run=true")
     assert planned.code == 0, planned.output
     assert {p: p.read_bytes() for p in killed.rundir.path.rglob("*") if p.is_file()} == before
+    assert dtrain(f"resume={source.rundir.path}", "trainer.epochs=2").result["best_step"] > 4
     resumed = dtrain(f"resume={killed.rundir.path}")
     assert resumed.code == 0, resumed.output
-    whole = dtrain(*RUN, callbacks % "Nothing")
     assert {e["step"] for e in resumed.events("start")} == {0}
+    [initial] = resumed.events("init")
+    assert initial["path"] == str(source.rundir.checkpoints / "4")
     for name in NUMBERS:
         assert resumed.points(name) == whole.points(name)
 
 
 def test_on_another_number_of_replicas(dtrain) -> None:
     whole = dtrain(*RUN, "strategy=one_device")
+    before = {p: p.stat().st_mtime_ns for p in whole.rundir.path.rglob("*")}
+    for words in ((), ("trainer.epochs=3", "strategy=mirrored")):
+        again = dtrain(f"resume={whole.rundir.path}", *words)
+        assert again.code == 0
+        assert "finished, at the end of epoch 4: nothing is left to do; " in again.output
+        assert f"python -m dtrain resume={whole.rundir.path} trainer.epochs=8" in again.output
+        assert len(again.output.splitlines()) == 1
+    assert {p: p.stat().st_mtime_ns for p in whole.rundir.path.rglob("*")} == before
     half = dtrain(*RUN, "strategy=one_device", "trainer.epochs=2")
     resumed = dtrain(
         f"resume={half.rundir.path}", "strategy=mirrored", "hardware.devices=4", "trainer.epochs=4"

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dtrain import errors
 from dtrain.controller.launchers.base import Launcher
 from dtrain.controller.launchers.cluster_env.tf_config import host_port
 from dtrain.controller.launchers.ports import Ports
@@ -150,7 +151,7 @@ class Local(Launcher, LocalProcesses):
     def exit_codes(self) -> dict[str, int]:
         """Return what the processes ended with."""
         codes = {name: started.code() for name, started in self._started.items()}
-        return {name: code for name, code in codes.items() if code is not None}
+        return {name: _of_task(code) for name, code in codes.items() if code is not None}
 
     def frozen(self) -> set[str]:
         """Return the tasks that are stopped and have had no processor time since the last call."""
@@ -166,6 +167,15 @@ class Local(Launcher, LocalProcesses):
         """Send SIGUSR1, at which a task writes its stacks, to all."""
         for started in self._started.values():
             started.signal(signal.SIGUSR1)
+
+
+def _of_task(code: int) -> int:
+    """Return the exit code of the task of a process that ended with ``code``."""
+    if code < 0:  # a signal
+        return code
+    if code >= errors.OF_TASK:
+        return code - errors.OF_TASK
+    return errors.FAILED if code else errors.ENDED_EARLY
 
 
 def around_proxies(cluster: Cluster, environ: Mapping[str, str]) -> str:

@@ -179,5 +179,5 @@ def _recorded(path: Path) -> set[int]:
     return {
         event["step"]
         for event in Follower(path).events()
-        if event["event"] == "metrics" and any(name.startswith(PREFIX) for name in event["metrics"])
+        if event["event"] == "metrics" and event.get("kind") == "validation"
     }

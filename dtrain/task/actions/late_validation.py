@@ -71,7 +71,7 @@ class LateValidation:
         point = Point.of(shared(self._strategy, self._records.is_chief, numbers))
         epoch = (point.step - 1) // schedule.steps_per_epoch
         if own is not None and not own.recorded:
-            self._records.point(point.step, epoch + 1, point.metrics)
+            self._records.point(point.step, epoch + 1, "validation", point.metrics)
         logs = {**point.logs, **point.metrics}
         self._notices.objective(logs)
         ends = point.step % schedule.steps_per_epoch == 0 and schedule.validates(epoch)

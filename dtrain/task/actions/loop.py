@@ -11,6 +11,7 @@ With an evaluator (``sidecar.evaluate``) its points are taken in between two cal
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 from collections.abc import Callable
@@ -20,6 +21,7 @@ import keras
 
 from dtrain.errors import NonFiniteLoss
 from dtrain.run.checkpoint import Checkpoint
+from dtrain.run.journal import MetricsKind
 from dtrain.task import train_state
 from dtrain.task.actions.late_points import PREFIX
 from dtrain.task.actions.late_validation import LateValidation
@@ -81,7 +83,8 @@ class Loop:
         self.logs: dict[str, float] = {}  # of the last whole epoch
         self.timing = Timing()
         self._interval, self._epoch = Sums(), Sums()
-        self._pending = False  # the epoch that has ended is to be evaluated
+        #: Results of the epoch that has ended and is to be evaluated.
+        self._unvalidated: dict[str, float] | None = None
         self._notices = Notices(records, schedule.objective)
         self._loss: float | None = None  # of the last call
         # What the tasks have agreed on for the next call; end: a callback ended the training.
@@ -100,10 +103,10 @@ class Loop:
         """
         schedule, hooks = self._schedule, self._callbacks.hooks
         self._model.stop_training = False
-        hooks.on_train_begin()
+        self._callbacks.begin(None if checkpoint is None else checkpoint.meta.get("began"))
         if checkpoint is not None:
             self._restore(checkpoint)
-        if self._pending:
+        if self._unvalidated is not None:
             self._end_epoch(self.step // schedule.steps_per_epoch - 1, due=True)
         while self.step < schedule.total_steps:
             count = self._consult()
@@ -207,12 +210,12 @@ class Loop:
         self._loss = self._steps.results(sums).get("loss")
         every, begun, finite = self._schedule.log_every, self.step, sums.steps
         if self._schedule.terminate_on_nan and not math.isfinite(self._loss or 0.0):
-            finite = sums.first_not_finite() or 0  # so many steps, from the first
+            finite = self._finite_steps(sums)
         borders = range(every - begun % every, sums.steps, every)
         for part in sums.split(borders if self._steps.spans_points else ()):
             if self.step + part.steps - begun > finite:
                 raise NonFiniteLoss(
-                    f"the loss is {self._loss} at step {begun + finite + 1} "
+                    f"the loss is {self._loss_of(sums, finite + 1)} at step {begun + finite + 1} "
                     f"(trainer.terminate_on_nan=true); a lower optimizer.learning_rate or "
                     f"optimizer.global_clipnorm=1.0 may help; debug=nan names where it begins"
                 )
@@ -223,6 +226,17 @@ class Loop:
             if self.step % every == 0 or self.step == self._schedule.total_steps:
                 self._log_interval()
         self._report_progress()
+
+    def _loss_of(self, sums: Sums, steps: int) -> float:
+        """Return the loss of the first so many steps of a call."""
+        return self._steps.results(next(sums.split([steps])))["loss"]
+
+    def _finite_steps(self, sums: Sums) -> int:
+        """Return how many steps a call had before its loss was NaN or infinite, which it stays."""
+        return bisect.bisect_left(
+            range(1, sums.steps + 1), True,
+            key=lambda steps: not math.isfinite(self._loss_of(sums, steps)),
+        )  # fmt: skip
 
     def _take_in(self) -> None:
         """Let the next point of the evaluator be one of the run."""
@@ -244,7 +258,7 @@ class Loop:
         metrics.update(learning_rate(self._model))
         metrics.update(self.timing.end_interval(self._interval.steps, self._interval.examples))
         metrics.update({**self._steps.interval(), **self._records.usage()})
-        self._records.point(self.step, epoch + 1, metrics)
+        self._records.point(self.step, epoch + 1, "interval", metrics)
         self._interval = Sums()
 
     def _end_epoch(self, epoch: int, due: bool) -> None:
@@ -253,17 +267,22 @@ class Loop:
         Raises:
             Interrupted: a stop was asked for, and the validation is left to the resumed run.
         """
-        logs = self._steps.results(self._epoch)
-        if not self._pending:
+        if self._unvalidated is not None:
+            logs = dict(self._unvalidated)
+        else:
+            logs = self._steps.results(self._epoch)
             seen = {"epoch_examples": self._epoch.examples, "examples": self.examples}
-            self._records.point(self.step, epoch + 1, {k: float(n) for k, n in seen.items()})
+            counts = {name: float(count) for name, count in seen.items()}
+            self._records.point(self.step, epoch + 1, "epoch", counts)
         validation: dict[str, float] = {}
         validates, late = self._schedule.validates(epoch), self._late is not None
         if validates and not late:
-            validation = {f"{PREFIX}{name}": value for name, value in self._validate(due).items()}
+            validation = {
+                f"{PREFIX}{name}": value for name, value in self._validate(due, logs).items()
+            }
             logs.update(validation)
         due = due or (validates and late)  # an evaluator needs a checkpoint
-        self._pending, self._epoch = False, Sums()
+        self._unvalidated, self._epoch = None, Sums()
         # Callbacks of Keras add the learning rate, of which there is a point already.
         written = learning_rate(self._model) if self._interval.examples == 0 else {}
         try:
@@ -272,7 +291,8 @@ class Loop:
             added, ignored = self._callbacks.added(logs)
             new = {k: v for k, v in added.items() if written.get(k) != v}
             if validation or new:
-                self._records.point(self.step, epoch + 1, {**validation, **new})
+                kind: MetricsKind = "validation" if validation else "callbacks"
+                self._records.point(self.step, epoch + 1, kind, {**validation, **new})
             self.logs = {**logs, **added}
         if validation or not self._schedule.validation_examples:
             self._notices.objective(self.logs)
@@ -281,12 +301,14 @@ class Loop:
         if due:
             self._save()
 
-    def _validate(self, due: bool) -> dict[str, float]:
+    def _validate(self, due: bool, logs: dict[str, float]) -> dict[str, float]:
         # ORDER: taken before anything of the validation has happened, hooks included: a resumed
         # run does the whole of it.
         taken: Snapshot | None = None
-        if not self._pending:
-            self._pending = True
+        if self._unvalidated is None:
+            # The epoch's results are saved, not its sums: its end has the same arrays then, unless
+            # a callback changes them, and they need not be written again.
+            self._unvalidated, self._epoch = dict(logs), Sums()
             taken = self._take()
             if due:
                 self._saving.submit(self.step, taken)
@@ -303,9 +325,9 @@ class Loop:
         if sums is None:
             self._saving.interrupt(self.step, taken)
         self.evaluated = sums.examples
-        logs = self._steps.results(sums)
-        hooks.on_test_end(logs)
-        return logs
+        validation = self._steps.results(sums)
+        hooks.on_test_end(validation)
+        return validation
 
     def _save(self) -> None:
         """Take a snapshot and have it written while training continues."""
@@ -323,15 +345,16 @@ class Loop:
             "examples": self.examples,
             "steps": self._steps.summary(),
             "logs": self.logs,
-            "pending_validation": self._pending,
+            "pending_validation": self._unvalidated is not None,
             "objective": self._objective(),
         }
+        meta |= {} if self._unvalidated is None else {"epoch_logs": self._unvalidated}
         meta |= {} if self._late is None else self._late.meta(self.step, self._stop)
         return self._saving.take(arrays, meta)
 
     def _objective(self) -> float | None:
         late = self._late is not None and self._late.judges
-        if late or self.step % self._schedule.steps_per_epoch or self._pending:
+        if late or self.step % self._schedule.steps_per_epoch or self._unvalidated is not None:
             return None  # the logs are of an earlier step
         value = self.logs.get(self._schedule.objective)
         return value if value is not None and math.isfinite(value) else None
@@ -345,6 +368,8 @@ class Loop:
         self._steps.restore(meta["steps"])
         self._epoch = train_state.unpack_sums("epoch", arrays, meta["epoch"])
         self._callbacks.restore(arrays, meta["callbacks"])
-        self._pending = meta.get("pending_validation", False)
+        if meta.get("pending_validation", False):
+            # A fork with another loss or other metrics has none.
+            self._unvalidated = meta.get("epoch_logs") or self._steps.results(self._epoch)
         if self._late is not None:
             self._late.points.restore(meta.get("points_taken", 0))
