@@ -303,7 +303,7 @@ class Loop:
         if sums is None:
             self._saving.interrupt(self.step, taken)
         self.evaluated = sums.examples
-        logs = self._steps.results(sums)
+        logs = self._steps.results(sums, training=False)
         hooks.on_test_end(logs)
         return logs
 

@@ -48,7 +48,7 @@ class Train(Action):
                 "a dataset with a validation, and a model with a loss", "sidecar.evaluate=false",
             )  # fmt: skip
         # What a step or a callback of the user's own names, is not known before it ran.
-        if has_own(model, "train_step") or any(
+        if has_own(model, "train_step", "compute_metrics") or any(
             not str(node.get("_target_")).startswith("keras.") for node in config.trainer.callbacks
         ):
             return
