@@ -23,6 +23,7 @@ from dtrain.task.actions.late_validation import LateValidation
 from dtrain.task.actions.loop import Loop
 from dtrain.task.callbacks import Callbacks, made, shared
 from dtrain.task.finetune import stages
+from dtrain.task.local_calls import LocalCalls
 from dtrain.task.recorder import Records, Silence
 from dtrain.task.session import NO_VALIDATION, Process, Session, quietly
 from dtrain.task.step_logs import has_own, named
@@ -77,6 +78,8 @@ class Train(Action):
             functools.partial(shared, strategy, process.is_chief),
             late=config.sidecar.evaluate,
         )
+        if config.trainer.callbacks:
+            LocalCalls(model, strategy)
         if strategy.sync_every > 1:
             schedule.check_meetings(strategy.sync_every, callbacks.every_batch)
         late = _late_points(session)
