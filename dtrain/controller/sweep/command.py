@@ -98,6 +98,8 @@ def run(master: Master, source: Source) -> int:
                 raise
         shown = Table(config.objective, source.total)
         shown.message(f"sweep folder: {short(record.folder)}")
+        if (message := choose.overlooked(config)) is not None:
+            shown.message(f"note: {message}")
         if isinstance(launcher, Slurm):
             if launcher.asked["allocation"] is not None:
                 assert lock is not None

@@ -21,7 +21,7 @@ from dtrain.task.actions.base import Action
 from dtrain.task.actions.late_points import ChiefsPoints, LatePoints
 from dtrain.task.actions.late_validation import LateValidation
 from dtrain.task.actions.loop import Loop
-from dtrain.task.callbacks import Callbacks, made, shared
+from dtrain.task.callbacks import Callbacks, made, numbers, shared
 from dtrain.task.finetune import stages
 from dtrain.task.local_calls import LocalCalls
 from dtrain.task.recorder import Records, Silence
@@ -77,6 +77,7 @@ class Train(Action):
             schedule.steps_per_epoch,
             functools.partial(shared, strategy, process.is_chief),
             late=config.sidecar.evaluate,
+            logged=process.logged.take,
         )
         if config.trainer.callbacks:
             LocalCalls(model, strategy)
@@ -111,6 +112,8 @@ class Train(Action):
         status = "FAILED"
         try:
             loop.run(past if restore.has_position(past) else None)
+            if rest := numbers(process.logged.take()):  # of on_train_end
+                records.point(loop.step, schedule.epochs, rest)
             self.trained(session, loop)
             final_model.save(model, process.rundir, records)
             if process.is_chief and (config.sidecar.evaluate or config.sidecar.export):
