@@ -526,6 +526,14 @@ def test_batches_that_do_not_fit_together() -> None:
         with pytest.raises(UsageError, match=text):
             everything(adapted(dataset).train)
 
+    for hook in ("on_epoch_begin", "on_epoch_end"):
+        kind = type("Shuffles", (Given,), {hook: lambda self: None})
+        with pytest.raises(UsageError, match=rf"=Shuffles\.{hook}: would never be called"):
+            adapted((np.zeros((4, 2)), kind(batch(4))))
+        changes = type("Inherits", (kind,), {})(batch(4))
+        with pytest.raises(UsageError, match=r"=Shuffles\."):
+            adapted(changes)
+
     class Empty(keras.utils.PyDataset):
         def __len__(self) -> int:
             return 0

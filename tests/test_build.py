@@ -178,6 +178,30 @@ def test_a_model_without_an_optimizer() -> None:
             prepare("Default", 2, chosen, strategy=made)
 
 
+def with_method(input_shape: Any, classes: int, method: str) -> Any:
+    """A model with a method that Keras' fit calls."""
+    import keras
+
+    kind = type("Own", (keras.Model,), {method: lambda self, *_, **__: 1 / 0})
+    inputs = keras.Input(input_shape)
+    return kind(inputs, keras.layers.Dense(classes, "softmax")(inputs))
+
+
+@pytest.mark.task
+def test_methods_that_are_never_called_are_refused() -> None:
+    from dtrain.errors import UsageError
+    from dtrain.task.build import refuse_methods
+
+    def config(method: str) -> Any:
+        return settings(model={"_target_": "tests.test_build.with_method", "method": method})
+
+    for method in ("fit", "make_train_function", "evaluate", "make_test_function"):
+        with pytest.raises(UsageError, match=rf"model=Own\.{method}: .* never be called"):
+            prepare("OneDevice", 1, config(method))
+    with pytest.raises(UsageError, match="hint: what predict does, in a predict_step of the class"):
+        refuse_methods(prepare("OneDevice", 1, config("predict"))[0], "predict")
+
+
 @pytest.mark.task
 def test_a_compiled_model_is_left_alone() -> None:
     model, _ = build_model(model={"_target_": "tests.test_build.compiled"})

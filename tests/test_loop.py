@@ -97,7 +97,7 @@ class Scripted:
         examples = steps * BATCH + rest
         return Sums([], {"loss": 100.0 * examples}, examples)
 
-    def results(self, sums: Any) -> dict[str, float]:
+    def results(self, sums: Any, training: bool = True) -> dict[str, float]:
         return {name: value / sums.examples for name, value in sums.returned.items()}
 
     @property

@@ -31,11 +31,11 @@ def test_results_of_metrics_under_other_names() -> None:
     from dtrain.task.step_logs import Returned
 
     total, plain = keras.metrics.Mean(name="total"), keras.metrics.Mean(name="plain")
-    returned = Returned([total, plain])
+    returned = Returned(keras.Model(), [total, plain])
     total.update_state(3.0)
     given = {"loss": total.result(), "total": total.result(), "other": keras.ops.ones([])}
-    assert {k: float(v) for k, v in returned.values(given).items()} == {"other": 1}
-    assert returned.names == {"total": {"loss", "total"}}
+    assert {k: float(v) for k, v in returned.values(given, training=True).items()} == {"other": 1}
+    assert returned.names == {True: {"total": {"loss", "total"}}, False: None}
 
 
 @pytest.mark.task
@@ -93,3 +93,89 @@ def test_what_there_is_to_evaluate_by() -> None:
 
     kinds = ("loss", "regularized", "tested", "computed", "none")
     assert [evaluates(_compiled(kind)) for kind in kinds] == [True, True, True, True, False]
+
+
+def hooked(input_shape: Any, classes: int) -> Any:
+    """A model whose hooks say what Keras' steps return."""
+    import keras
+
+    class Hooked(keras.Model):
+        def get_metrics_result(self) -> Any:
+            logs = super().get_metrics_result()
+            precision, recall = logs["precision"], logs.pop("recall")
+            return {**logs, "f1": 2 * precision * recall / (precision + recall + 1e-7)}
+
+        def compute_metrics(self, *args: Any, **kwargs: Any) -> Any:
+            logs = super().compute_metrics(*args, **kwargs)
+            del logs["accuracy"]
+            return {**logs, "renamed": logs["f1"], "score": logs["precision"], "one": 1.0}
+
+    inputs = keras.Input(input_shape)
+    return Hooked(inputs, keras.layers.Dense(1, "sigmoid")(inputs))
+
+
+def sized(input_shape: Any, classes: int) -> Any:
+    """A model with a metric that its ``test_step`` neither updates nor returns."""
+    import keras
+
+    class Tested(keras.Model):
+        def train_step(self, data: Any) -> Any:
+            logs = super().train_step(data)
+            self.size.update_state(keras.ops.abs(self.trainable_variables[0]))
+            return {**logs, "size": self.size.result()}
+
+        def test_step(self, data: Any) -> Any:
+            logs = super().test_step(data)
+            return {name: value for name, value in logs.items() if name != "size"}
+
+    inputs = keras.Input(input_shape)
+    made = Tested(inputs, keras.layers.Dense(1, "sigmoid")(inputs))
+    made.size = keras.metrics.Mean(name="size")
+    return made
+
+
+@pytest.mark.task(devices=2)
+def test_hooks_of_keras_steps_say_what_is_recorded() -> None:
+    import keras
+    import numpy as np
+
+    from tests.test_steps import BATCH, in_order, prepare, settings
+
+    def config(model: str) -> Any:
+        return settings(
+            model={"_target_": f"tests.test_step_logs.{model}"},
+            dataset={"_target_": "tests.test_steps.weighted", "train": 48, "held": 21},
+            optimizer={"_target_": "keras.optimizers.SGD", "learning_rate": 0.1},
+            trainer={
+                "loss": "binary_crossentropy",
+                "metrics": ["accuracy", "precision", "recall"],
+            },
+        )
+
+    fitted: dict[str, list[float]] = {}
+    for kind in ("OneDevice", "Mirrored"):
+        keras.utils.clear_session()
+        model, _, steps, splits = prepare(kind, 2, config("hooked"))
+        if not fitted:
+            plain = hooked((4,), 1)
+            names = ["accuracy", "precision", "recall"]
+            plain.compile(keras.optimizers.SGD(0.1), "binary_crossentropy", metrics=names)
+            plain.set_weights(model.get_weights())
+            x, y, weight = in_order(splits.train, 6)
+            held = [np.asarray(part) for part in splits.validation.take(np.arange(21))]
+            fitted = plain.fit(
+                x, y, BATCH, sample_weight=weight, shuffle=False, verbose=0,
+                validation_data=tuple(held), validation_batch_size=7,
+            ).history  # fmt: skip
+        found = steps.results(steps.train(6))
+        held_out = steps.evaluate(*divmod(21, steps.evaluation_examples))
+        results = steps.results(held_out, training=False)
+        found |= {f"val_{name}": value for name, value in results.items()}
+        assert found.keys() == fitted.keys(), kind
+        assert "f1" in found and not {"accuracy", "recall"} & found.keys()
+        for name, [value] in fitted.items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-5, err_msg=f"{kind} {name}")
+    keras.utils.clear_session()
+    _, _, steps, _ = prepare("OneDevice", 1, config("sized"))
+    assert steps.results(steps.train(2))["size"] > 0
+    assert "size" not in steps.results(steps.evaluate(2, 0), training=False)

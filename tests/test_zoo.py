@@ -84,7 +84,7 @@ def trained(
         return found, sizes
     full, rest = divmod(len(splits.validation), steps.evaluation_examples)
     sums = steps.evaluate(full, rest)
-    return found, {**sizes, **steps.results(sums)}
+    return found, {**sizes, **steps.results(sums, training=False)}
 
 
 def worst(found: dict[str, float], expected: dict[str, float]) -> tuple[float, str]:

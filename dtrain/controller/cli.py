@@ -27,6 +27,7 @@ from dtrain.controller.sweep.state import arguments
 from dtrain.controller.validate import check_address
 from dtrain.errors import DtrainError, UsageError, printable
 from dtrain.host import terminal
+from dtrain.tracking import choose
 
 
 class Command:
@@ -165,6 +166,8 @@ def _job(node: DictConfig) -> Outcome:
             f"python -m dtrain {chosen} outputs/DATE/TIME_NAME",
         )  # fmt: skip
     folders.check_name(config.name)
+    if (message := choose.overlooked(config)) is not None:
+        print(f"note: {message}", file=sys.stderr)
     path, chosen = guard.run_folder()
     folder = folders.place(path, "hydra.run.dir")
     kept: list[str] = []

@@ -22,7 +22,7 @@ class Batches:
         key: for messages.
 
     Raises:
-        UsageError: it has no batches, or no end.
+        UsageError: it has no batches, no end, or changes from epoch to epoch.
     """
 
     #: Batches that are kept, as those of a window are asked for again.
@@ -38,6 +38,7 @@ class Batches:
                 key, f"a {type(dataset).__name__}", problem, "a PyDataset with __len__, the number "
                 "of its batches, 1 or more", "a generator function for what has no end",
             )  # fmt: skip
+        _check_hooks(dataset, key)
         self._batches = int(count)
         self._kept: dict[int, tuple[Any, ...]] = {}
         self._size = self._length(0)
@@ -130,3 +131,21 @@ class Batches:
     def where(self, index: int) -> str:
         """Return the place of an example for messages."""
         return f"batch {index // self._size:,}, row {index % self._size}"
+
+
+def _check_hooks(dataset: Any, key: str) -> None:
+    """Refuse a dataset that changes from epoch to epoch.
+
+    Which examples a step has is a function of the seed and its position: batches are read ahead,
+    out of order, by several processes, and read again by a resumed run.
+    """
+    for hook in ("on_epoch_begin", "on_epoch_end"):
+        owner = next((kind for kind in type(dataset).__mro__ if hook in vars(kind)), None)
+        if owner is not None and owner.__module__.partition(".")[0] != "keras":
+            raise UsageError(
+                key, f"{owner.__name__}.{hook}", "would never be called: examples are read ahead "
+                "of the steps and by several processes, in an order that is made of the seed",
+                "a PyDataset without it, where it shuffles: dataset.shuffle does that; where it "
+                "draws other examples, a generator function, which is called for each pass",
+                f"another name for {hook}, where __init__ calls it, and dataset.shuffle=blocks",
+            )  # fmt: skip

@@ -74,6 +74,10 @@ def model(
                 "a function or class that makes a keras.Model",
                 "the model behind `return` in the function" if built is None else "model=cnn",
             )  # fmt: skip
+        if trains:
+            refuse_methods(built, "fit", "make_train_function")
+        if splits.validation is not None:
+            refuse_methods(built, "evaluate", "make_test_function")
         rows = stateful.fixed_rows(built, config)
         stateful.check(built, rows, config, splits, strategy)
         if rows is not None:
@@ -117,6 +121,34 @@ def model(
             optimizers.build(built, strategy, example)
         rates.scale(built, config.finetune.learning_rates)
     return built
+
+
+def refuse_methods(built: keras.Model, *methods: str) -> None:
+    """Refuse methods of the model's own that Keras' fit, evaluate or predict are or call.
+
+    dtrain calls none of them: its own loop runs the model's steps.
+
+    Raises:
+        UsageError: naming one.
+    """
+    for name in methods:
+        if has_own(built, name):
+            raise UsageError(
+                "model", f"{type(built).__name__}.{name}",
+                "is a method of its own that would never be called: dtrain has a loop of its own, "
+                "which calls the model's steps",
+                "train_step, test_step, predict_step, compute_loss, compute_metrics, "
+                "get_metrics_result, and callbacks",
+                f"what {name} does, in a {_STEP_OF[name]} of the class",
+            )  # fmt: skip
+
+
+#: Which step has the place of a method.
+_STEP_OF = {
+    "fit": "train_step", "make_train_function": "train_step",
+    "evaluate": "test_step", "make_test_function": "test_step",
+    "predict": "predict_step", "make_predict_function": "predict_step",
+}  # fmt: skip
 
 
 def _without_classes(y: Any) -> str:

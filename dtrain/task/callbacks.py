@@ -83,6 +83,7 @@ class Callbacks:
             the same points.
         late: validations come late: callbacks that monitor one see the end of an epoch then
             (:meth:`validated`).
+        logged: returns numbers that callbacks have given to a logger since it was called last.
     """
 
     def __init__(
@@ -93,11 +94,12 @@ class Callbacks:
         steps_per_epoch: int,
         share: Callable[[dict[str, float]], dict[str, float]] = dict,
         late: bool = False,
+        logged: Callable[[], dict[str, Any]] = dict,
     ):
         self._callbacks, self._model = callbacks, model
         #: What a later start compares with: values and the learning rate when the run began.
         self.began: dict[str, Any] = {}
-        self._behind = [_Behind(share) for _ in callbacks]
+        self._behind = [_Behind(share, logged) for _ in callbacks]
         self._guard = [_Unchanged(callbacks)] if callbacks else []
         self._late = [late and _monitors_validation(callback) for callback in callbacks]
         self.hooks = keras.callbacks.CallbackList(
@@ -178,8 +180,7 @@ class Callbacks:
         for each in self._behind:
             each.seen = None
         changed = {k: v for k, v in last.items() if k not in logs or _differ(v, logs[k])}
-        numbers = {k: n for k, v in changed.items() if (n := _number(k, v)) is not None}
-        found = {name: number for name, number in numbers.items() if math.isfinite(number)}
+        found = {k: n for k, n in numbers(changed).items() if math.isfinite(n)}
         return found, sorted(str(name) for name in changed.keys() - found.keys())
 
     def state(self) -> tuple[dict[str, np.ndarray], list[Any]]:
@@ -316,18 +317,24 @@ class _Behind(keras.callbacks.Callback):
     rate by what it has found.
 
     Args:
-        share: see :class:`Callbacks`.
+        share, logged: see :class:`Callbacks`.
     """
 
-    def __init__(self, share: Callable[[dict[str, float]], dict[str, float]]):
+    def __init__(
+        self,
+        share: Callable[[dict[str, float]], dict[str, float]],
+        logged: Callable[[], dict[str, Any]],
+    ):
         super().__init__()
         self._share = share
+        self._logged = logged
         self.seen: dict[Any, Any] | None = None
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Keep a copy of ``logs``, with the chief's numbers."""
         assert logs is not None
-        own = {k: n for k, v in logs.items() if (n := _number(k, v)) is not None}
+        logs.update(self._logged())
+        own = numbers(logs)
         agreed = self._share(own)
         for name in own.keys() - agreed.keys():
             del logs[name]
@@ -335,20 +342,25 @@ class _Behind(keras.callbacks.Callback):
         self.seen = dict(logs)
 
 
-def shared(strategy: Strategy, is_chief: bool, numbers: dict[str, float]) -> dict[str, float]:
-    """Return the chief's ``numbers`` in each task; each must call it at the same point.
+def shared(strategy: Strategy, is_chief: bool, own: dict[str, float]) -> dict[str, float]:
+    """Return the chief's numbers in each task; each must call it at the same point.
 
     Args:
         strategy: the tasks of which agree.
         is_chief: whether this task is the chief.
-        numbers: by name.
+        own: numbers of this task, by name.
     """
-    data = json.dumps(numbers).encode() if is_chief else b""
+    data = json.dumps(own).encode() if is_chief else b""
     size = int(strategy.all_reduce_numbers([float(len(data))])[0])
     room = -(-size // _BLOCK) * _BLOCK  # the others add zeros
     agreed = strategy.all_reduce_numbers([float(byte) for byte in data.ljust(room, b"\0")])
     found: dict[str, float] = json.loads(bytes(int(byte) for byte in agreed[:size]))
     return found
+
+
+def numbers(values: Mapping[Any, Any]) -> dict[str, float]:
+    """Return those of ``values`` that are one number and have a name."""
+    return {k: n for k, v in values.items() if (n := _number(k, v)) is not None}
 
 
 def _number(name: Any, value: Any) -> float | None:

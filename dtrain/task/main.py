@@ -87,6 +87,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
         )
         begun = functools.partial(say, "training")
         process = Process(rundir, cluster, task, journal, stop, begun, ending, phases)
+        ending.enter_context(process.logged.watching())
         session = action.assemble(config, strategy, process, past)
         with unreadable.failing(session.inputs):
             action.run(session)

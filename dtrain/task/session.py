@@ -21,6 +21,7 @@ from dtrain.run.journal import Journal
 from dtrain.task import build, data_identity, dataset, initial, restore, stateful
 from dtrain.task.finetune import stages
 from dtrain.task.inputs import Inputs
+from dtrain.task.own_mlflow import Logged
 from dtrain.task.process.phases import Phases
 from dtrain.task.rehearsal import across, metrics
 from dtrain.task.step_logs import evaluates
@@ -45,6 +46,7 @@ class Process:
         begun: called when there is something that a stop has to save.
         ending: what is to be ended with the task's part in the run.
         phases: takes note of how long the start takes.
+        logged: what the user's code gives to MLflow.
     """
 
     rundir: RunDir
@@ -55,6 +57,7 @@ class Process:
     begun: Callable[[], None]
     ending: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
     phases: Phases = dataclasses.field(default_factory=Phases)
+    logged: Logged = dataclasses.field(default_factory=Logged)
 
     @property
     def is_chief(self) -> bool:

@@ -151,38 +151,73 @@ class Returned:
     """What a step of a class's own returns: numbers, and results of metrics under any name.
 
     A metric's result is read from its state, whatever the step calls it: the mean of its results
-    over steps is not its result over their examples.
+    over steps is not its result over their examples. So are the numbers that the model's own
+    ``get_metrics_result`` makes of metrics.
 
     Args:
+        model: whose steps they are.
         metrics: of the model.
-
-    Attributes:
-        names: under which the result of a metric is returned, by the metric's name.
     """
 
-    def __init__(self, metrics: list[keras.metrics.Metric]):
-        self.names: dict[str, set[str]] = {}
-        self._results: dict[int, tuple[str, Any]] = {}
+    def __init__(self, model: keras.Model, metrics: list[keras.metrics.Metric]):
+        #: By training or not, under which names the result of a metric is returned, by the
+        #: metric's name; None: no such step was traced.
+        self.names: dict[bool, dict[str, set[str]] | None] = {True: None, False: None}
+        #: Likewise, of a number of ``get_metrics_result``.
+        self.derived: dict[bool, dict[str, set[str]]] = {True: {}, False: {}}
+        self._traced = _Traced()
         for metric in metrics:
             self._watch(metric)
+        if metrics and has_own(model, "get_metrics_result"):
+            self._watch_model(model)
 
     def _watch(self, metric: keras.metrics.Metric) -> None:
         original = metric.result
 
         def result() -> Any:
             value = original()
-            self._results[id(value)] = metric.name, value  # kept, for its id to be its own
+            for name, each in flattened({metric.name: value}):
+                self._traced.results[id(each)] = name, each
             return value
 
         metric.result = result
 
-    def values(self, logs: Any) -> dict[str, tf.Tensor]:
+    def _watch_model(self, model: keras.Model) -> None:
+        original = model.get_metrics_result
+
+        def get_metrics_result() -> Any:
+            logs = original()
+            for name, each in flattened(logs):
+                self._traced.derived[id(each)] = name, each
+            return logs
+
+        model.get_metrics_result = get_metrics_result
+
+    def values(self, logs: Any, training: bool) -> dict[str, tf.Tensor]:
         """Return the numbers that are no results of metrics; called where the step was."""
-        found = scalars(logs)
+        found, traced = scalars(logs), self._traced
+        names = self.names[training] = self.names[training] or {}
         for name, value in flattened(logs):
-            metric, _ = self._results.get(id(value), (None, None))
-            if metric is not None:
-                self.names.setdefault(metric, set()).add(name)
+            if id(value) in traced.results:
+                metric, _ = traced.results[id(value)]
+                pairs = zip(named(metric, value), named(name, value), strict=True)
+                for (inner, _), (outer, _) in pairs:
+                    names.setdefault(inner, set()).add(outer)
                 found.pop(name, None)
-        self._results.clear()
+            elif id(value) in traced.derived and name in found:
+                self.derived[training].setdefault(traced.derived[id(value)][0], set()).add(name)
+                del found[name]
+        traced.clear()
         return found
+
+
+class _Traced(threading.local):
+    """Results in the step that is traced now, by id: with the value, for its id to be its own."""
+
+    def __init__(self) -> None:
+        self.results: dict[int, tuple[str, Any]] = {}
+        self.derived: dict[int, tuple[str, Any]] = {}
+
+    def clear(self) -> None:
+        """Forget them."""
+        self.results, self.derived = {}, {}

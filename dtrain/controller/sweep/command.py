@@ -106,6 +106,8 @@ def run(master: Master, source: Source) -> int:
                 record.undo()
             raise
         shown.message(f"sweep folder: {short(record.folder)}")
+        if (message := choose.overlooked(config)) is not None:
+            shown.message(f"note: {message}")
         if isinstance(launcher, Slurm):
             if launcher.asked["allocation"] is not None:
                 assert lock is not None

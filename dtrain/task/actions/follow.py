@@ -114,7 +114,8 @@ class Follow(Action):
         if sums is None:
             raise errors.Interrupted("stopped; the rest is evaluated when the run is resumed")
         points.write(
-            EVALUATED, step=found.step, digest=digest, metrics=session.steps.results(sums),
+            EVALUATED, step=found.step, digest=digest,
+            metrics=session.steps.results(sums, training=False),
             logs={k: v for k, v in found.meta.get("logs", {}).items() if not k.startswith(PREFIX)},
             examples=sums.examples, seconds=round(time.perf_counter() - begin, 3),
         )  # fmt: skip

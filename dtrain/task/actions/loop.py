@@ -325,7 +325,7 @@ class Loop:
         if sums is None:
             self._saving.interrupt(self.step, taken)
         self.evaluated = sums.examples
-        validation = self._steps.results(sums)
+        validation = self._steps.results(sums, training=False)
         hooks.on_test_end(validation)
         return validation
 

@@ -182,6 +182,7 @@ class Predict(Action):
         model = build.model(
             config, built_on, strategy, schedule.total_steps, schedule.steps_per_epoch, trains=False
         )
+        build.refuse_methods(model, "predict", "make_predict_function")
         if any(True for _ in stateful.layers(model)):
             raise UsageError(
                 "model", type(model).__name__, "has layers that keep a state from one batch to the "

@@ -21,8 +21,9 @@ from dtrain.task.actions.base import Action
 from dtrain.task.actions.late_points import ChiefsPoints, LatePoints
 from dtrain.task.actions.late_validation import LateValidation
 from dtrain.task.actions.loop import Loop
-from dtrain.task.callbacks import Callbacks, made, shared
+from dtrain.task.callbacks import Callbacks, made, numbers, shared
 from dtrain.task.finetune import stages
+from dtrain.task.local_calls import LocalCalls
 from dtrain.task.recorder import Records, Silence
 from dtrain.task.session import NO_VALIDATION, Process, Session, quietly
 from dtrain.task.step_logs import has_own, named
@@ -48,7 +49,7 @@ class Train(Action):
                 "a dataset with a validation, and a model with a loss", "sidecar.evaluate=false",
             )  # fmt: skip
         # What a step or a callback of the user's own names, is not known before it ran.
-        if has_own(model, "train_step") or any(
+        if has_own(model, "train_step", "compute_metrics") or any(
             not str(node.get("_target_")).startswith("keras.") for node in config.trainer.callbacks
         ):
             return
@@ -76,7 +77,10 @@ class Train(Action):
             schedule.steps_per_epoch,
             functools.partial(shared, strategy, process.is_chief),
             late=config.sidecar.evaluate,
+            logged=process.logged.take,
         )
+        if config.trainer.callbacks:
+            LocalCalls(model, strategy)
         if strategy.sync_every > 1:
             schedule.check_meetings(strategy.sync_every, callbacks.every_batch)
         late = _late_points(session)
@@ -108,6 +112,8 @@ class Train(Action):
         status = "FAILED"
         try:
             loop.run(past if restore.has_position(past) else None)
+            if rest := numbers(process.logged.take()):  # of on_train_end
+                records.point(loop.step, schedule.epochs, rest)
             self.trained(session, loop)
             final_model.save(model, process.rundir, records)
             if process.is_chief and (config.sidecar.evaluate or config.sidecar.export):

@@ -58,7 +58,8 @@ def evaluate(
         if hooks is None:
             count = min(max(1, int(CALL_SECONDS / max(seconds, 1e-3))), steps.max_steps)
         else:
-            hooks.on_test_batch_end(min(done * a_step, batches) - 1, steps.results(sums))
+            results = steps.results(sums, training=False)
+            hooks.on_test_batch_end(min(done * a_step, batches) - 1, results)
         if now:
             report(sums)
     return sums

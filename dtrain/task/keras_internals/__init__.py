@@ -9,7 +9,7 @@ with a sentence that says what to do instead.
 ``updates``       optimizers that update several replicas
 ``draws``         the functions through which layers draw random numbers
 ``contexts``      what Keras keeps for a process: training, precision, counts of names
-``variables``     TensorFlow's variable inside of one of Keras', or of a strategy's
+``variables``     TensorFlow's variable inside of one of Keras', a strategy's; a model's strategy
 ``collectives``   the devices of a task of several
 ``callbacks``     when callbacks of Keras choose how they compare
 ``additions``     the order in which a compiled step adds, reads and assigns
@@ -40,7 +40,14 @@ from dtrain.task.keras_internals.updates import (
     take_gradients_as_they_are,
     updated,
 )
-from dtrain.task.keras_internals.variables import exchange, stored, unwrapped
+from dtrain.task.keras_internals.variables import (
+    exchange,
+    is_plain,
+    read_as_numbers,
+    stored,
+    unwrapped,
+    without_strategy,
+)
 
 __all__ = [
     "adam_slots",
@@ -49,6 +56,7 @@ __all__ = [
     "exchange",
     "fresh_names",
     "inner",
+    "is_plain",
     "keep_losses_apart",
     "keep_order",
     "layers",
@@ -57,6 +65,7 @@ __all__ = [
     "mask",
     "of_own_classes",
     "plain_variables",
+    "read_as_numbers",
     "scale_learning_rates",
     "see_batches_of_their_own",
     "set_mask",
@@ -65,4 +74,5 @@ __all__ = [
     "take_gradients_as_they_are",
     "unwrapped",
     "updated",
+    "without_strategy",
 ]

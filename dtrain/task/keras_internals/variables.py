@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from dtrain.task.keras_internals.lookup import unknown
 
@@ -40,3 +43,43 @@ def unwrapped(variable: Any) -> Any:
     TensorFlow has no such wrapper, the variable is plain as it is.
     """
     return getattr(variable, "_v", variable)
+
+
+def is_plain(variable: Any) -> bool:
+    """Whether a variable of TensorFlow's is one by itself, and no strategy's."""
+    return type(variable) is type(tf.Variable(0.0))
+
+
+@contextlib.contextmanager
+def without_strategy(models: list[keras.Model]) -> Iterator[None]:
+    """Let ``predict`` and ``evaluate`` of models run as if they were made under no strategy.
+
+    Keras keeps the strategy that a model was made under, and has no way to set it.
+
+    Raises:
+        TrainingError: this version of Keras keeps it in another way.
+    """
+    if not all(hasattr(model, "_distribute_strategy") for model in models):
+        raise unknown("keeps the strategy of a model")
+    before = [model._distribute_strategy for model in models]
+    for model in models:
+        model._distribute_strategy = None
+    try:
+        yield
+    finally:
+        for model, strategy in zip(models, before, strict=True):
+            model._distribute_strategy = strategy
+
+
+def read_as_numbers(engine: Any) -> None:
+    """Let ``float`` and ``int`` read a variable of a strategy's, as they read any other.
+
+    Keras' ``float(optimizer.learning_rate)`` asks TensorFlow's variable, and that of several
+    replicas has no such method.
+    """
+    with engine.scope():
+        kind = type(tf.Variable(0.0))
+    base = next((each for each in kind.__mro__ if each.__name__ == "DistributedVariable"), None)
+    if base is not None and not hasattr(base, "__float__"):
+        base.__float__ = lambda self: float(self.numpy())
+        base.__int__ = lambda self: int(self.numpy())

@@ -158,7 +158,7 @@ class _Trial:
         self._strategy = strategy
         self._rows = rows
         self._summed = strategy.gradient_reduction == "sum"
-        self._returned = Returned(model.metrics if self._summed else [])
+        self._returned = Returned(model, model.metrics if self._summed else [])
         if self._summed:
             add_up_losses(model.metrics, gradients.parts)
         self.gathers = False
@@ -225,7 +225,7 @@ class _Trial:
             gradients.tried(step, targets),
         ):
             logs = self._model.train_step(unwrapped(data))
-            numbers = self._returned.values(logs) if self._summed else {}
+            numbers = self._returned.values(logs, training=True) if self._summed else {}
             means = [metric for metric in metrics if self._summed and is_mean(metric)]
             found = [metric.result() for metric in means]
         rows = nest.leaves(data)[0].shape[0]
@@ -279,6 +279,7 @@ def _at_rest(model: keras.Model) -> Iterator[None]:
 
     for optimizer in optimizers.named(model).values():
         replace(optimizer, "apply", lambda *args, _of=optimizer, **kwargs: _of.iterations)
+    replace(model, "get_metrics_result", model.get_metrics_result)
     for metric in model.metrics:
         for name in ("result", "update_state"):  # of which note is taken
             replace(metric, name, getattr(metric, name))

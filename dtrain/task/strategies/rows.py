@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from dtrain.task.metric_replay import Replay
 from dtrain.task.metric_sums import Sums
-from dtrain.task.step_logs import Returned, has_own, is_loss, named
+from dtrain.task.step_logs import Returned, has_own, is_loss, named, scalars
 from dtrain.task.strategies.held_states import HeldStates
 from dtrain.task.tensors import fresh
 
@@ -45,8 +45,10 @@ class Rows:
         self._strategy = strategy
         self._replay = replay
         self._loss_parts = loss_parts
-        self._own = has_own(model, "train_step", "test_step")
-        self._returned = Returned(model.metrics if self._own else [])
+        #: Whether the class says by hooks of Keras' steps what these return.
+        self._hooks = has_own(model, "compute_metrics", "get_metrics_result")
+        self._own = self._hooks or has_own(model, "train_step", "test_step")
+        self._returned = Returned(model, model.metrics if self._own else [])
         self.variables: list[keras.Variable] = [v for m in model.metrics for v in m.variables]
         self.names: dict[bool, list[str]] = {True: [], False: []}
         replayed = set() if replay is None else set(replay.positions)
@@ -61,10 +63,10 @@ class Rows:
         """Return how many numbers a row has."""
         return self.width + len(self.names[training])
 
-    def logs(self, logs: Any) -> dict[str, tf.Tensor]:
+    def logs(self, logs: Any, training: bool) -> dict[str, tf.Tensor]:
         """Return what a step of the model's class returned, by name; nothing of Keras' own."""
         # Keras' own steps return the results of the metrics, which are read from their states.
-        return self._returned.values(logs) if self._own else {}
+        return self._returned.values(logs, training) if self._own else {}
 
     def row(
         self, logs: dict[str, Any], rows: float, training: bool, held: Sequence[Any] = ()
@@ -132,12 +134,16 @@ class Rows:
         found = [places.get(id(variable)) for variable in metric.variables]
         return [sums.states[place] for place in found if place is not None and sums.states]
 
-    def results(self, sums: Sums) -> dict[str, float]:
+    def results(self, sums: Sums, training: bool) -> dict[str, float]:
         """Turn sums into values by name.
 
         A metric gives its result, unless a step of the class's own did not update it. What such a
         step returned under a name that no updated metric has (a plain tensor) gives its mean over
-        the examples.
+        the examples. Where hooks of Keras' steps are the class's own, what they return is all.
+
+        Args:
+            sums: over some steps.
+            training: which kind of step.
         """
         values = {name: value / max(1, sums.examples) for name, value in sums.returned.items()}
         if not sums.states:
@@ -147,7 +153,8 @@ class Rows:
             for state, variable in zip(sums.states, self.variables, strict=True)
         ]
         position = 0
-        for metric, result in zip(self._model.metrics, self._results(tensors), strict=True):
+        *results, derived = self._results(tensors)
+        for metric, result in zip(self._model.metrics, results, strict=True):
             states = sums.states[position : position + len(metric.variables)]
             updated = not self._own or any(
                 np.any(state != initial)
@@ -155,10 +162,28 @@ class Rows:
             )
             position += len(metric.variables)
             for name, value in result.items():
-                for shown in self._returned.names.get(name, {name} if updated else ()):
+                for shown in self._shown(name, updated, training):
                     if updated or shown not in values:
                         values[shown] = float(value)
+        for name, shown_as in self._returned.derived[training].items():
+            values |= dict.fromkeys(shown_as, float(derived[name]))
         return values
+
+    def _shown(self, name: str, updated: bool, training: bool) -> set[str]:
+        """Return under which names the result of a metric is shown.
+
+        Args:
+            name: of the result.
+            updated: whether the metric was.
+            training: which kind of step.
+        """
+        names = self._returned.names[training]
+        if self._hooks and names is not None:
+            return names.get(name, set())
+        shown = set((names or {}).get(name, ()))
+        if updated:
+            shown |= (self._returned.names[not training] or {}).get(name, set())
+        return shown or ({name} if updated else set())
 
     def _initial(self, position: int, metric: keras.metrics.Metric) -> list[Any]:
         """Return the states of a metric, whose variables begin at ``position``, before any step."""
@@ -177,6 +202,8 @@ class Rows:
                 built = getattr(metric, "built", True)
                 found = named(metric.name, metric.result()) if built else ()
                 results.append({name: tf.convert_to_tensor(value) for name, value in found})
+            made = self._model.get_metrics_result() if any(self._returned.derived.values()) else {}
+            results.append(scalars(made))
         return results
 
 

@@ -200,9 +200,9 @@ class Steps(Traced):
                 found = function()
         return found
 
-    def results(self, sums: Sums) -> dict[str, float]:
-        """Turn sums into values by name."""
-        return self._rows.results(sums)
+    def results(self, sums: Sums, training: bool = True) -> dict[str, float]:
+        """Turn sums of training steps into values by name; or of evaluation steps."""
+        return self._rows.results(sums, training)
 
     def states(self, sums: Sums, metric: keras.metrics.Metric) -> list[np.ndarray]:
         """Return the states of a metric; none of one that the model does not have."""
@@ -300,7 +300,7 @@ class Steps(Traced):
 
     def _counted(self, batch: Any, count: tf.Tensor) -> Any:
         returned, given = self._test_part(batch)
-        logs = self._rows.logs(returned)
+        logs = self._rows.logs(returned, training=False)
         return {name: value * tf.cast(count, tf.float32) for name, value in logs.items()}, given
 
     def _real(self, batch: Any, count: tf.Tensor) -> Any:
@@ -343,7 +343,7 @@ class Steps(Traced):
             if self._replay is not None:
                 place = self._strategy.replica, self._strategy.replicas
                 given = self._replay.slots(given, *place)
-            return self._rows.logs(logs), given, states
+            return self._rows.logs(logs, training), given, states
 
         logs, given, states = self._strategy.run(replica, data)
         row = self._rows.row(logs, rows, training, *states)

@@ -147,7 +147,7 @@ class Overfit(Action):
             sums = session.steps.evaluate(full, rest)
         except NotImplementedError:  # a train_step of its own, and no test_step
             return math.nan
-        return session.steps.results(sums).get("loss", math.nan)
+        return session.steps.results(sums, training=False).get("loss", math.nan)
 
     def _hint(self, model: keras.Model, losses: list[float], still: list[str], count: int) -> str:
         if not math.isfinite(losses[-1]):

@@ -119,7 +119,7 @@ class MeshSteps(Steps):
             else:
                 returned, given = step(unwrapped(data)), []
         # The values that a step returns are means over the whole batch.
-        row = self._rows.row(self._rows.logs(returned), rows, training)
+        row = self._rows.row(self._rows.logs(returned, training), rows, training)
         return tf.concat([row, *given], 0) if given else row
 
     _step: Any = tf.function(_one_step, autograph=False)
@@ -168,7 +168,7 @@ class MeshSteps(Steps):
         for variable, value in values:  # seeds, which the run does not resume from
             if not variable.trainable and variable.dtype in ("int64", "uint32", "int32"):
                 variable.assign(value)
-        found, expected = self.results(sums).get("loss"), on_the_host()
+        found, expected = self.results(sums, training=False).get("loss"), on_the_host()
         if found is None or expected is None or not math.isfinite(float(expected)):
             return
         if not math.isclose(found, float(expected), rel_tol=TOLERANCE, abs_tol=1e-6):

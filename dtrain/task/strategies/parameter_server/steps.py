@@ -186,7 +186,7 @@ class CoordinatedSteps(Steps):
             else:
                 with evaluation_seeds.evaluating(batch, self._draws):
                     returned, recorded = self._recorded(model.test_step, data, share, False)
-            logs = self._rows.logs(returned)
+            logs = self._rows.logs(returned, training)
         self._rows.names[training] = list(logs)
         pairs = zip(self._rows.variables, self._rows.sizes, strict=True)
         states = [scope.get_current_value(v) for v, size in pairs if size]
