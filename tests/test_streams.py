@@ -237,6 +237,8 @@ def test_streams_that_are_the_same_again() -> None:
     cases: list[tuple[Callable[[], Any], bool]] = [
         (slices, True),
         (lambda: shuffled(5), True),
+        (lambda: lambda: shuffled(5), True),
+        (lambda: functools.partial(lambda dataset: dataset, shuffled(5)), True),
         (lambda: shuffled(5).batch(4).prefetch(2), True),
         (lambda: shuffled(5).repeat(), True),
         (lambda: shuffled(5, again=False), True),
@@ -292,6 +294,49 @@ def test_a_seeded_shuffle_is_resumed_where_it_was() -> None:
     assert not np.array_equal(*np.concatenate(whole)[: 2 * N].reshape(2, N))
     for start, replicas, looks in ((0, 2, 1), (5, 1, 0), (9, 4, 3)):
         assert run(start, replicas, 15 - start, looks) == whole[start:], (start, replicas, looks)
+
+
+@pytest.mark.task(devices=2)
+@pytest.mark.parametrize("kind", ["Mirrored", "CentralStorage"])
+def test_replicas_share_one_reading_of_a_shuffle(kind: str) -> None:
+    """Two of them would repeat and drop examples. Without a seed, too, each comes once a pass.
+
+    What is trained on and evaluated is of one shuffle, which counts how often it is opened.
+    """
+    from dtrain.data.sources import Splits
+    from dtrain.task import input_pipeline, streaming
+    from tests.test_strategies import make
+
+    strategy = make(kind)
+
+    def read(seed: int | None, reader: Any, steps: int, **given: Any) -> list[int]:
+        def made() -> Splits:
+            dataset = shuffled(seed).batch(3)
+            return adapted((dataset, dataset))
+
+        splits = made()
+        splits.validation.count()
+        streaming.settled(splits, made)
+        inputs = input_pipeline.Inputs(splits.train, splits.validation, 4, 0, **given)
+        iterator, found = strategy.distribute(reader, inputs), []
+        for _ in range(steps):
+            for part in strategy.engine.experimental_local_results(next(iterator)):
+                (_, y), count = part if reader is input_pipeline.evaluation else (part, None)
+                found += y.numpy()[:count].tolist()
+        return found
+
+    for seed in (5, None):
+        trained = read(seed, input_pipeline.training, 11)
+        evaluated = read(seed, input_pipeline.evaluation, 6)  # two passes of three turns
+        for whole in (trained[:N], evaluated[:N], evaluated[N:]):
+            assert sorted(whole) == list(range(N))
+        assert len(set(trained[N:])) == len(trained[N:])
+    dataset = shuffled(5).batch(3)
+    passes = [np.concatenate([y for _, y in dataset.as_numpy_iterator()]).tolist() for _ in "12"]
+    trained = read(5, input_pipeline.training, 11)
+    assert trained == [*passes[0], *passes[1]][:44], "as often as fit opens it"
+    assert read(5, input_pipeline.evaluation, 6) == [*passes[0], *passes[1]]
+    assert read(5, input_pipeline.evaluation, 3, validations=1) == passes[1], "of a resume"
 
 
 @pytest.mark.task

@@ -50,11 +50,13 @@ class Stream:
         self.single = single
         #: Whether it gives the same examples whenever it is made anew; None: not known yet.
         self.steady: bool | None = None
+        #: Whether each pass has another order.
+        self.reshuffles = False
 
     def changed(self, change: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> Stream:
         """Return the same examples, of which ``change`` makes others, a batch of tensors each."""
         made = Stream(self._make, self.examples, self._batched, self.files, self.single)
-        made.steady, before = self.steady, self._change
+        made.steady, made.reshuffles, before = self.steady, self.reshuffles, self._change
         made._change = change if before is None else lambda parts: change(before(parts))
         # What was read is not read again: see first.
         made._first = tuple(change(self._first)) if self._first else ()
