@@ -36,6 +36,23 @@ def batches() -> Iterator[Any]:
         yield rows[:, None].astype(np.float32), rows
 
 
+def forever(of: int = 1) -> Iterator[Any]:
+    while True:
+        for i in range(N):
+            yield np.array([i], np.float32), i // of
+
+
+class Forever:
+    def examples(self) -> Iterator[Any]:
+        while True:
+            yield np.zeros([1], np.float32), 1
+
+
+def cycled() -> Iterator[Any]:
+    for i in itertools.count():
+        yield np.array([i % N], np.float32), i % N
+
+
 def of(value: Any) -> Stream:
     found = adapted(value).train
     assert isinstance(found, Stream)
@@ -201,8 +218,15 @@ def test_lengths() -> None:
         assert examples_in(stream) == N
     assert of(slices().batch(4).repeat()).length() is None
     assert of(slices().repeat()).count(most=30) >= 30
-    with pytest.raises(UsageError, match=r"has no end.*trainer\.validation_steps=10"):
-        of(slices().repeat()).count()
+    for endless in (slices().repeat(), forever, functools.partial(forever, 2), Forever().examples):
+        with pytest.raises(UsageError, match=r"has no end.*trainer\.validation_steps=10"):
+            of(endless).count()
+        assert of(endless).count(most=30) >= 30
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dtrain.data.streams.COUNTING", 0)
+        for unknown in (slices().repeat().filter(lambda x, y: True), cycled):
+            with pytest.raises(UsageError, match=r"has not ended after 1,024 examples and 0 s"):
+                of(unknown).count()
     assert of(slices().batch(5)).count(most=1000) == N
     empty = of(tf.data.Dataset.range(3).filter(lambda x: x > 9))
     with pytest.raises(UsageError, match="it has no example"):

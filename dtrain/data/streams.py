@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from dtrain.errors import UsageError
 
 #: Examples of a stream that are looked at before training, at most.
 FIRST = 512
+#: Seconds that a stream, which may have no end, is counted at most.
+COUNTING = 300
 #: What ``tf.data.Dataset.cardinality`` returns of a dataset without an end.
 _INFINITE = -1
 
@@ -187,17 +190,22 @@ class Stream:
         known = self.length()
         if known is not None:
             return known
-        if most is None and int(self.dataset().cardinality()) == _INFINITE:
-            raise UsageError(
-                "dataset", "a stream", "of the validation has no end",
+        def endless(problem: str) -> UsageError:
+            return UsageError(
+                "dataset", "a stream", f"of the validation {problem}",
                 "one that ends, or a number of its first batches", "trainer.validation_steps=10",
             )  # fmt: skip
-        found = 0
+
+        if most is None and int(self.dataset().cardinality()) == _INFINITE:
+            raise endless("has no end")
+        found, begin = 0, time.monotonic()
         with failures.shown():
             for batch in self.batches(1024, remainder=True):
                 found += int(nest.leaves(batch)[0].shape[0])
                 if most is not None and found >= most:
                     return found
+                if most is None and time.monotonic() - begin > COUNTING:
+                    raise endless(f"has not ended after {found:,} examples and {COUNTING} s")
         self.examples = found
         return found
 
