@@ -36,6 +36,23 @@ def batches() -> Iterator[Any]:
         yield rows[:, None].astype(np.float32), rows
 
 
+def forever(of: int = 1) -> Iterator[Any]:
+    while True:
+        for i in range(N):
+            yield np.array([i], np.float32), i // of
+
+
+class Forever:
+    def examples(self) -> Iterator[Any]:
+        while True:
+            yield np.zeros([1], np.float32), 1
+
+
+def cycled() -> Iterator[Any]:
+    for i in itertools.count():
+        yield np.array([i % N], np.float32), i % N
+
+
 def of(value: Any) -> Stream:
     found = adapted(value).train
     assert isinstance(found, Stream)
@@ -201,8 +218,15 @@ def test_lengths() -> None:
         assert examples_in(stream) == N
     assert of(slices().batch(4).repeat()).length() is None
     assert of(slices().repeat()).count(most=30) >= 30
-    with pytest.raises(UsageError, match=r"has no end.*trainer\.validation_steps=10"):
-        of(slices().repeat()).count()
+    for endless in (slices().repeat(), forever, functools.partial(forever, 2), Forever().examples):
+        with pytest.raises(UsageError, match=r"has no end.*trainer\.validation_steps=10"):
+            of(endless).count()
+        assert of(endless).count(most=30) >= 30
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dtrain.data.streams.COUNTING", 0)
+        for unknown in (slices().repeat().filter(lambda x, y: True), cycled):
+            with pytest.raises(UsageError, match=r"has not ended after 1,024 examples and 0 s"):
+                of(unknown).count()
     assert of(slices().batch(5)).count(most=1000) == N
     empty = of(tf.data.Dataset.range(3).filter(lambda x: x > 9))
     with pytest.raises(UsageError, match="it has no example"):
@@ -237,6 +261,8 @@ def test_streams_that_are_the_same_again() -> None:
     cases: list[tuple[Callable[[], Any], bool]] = [
         (slices, True),
         (lambda: shuffled(5), True),
+        (lambda: lambda: shuffled(5), True),
+        (lambda: functools.partial(lambda dataset: dataset, shuffled(5)), True),
         (lambda: shuffled(5).batch(4).prefetch(2), True),
         (lambda: shuffled(5).repeat(), True),
         (lambda: shuffled(5, again=False), True),
@@ -292,6 +318,49 @@ def test_a_seeded_shuffle_is_resumed_where_it_was() -> None:
     assert not np.array_equal(*np.concatenate(whole)[: 2 * N].reshape(2, N))
     for start, replicas, looks in ((0, 2, 1), (5, 1, 0), (9, 4, 3)):
         assert run(start, replicas, 15 - start, looks) == whole[start:], (start, replicas, looks)
+
+
+@pytest.mark.task(devices=2)
+@pytest.mark.parametrize("kind", ["Mirrored", "CentralStorage"])
+def test_replicas_share_one_reading_of_a_shuffle(kind: str) -> None:
+    """Two of them would repeat and drop examples. Without a seed, too, each comes once a pass.
+
+    What is trained on and evaluated is of one shuffle, which counts how often it is opened.
+    """
+    from dtrain.data.sources import Splits
+    from dtrain.task import input_pipeline, streaming
+    from tests.test_strategies import make
+
+    strategy = make(kind)
+
+    def read(seed: int | None, reader: Any, steps: int, **given: Any) -> list[int]:
+        def made() -> Splits:
+            dataset = shuffled(seed).batch(3)
+            return adapted((dataset, dataset))
+
+        splits = made()
+        splits.validation.count()
+        streaming.settled(splits, made)
+        inputs = input_pipeline.Inputs(splits.train, splits.validation, 4, 0, **given)
+        iterator, found = strategy.distribute(reader, inputs), []
+        for _ in range(steps):
+            for part in strategy.engine.experimental_local_results(next(iterator)):
+                (_, y), count = part if reader is input_pipeline.evaluation else (part, None)
+                found += y.numpy()[:count].tolist()
+        return found
+
+    for seed in (5, None):
+        trained = read(seed, input_pipeline.training, 11)
+        evaluated = read(seed, input_pipeline.evaluation, 6)  # two passes of three turns
+        for whole in (trained[:N], evaluated[:N], evaluated[N:]):
+            assert sorted(whole) == list(range(N))
+        assert len(set(trained[N:])) == len(trained[N:])
+    dataset = shuffled(5).batch(3)
+    passes = [np.concatenate([y for _, y in dataset.as_numpy_iterator()]).tolist() for _ in "12"]
+    trained = read(5, input_pipeline.training, 11)
+    assert trained == [*passes[0], *passes[1]][:44], "as often as fit opens it"
+    assert read(5, input_pipeline.evaluation, 6) == [*passes[0], *passes[1]]
+    assert read(5, input_pipeline.evaluation, 3, validations=1) == passes[1], "of a resume"
 
 
 @pytest.mark.task

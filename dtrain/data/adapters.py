@@ -157,7 +157,7 @@ def _stream(value: Any, key: str, split: str) -> Stream:
         raise _refused(key, value, split)
     made = value()
     if hasattr(made, "element_spec") and hasattr(made, "batch"):
-        return Stream(value)
+        return Stream(value, single=value() is made)
     other = isinstance(made, Mapping | tuple | str | bytes) or is_array(made)
     if isinstance(made, Iterable) and not other:
         return Stream(Generated(value, key))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dis
+import inspect
 import threading
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +17,15 @@ from dtrain.errors import UsageError
 
 #: Held while a generator makes its next example: two may read from one open file.
 _stepping = threading.Lock()
+
+
+def _never_returns(function: Callable[..., Any]) -> bool:
+    """Whether a generator function has no end, as its code has none: ``while True`` has none."""
+    code = getattr(getattr(function, "func", function), "__code__", None)
+    if not isinstance(code, types.CodeType) or not code.co_flags & inspect.CO_GENERATOR:
+        return False
+    ends = {"RETURN_VALUE", "RETURN_CONST"}
+    return not any(each.opname in ends for each in dis.get_instructions(code))
 
 
 class Generated:
@@ -63,9 +75,12 @@ class Generated:
                             return
                     yield self._checked(self._parts(value), like, batched, number)
 
-        return tf.data.Dataset.from_generator(
+        made = tf.data.Dataset.from_generator(
             examples, output_signature=tuple(nest.mapped(spec, part) for part in like)
         )
+        if _never_returns(self._function):
+            made = made.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+        return made
 
     def _parts(self, value: Any) -> tuple[Any, ...]:
         parts = list(value) if isinstance(value, tuple | list) else [value]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from dtrain.errors import UsageError
 
 #: Examples of a stream that are looked at before training, at most.
 FIRST = 512
+#: Seconds that a stream, which may have no end, is counted at most.
+COUNTING = 300
 #: What ``tf.data.Dataset.cardinality`` returns of a dataset without an end.
 _INFINITE = -1
 
@@ -50,11 +53,13 @@ class Stream:
         self.single = single
         #: Whether it gives the same examples whenever it is made anew; None: not known yet.
         self.steady: bool | None = None
+        #: Whether each pass has another order.
+        self.reshuffles = False
 
     def changed(self, change: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> Stream:
         """Return the same examples, of which ``change`` makes others, a batch of tensors each."""
         made = Stream(self._make, self.examples, self._batched, self.files, self.single)
-        made.steady, before = self.steady, self._change
+        made.steady, made.reshuffles, before = self.steady, self.reshuffles, self._change
         made._change = change if before is None else lambda parts: change(before(parts))
         # What was read is not read again: see first.
         made._first = tuple(change(self._first)) if self._first else ()
@@ -185,17 +190,22 @@ class Stream:
         known = self.length()
         if known is not None:
             return known
-        if most is None and int(self.dataset().cardinality()) == _INFINITE:
-            raise UsageError(
-                "dataset", "a stream", "of the validation has no end",
+        def endless(problem: str) -> UsageError:
+            return UsageError(
+                "dataset", "a stream", f"of the validation {problem}",
                 "one that ends, or a number of its first batches", "trainer.validation_steps=10",
             )  # fmt: skip
-        found = 0
+
+        if most is None and int(self.dataset().cardinality()) == _INFINITE:
+            raise endless("has no end")
+        found, begin = 0, time.monotonic()
         with failures.shown():
             for batch in self.batches(1024, remainder=True):
                 found += int(nest.leaves(batch)[0].shape[0])
                 if most is not None and found >= most:
                     return found
+                if most is None and time.monotonic() - begin > COUNTING:
+                    raise endless(f"has not ended after {found:,} examples and {COUNTING} s")
         self.examples = found
         return found
 

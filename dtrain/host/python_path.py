@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType, ModuleType
+from typing import Any
 
 TRUST = "DTRAIN_TRUST"
 #: Folders of modules that a caller of the Python API has given to runs.
@@ -150,6 +151,27 @@ _finder = _Finder("")
 _given_finder = _GivenFinder()
 
 
+class _ForChildren(str):
+    """A place in ``sys.path``, which processes that this one starts by multiprocessing are given.
+
+    It is no folder, and nothing is found by it. Where it is unpickled, :func:`offer` is called: a
+    function of the user's is pickled by the name of its module.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if _checkout:  # dtrain itself is found in no other place
+            return str, (_finder.folder,)
+        return _offered, ()
+
+
+def _offered() -> str:
+    offer()
+    return _for_children
+
+
+_for_children = _ForChildren("<current directory, where trusted>")
+
+
 def _tops() -> set[str]:
     return {name.split(".")[0] for name in trusted()}
 
@@ -160,3 +182,5 @@ def offer() -> None:
     if _finder not in sys.meta_path:
         sys.meta_path.append(_finder)
         sys.meta_path.append(_given_finder)
+    if _for_children not in sys.path:
+        sys.path.append(_for_children)

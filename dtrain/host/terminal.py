@@ -26,6 +26,26 @@ def stops() -> list[signal.Signals]:
     return [number for number in STOPS if number != signal.SIGHUP or not ignored]
 
 
+def keep_from_children(handler: Callable[..., Any]) -> None:
+    """Let what this process forks be ended by signals, though this process is not.
+
+    A pool of processes is ended by SIGTERM, and waits for them. (What is executed anew has no
+    handlers; it would have signals that are ignored.)
+
+    Args:
+        handler: that this process has for its signals.
+    """
+
+    def leave() -> None:
+        signal.set_wakeup_fd(-1)
+        for number in STOPS:
+            if signal.getsignal(number) == handler:
+                interrupts = number == signal.SIGINT
+                signal.signal(number, signal.default_int_handler if interrupts else signal.SIG_DFL)
+
+    os.register_at_fork(after_in_child=leave)
+
+
 def name(number: int) -> str:
     """Return what a signal is called: those from 32 on have no names of their own."""
     try:

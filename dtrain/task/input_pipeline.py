@@ -220,7 +220,10 @@ def evaluation(
                 number % replicas < first_replica + local_replicas,
             )
         )
-        return _endless(mine.map(lambda _, data, count: (data, count)).repeat())
+        passes = mine.map(lambda _, data, count: (data, count)).repeat()
+        if source.reshuffles:
+            passes = passes.skip(inputs.validations * turns * local_replicas)
+        return _endless(passes)
 
     def load(element: tf.Tensor) -> tuple[tuple[Any, ...], tf.Tensor]:
         turn, replica = element // local_replicas % turns, first_replica + element % local_replicas
@@ -242,9 +245,10 @@ def _held_stream(inputs: Inputs, stream: Stream, batches: int) -> tf.data.Datase
 
     real = stream.batches(size, remainder=True)
     real = real.take(-(-examples // size)).map(lambda *data: whole(data))
-    none = real.take(1).map(lambda data, _: (data, tf.constant(0, tf.int64))).repeat()
+    # ORDER: not of another reading: a shuffle counts how often it is read.
+    none = tf.data.Dataset.from_tensors((whole(stream.first(1))[0], tf.constant(0, tf.int64)))
     numbers = tf.data.Dataset.range(batches)
-    padded = real.concatenate(none)
+    padded = real.concatenate(none.repeat())
     return tf.data.Dataset.zip(numbers, padded).map(
         lambda number, element: (
             number,

@@ -31,6 +31,7 @@ class Inputs:
         order: of the positions of training; None: every pass shuffles all examples.
         stretches: how many examples of the validation, one after the other, no batch may have
             others beside: each stretch begins with a batch of its own. None: it is one.
+        validations: how many passes over the validation were made before ``start_step``.
     """
 
     train: Source | Stream | None
@@ -43,6 +44,7 @@ class Inputs:
     validation_steps: int | None = None
     order: Order | None = None
     stretches: tuple[int, ...] | None = None
+    validations: int = 0
 
     @property
     def evaluation_batch(self) -> int:

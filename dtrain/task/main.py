@@ -158,8 +158,12 @@ def child(
     os.dup2(descriptor, 2)
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # asked for by the watchdog, and by whoever is curious
+    # Of the server that this process was forked from: a user's pools have Python's default.
+    multiprocessing.set_start_method(None, force=True)
     say("started")
     code = run(run_path, task_name, say)
+    for process in multiprocessing.active_children():  # a pool that was not closed
+        process.terminate()
     sys.stdout.flush()
     sys.stderr.flush()
     # TensorFlow's threads may outlive the interpreter's end and crash it: leave at once.

@@ -29,7 +29,7 @@ from dtrain.data.ragged import Ragged
 from dtrain.data.sources import Splits
 from dtrain.data.streams import Stream
 from dtrain.errors import DataError, DtrainError
-from dtrain.host import python_path
+from dtrain.host import python_path, terminal
 from dtrain.host.terminal import STOPS
 from dtrain.task import slots
 from dtrain.task.process import parent_death
@@ -48,7 +48,8 @@ def main(descriptor: int, name: str) -> None:
     """
     parent_death.end_with_the_parent()
     for number in STOPS:  # the task saves when it is asked to stop, and may read until then
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, _go_on)
+    terminal.keep_from_children(_go_on)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     faulthandler.enable()
     if isinstance(sys.stdout, io.TextIOWrapper):  # the log of the task
@@ -56,6 +57,10 @@ def main(descriptor: int, name: str) -> None:
     python_path.offer()
     with contextlib.suppress(EOFError, OSError):  # the task has ended
         _Reader(Connection(descriptor), name).serve()
+
+
+def _go_on(*_: Any) -> None:
+    """Handle a signal by nothing: one that is ignored would be so by processes of the user's."""
 
 
 class _Reader:

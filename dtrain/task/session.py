@@ -191,6 +191,7 @@ def _assemble(
         splits.train if trains else None, splits.validation, config.trainer.batch_size, config.seed,
         past.step if past else 0, data.augment, config.trainer.validation_batch_size,
         config.trainer.validation_steps, data.order,
+        validations=_validations(schedule, past) if trains else 0,
     )  # fmt: skip
     inputs = purpose.arranged(inputs, data)
     steps = strategy.steps(model, inputs, config.hardware.jit_compile, replay)
@@ -199,6 +200,14 @@ def _assemble(
     for message in replay.notices if replay is not None else ():
         process.notice(message)
     return Session(config, strategy, process, past, model, schedule, inputs, data, steps)
+
+
+def _validations(schedule: Schedule, past: Checkpoint | None) -> int:
+    """Return how many validations a run has behind it where it continues."""
+    if past is None:
+        return 0
+    ended = sum(map(schedule.validates, range(past.step // schedule.steps_per_epoch)))
+    return max(0, ended - bool(past.meta.get("pending_validation")))
 
 
 def _choices(config: Config, past: Checkpoint | None) -> dict[str, Any]:

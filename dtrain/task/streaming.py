@@ -59,10 +59,11 @@ def settled(splits: Splits, make: Callable[[], Splits]) -> None:
     }
     for stream in streams.values():
         stream.steady = stream.repeats()
-    left = {name: part for name, part in streams.items() if part.single and not part.steady}
-    if not left:
-        return
-    other, unread = make(), make()
-    for name, stream in left.items():
+        stream.reshuffles = not stream.steady
+    counting = {name: each for name, each in streams.items() if each.single and each.reshuffles}
+    other = make() if counting else splits
+    for name, stream in counting.items():
         stream.steady = stream.begins_as(getattr(other, name))
-        stream.read_from(getattr(unread, name))
+        # Made for this split alone: where both are of one shuffle, the order of training would
+        # depend on when a validation began.
+        stream.read_from(getattr(make(), name))

@@ -186,3 +186,61 @@ def test_data_that_readers_do_not_have(dtrain: Any) -> None:
     assert run.code == 0, run.output
     [notice] = [e["message"] for e in run.events("notice") if "workers" in e["message"]]
     assert notice.startswith("dataset.workers=2 has no effect: ")
+
+
+POOLS = '''
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor
+
+import joblib
+import numpy as np
+
+from dtrain.data.sources import Splits
+
+
+def value(row):
+    return float(row % 7)
+
+
+class Rows:
+    """Has a pool that is never closed, in the task and in a reader."""
+
+    pool = None
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, row):
+        if Rows.pool is None:
+            Rows.pool = multiprocessing.Pool(1)
+            print("pool", *[process.pid for process in multiprocessing.active_children()])
+        found = Rows.pool.map_async(value, [row]).get(60)[0]
+        return np.float32([found]), int(found > 3)
+
+
+def load():
+    rows, found = range(8), []
+    for context in (multiprocessing, multiprocessing.get_context("spawn")):
+        with context.Pool(2) as pool:
+            found.append(pool.map_async(value, rows).get(60))
+    with ProcessPoolExecutor(2) as pool:
+        found.append(list(pool.map(value, rows, timeout=60)))
+    found.append(joblib.Parallel(n_jobs=2, timeout=60)(joblib.delayed(value)(i) for i in rows))
+    assert found == 4 * [[float(i % 7) for i in rows]]
+    return Splits(Rows(), Rows(), 2)
+'''
+
+
+def test_processes_of_a_users_function(dtrain: Any, user_code: Any) -> None:
+    """As in a script of the user's own, in a task and in a reader; none is left."""
+    user_code(POOLS)
+    run = dtrain(
+        "tracking=none", "model=mlp", "model.units=[4]", "dataset=custom",
+        "dataset._target_=mine.load", "dataset.workers=1", "trainer.epochs=1",
+    )  # fmt: skip
+    assert run.code == 0, run.output + run.log
+    pools = [line.split()[1:] for line in run.log.splitlines() if line.startswith("pool ")]
+    assert len(pools) == 2, "of the task, which reads first, and of the reader"
+    pids = [int(pid) for found in pools for pid in found]
+    until(lambda: not any(map(alive, pids)), lambda: pids, 20)

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from dtrain.host import terminal
 from dtrain.host.terminal import STOPS, stops
 
 
@@ -34,6 +35,7 @@ class Stop:
         for number in stops():
             if own or number != signal.SIGINT:
                 signal.signal(number, self._ask)
+        terminal.keep_from_children(self._ask)
         if own:
             self._listen()
             # Blocked since before the fork: they must not end the import.

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from dtrain.config.schema import Config
 from dtrain.data.sources import Source
+from dtrain.data.streams import Stream
 from dtrain.errors import UsageError
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.cluster import Cluster, Task
@@ -212,12 +213,13 @@ class Strategy:
             steps: of the whole call, int64 scalar.
         """
 
-    def iterate(self, make: Callable[[int, int], tf.data.Dataset]) -> Any:
+    def iterate(self, make: Callable[[int, int], tf.data.Dataset], *, shared: bool = False) -> Any:
         """Lay the input out over the replicas.
 
         Args:
             make: from (first replica, number of replicas) of one input pipeline to its dataset,
                 whose elements go to these replicas in turn.
+            shared: let one iterator feed all replicas of this task.
 
         Returns:
             An iterator; ``next`` gives the argument of :meth:`run` for one step.
@@ -227,14 +229,19 @@ class Strategy:
             local = self.replicas // context.num_input_pipelines
             return make(context.input_pipeline_id * local, local)
 
-        return iter(self.engine.distribute_datasets_from_function(read, self.input_options))
+        options = None if shared else self.input_options
+        return iter(self.engine.distribute_datasets_from_function(read, options))
 
     def distribute(self, make: Callable[..., tf.data.Dataset], inputs: Inputs) -> Any:
-        """Lay out what :func:`pipeline.training` or :func:`pipeline.evaluation` makes."""
+        """Lay out what :func:`input_pipeline.training` or its siblings make."""
+        source = inputs.train if make is input_pipeline.training else inputs.validation
         return self.iterate(
             lambda first, local: make(
                 inputs, replicas=self.replicas, first_replica=first, local_replicas=local
-            )
+            ),
+            # A shuffle of tf.data's gives each iterator another order: of two, each would drop
+            # examples that the other repeats.
+            shared=isinstance(source, Stream),
         )
 
     def run(self, step: Callable[[Any], Any], data: Any) -> Any:

@@ -159,10 +159,10 @@ class MultiWorker(Strategy):
             return super().replica
         return tf.constant(self._cluster.tasks.index(self._task))
 
-    def iterate(self, make: Callable[[int, int], tf.data.Dataset]) -> Any:
+    def iterate(self, make: Callable[[int, int], tf.data.Dataset], *, shared: bool = False) -> Any:
         """Lay the input out over the replicas; a task that trains by itself has its own rows."""
         if self.sync_every == 1:
-            return super().iterate(make)
+            return super().iterate(make, shared=shared)
         return iter(make(self._cluster.tasks.index(self._task), 1))
 
     def averaged(self, rows: int, summed: bool) -> contextlib.AbstractContextManager[Any]:

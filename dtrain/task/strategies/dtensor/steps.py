@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import re
 import time
@@ -63,11 +64,16 @@ class MeshSteps(Steps):
         self.learn()
         if not evaluates(model):
             return
-        # A batch of training, which may be larger than one of a validation.
+        # A batch of training, which may be larger than one of a validation. ORDER: not of a second
+        # reading: a stream's shuffle counts how often it is read.
         if training is not None:
-            self._check(next(whole(input_pipeline.training)), self._global_batch)
+            batch = next(training)
+            self._train_iterator = itertools.chain([batch], training)
+            self._check(batch, self._global_batch)
         elif held is not None:
-            self._check(next(whole(input_pipeline.evaluation))[0], self._evaluation_batch)
+            element = next(held)
+            self._evaluation_iterator = itertools.chain([element], held)
+            self._check(element[0], self._evaluation_batch)
 
     def train(self, steps: int, ahead: int = 0) -> Sums:
         """Run ``steps`` training steps, one a call; DTensor works on while the next is prepared."""
