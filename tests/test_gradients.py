@@ -204,8 +204,60 @@ def by_hand(weights: Any, table: Any, x: Any, y: Any) -> dict[str, Any]:
     }
 
 
+def several_values(weights: Any, table: Any, x: Any, y: Any) -> dict[str, Any]:
+    """Return gradients of vectors: losses of tasks, and a value for each of some examples."""
+    import tensorflow as tf
+
+    targets = {
+        **{
+            f"{n} tasks": lambda n=n: tf.stack(
+                [tf.reduce_mean(errors ** (i + 1)) for i in range(n)]
+            )
+            for n in (1, 2, 4)
+        },
+        "some examples": lambda: tf.boolean_mask(tf.square(x @ weights - y), y > 0),
+    }
+    found = {}
+    for name, of in targets.items():
+        with tf.GradientTape() as tape:
+            errors = tf.square(tf.tanh(x @ weights) - y) + 1
+            target = of()
+        found[name] = tape.gradient(target, weights)
+    return found
+
+
+def rows_of_a_table(weights: Any, table: Any, x: Any, y: Any) -> dict[str, Any]:
+    """Return sums of rows, and of their squares, as an optimizer takes them that squares first."""
+    import tensorflow as tf
+
+    ids = tf.cast(tf.abs(x) * 2, tf.int32) % 5
+    places = tf.constant([4, 0, 2])
+    lookups = {
+        "tokens": lambda: tf.gather(table, ids),
+        "positions": lambda: tf.gather(table, places)[None] + x[..., None],
+        "of the batch": lambda: tf.gather(table, places[None])[0] + x[..., None],
+        "of each example": lambda: tf.gather(table, tf.tile(places[None], [x.shape[0], 1])),
+        "by cumsum": lambda: tf.gather(table, tf.cumsum(tf.ones_like(ids), 1)) * x[..., None],
+        "both": lambda: tf.gather(table, ids) + tf.gather(table, places),
+    }
+    found = {}
+    for name, look_up in lookups.items():
+        with tf.GradientTape() as tape:
+            value = tf.reduce_mean(tf.square(look_up() - y[..., None]))
+        rows = tape.gradient(value, table)
+        for power in (1, 2):
+            values = rows.values**power
+            found[f"{name}, {power}"] = tf.math.unsorted_segment_sum(values, rows.indices, 5)
+    return found
+
+
 def on_replicas(
-    replicas: int, function: Any, kind: str = "Mirrored", summed: bool = False, strategy: Any = None
+    replicas: int,
+    function: Any,
+    kind: str = "Mirrored",
+    summed: bool = False,
+    strategy: Any = None,
+    examples: int = ROWS,
 ) -> dict[str, Any]:
     """Call ``function(weights, table, x, y)`` in each replica, on its part of one batch."""
     import numpy as np
@@ -213,22 +265,24 @@ def on_replicas(
 
     from dtrain.task import strategies
     from dtrain.task.replica import gradients
+    from dtrain.task.replica.global_batch import GlobalBatch
 
     kind = kind if replicas > 1 else "OneDevice"
     if strategy is None:
         strategy = getattr(strategies, kind)([f"CPU:{i}" for i in range(replicas)])
     draw = np.random.default_rng(0).standard_normal
-    x, y = draw((ROWS, WIDTH)).astype(np.float32), draw((ROWS, 1)).astype(np.float32)
+    x, y = draw((examples, WIDTH)).astype(np.float32), draw((examples, 1)).astype(np.float32)
     initial = draw((WIDTH, 1)).astype(np.float32), draw((5, WIDTH)).astype(np.float32)
     with strategy.engine.scope():
         variables = [tf.Variable(value) for value in initial]
-    rows = ROWS // replicas
+    rows = examples // replicas
+    whole = GlobalBatch(lambda data: function(*variables, *data), examples)
 
     def replica() -> Any:
         index = tf.distribute.get_replica_context().replica_id_in_sync_group
-        own = slice(index * rows, (index + 1) * rows)
-        with gradients.averaged(replicas, rows, summed):
-            return function(*variables, tf.constant(x)[own], tf.constant(y)[own])
+        own = [tf.identity(tf.constant(z)[index * rows : (index + 1) * rows]) for z in (x, y)]
+        with gradients.averaged(replicas, whole.part(own), summed):
+            return function(*variables, *own)
 
     found = tf.function(lambda: strategy.engine.run(replica), autograph=False)()
     return {
@@ -238,14 +292,16 @@ def on_replicas(
 
 
 @pytest.mark.task(devices=4)
+@pytest.mark.parametrize("function", [by_hand, rows_of_a_table, several_values])
 @pytest.mark.parametrize("replicas", sampled([2, 4], 2))
-def test_every_tape_gives_the_gradient_of_the_global_batch(replicas: int) -> None:
+def test_every_tape_gives_the_gradient_of_the_global_batch(replicas: int, function: Any) -> None:
     import numpy as np
 
-    expected, found = on_replicas(1, by_hand), on_replicas(replicas, by_hand)
-    for name, gradient in expected.items():
-        assert np.abs(gradient).max() > 1e-3, name
-        np.testing.assert_allclose(found[name], gradient, rtol=1e-5, atol=1e-6, err_msg=name)
+    for examples in (ROWS, replicas) if function is several_values else (ROWS,):
+        expected, found = (on_replicas(n, function, examples=examples) for n in (1, replicas))
+        for name, gradient in expected.items():
+            assert np.abs(gradient).max() > 1e-3, name
+            np.testing.assert_allclose(found[name], gradient, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
 def divided_by_hand(weights: Any, table: Any, x: Any, y: Any) -> dict[str, Any]:

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import keras
 import tensorflow as tf
+
+if TYPE_CHECKING:
+    from dtrain.task.replica.gradients import Part
 
 
 class Replicas(Protocol):
@@ -36,7 +39,7 @@ class Replicas(Protocol):
     def replica(self) -> Any:
         """The number of the replica that is traced, among those of the job."""
 
-    def averaged(self, rows: int, summed: bool) -> AbstractContextManager[Any]:
+    def averaged(self, part: Part, summed: bool) -> AbstractContextManager[Any]:
         """Let what is traced inside, in a replica, get gradients of the global batch."""
 
     def average(self, model: keras.Model, done: tf.Tensor, steps: tf.Tensor) -> None:

@@ -14,8 +14,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import random
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -27,7 +25,7 @@ from dtrain.errors import UsageError, behind
 from dtrain.task import keras_internals, reading
 from dtrain.task.rehearsal import stand_ins
 from dtrain.task.rehearsal.trial import meeting
-from dtrain.task.replica import gradients, random_draws
+from dtrain.task.replica import gradients, host_random, random_draws
 from dtrain.task.step_logs import unwrapped
 
 if TYPE_CHECKING:
@@ -56,21 +54,9 @@ class Rehearsed:
     seed: int = 0
     draws: tuple[bool | None, ...] | None = None
 
-    @contextlib.contextmanager
-    def traced(self) -> Iterator[None]:
-        """Let Python's and NumPy's own random numbers be the same whenever a step is traced.
-
-        What a step draws by them is a constant of its graph, of which each replica has one:
-        ``AugMix`` chooses its operations so.
-        """
-        before = random.getstate(), np.random.get_state()
-        random.seed(self.seed)
-        np.random.seed(self.seed % 2**32)
-        try:
-            yield
-        finally:
-            random.setstate(before[0])
-            np.random.set_state(before[1])
+    def traced(self) -> contextlib.AbstractContextManager[None]:
+        """Let Python's and NumPy's own random numbers be the same whenever a step is traced."""
+        return host_random.seeded(self.seed)
 
 
 def rehearse(model: keras.Model, strategy: Replicas, inputs: Inputs) -> Rehearsed:

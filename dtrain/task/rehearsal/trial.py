@@ -86,7 +86,7 @@ def tried_on(
         return None
     with tf.device("CPU:0"), _at_rest(model):
         data = reading.first(source, rows * parts)
-        trial = _Trial(model, strategy, rows)
+        trial = _Trial(model, strategy)
         (whole, again), names = trial.whole(data), trial.kinds
         of_parts = trial.parts(
             [
@@ -153,15 +153,15 @@ class _Trial:
         kinds: ``name`` and ``added`` of each :class:`Value`, of what was traced last.
     """
 
-    def __init__(self, model: keras.Model, strategy: Replicas, rows: int):
+    def __init__(self, model: keras.Model, strategy: Replicas):
         self._model = model
         self._strategy = strategy
-        self._rows = rows
         self._summed = strategy.gradient_reduction == "sum"
         self._returned = Returned(model, model.metrics if self._summed else [])
         if self._summed:
             add_up_losses(model.metrics, gradients.parts)
         self.gathers = False
+        self._sizes: list[Any] = []  # of the targets of tapes, for all examples
         self.kinds: list[tuple[str | None, bool]] = []
 
     def whole(self, data: Any) -> list[list[float]]:
@@ -197,12 +197,11 @@ class _Trial:
         def function(data: Any, index: tf.Tensor, known: Any) -> Any:
             step = gradients.Step(
                 parts,
-                self._rows,
                 given=[] if apart else None,
                 summed=self._summed,
                 meeting=None if apart else _Meeting(known),
             )
-            draws = random_draws.part(index, parts, self._rows)
+            draws = random_draws.part(index, parts, nest.leaves(data)[0].shape[0])
             try:
                 with engine.scope(), _Replica(engine, 0), draws:
                     return self._values(data, step)
@@ -228,9 +227,14 @@ class _Trial:
             numbers = self._returned.values(logs, training=True) if self._summed else {}
             means = [metric for metric in metrics if self._summed and is_mean(metric)]
             found = [metric.result() for metric in means]
-        rows = nest.leaves(data)[0].shape[0]
+        sizes = [[t.shape.as_list() for t in of] for of in targets]
+        if step is None:
+            self._sizes = sizes
         self.kinds = [
-            *((None, self._summed or gradients.has_values_of_examples(t, rows)) for t in targets),
+            *(
+                (None, self._summed or own != whole or any(None in each for each in own))
+                for own, whole in zip(sizes, self._sizes, strict=True)
+            ),
             *((name, is_loss(name)) for name in numbers),
             *((metric.name, False) for metric in means),
         ]

@@ -18,7 +18,7 @@ import contextlib
 import dataclasses
 import functools
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import keras
@@ -26,7 +26,7 @@ import tensorflow as tf
 
 from dtrain.errors import UsageError
 from dtrain.task import keras_internals, waiting
-from dtrain.task.replica import declared, reduction
+from dtrain.task.replica import declared, dependence, reduction
 
 #: The step that is traced in this thread: MirroredStrategy traces each replica in one of its own.
 _current = threading.local()
@@ -38,7 +38,7 @@ class Step:
 
     Attributes:
         replicas: how many share the global batch.
-        rows: examples that each of them has.
+        part: says of gradients what of them is there for each example; None where no tape asks.
         given: the gradients that tapes have given, where the replicas cannot meet: each is in a
             process of its own, and its gradients are averaged elsewhere. None where they can.
         summed: the losses are parts of that of the global batch, and not losses of parts: their
@@ -47,7 +47,7 @@ class Step:
     """
 
     replicas: int
-    rows: int
+    part: Part | None = None
     given: list[Any] | None = None
     summed: bool = False
     meeting: Meeting | None = None
@@ -67,6 +67,15 @@ class Step:
         return UsageError(f"strategy.{key}", value, what, accepted, f"strategy.{key}=1")
 
 
+class Part(Protocol):
+    """Of a global batch; see :class:`dtrain.task.replica.global_batch.Part`."""
+
+    def compare(
+        self, targets: list[tf.Tensor], found: list[Any], summed: bool
+    ) -> tuple[bool, list[list[bool]]]:
+        """Compare a call of ``tape.gradient`` for variables with that of one device."""
+
+
 class Meeting(Protocol):
     """Takes the part of the other replicas, where these are tried one after the other."""
 
@@ -78,18 +87,18 @@ class Meeting(Protocol):
 
 
 @contextlib.contextmanager
-def averaged(replicas: int, rows: int, summed: bool = False) -> Iterator[None]:
+def averaged(replicas: int, part: Part, summed: bool = False) -> Iterator[None]:
     """Let what is traced inside, in a replica, get gradients of the global batch.
 
     Args:
         replicas: how many share the global batch; with 1 nothing changes.
-        rows: examples that each of them has.
+        part: of it, that the replica has.
         summed: as of :class:`Step`.
     """
     if replicas > 1:
         install()
     before = current()
-    _current.step = Step(replicas, rows, summed=summed) if replicas > 1 else None
+    _current.step = Step(replicas, part, summed=summed) if replicas > 1 else None
     try:
         yield
     finally:
@@ -98,12 +107,12 @@ def averaged(replicas: int, rows: int, summed: bool = False) -> Iterator[None]:
 
 @contextlib.contextmanager
 def apart(
-    replicas: int, rows: int, summed: bool = False, why: tuple[str, Any] = ("", "ps")
+    replicas: int, part: Part, summed: bool = False, why: tuple[str, Any] = ("", "ps")
 ) -> Iterator[list[Any]]:
     """Let what is traced inside get gradients whose mean over the replicas is taken elsewhere.
 
     Args:
-        replicas, rows, summed: as of :func:`averaged`.
+        replicas, part, summed: as of :func:`averaged`.
         why: as of :class:`Step`.
 
     Yields:
@@ -113,7 +122,7 @@ def apart(
     given: list[Any] = []
     install()
     before = current()
-    _current.step = Step(replicas, rows, given, summed, why=why) if replicas > 1 else None
+    _current.step = Step(replicas, part, given, summed, why=why) if replicas > 1 else None
     try:
         yield given
     finally:
@@ -135,6 +144,21 @@ def tried(step: Step | None, targets: list[Any]) -> Iterator[None]:
         yield
     finally:
         _current.step, _current.targets = before
+
+
+@contextlib.contextmanager
+def noted(note: Callable[[list[tf.Tensor], list[Any]], None]) -> Iterator[None]:
+    """Call ``note`` with the targets, and the gradients, of each tape that is asked for variables.
+
+    What is traced inside is on one device.
+    """
+    install()
+    before = current(), getattr(_current, "note", None)
+    _current.step, _current.note = None, note
+    try:
+        yield
+    finally:
+        _current.step, _current.note = before
 
 
 @contextlib.contextmanager
@@ -253,20 +277,25 @@ def install() -> None:
         # What asks for gradients while gradients are computed (a layer that is computed twice, a
         # custom gradient) gives a factor of them, which is averaged with the rest.
         inside, _current.inside = getattr(_current, "inside", False), True
-        targets = None if inside else getattr(_current, "targets", None)
+        asked = not inside and any(map(_is_variable, tf.nest.flatten(sources)))
+        targets = getattr(_current, "targets", None)
         try:
-            if targets is not None and any(map(_is_variable, tf.nest.flatten(sources))):
-                targets.append([tf.convert_to_tensor(each) for each in tf.nest.flatten(target)])
+            if asked and targets is not None:
+                targets.append(_tensors(target))
                 return tf.nest.map_structure(lambda v: tf.zeros(v.shape, v.dtype), sources)
             found = original(self, target, sources, *args, **kwargs)
         finally:
             _current.inside = inside
-        if not inside and (other := getattr(_current, "other", None)) is not None:
+        if not asked:
+            return found
+        if (note := getattr(_current, "note", None)) is not None:
+            note(_tensors(target), tf.nest.flatten(found))
+        if (other := getattr(_current, "other", None)) is not None:
             return _exchanged(found, sources, *other)
-        step = None if inside else current()
+        step = current()
         if step is None or not (step.given is not None or tf.distribute.has_strategy()):
             return found
-        return _of_the_global_batch(found, target, sources, step)
+        return _of_the_global_batch(found, _tensors(target), sources, step)
 
     gradient.by_dtrain = True  # type: ignore[attr-defined]
     tf.GradientTape.gradient = gradient
@@ -281,17 +310,18 @@ def _exchanged(found: Any, sources: Any, given: list[Any], own: list[Any]) -> An
     return tf.nest.pack_sequence_as(found, gradients)
 
 
-def _of_the_global_batch(found: Any, target: Any, sources: Any, step: Step) -> Any:
+def _of_the_global_batch(found: Any, targets: list[tf.Tensor], sources: Any, step: Step) -> Any:
     gradients, variables = tf.nest.flatten(found), tf.nest.flatten(sources)
+    assert step.part is not None
+    summed, same = step.part.compare(targets, gradients, step.summed)
+    # Of inputs, such as a gradient penalty's, each replica has its own.
     chosen = [
         i
         for i, (gradient, source) in enumerate(zip(gradients, variables, strict=True))
         if gradient is not None and _is_variable(source)
     ]
     if not chosen:
-        return found  # of inputs, such as a gradient penalty's: each replica has its own
-    targets = map(tf.convert_to_tensor, tf.nest.flatten(target))
-    summed = step.summed or has_values_of_examples(targets, step.rows)
+        return found
     if step.given is not None:
         for i in chosen:
             if summed:
@@ -299,19 +329,15 @@ def _of_the_global_batch(found: Any, target: Any, sources: Any, step: Step) -> A
             step.given.append(gradients[i])
         return tf.nest.pack_sequence_as(found, gradients)
     op = tf.distribute.ReduceOp.SUM if summed else tf.distribute.ReduceOp.MEAN
-    reduced = mean([gradients[i] for i in chosen], op, of_gradients=True)
-    for i, gradient in zip(chosen, reduced, strict=True):
-        gradients[i] = gradient
+    pieces = [dependence.pieces(gradients[i], same[i]) for i in chosen]
+    reduced = iter(mean([each for some in pieces for each in some], op, of_gradients=True))
+    for i, some in zip(chosen, pieces, strict=True):
+        gradients[i] = dependence.joined(gradients[i], same[i], [next(reduced) for _ in some])
     return tf.nest.pack_sequence_as(found, gradients)
 
 
-def has_values_of_examples(targets: Iterable[tf.Tensor], rows: int) -> bool:
-    """Whether a gradient of ``targets`` is summed over the replicas, and not averaged.
-
-    The gradient of a vector is that of its sum: with a value for each example the global batch has
-    more of them than a part of ``rows`` examples, and a mean over the parts would lose that factor.
-    """
-    return any(t.shape.rank and t.shape[0] in (rows, None) for t in targets)
+def _tensors(target: Any) -> list[tf.Tensor]:
+    return [tf.convert_to_tensor(each) for each in tf.nest.flatten(target)]
 
 
 def _is_variable(source: Any) -> bool:

@@ -195,14 +195,15 @@ class Strategy:
         assert context is not None
         return context.replica_id_in_sync_group
 
-    def averaged(self, rows: int, summed: bool) -> contextlib.AbstractContextManager[Any]:
+    def averaged(
+        self, part: gradients.Part, summed: bool
+    ) -> contextlib.AbstractContextManager[Any]:
         """Let what is traced inside, in a replica, get gradients of the global batch.
 
         Args:
-            rows: examples that each replica has.
-            summed: as of :class:`gradients.Step`.
+            part, summed: as of :class:`gradients.Step`.
         """
-        return gradients.averaged(self.replicas, rows, summed)
+        return gradients.averaged(self.replicas, part, summed)
 
     def average(self, model: keras.Model, done: tf.Tensor, steps: tf.Tensor) -> None:
         """Average the variables of ``model`` over the tasks where that is due; in a graph.

@@ -165,11 +165,13 @@ class MultiWorker(Strategy):
             return super().iterate(make, shared=shared)
         return iter(make(self._cluster.tasks.index(self._task), 1))
 
-    def averaged(self, rows: int, summed: bool) -> contextlib.AbstractContextManager[Any]:
+    def averaged(
+        self, part: gradients.Part, summed: bool
+    ) -> contextlib.AbstractContextManager[Any]:
         """Let what is traced inside get gradients of the global batch, or of this task's part."""
         if self.sync_every == 1:
-            return super().averaged(rows, summed)
-        return gradients.apart(self.replicas, rows, why=("sync_every", self.sync_every))
+            return super().averaged(part, summed)
+        return gradients.apart(self.replicas, part, why=("sync_every", self.sync_every))
 
     def average(self, model: keras.Model, done: tf.Tensor, steps: tf.Tensor) -> None:
         """Average the variables over the tasks at every so many steps, and at the call's end."""

@@ -16,6 +16,7 @@ from dtrain.task.metric_replay import Replay
 from dtrain.task.metric_sums import Sums
 from dtrain.task.rehearsal.rehearse import Rehearsed
 from dtrain.task.replica import evaluation_seeds, gradients, random_draws
+from dtrain.task.replica.global_batch import GlobalBatch
 from dtrain.task.step_logs import Weights, add_up_losses, unwrapped
 from dtrain.task.strategies.in_loop import FromIterator, InLoop
 from dtrain.task.strategies.rows import Rows, table
@@ -84,6 +85,7 @@ class Steps(Traced):
         if self._summed:
             add_up_losses(model.metrics, gradients.parts)
         self._jit_compile = jit_compile
+        self._whole = GlobalBatch.of(model, inputs.global_batch)
         self._train_step = self._made_step()
 
     def learn(self) -> None:
@@ -244,7 +246,7 @@ class Steps(Traced):
         replica = self._strategy.replica
         replicas, rows = self._strategy.replicas, self._global_batch // self._strategy.replicas
         part = random_draws.part(replica, replicas, rows, self._rehearsed.draws)
-        averaged = self._strategy.averaged(rows, self._summed)
+        averaged = self._strategy.averaged(self._whole.part(data), self._summed)
         timed = self.waiting.exchanging(replica)
         with self._rehearsed.traced(), part, averaged, timed, self._rows.held.begun() as states:
             found = self._recorded(self._model.train_step, data, rows, training=True)

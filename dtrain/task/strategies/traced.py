@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from dtrain.task.finetune import stages
+from dtrain.task.replica.global_batch import GlobalBatch
 
 #: Of what ``Steps.train`` gives: without them each number of steps would be traced anew.
 NUMBER, ORDER = tf.TensorSpec([], tf.int64), tf.TensorSpec([None, None], tf.int64)
@@ -25,6 +26,8 @@ class Traced:
     _train: Any
     _train_part: Any
     _train_steps: Any
+    _global_batch: int
+    _whole: GlobalBatch
 
     def _made_step(self) -> Any:
         """Return a step of one replica, compiled where that is asked for."""
@@ -48,6 +51,7 @@ class Traced:
     def _retrace(self) -> None:
         """Trace the training steps anew."""
         if self._trains:
+            self._whole = GlobalBatch.of(self._model, self._global_batch)
             self._train_step = self._made_step()
             self._train = tf.function(
                 self._train_steps, autograph=False, input_signature=[NUMBER, ORDER]

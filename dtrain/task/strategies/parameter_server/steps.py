@@ -173,9 +173,9 @@ class CoordinatedSteps(Steps):
         with scope:
             if training:
                 optimizer.apply = catch
-                rows = self._global_batch // replicas
+                part = self._whole.part(data)
                 try:
-                    with gradients.apart(replicas, rows, self._summed) as given:
+                    with gradients.apart(replicas, part, self._summed) as given:
                         returned, recorded = self._recorded(model.train_step, data, share, True)
                 except AttributeError:  # of the tape: what was assigned is no variable here
                     check_pure(moved(), scope)

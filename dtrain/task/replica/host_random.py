@@ -1,0 +1,75 @@
+"""Random numbers of Python and NumPy in a step: the same whenever it is traced, on each replica.
+
+What a step draws by them is a constant of its graph, of which each replica has one: ``AugMix``
+chooses its operations so. Replicas are traced in threads that take turns where they meet, and the
+generators are those of the process. So whenever a replica's step is left, for others or for good,
+the generators are what they were before it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import random
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+_current = threading.local()
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Let what is traced inside draw what it draws whenever it is traced."""
+    _install()
+    before = getattr(_current, "outside", None)
+    with kept():
+        _current.outside = _state()
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        try:
+            yield
+        finally:
+            _current.outside = before
+
+
+@contextlib.contextmanager
+def kept() -> Iterator[None]:
+    """Put the generators back to where they were, at the end."""
+    before = _state()
+    try:
+        yield
+    finally:
+        _put(before)
+
+
+def _state() -> tuple[Any, Any]:
+    return random.getstate(), np.random.get_state()
+
+
+def _put(state: tuple[Any, Any]) -> None:
+    random.setstate(state[0])
+    np.random.set_state(state[1])
+
+
+def _install() -> None:
+    """Let other replicas find the generators as they were outside; once in a process."""
+    kind: Any = tf.distribute.ReplicaContext
+    original = kind.merge_call
+    if getattr(original, "by_dtrain", False):
+        return
+
+    @functools.wraps(original)
+    def merge_call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        outside = getattr(_current, "outside", None)
+        if outside is None:
+            return original(self, *args, **kwargs)
+        with kept():
+            _put(outside)
+            return original(self, *args, **kwargs)
+
+    merge_call.by_dtrain = True  # type: ignore[attr-defined]
+    kind.merge_call = merge_call
