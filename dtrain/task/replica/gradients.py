@@ -19,7 +19,7 @@ import dataclasses
 import functools
 import threading
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -50,7 +50,6 @@ class Step:
     rows: int
     given: list[Any] | None = None
     summed: bool = False
-    meeting: Meeting | None = None
     why: tuple[str, Any] = ("", "ps")
 
     def needs(self, what: str, accepted: str) -> UsageError:
@@ -65,16 +64,6 @@ class Step:
             hint = "strategy=multiworker"
             return UsageError("strategy", value, what, accepted, hint)
         return UsageError(f"strategy.{key}", value, what, accepted, f"strategy.{key}=1")
-
-
-class Meeting(Protocol):
-    """Takes the part of the other replicas, where these are tried one after the other."""
-
-    def mean(self, values: list[Any], op: tf.distribute.ReduceOp) -> list[Any]:
-        """As :func:`mean`."""
-
-    def gather(self, x: tf.Tensor) -> tf.Tensor:
-        """As :func:`dtrain.replicas.gather`."""
 
 
 @contextlib.contextmanager
@@ -196,8 +185,6 @@ def mean(
             replica has for itself.
     """
     step = current()
-    if step is not None and step.meeting is not None:
-        return step.meeting.mean(values, op)
     if step is not None and step.given is not None:
         raise step.needs(
             "the model's loss is divided by a number of all examples, such as that of the tokens "
