@@ -45,28 +45,14 @@ def gather(x: Any) -> Any:
             inside a branch, a loop or a ``tf.function`` of the step's own; or ``x`` has no rows
             to be gathered.
     """
-    if isinstance(x, keras.KerasTensor):
-        raise _refused(
-            "is called while a functional model is put together, and would never be called again",
-            "a call in a loss, a train_step, or the call of a layer or model",
-        )
+    _check_called("gather", x)
     step = gradients.current()
     if step is None:
         return x
-    if isinstance(x, tf.SparseTensor | tf.RaggedTensor | tf.IndexedSlices):
-        raise _refused(f"takes no {type(x).__name__}", "a dense tensor")
-    x = tf.convert_to_tensor(x)
-    if x.shape.rank == 0 or x.dtype not in _SENT_AS:
-        what = "a scalar, which has no rows" if x.dtype in _SENT_AS else x.dtype.name
-        raise _refused(f"is given {what}", "a tensor [examples, ...] of real numbers or booleans")
-    if step.meeting is not None:
-        return step.meeting.gather(x)
-    if step.given is not None:
-        raise step.needs(
-            "the model calls dtrain.replicas.gather, and each worker has its part of the batch "
-            "alone",
-            "one worker, strategy.update=async, or a strategy whose replicas meet in a step",
-        )
+    x = _dense(x, "gather")
+    if x.shape.rank == 0:
+        raise _refused("gather", "is given a scalar, which has no rows", "a tensor [examples, ...]")
+    _check_exchanges(step, "gather")
     if 0 in x.shape:  # which would end TensorFlow's process
         return tf.zeros([(x.shape[0] or 0) * step.replicas, *x.shape[1:]], x.dtype)
     sent = tf.cast(x, _SENT_AS[x.dtype])
@@ -105,5 +91,95 @@ def _uneven(x: tf.Tensor) -> tf.Tensor:
     return tf.boolean_mask(_even(padded), real)
 
 
-def _refused(problem: str, accepted: str) -> UsageError:
-    return UsageError("model", "dtrain.replicas.gather", problem, accepted, "strategy=one_device")
+def sum(x: Any) -> Any:
+    """Return the sum of the replicas' values: of what a replica counts, that of the global batch.
+
+    Each replica's step has its part of the global batch. ``sum(part) / sum(number)`` of two sums
+    over a replica's examples is the ratio over those of the global batch, on each replica, with its
+    gradients.
+
+    Args:
+        x: a dense tensor of numbers, of one shape on all replicas; a scalar, say.
+
+    Returns:
+        The sum. ``x`` itself on one replica, on a mesh, in an evaluation and outside of dtrain's
+        steps.
+
+    Raises:
+        UsageError: as :func:`gather`.
+    """
+    return _reduced(x, "sum", tf.distribute.ReduceOp.SUM)
+
+
+def mean(x: Any) -> Any:
+    """Return the mean of the replicas' values: what a loss of a replica divides by.
+
+    The losses of the replicas are averaged. So a loss that is divided by how many of its examples,
+    tokens or pixels count, ``sum(losses * mask) / mean(sum(mask))``, is that of the global batch.
+
+    Args:
+        x: as of :func:`sum`; whole numbers have a mean of float32.
+
+    Returns:
+        The mean; else as :func:`sum`.
+
+    Raises:
+        UsageError: as :func:`gather`.
+    """
+    return _reduced(x, "mean", tf.distribute.ReduceOp.MEAN)
+
+
+def _reduced(x: Any, name: str, op: tf.distribute.ReduceOp) -> Any:
+    _check_called(name, x)
+    step = gradients.current()
+    if step is None:
+        return x
+    x = _dense(x, name)
+    if x.dtype == tf.bool:
+        raise _refused(name, "is given bool", "a tensor of numbers, such as a sum of them")
+    _check_exchanges(step, name)
+    kind = _SENT_AS[x.dtype]
+    if op == tf.distribute.ReduceOp.MEAN and not x.dtype.is_floating:
+        kind = tf.float32
+    context: Any = tf.distribute.get_replica_context()
+    with gradients.meeting(
+        f"calls dtrain.replicas.{name}", "to reduce", "a step that reduces outside of them"
+    ):
+        reduced = context.all_reduce(op, tf.cast(x, kind))
+    return tf.cast(reduced, x.dtype) if x.dtype.is_floating or kind != tf.float32 else reduced
+
+
+def _dense(x: Any, name: str) -> tf.Tensor:
+    """Return a tensor that TensorFlow's collectives take.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if isinstance(x, tf.SparseTensor | tf.RaggedTensor | tf.IndexedSlices):
+        raise _refused(name, f"takes no {type(x).__name__}", "a dense tensor")
+    x = tf.convert_to_tensor(x)
+    if x.dtype not in _SENT_AS:
+        raise _refused(name, f"is given {x.dtype.name}", "a tensor of real numbers")
+    return x
+
+
+def _check_called(name: str, x: Any) -> None:
+    if isinstance(x, keras.KerasTensor):
+        raise _refused(
+            name,
+            "is called while a functional model is put together, and would never be called again",
+            "a call in a loss, a train_step, or the call of a layer or model",
+        )
+
+
+def _check_exchanges(step: gradients.Step, name: str) -> None:
+    if step.given is not None:
+        raise step.needs(
+            f"the model calls dtrain.replicas.{name}, and each worker has its part of the batch "
+            "alone",
+            "one worker, strategy.update=async, or a strategy whose replicas meet in a step",
+        )
+
+
+def _refused(name: str, problem: str, accepted: str) -> UsageError:
+    return UsageError("model", f"dtrain.replicas.{name}", problem, accepted, "strategy=one_device")

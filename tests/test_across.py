@@ -45,21 +45,36 @@ PARTS = {
 }
 
 
+#: Of which it cannot be found out.
+UNTRIED: list[str] = []
+
+
 @pytest.mark.task(devices=4)
 @pytest.mark.parametrize("part", sampled(PARTS, "few"))
-def test_models_that_are_exact_are_tried_and_not_told_of(part: str) -> None:
+def test_models_that_are_exact_are_tried_and_not_told_of(
+    part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from dtrain.task import train_state
     from dtrain.task.rehearsal import across, trial
 
+    seen: list[Any] = []
+    original = trial.Trial.values
+
+    def values(self: Any, batch: Any) -> Any:
+        seen.extend(found := original(self, batch))
+        return found
+
+    monkeypatch.setattr(trial.Trial, "values", values)
+    monkeypatch.setattr(across, "_is_known", lambda model: False)
     for kind, devices in (("Mirrored", 4), ("CentralStorage", 2)):
         for name in PARTS[part]:
             arguments = made(kind, devices, configured(name))
             before = train_state.snapshot(*arguments[:2])
-            tried = trial.tried_on(*arguments)
-            assert tried is not None and tried.values, name
+            seen.clear()
+            assert across.notice(*arguments) is None, name
+            assert seen or name in UNTRIED, name
             after = train_state.snapshot(*arguments[:2])
             assert all((after[key] == before[key]).all() for key in before), "nothing changed"
-            assert across.notice(*arguments) is None, name
 
 
 @pytest.mark.task(devices=4)
@@ -73,8 +88,7 @@ def test_what_looks_across_the_examples_is_told_of(
     for kind, devices in (("Mirrored", 4), ("CentralStorage", 2)):
         said = told(kind, devices, config)
         assert said is not None and said.startswith(f"on {devices} replicas the loss is not that")
-        assert said.endswith("where it looks across the examples, dtrain.replicas.gather makes it "
-                             "exact")  # fmt: skip
+        assert said.endswith("and where it looks across the examples, dtrain.replicas.gather does")
     for kind in ("OneDevice", "Default"):
         assert told(kind, 1, config) is None
 
@@ -174,12 +188,13 @@ def stepping_with(loss: str, reduction: str = "mean") -> Any:
 @pytest.mark.task(devices=4)
 def test_what_a_step_of_its_own_wants_gradients_of() -> None:
     same = ("mean", "each", "by tensorflow", "by replicas", "noisy")
-    unknown = ("drawn", "met", "counted", "python", "failing", "not finite", "nothing")
+    unknown = ("counted", "python", "failing", "not finite", "nothing")
     by_hand = "it is divided by all examples (trainer.gradient_reduction=sum)"
     endings = {
         **dict.fromkeys((*same, *unknown)),
+        "drawn": "keras.random with a keras.random.SeedGenerator draws the same",
         **dict.fromkeys(("divided", "over replicas", "held", "held by replicas"), by_hand),
-        "spread": "where it looks across the examples, dtrain.replicas.gather makes it exact",
+        **dict.fromkeys(("spread", "met"), "the examples, dtrain.replicas.gather does"),
     }
     for loss, ending in endings.items():
         said = told("Mirrored", 4, stepping_with(loss))
@@ -239,6 +254,151 @@ def test_numbers_under_other_names_than_losses_are_told_of() -> None:
                 assert (said or "").endswith("only what is named a loss is added up")
 
 
+def padded(examples: int = 48) -> Any:
+    """Sequences of which the first ones have as many tokens that count, and others none."""
+    import numpy as np
+
+    from dtrain.data.sources import Arrays, Splits
+
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(2, examples, 6)).astype(np.float32)
+    y[:8, 4:] = 0
+    for row in range(8, examples):
+        y[row, rng.integers(0, 6) * (row % 3 > 0) :] = 0
+    return Splits(Arrays(x, y), Arrays(x[:21], y[:21]), classes=None)
+
+
+def regression(input_shape: Any, classes: Any, stepping: bool = False) -> Any:
+    import keras
+    import tensorflow as tf
+
+    class Stepping(keras.Model):
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                p = self(x, training=True)
+                loss = masked(y, p)
+            weights = self.trainable_weights
+            self.optimizer.apply(tape.gradient(loss, weights), weights)
+            return {"r2": r2(y, p)}
+
+    inputs = keras.Input(input_shape)
+    outputs = keras.layers.Dense(6)(keras.layers.Dense(5, activation="tanh")(inputs))
+    return (Stepping if stepping else keras.Model)(inputs, outputs)
+
+
+def masked(y: Any, p: Any, advised: bool = False, guarded: bool = True) -> Any:
+    from keras import ops
+
+    from dtrain import replicas
+
+    mask = ops.cast(y != 0, "float32")
+    number = ops.sum(mask)
+    if advised:
+        number = replicas.mean(number)
+    return ops.sum(ops.square(y - p) * mask) / (number + 1e-6 * guarded)
+
+
+def r2(y: Any, p: Any, advised: bool = False) -> Any:
+    from keras import ops
+
+    from dtrain import replicas
+
+    if advised:
+        centre = replicas.mean(ops.mean(y))
+        rest, all_ = (replicas.sum(ops.sum(ops.square(v))) for v in (y - p, y - centre))
+        return 1 - rest / all_
+    return 1 - ops.sum(ops.square(y - p)) / ops.sum(ops.square(y - ops.mean(y)))
+
+
+def of_padded(stepping: bool = False, r2: Any = None, **loss: Any) -> Any:
+    of = {"_target_": "tests.test_across.masked", **loss}
+    metric = {"_target_": "tests.test_across.r2", **(r2 or {})}
+    return settings(
+        dataset={"_target_": "tests.test_across.padded"},
+        model={"_target_": "tests.test_across.regression", "stepping": stepping},
+        optimizer={"_target_": "keras.optimizers.SGD", "learning_rate": 0.1},
+        trainer={"batch_size": BATCH, "loss": of, "metrics": [metric]},
+    )
+
+
+@pytest.mark.task(devices=4)
+def test_a_mean_over_what_counts_is_told_of_and_exact_by_the_advice() -> None:
+    import keras
+
+    from tests.test_steps import prepare
+
+    said = told("Mirrored", 2, of_padded()) or ""
+    assert said.startswith("on 2 replicas the loss is not that of one device (nor r2): ")
+    assert "dtrain.replicas.mean(NUMBER) makes it exact" in said
+    said = told("Mirrored", 2, of_padded(guarded=False)) or ""
+    assert "the mean of their parts' is nan; " in said and "may be 0 on a replica" in said
+    assert (told("Mirrored", 2, of_padded(stepping=True)) or "").count("(nor r2)") == 1
+    said = told("Mirrored", 2, of_padded(advised=True)) or ""
+    assert said.startswith("on 2 replicas r2 is not that of one device: ")
+
+    right = of_padded(advised=True, r2={"advised": True})
+    found = []
+    for kind, devices in (("OneDevice", 1), ("Mirrored", 4), ("CentralStorage", 2)):
+        assert told(kind, devices, right) is None
+        keras.utils.clear_session()
+        _, _, steps, _ = prepare(kind, devices, right)
+        found.append([steps.results(steps.train(1)) for _ in range(5)])
+    for one, *others in zip(*found, strict=True):
+        assert one.keys() == {"loss", "r2"}
+        assert all(each == pytest.approx(one, rel=1e-5, abs=1e-5) for each in others)
+
+
+def drawing(input_shape: Any, classes: int, how: str) -> Any:
+    import keras
+    import tensorflow as tf
+    from keras import layers, ops
+
+    class Drawing(layers.Layer):
+        def build(self, shape: Any) -> None:
+            self.calls = 0
+            self.seeds = keras.random.SeedGenerator(1)
+            self.generator = tf.random.Generator.from_seed(1)
+            self.kernel = self.add_weight(shape=(shape[-1], 4), name="kernel")
+
+        def call(self, x: Any) -> Any:
+            size = [4, 4]  # weights, of which there are as many rows as examples in a part
+            noise: Any = {
+                "weights": lambda: keras.random.normal(size, seed=self.seeds),
+                "an int": lambda: keras.random.truncated_normal(size, seed=3),
+                "normal": lambda: tf.random.normal(size),
+                "generator": lambda: self.generator.normal(size),
+                "stateless": lambda: tf.random.stateless_truncated_normal(size, [1, 2]),
+                "counter": lambda: self.count(),
+            }[how]()
+            self.add_loss(1e-3 * ops.sum(ops.square(self.kernel)))
+            return x @ (self.kernel + noise)
+
+        def count(self) -> float:
+            self.calls += 1
+            return 0.1 * self.calls
+
+    inputs = keras.Input(input_shape)
+    hidden = Drawing(name="drawing")(inputs)
+    return keras.Model(inputs, layers.Dense(classes, activation="softmax")(hidden))
+
+
+@pytest.mark.task(devices=2)
+def test_noise_and_counters_are_named_and_draws_of_keras_are_the_same() -> None:
+    for how, words in {
+        "weights": None,
+        "an int": None,
+        "normal": "draws random numbers by tf.random (RandomStandardNormal)",
+        "generator": "draws random numbers by tf.random (StatelessRandomNormalV2)",
+        "stateless": "draws random numbers by tf.random (StatelessTruncatedNormalV2)",
+        "counter": "Drawing drawing changes self.calls in Python",
+    }.items():
+        node = {"_target_": "tests.test_across.drawing", "how": how}
+        said = told("Mirrored", 2, settings(model=node))
+        assert said is None if words is None else words in (said or ""), (how, said)
+        assert "of one device: of" not in (said or ""), said
+
+
 @pytest.mark.task(devices=2)
 @pytest.mark.parametrize("name", sampled(["average_loss", "vae", "batch_hard"], "vae"))
 def test_a_model_that_was_tried_trains_as_ever(name: str) -> None:
@@ -276,7 +436,9 @@ def test_batch_normalisation_is_no_loss_that_looks_across() -> None:
     for how in ("plain", "synchronized", "own"):
         node = {"_target_": "tests.test_across.normalised", "how": how}
         said = told("Mirrored", 2, settings(model=node))
-        assert (said is not None) == (how == "own"), said
+        begins = {"plain": "batch normalisation (batch_normalization", "own": "on 2 replicas the"}
+        assert (said or "").startswith(begins.get(how, "")) and bool(said) == (how in begins), said
+        assert how != "plain" or "the loss" not in (said or "")
 
 
 @pytest.mark.task(devices=2)
@@ -296,19 +458,19 @@ def test_what_is_known_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
 
     nested = keras.Sequential([keras.Input([4]), functional(lambda x: x - ops.mean(x, axis=0))])
     for loss in ("mse", keras.losses.Huber(), keras.losses.poisson, ["mse"], {"a": "mae"}):
-        assert across._known(compiled(functional(), loss)), loss
+        assert across._is_known(compiled(functional(), loss)), loss
     for loss in (
         "dice", "Circle", keras.losses.Dice(), keras.losses.Tversky(), keras.losses.circle,
         lambda y, p: p, ["mse", keras.losses.Dice(axis=1)],
     ):  # fmt: skip
-        assert not across._known(compiled(functional(), loss)), loss
+        assert not across._is_known(compiled(functional(), loss)), loss
     for built in (functional(ops.tanh), functional(layers.Lambda(ops.tanh)), nested):
-        assert not across._known(compiled(built))
+        assert not across._is_known(compiled(built))
     for name in ("subclassed", "guide_basic", "scalar_function", "siamese", "own_optimizer"):
         model, *_ = made("OneDevice", 1, configured(name))
-        assert across._known(model) == (name == "own_optimizer"), name
+        assert across._is_known(model) == (name == "own_optimizer"), name
 
-    monkeypatch.setattr(across, "tried_on", None)  # is not called
+    monkeypatch.setattr(across, "_of_a_trial", None)  # is not called
     assert told("Mirrored", 2, settings()) is None
     monkeypatch.undo()
     node = {"loss": {"_target_": "keras.losses.Dice"}, "metrics": []}
@@ -333,7 +495,7 @@ def on_servers(cluster: Cluster, task: Task, devices: list[str]) -> Any:
 def test_workers_that_compute_alone() -> None:
     [found] = together(on_servers, servers(2, 1), 2)
     assert found.pop("spread").endswith(
-        "dtrain.replicas.gather makes it exact under a strategy whose replicas meet in a step "
+        "dtrain.replicas.gather does under a strategy whose replicas meet in a step "
         "(strategy=multiworker)"
     )
     assert found.pop("divided").endswith("(trainer.gradient_reduction=sum)")
@@ -364,7 +526,7 @@ def test_a_run_says_it_once(dtrain: Any, user_code: Any) -> None:
     run = dtrain(*words, "strategy=mirrored", "hardware.devices=2")
     assert run.code == 0, run.output
     [message] = notices(run)
-    assert "dtrain.replicas.gather makes it exact" in message
+    assert "dtrain.replicas.gather does" in message
     assert run.output.count(message) == 1
     assert not notices(dtrain(*words, "strategy=one_device"))
 

@@ -69,6 +69,7 @@ def losses(weights: Any, table: Any, x: Any, y: Any) -> dict[str, Any]:
     """Return losses that look across the examples, and their gradients."""
     import tensorflow as tf
 
+    from dtrain import replicas
     from dtrain.replicas import gather
 
     def points() -> Any:
@@ -92,6 +93,19 @@ def losses(weights: Any, table: Any, x: Any, y: Any) -> dict[str, Any]:
         truth = tf.cast(truth, tf.float32)
         return 1 - tf.reduce_sum(scores * truth) / tf.reduce_sum(scores + truth)
 
+    def counts() -> Any:  # another number on each replica
+        return tf.cast(y > -0.5, tf.float32), tf.square(x @ weights - y)
+
+    def summed() -> Any:
+        mask, each = counts()
+        return replicas.sum(tf.reduce_sum(each * mask)) / replicas.sum(tf.reduce_sum(mask))
+
+    def averaged() -> Any:
+        mask, each = counts()
+        scale = replicas.mean(tf.reduce_mean(tf.abs(points())))  # of which there is a gradient
+        number = replicas.mean(tf.math.count_nonzero(mask, dtype=tf.int32))
+        return scale * tf.reduce_sum(each * mask) / tf.cast(number, tf.float32)
+
     def nested() -> Any:  # what was gathered decides what is gathered
         centre = tf.reduce_mean(gather(points()), 0)
         spread = gather(tf.square(points() - centre))
@@ -111,14 +125,15 @@ def losses(weights: Any, table: Any, x: Any, y: Any) -> dict[str, Any]:
         )
 
     found = {}
-    for loss in (contrast, own_rows, ratio, nested, beside, left_out, half):
+    for loss in (contrast, own_rows, ratio, nested, beside, left_out, half, summed,
+                 averaged):  # fmt: skip
         with tf.GradientTape() as tape:
             value = loss()
         given = tape.gradient(value, [weights, table], unconnected_gradients="zero")
         found[f"{loss.__name__} by weights"] = tf.convert_to_tensor(given[0])
         if loss in (contrast, own_rows, nested, left_out):
             found[f"{loss.__name__} by a table"] = tf.convert_to_tensor(given[1])
-        if loss not in (own_rows, beside):  # which are of the own rows
+        if loss not in (own_rows, beside, averaged):  # which are of the own rows
             found[loss.__name__] = value
     with tf.GradientTape() as outer:
         with tf.GradientTape() as inner:

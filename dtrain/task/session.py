@@ -174,7 +174,8 @@ def _assemble(
     strategy.gradient_reduction = config.trainer.gradient_reduction.name
     replay = metrics.replayed(model, splits, strategy, stateful.fixed_rows(model, config))
     if trains:
-        process.notice(across.notice(model, strategy, splits.train, config.trainer.batch_size))
+        batch = config.trainer.batch_size
+        process.notice(across.notice(model, strategy, splits.train, batch, replay))
     purpose.check(config, model, schedule)
     if past is not None:
         if initial.is_one(past):

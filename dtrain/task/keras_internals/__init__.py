@@ -10,6 +10,7 @@ with a sentence that says what to do instead.
 ``draws``         the functions through which layers draw random numbers
 ``contexts``      what Keras keeps for a process: training, precision, counts of names
 ``variables``     TensorFlow's variable inside of one of Keras', a strategy's; a model's strategy
+``replicas``      replicas of one graph, on one device
 ``collectives``   the devices of a task of several
 ``callbacks``     when callbacks of Keras choose how they compare
 ``additions``     the order in which a compiled step adds, reads and assigns
@@ -33,6 +34,7 @@ from dtrain.task.keras_internals.model_parts import (
     plain_variables,
     states,
 )
+from dtrain.task.keras_internals.replicas import side_by_side
 from dtrain.task.keras_internals.updates import (
     adam_slots,
     average_trainable,
@@ -69,6 +71,7 @@ __all__ = [
     "scale_learning_rates",
     "see_batches_of_their_own",
     "set_mask",
+    "side_by_side",
     "states",
     "stored",
     "take_gradients_as_they_are",

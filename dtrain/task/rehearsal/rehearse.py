@@ -24,7 +24,6 @@ from dtrain.data import nest
 from dtrain.errors import UsageError, behind
 from dtrain.task import keras_internals, reading
 from dtrain.task.rehearsal import stand_ins
-from dtrain.task.rehearsal.trial import meeting
 from dtrain.task.replica import gradients, host_random, random_draws
 from dtrain.task.step_logs import unwrapped
 
@@ -83,11 +82,11 @@ def rehearse(model: keras.Model, strategy: Replicas, inputs: Inputs) -> Rehearse
         try:
             rehearsal = _Rehearsal(model, found, rows, data)
             rehearsed = rehearsal.run()
-            if rehearsal.reduces and (strategy.sync_every > 1 or not strategy.in_turn):
+            if rehearsal.reduces and not exchanges(strategy):
                 raise UsageError(
                     "model", type(model).__name__,
                     "adds up over the replicas itself (all_reduce), and workers do not meet",
-                    "a strategy whose replicas meet in a step", meeting(strategy),
+                    "a strategy whose replicas meet in a step", exchanging(strategy),
                 )  # fmt: skip
             return rehearsed
         except Exception as error:
@@ -95,6 +94,16 @@ def rehearse(model: keras.Model, strategy: Replicas, inputs: Inputs) -> Rehearse
                 raise refused from None
             # It does not run on one device, on so few examples: training says why, or does.
             return found
+
+
+def exchanges(strategy: Replicas) -> bool:
+    """Whether replicas reduce and gather in a step; else they are workers that compute alone."""
+    return strategy.in_turn and strategy.sync_every == 1
+
+
+def exchanging(strategy: Replicas) -> str:
+    """Return, as it is typed, what lets workers that compute alone do so."""
+    return "strategy.sync_every=1" if strategy.sync_every > 1 else "strategy=multiworker"
 
 
 def _may_surprise(model: keras.Model) -> bool:

@@ -50,7 +50,6 @@ class Step:
     part: Part | None = None
     given: list[Any] | None = None
     summed: bool = False
-    meeting: Meeting | None = None
     why: tuple[str, Any] = ("", "ps")
 
     def needs(self, what: str, accepted: str) -> UsageError:
@@ -74,16 +73,6 @@ class Part(Protocol):
         self, targets: list[tf.Tensor], found: list[Any], summed: bool
     ) -> tuple[bool, list[list[bool]]]:
         """Compare a call of ``tape.gradient`` for variables with that of one device."""
-
-
-class Meeting(Protocol):
-    """Takes the part of the other replicas, where these are tried one after the other."""
-
-    def mean(self, values: list[Any], op: tf.distribute.ReduceOp) -> list[Any]:
-        """As :func:`mean`."""
-
-    def gather(self, x: tf.Tensor) -> tf.Tensor:
-        """As :func:`dtrain.replicas.gather`."""
 
 
 @contextlib.contextmanager
@@ -220,8 +209,6 @@ def mean(
             replica has for itself.
     """
     step = current()
-    if step is not None and step.meeting is not None:
-        return step.meeting.mean(values, op)
     if step is not None and step.given is not None:
         raise step.needs(
             "the model's loss is divided by a number of all examples, such as that of the tokens "

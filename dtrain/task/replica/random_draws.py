@@ -41,6 +41,9 @@ from dtrain.task.replica.rows_of_draws import Draw, Part, is_known, shape_of, si
 #: Functions of ``tf.random`` that layers call themselves, as ``RandomElasticTransform`` does.
 TENSORFLOW = {"stateless_uniform": "uniform", "stateless_normal": "normal"}
 
+#: Part of the names of the operations that draw, where :func:`watched`.
+SCOPE = "drawn_by_keras"
+
 # MirroredStrategy traces each replica in a thread of its own, and they take turns.
 _current = threading.local()
 _installing = threading.Lock()
@@ -265,10 +268,12 @@ def _drawn(
         return original(**given)
     # What Keras calls to draw is part of this draw, and none of its own.
     _current.part = _current.record = None
+    scope = contextlib.nullcontext() if record is None else tf.name_scope(SCOPE)
     try:
-        if now is None:
-            return original(**given)
-        return draw(Draw(seed_of, original, now, next(now.draws, None)), **given)
+        with scope:
+            if now is None:
+                return original(**given)
+            return draw(Draw(seed_of, original, now, next(now.draws, None)), **given)
     finally:
         _current.part, _current.record = now, record
 
