@@ -15,6 +15,8 @@ SAMPLE = [f"numbers/{name}" for name in numbers.SAMPLE] + [f"faces/{n}" for n in
 
 @pytest.mark.parametrize("name", sampled(golden.files(), *SAMPLE))
 def test_it_is_as_it_was(name: str) -> None:
+    if name.startswith("faces/") and kept.machine()["python"] != "3.11":
+        pytest.skip("argparse and tracebacks lay out their text in other ways")
     lines = golden.compare(name)
     assert not lines, "\n".join(["see tests/golden: python -m tests.golden --write", *lines])
 

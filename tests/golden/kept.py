@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import math
 import os
+import platform
 import re
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,9 @@ def machine() -> dict[str, Any]:
         "family": of_cpu("cpu family"),
         "model": of_cpu("model"),
         "instructions": [kind for kind in kinds if kind in flags],
+        "python": ".".join(platform.python_version_tuple()[:2]),
         **versions,
-        "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1") == "1",
+        "onednn": True,  # as every case has it
         "onednn_max_cpu_isa": os.environ.get("ONEDNN_MAX_CPU_ISA", "all"),
     }
 
