@@ -14,6 +14,7 @@ from hydra.types import RunMode
 from dtrain.config import groups, load
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.outcome import Outcome
+from dtrain.controller.resources.devices import Machine
 from dtrain.controller.sweep.compose import Master
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir
@@ -112,6 +113,15 @@ class Quick(Launcher):
     def exit_codes(self) -> dict[str, int]:
         code = self._process.poll() if self._process is not None else None
         return {} if code is None else {"chief-0": code}
+
+
+class Far(Quick):
+    """As if its tasks were on another machine, which has GPUs."""
+
+    shares_machine = False
+
+    def part(self, machine: Machine) -> Machine:
+        return Machine(2, 1, shared=False)
 
 
 #: Words that make jobs of it; ``DTRAIN_TRUST=tests`` beside them.

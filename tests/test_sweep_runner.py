@@ -99,6 +99,13 @@ def test_jobs_run_beside_each_other_on_cores_of_their_own() -> None:
     assert [task["threads"] for task in tasks] == [1, 1]
 
 
+def test_jobs_elsewhere_have_what_is_there_and_not_what_is_here() -> None:
+    words = ("launcher._target_=tests.quick.Far", "hardware.kind=gpu")
+    assert swept("seed=1", "seed=2", words=words) == errors.OK
+    cluster = read_json(folder() / "0" / "cluster.json") or {}
+    assert (cluster["device_kind"], cluster["tasks"][0]["cores"]) == ("gpu", [])
+
+
 @pytest.mark.faults
 def test_one_at_a_time_has_the_machine() -> None:
     assert swept("seed=1", "seed=2", words=("sweep.parallel=1",)) == errors.OK

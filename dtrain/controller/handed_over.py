@@ -246,8 +246,8 @@ class HandedOver:
             ended = self._launcher.poll(pause)
             for line in self._launcher.news():
                 self._view.detail(line)
-            if (line := client.watch.news()) is not None:
-                self._view.message(line)
+            if (silence := client.watch.news()) is not None:
+                self._view.message(silence)
             self._look()
             if ended:
                 return True

@@ -59,6 +59,11 @@ class Launcher(ABC):
         self.max_restarts = max_restarts
         self.peer_timeout = peer_timeout
 
+    @property
+    def room(self) -> Machine | None:
+        """What the jobs of a sweep are dealt out where that is not this machine: an allocation."""
+        return None
+
     def part(self, machine: Machine) -> Machine:
         """Return what the tasks of this launcher have of a machine."""
         return dataclasses.replace(machine, shared=self.shares_machine, hosts=self.commands)

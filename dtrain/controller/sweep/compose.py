@@ -23,7 +23,6 @@ from dtrain.config.settle import settle
 from dtrain.controller import resume, taken
 from dtrain.controller.folders import check_name, place
 from dtrain.controller.launchers import Launcher
-from dtrain.controller.launchers.slurm import Steps
 from dtrain.controller.plan import Plan, plan, sizes
 from dtrain.controller.resources.devices import Machine
 from dtrain.controller.sweep.resources import cores, gpus
@@ -63,7 +62,7 @@ class Draft:
         """How many GPUs it takes, of this machine or of the allocation that the sweep is in."""
         assert self.checked is not None
         launcher = self.checked.launcher
-        here = launcher.shares_machine or isinstance(launcher, Steps)
+        here = launcher.shares_machine or launcher.room is not None
         return gpus(self.plan().cluster) if here else 0
 
     @property

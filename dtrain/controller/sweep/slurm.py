@@ -262,8 +262,8 @@ def _follow(
         ended = launcher.poll(INTERVAL)
         for line in launcher.news():
             say(line)
-        if (line := client.watch.news()) is not None:
-            say(line)
+        if (silence := client.watch.news()) is not None:
+            say(silence)
         if (line := _progress(folder)) != shown:
             shown = line
             say(line)

@@ -52,8 +52,8 @@ def print_plan(config: Config, planned: Plan, folder: Path, layouts: Sequence[st
         print(f"  {name:<20} {value}")
     for line in [*drawing(cluster, planned.where), *layouts]:
         print(f"  {line}")
-    if (line := hosts_here(config, planned)) is not None:
-        print(line)
+    if (here := hosts_here(config, planned)) is not None:
+        print(here)
     print("dry_run=true: nothing was started")
 
 
