@@ -119,7 +119,8 @@ class Source:
 
     def take(self, indices):
         values = np.asarray(indices) % 7
-        made = {"x": values[:, None].astype("float32"), "y": values % 2, "w": values.astype("float32")}
+        w = values.astype("float32")
+        made = {"x": w[:, None], "y": values % 2, "w": w}
         return tuple(None if name is None else made[name] for name in self.parts)
 
 
