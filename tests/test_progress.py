@@ -65,6 +65,16 @@ def test_a_terminal_is_redrawn() -> None:
     assert "a line that stays" in drawn
 
 
+@pytest.mark.parametrize("terminal", [False, True])
+def test_texts_are_shown_as_they_are(terminal: bool) -> None:
+    shown, file = display(terminal)
+    shown.update(report(20, metrics={"val_[red]a[/red]:ok:": 1.0}))
+    shown.message("mine.py:ok: no [bold]such[/bold] file")
+    shown.close()
+    assert "val_[red]a[/red]:ok: " in file.getvalue()
+    assert "mine.py:ok: no [bold]such[/bold] file" in file.getvalue()
+
+
 def test_a_loss_that_is_not_known() -> None:
     shown, file = display(terminal=False)
     shown.update(report(1, loss=None))
