@@ -23,7 +23,9 @@ def report(step: int, **changes: Any) -> dict[str, Any]:
 
 def display(terminal: bool) -> tuple[Display, io.StringIO]:
     file = io.StringIO()
-    console = Console(file=file, force_terminal=terminal, width=160, soft_wrap=True)
+    console = Console(
+        file=file, force_terminal=terminal, width=160, soft_wrap=True, highlight=False
+    )
     return Display(console), file
 
 
