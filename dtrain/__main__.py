@@ -12,6 +12,7 @@ import shlex
 import sys
 from collections.abc import Callable
 
+from dtrain import errors
 from dtrain.errors import UsageError, nearest
 from dtrain.files.addresses import is_far
 from dtrain.host import terminal
@@ -53,6 +54,11 @@ def _run() -> int:
 
 
 def _main(arguments: list[str], check: Callable[[], None]) -> int:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        print("error: the current folder is not there any more: cd to another", file=sys.stderr)
+        return errors.USAGE
     first = arguments[0] if arguments else ""
     if first in COMMANDS:
         command = importlib.import_module(f"dtrain.controller.commands.{first}")

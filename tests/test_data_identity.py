@@ -291,7 +291,16 @@ def test_data_of_before() -> None:
     fewer = Checkpoint({"data": {"train": {**kept["train"], "digest": "b", "examples": 8}}})
     with pytest.raises(UsageError, match="has 9 examples, where it was 8 examples when the check"):
         check(fewer)
+    both = Checkpoint(
+        {"data": {**fewer.meta["data"], "validation": {**kept["train"], "digest": "b"}}}
+    )
+    with pytest.raises(
+        UsageError, match="dataset=train, validation: the train data has 9 examples"
+    ):
+        check(both)
     for options in ({"accepted": True}, {"forked": True}):
+        ends = "where it was 8 examples; the validation data has other content"
+        assert str(check(both, **options)).endswith(ends)
         assert check(fewer, **options) == "the train data has 9 examples, where it was 8 examples"
 
 

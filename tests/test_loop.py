@@ -928,6 +928,18 @@ def test_a_callback_of_this_task_is_told_to_the_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.task
+def test_a_chief_that_saves_nothing_copies_nothing(tmp_path: Path) -> None:
+    """As that of a trial of ``tune``, whose memory is measured."""
+    from dtrain.task import train_state
+
+    trained = looped(tmp_path / "run", Scripted(Clock()), is_chief=False, validation_examples=3)
+    trained.loop._records.is_chief = True
+    train_state.copied = lambda *_: pytest.fail("copied")  # this process ends with the test
+    trained.loop.run()
+    assert trained.loop.step == 20
+
+
+@pytest.mark.task
 def test_the_chief_says_how_many_steps_a_call_has(tmp_path: Path) -> None:
     # By its own clock this task would take one step a call, and evaluate one.
     steps, strategy = Scripted(Clock(), seconds=3.0), beside(lambda: [7, 0, 0, 0])

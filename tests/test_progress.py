@@ -23,7 +23,9 @@ def report(step: int, **changes: Any) -> dict[str, Any]:
 
 def display(terminal: bool) -> tuple[Display, io.StringIO]:
     file = io.StringIO()
-    console = Console(file=file, force_terminal=terminal, width=160, soft_wrap=True)
+    console = Console(
+        file=file, force_terminal=terminal, width=160, soft_wrap=True, highlight=False
+    )
     return Display(console), file
 
 
@@ -63,6 +65,16 @@ def test_a_terminal_is_redrawn() -> None:
         assert part in drawn
     assert "\x1b[2K" in drawn  # the line is erased, not repeated
     assert "a line that stays" in drawn
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_texts_are_shown_as_they_are(terminal: bool) -> None:
+    shown, file = display(terminal)
+    shown.update(report(20, metrics={"val_[red]a[/red]:ok:": 1.0}))
+    shown.message("mine.py:ok: no [bold]such[/bold] file")
+    shown.close()
+    assert "val_[red]a[/red]:ok: " in file.getvalue()
+    assert "mine.py:ok: no [bold]such[/bold] file" in file.getvalue()
 
 
 def test_a_loss_that_is_not_known() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
 import socket
 import threading
 
@@ -37,6 +39,21 @@ def test_connections_of_tasks() -> None:
     assert limited == [own[0], own[2], other[1]]
     assert all(each.getsockopt(*TIMEOUT) == 45_000 and each.getsockopt(*ALIVE) for each in limited)
     for each in everything:
+        each.close()
+
+
+def test_what_is_no_socket_any_more_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, client, accepted = pair()
+    before = set(os.listdir("/proc/self/fd"))
+
+    def gone(**_: object) -> None:
+        raise OSError(errno.ENOTSOCK, "is no socket")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="is no socket"):
+        patch.setattr(socket, "socket", gone)
+        sockets._limit(client.fileno(), 45, 1, set(), set())
+    assert set(os.listdir("/proc/self/fd")) == before
+    for each in (server, client, accepted):
         each.close()
 
 

@@ -40,6 +40,17 @@ def test_time_left() -> None:
     assert row.left == "0:01:01"
 
 
+def test_texts_are_shown_as_they_are() -> None:
+    table, file = shown(terminal=True)
+    table.add(0, {"metrics[0]": "a:ok:[red]"})
+    table.message("mine.py:ok: [bold]")
+    table._shown_at = 0.0
+    table.refresh()
+    table.close()
+    for text in ("metrics[0]", "a:ok:[red]", "mine.py:ok: [bold]"):
+        assert text in file.getvalue()
+
+
 def test_lines_in_a_log_file(monkeypatch: pytest.MonkeyPatch) -> None:
     table, file = shown(terminal=False)
     first, second = table.add(0, {"strategy": "mirrored"}), table.add(1, {})

@@ -51,9 +51,7 @@ class Batches:
     def _read(self, batch: int) -> tuple[Any, ...]:
         if batch not in self._kept:
             found = self._dataset[batch]
-            parts = list(found) if isinstance(found, tuple | list) else [found]
-            while len(parts) > 1 and parts[-1] is None:
-                del parts[-1]
+            parts = nest.trimmed(found if isinstance(found, tuple | list) else [found])
             name = f"batch {batch:,}"
             made = tuple(
                 None if part is None else structured(part, self._key, name) for part in parts

@@ -59,9 +59,7 @@ class Rows:
 
     def _parts(self, value: Any) -> tuple[Any, ...]:
         """Return (x, y) and the like, without parts at the end that there are none of."""
-        parts = list(value) if isinstance(value, tuple | list) else [value]
-        while len(parts) > 1 and parts[-1] is None:
-            del parts[-1]
+        parts = nest.trimmed(value if isinstance(value, tuple | list) else [value])
         if len(parts) > 3:
             raise UsageError(
                 self._key, "an example", f"has {len(parts)} parts",
@@ -114,9 +112,7 @@ class Columns:
 
     def __init__(self, dataset: Any, inputs: Any, target: Any = None, weight: Any = None):
         self._dataset = dataset
-        self._roles = [inputs, target, weight]
-        while self._roles[-1] is None:
-            del self._roles[-1]
+        self._roles = nest.trimmed([inputs, target, weight])
 
     def __len__(self) -> int:
         return len(self._dataset)

@@ -83,9 +83,7 @@ class Generated:
         return made
 
     def _parts(self, value: Any) -> tuple[Any, ...]:
-        parts = list(value) if isinstance(value, tuple | list) else [value]
-        while len(parts) > 1 and parts[-1] is None:
-            del parts[-1]
+        parts = nest.trimmed(value if isinstance(value, tuple | list) else [value])
         if not 1 <= len(parts) <= 3:
             raise UsageError(
                 self._key, "a generator function", f"gives examples of {len(parts)} parts",

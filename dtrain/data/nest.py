@@ -6,7 +6,7 @@ A list becomes a tuple, as in Keras' ``fit``: tf.data takes a list for one array
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -35,9 +35,12 @@ def named(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def mapped(function: Callable[..., Any], value: Any, *others: Any) -> Any:
-    """Return the structure with ``function`` of each leaf, and of those of others like it."""
+    """Return the structure with ``function`` of each leaf, and of those of others like it.
+
+    Where there is None, as for targets of examples that have weights alone, it stays.
+    """
     if not is_nest(value):
-        return function(value, *others)
+        return None if value is None else function(value, *others)
     if isinstance(value, Mapping):
         return {k: mapped(function, value[k], *(other[k] for other in others)) for k in value}
     return tuple(
@@ -71,13 +74,21 @@ def parts_of(value: Any) -> tuple[Any, ...]:
         UsageError: it has other parts.
     """
     parts = tuple(value) if isinstance(value, tuple | list) else (value,)
-    parts = tuple(part if part is None else structured(part) for part in parts)
+    parts = tuple(part if part is None else structured(part) for part in trimmed(parts))
     if not 1 <= len(parts) <= 3:
         raise UsageError(
             "dataset", f"{len(parts)} parts", "are not what an example has",
             "x, (x, y) or (x, y, sample_weight)", "a dict or tuple for several inputs",
         )  # fmt: skip
     return parts
+
+
+def trimmed(parts: Iterable[Any]) -> tuple[Any, ...]:
+    """Return the parts of an example without None at their end: (x, y, None) is (x, y)."""
+    found = list(parts)
+    while len(found) > 1 and found[-1] is None:
+        del found[-1]
+    return tuple(found)
 
 
 def packed(structure: Any, values: list[Any]) -> Any:

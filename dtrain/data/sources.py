@@ -165,12 +165,9 @@ class Arrays(Captured):
         """Return the targets; None where they are not one array."""
         return None if nest.is_nest(self.y) else self.y
 
-    def _parts(self) -> list[Any]:
+    def _parts(self) -> tuple[Any, ...]:
         """Return inputs, targets and weights, without those at the end that there are none of."""
-        parts = [self.x, self.y, self.weight]
-        while parts[-1] is None:
-            del parts[-1]
-        return parts
+        return nest.trimmed([self.x, self.y, self.weight])
 
     def _values(self) -> Iterable[Any]:
         return [leaf for part in self._parts() if part is not None for leaf in nest.leaves(part)]

@@ -124,6 +124,8 @@ class _Lasting:
         """Flush what was written, or drop it."""
         try:
             self._stream.flush()
+        except AttributeError:  # what a user's code has put there may have none
+            pass
         except OSError:
             self._give_up()
 
@@ -138,12 +140,40 @@ class _Lasting:
 @contextlib.contextmanager
 def lasting() -> Iterator[None]:
     """Let standard output and error outlive what they lead to."""
+    _open_standard()
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (stream and _Lasting(stream) for stream in before)
+    sys.stdout, sys.stderr = map(_Lasting, before)
     try:
         yield
     finally:
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not None:
-                stream.flush()
+        flush()
         sys.stdout, sys.stderr = before
+
+
+def _open_standard() -> None:
+    """Have the descriptors 0 to 2 lead somewhere: a pipe to a task would get their numbers.
+
+    Who starts a command may have closed them (``>&-``, some schedulers).
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest that is free
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+
+
+def flush() -> None:
+    """Flush standard output and error, whatever the user's code has put in their places."""
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        with contextlib.suppress(Exception):
+            stream.flush()  # type: ignore[union-attr]
+
+
+def report(text: str) -> None:
+    """Print to standard error, whatever the user's code has put in its place."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except Exception:
+        print(text, file=sys.__stderr__, flush=True)

@@ -125,5 +125,5 @@ def short(path: Path) -> str:
     """Return ``path`` relative to the current directory where it lies below it."""
     try:
         return str(path.relative_to(Path.cwd()))
-    except ValueError:
+    except (ValueError, FileNotFoundError):  # the current folder may be gone by now
         return str(path)

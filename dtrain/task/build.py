@@ -160,7 +160,7 @@ def _without_classes(y: Any) -> str:
 
 
 def _arrays(example: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(nest.mapped(lambda leaf: None if leaf is None else np.asarray(leaf), example))
+    return tuple(nest.mapped(np.asarray, example))
 
 
 def _shapes(splits: Splits, config: Config) -> Any:
@@ -319,6 +319,13 @@ def _build_metrics(built: keras.Model, x: Any, y: Any, predicted: Any, weight: A
             mode = {}
         built.compute_loss(x=x, y=y, y_pred=predicted, sample_weight=weight, **mode)
         built.compute_metrics(x=x, y=y, y_pred=predicted, sample_weight=weight)
+    except AttributeError:  # Keras chooses what "accuracy" means by the shape of the targets
+        if y is not None:
+            raise
+        raise UsageError(
+            "trainer.metrics", "...", "need targets, and the examples have none",
+            "metrics that the model itself has", "'trainer.metrics=[]'",
+        ) from None  # fmt: skip
     except (ValueError, TypeError, KeyError, IndexError, tf.errors.OpError) as error:
         unknown = re.search(r"interpret metric identifier: (\w+)", str(error))
         if unknown is not None:

@@ -139,22 +139,23 @@ def check_past(
     Raises:
         UsageError: the data has changed, and a run of one history would be trained on two.
     """
-    saved = {} if past is None else past.meta.get("data", {})
+    saved, changes = {} if past is None else past.meta.get("data", {}), {}
     for split, before in saved.items() if isinstance(saved, dict) else ():
         # A fork may do without a split.
         if not isinstance(before, dict) or split not in found:
             continue
         changed = identity.differences(found[split], before)
-        if changed is None:
-            continue
-        if accepted or forked:
-            return f"the {split} data {changed.replace('where it is', 'where it was')}"
+        if changed is not None:
+            changes[split] = changed.replace("where it is", "where it was")
+    sentence = "; ".join(f"the {split} data {changed}" for split, changed in changes.items())
+    if changes and not (accepted or forked):
+        problem = sentence if len(changes) > 1 else f"the data {next(iter(changes.values()))}"
         raise UsageError(
-            "dataset", split, f"the data {changed.replace('where it is', 'where it was')} when the "
-            "checkpoint was saved", "the data that the run began with",
+            "dataset", ", ".join(changes), f"{problem} when the checkpoint was saved",
+            "the data that the run began with",
             "dataset.accept_changes=true to continue with other data, or fork=RUN_DIR",
         )  # fmt: skip
-    return None
+    return sentence or None
 
 
 def check_hosts(

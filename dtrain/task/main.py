@@ -8,7 +8,6 @@ import functools
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from dtrain.config import load, targets
 from dtrain.config.schema import Config
 from dtrain.errors import DtrainError, UsageError
 from dtrain.files import writing
+from dtrain.host import terminal
 from dtrain.run import strategy_plan
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json
@@ -94,11 +94,11 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
     except DtrainError as error:
         # ORDER: the journal first: what it has is not shown from the log as well.
         _report(journal, error, str(error))
-        print(secrets.mask(f"{type(error).__name__}: {error}"), file=sys.stderr, flush=True)
+        terminal.report(secrets.mask(f"{type(error).__name__}: {error}"))
         return error.exit_code
     # The user's model, data or callback, which may call sys.exit(0), or TensorFlow itself.
     except (Exception, SystemExit) as error:
-        print(errors.unstyled(secrets.mask(traceback.format_exc())), file=sys.stderr, flush=True)
+        terminal.report(errors.unstyled(secrets.mask(traceback.format_exc())))
         if "Could not start gRPC server" in str(error):
             return errors.PORT_TAKEN
         text = errors.unstyled(f"{type(error).__name__}: {error} {own_code.place(error)}".rstrip())
@@ -152,8 +152,7 @@ def child(
     log = RunDir(run_path).log(task_name)
     log.parent.mkdir(parents=True, exist_ok=True)
     descriptor = writing.open_append(log)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    terminal.flush()
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     faulthandler.enable()
@@ -164,8 +163,7 @@ def child(
     code = run(run_path, task_name, say)
     for process in multiprocessing.active_children():  # a pool that was not closed
         process.terminate()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    terminal.flush()
     # TensorFlow's threads may outlive the interpreter's end and crash it: leave at once.
     os._exit(errors.OF_TASK + code)
 

@@ -104,9 +104,7 @@ def _read(source: Source, rows: np.ndarray, batch: np.ndarray | None) -> tuple[A
 
 def _at_once(source: Source, rows: np.ndarray, batch: Any) -> tuple[Any, ...]:
     found = _read(source, rows, None if batch is None else np.asarray(batch))
-    return parts_of(
-        nest.mapped(lambda value: None if value is None else tf.convert_to_tensor(value), found)
-    )
+    return parts_of(nest.mapped(tf.convert_to_tensor, found))
 
 
 def _in_graph(source: Source, indices: tf.Tensor, batch: tf.Tensor) -> tuple[Any, ...]:
@@ -194,7 +192,7 @@ def _some(source: Source, indices: tf.Tensor) -> tuple[Any, ...]:
         # The structure is that of an example.
         found = take(source, indices if tf.size(indices) else tf.zeros([1], tf.int64))
         rows = tf.size(indices)
-        return parts_of(nest.mapped(lambda leaf: None if leaf is None else leaf[:rows], found))
+        return parts_of(nest.mapped(lambda leaf: leaf[:rows], found))
     # ORDER: tf.cond traces the first branch first; the second has its structure.
     left = iter(tf.cond(tf.size(indices) > 0, some, none))
     leaves = [None if leaf is None else next(left) for leaf in nest.leaves(structure[0])]
@@ -249,7 +247,7 @@ def arrays(source: Source, rows: np.ndarray) -> tuple[Any, ...]:
     if not in_graph and not hasattr(source, "finish"):
         return _taken(source, rows, None)
     found = chosen(source, rows)
-    return parts_of(nest.mapped(lambda leaf: None if leaf is None else leaf.numpy(), found))
+    return parts_of(nest.mapped(lambda leaf: leaf.numpy(), found))
 
 
 def _tried(source: Source, rows: np.ndarray) -> tuple[Any, ...]:

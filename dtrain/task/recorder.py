@@ -30,8 +30,10 @@ class Records:
         writer: saves checkpoints.
     """
 
-    #: Whether anything is kept: what is costly to bring together need not be, otherwise.
+    #: Whether it speaks for all tasks.
     is_chief = True
+    #: Whether checkpoints are kept: a copy of all variables is made for them alone.
+    saves = True
 
     def __init__(self, rundir: RunDir, journal: Journal, summaries: Summaries, writer: Writer):
         self._rundir = rundir
@@ -114,7 +116,7 @@ class Silence(Records):
         profile_steps: as of the chief: these steps are boundaries for all.
     """
 
-    is_chief = False
+    is_chief = saves = False
     last_step = None
 
     def __init__(self, profile_steps: tuple[int, int] | None):

@@ -56,6 +56,7 @@ def find(rundir: RunDir, config: Config, journal: Journal) -> Checkpoint | None:
 def _initial(rundir: RunDir, value: str, journal: Journal) -> Checkpoint:
     """Return what ``init.weights`` names; of a run that has begun before, what it named then."""
     before = next((e for e in reading(rundir.journal) if e["event"] == "init"), None)
+    source: Checkpoint | None
     if before is None:
         source = initial.find(value)
         journal.write("init", path=str(source.path), digest=checkpoint.digest(source.arrays))

@@ -43,6 +43,15 @@ class Leave(keras.callbacks.Callback):
             sys.exit(0)
 
 
+class Careless(keras.callbacks.Callback):
+    """Replaces standard output by what has no flush, and removes the current folder."""
+
+    def on_train_end(self, logs=None):
+        import os, sys
+        sys.stdout = type("Tee", (), {"write": lambda self, text: len(text)})()
+        os.rmdir(os.getcwd())
+
+
 class Poison(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
         if epoch == 1:
@@ -114,6 +123,32 @@ def test_training_that_fails(
     assert sound(run.rundir) in (saved, [*saved, 8] if name in ("killed", "ended") else saved)
     [(_, recorded)] = runs(tmp_path)
     assert recorded.info.status == "FAILED"
+
+
+def test_what_is_around_a_command(tmp_path: Path, user_code) -> None:
+    """Closed descriptors; a current folder that goes away."""
+    user_code(USER)
+    (tmp_path / "here").mkdir()
+    code = (
+        "import os; os.close(0); os.close(1)\n"
+        "os.execv(os.sys.executable, ['python', '-m', 'dtrain', *os.sys.argv[1:]])"
+    )
+    words = [sys.executable, "-c", code, *QUICK, "trainer.callbacks=[{_target_:mine.Careless}]"]
+    places = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    done = subprocess.run(
+        [*words, f"hydra.run.dir={tmp_path}/run", f"output_dir={tmp_path}"], cwd=tmp_path / "here",
+        env=places, stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert read_json(RunDir(tmp_path / "run").result)["status"] == "FINISHED"
+    assert f"run folder: {tmp_path}/run" in done.stderr
+    leave = "import os; os.mkdir('a'); os.chdir('a'); os.rmdir('../a')"
+    gone = subprocess.run(
+        [sys.executable, "-c", f"{leave}\n{code}"],
+        cwd=tmp_path, env=places, stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    assert (gone.returncode, gone.stderr.count("\n")) == (2, 1), gone.stderr
+    assert "the current folder is not there any more" in gone.stderr
 
 
 def test_nan_may_be_tolerated_but_is_never_saved(dtrain, user_code) -> None:

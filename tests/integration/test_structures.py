@@ -102,3 +102,68 @@ def test_two_inputs_and_two_outputs(strategy: str, dtrain, user_code, tmp_path: 
     last = expected.result["metrics"]
     total = last["val_priority_loss"] + 0.2 * last["val_department_loss"]
     assert math.isclose(last["val_loss"], total, rel_tol=1e-6), "each loss is one over examples"
+
+
+PARTS = """
+import keras
+import numpy as np
+from dtrain.datasets import Splits
+
+
+class Source:
+    def __init__(self, *parts):
+        self.parts = parts
+
+    def __len__(self):
+        return 50
+
+    def take(self, indices):
+        values = np.asarray(indices) % 7
+        w = values.astype("float32")
+        made = {"x": w[:, None], "y": values % 2, "w": w}
+        return tuple(None if name is None else made[name] for name in self.parts)
+
+
+def targets():
+    return Splits(Source("x", "y", None), Source("x", "y", None), 2)
+
+
+def weights():
+    return Splits(Source("x", None, "w"), Source("x", None, "w"))
+
+
+def build(input_shape, classes):
+    class Model(keras.Model):
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+            return keras.ops.mean((x - y_pred) ** 2 * sample_weight[:, None])
+
+    inputs = keras.Input(input_shape)
+    kind = Model if classes is None else keras.Model
+    return kind(inputs, keras.layers.Dense(classes or 1)(inputs))
+"""
+
+
+NO_TARGETS = ("trainer.metrics=[]", "objective=val_loss")
+
+
+@pytest.mark.parametrize(
+    ("loader", "words"),
+    [
+        ("targets", ("trainer.class_weight={0:1.0,1:2.0}",)),
+        ("weights", (*NO_TARGETS, "strategy=mirrored", "hardware.devices=2")),
+        ("weights", (*NO_TARGETS, "strategy=ps", "strategy.workers=1")),
+    ],
+)
+def test_parts_that_are_none(loader: str, words: tuple[str, ...], dtrain, user_code) -> None:
+    user_code(PARTS)
+    base = (
+        "model=custom", "model._target_=mine.build", "dataset=custom", "tracking=none",
+        f"dataset._target_=mine.{loader}", "trainer.batch_size=16",
+    )  # fmt: skip
+    if "strategy=ps" in words:
+        refused = dtrain(*base)
+        assert refused.code == 2
+        assert "need targets, and the examples have none" in refused.output
+    run = dtrain(*base, *words)
+    assert run.code == 0, run.output + run.log
+    assert run.result["evaluated_examples"] == 50 and run.result["metrics"]["val_loss"] > 0

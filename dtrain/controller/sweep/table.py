@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.live import Live
-from rich.markup import escape
 from rich.table import Table as RichTable
+from rich.text import Text
 
-from dtrain.controller.terminal.progress import clock
+from dtrain.controller.terminal.progress import clock, plain_console
 from dtrain.errors import printable
 
 #: Seconds between two lines where the output is no terminal, and between two pictures where it is.
@@ -78,7 +77,7 @@ class Table:
         self.rows: dict[int, Row] = {}
         self._objective = objective
         self._total = total
-        self._console = console or Console(file=sys.stderr, highlight=False, soft_wrap=True)
+        self._console = console or plain_console()
         self._live: Live | None = None
         self._shown_at = time.monotonic()
         if self._console.is_terminal:
@@ -92,7 +91,7 @@ class Table:
 
     def message(self, text: str) -> None:
         """Print one line that stays."""
-        self._console.print(printable(text), markup=False)
+        self._console.print(printable(text), markup=False, emoji=False)
 
     def began(self, row: Row) -> None:
         """Show that a job runs."""
@@ -145,9 +144,9 @@ class Table:
         table = RichTable(caption=self._done() + (f", {hidden} more" if hidden else ""))
         keys = columns([row.differs for row in self.rows.values()])
         for name in ("job", *keys, "state", "epoch", self._objective, "time"):
-            table.add_column(name)
+            table.add_column(Text(printable(name)))
         for row in rows:
-            words = [escape(printable(row.differs.get(key, ""))) for key in keys]
+            words = [Text(printable(row.differs.get(key, ""))) for key in keys]
             value = number(row.objective)
             table.add_row(str(row.number), *words, row.state, row.epoch, value, row.left)
         return table

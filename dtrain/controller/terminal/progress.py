@@ -49,6 +49,11 @@ class View(Protocol):
         """No task runs any more, and none will; what is left is bookkeeping."""
 
 
+def plain_console() -> Console:
+    """Return a console at standard error that leaves texts as they are: ``:ok:`` is no emoji."""
+    return Console(file=sys.stderr, highlight=False, soft_wrap=True, emoji=False, markup=False)
+
+
 class Display:
     """Shows epoch, step, loss, examples a second and the time left.
 
@@ -57,7 +62,7 @@ class Display:
     """
 
     def __init__(self, console: Console | None = None):
-        self._console = console or Console(file=sys.stderr, highlight=False, soft_wrap=True)
+        self._console = console or plain_console()
         self._live: Progress | None = None
         self._began: tuple[float, int] | None = None  # time and step of the first report
         self._line_at = 0.0
@@ -68,7 +73,8 @@ class Display:
                 TextColumn("{task.fields[units][0]} {task.fields[epoch]}/{task.fields[epochs]}"),
                 BarColumn(bar_width=24),
                 TextColumn(
-                    "{task.fields[units][1]} {task.completed}/{task.total}  {task.fields[note]}"
+                    "{task.fields[units][1]} {task.completed}/{task.total}  {task.fields[note]}",
+                    markup=False,  # names of metrics are the user's
                 ),
                 TimeRemainingColumn(),
                 console=self._console,
@@ -81,7 +87,7 @@ class Display:
 
     def message(self, text: str) -> None:
         """Print one line that stays."""
-        self._console.print(printable(text), markup=False)
+        self._console.print(printable(text), markup=False, emoji=False)
 
     #: Of a single job everything is of interest.
     detail = message

@@ -336,7 +336,7 @@ class Loop:
 
     def _take(self) -> Snapshot | None:
         """Return a snapshot of everything; None in a task that keeps none."""
-        if not self._records.is_chief:
+        if not self._records.saves:
             return None
         arrays, sums = train_state.pack_sums(interval=self._interval, epoch=self._epoch)
         meta = {

@@ -7,6 +7,7 @@ import resource
 import time
 from collections.abc import Callable
 
+from dtrain.run.journal import MetricsKind
 from dtrain.run.times import INPUT
 from dtrain.task.actions.base import Action
 from dtrain.task.actions.loop import Loop
@@ -74,7 +75,7 @@ class _Points(Silence):
         self.is_chief = is_chief  # the chief says how many steps a call has
         self.losses: list[float] = []
 
-    def point(self, step: int, epoch: int, metrics: dict[str, float]) -> None:
+    def point(self, step: int, epoch: int, kind: MetricsKind, metrics: dict[str, float]) -> None:
         if "loss" in metrics:
             self.losses.append(float(metrics["loss"]))
 

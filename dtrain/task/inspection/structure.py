@@ -123,7 +123,7 @@ def table(leaves: list[Leaf], count: int) -> list[str]:
 
 
 def _arrays(parts: tuple[Any, ...]) -> tuple[Any, ...]:
-    return nest.mapped(lambda leaf: None if leaf is None else leaf.numpy(), parts)
+    return nest.mapped(lambda leaf: leaf.numpy(), parts)
 
 
 def _ragged(source: Any, count: int) -> tuple[Any, ...] | None:

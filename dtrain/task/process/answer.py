@@ -13,6 +13,7 @@ from dtrain import secrets
 from dtrain.config import load
 from dtrain.config.schema import Config
 from dtrain.errors import DtrainError
+from dtrain.host import terminal
 from dtrain.run.cluster import Cluster
 from dtrain.task.process import parent_death
 
@@ -57,6 +58,6 @@ def answer(
         pipe.send((error.exit_code, secrets.mask(str(error))))
     except Exception as error:
         pipe.send((DtrainError.exit_code, secrets.mask(message(error, asked))))
-    sys.stderr.flush()
+    terminal.flush()
     pipe.close()
     os._exit(0)

@@ -56,7 +56,13 @@ def _limit(
     found = os.fstat(descriptor)
     if not stat.S_ISSOCK(found.st_mode) or (descriptor, found.st_ino) in done:
         return
-    with socket.socket(fileno=os.dup(descriptor)) as known:
+    duplicate = os.dup(descriptor)
+    try:
+        known = socket.socket(fileno=duplicate)
+    except OSError:  # by now it is something else, or of a family that Python does not know
+        os.close(duplicate)
+        raise
+    with known:
         if known.family not in (socket.AF_INET, socket.AF_INET6):
             return
         if known.type != socket.SOCK_STREAM:

@@ -57,7 +57,7 @@ class Overfit(Action):
         assert inputs.train is not None
         with tf.device("CPU:0"):
             found = reading.first(inputs.train, self._examples)
-        parts = nest.mapped(lambda leaf: None if leaf is None else np.asarray(leaf), found)
+        parts = nest.mapped(np.asarray, found)
         source = Arrays(*parts)
         self._alike = _contradictions(parts)
         return dataclasses.replace(
