@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from dtrain.errors import UsageError, behind
 from dtrain.task import optimizers
-from dtrain.task.replica import gradients, host_random
+from dtrain.task.replica import gradients, host_random, random_draws
 from dtrain.task.replica.dependence import Examples, looked_up, lookups
 from dtrain.task.step_logs import unwrapped
 
@@ -59,7 +59,7 @@ class GlobalBatch:
 
     def __init__(self, step: Callable[[Any], Any], examples: int):
         self._step, self._examples = step, examples
-        self._traced: dict[Any, list[_Call] | Exception] = {}
+        self._traced: dict[Any, _Trace] = {}
 
     @classmethod
     def of(cls, model: keras.Model, examples: int) -> GlobalBatch:
@@ -87,34 +87,66 @@ class GlobalBatch:
         Raises:
             Exception: whatever the step raises.
         """
-        specs = tf.nest.map_structure(self._spec, data)
+        return self._trace(data, self._examples).calls
+
+    def draws(self, data: Any) -> Iterator[bool | None]:
+        """Yield of each draw of a step whether it has a row an example.
+
+        It is looked at when the first is asked for.
+
+        Args:
+            data: what a replica has: one example, whose draws have the size of one for a batch.
+        """
+        try:
+            whole, own = (self._trace(data, n).record for n in (self._examples, 1))
+        except Exception:  # it is raised where the replica's step is traced
+            return
+        yield from random_draws.per_example(whole, own, self._examples) or ()
+
+    def _trace(self, data: Any, examples: int) -> _Trace:
+        """Trace the step on ``examples`` that are like ``data``."""
+        specs = tf.nest.map_structure(
+            lambda tensor: tf.TensorSpec([examples, *tensor.shape[1:]], tensor.dtype), data
+        )
         key = tuple(tf.nest.flatten(specs))
         if key not in self._traced:
-            # In a thread of its own: this one is in the middle of a replica's step.
-            thread = threading.Thread(target=self._trace, args=(key, specs))
-            thread.start()
-            thread.join()
-        found = self._traced[key]
-        if isinstance(found, Exception):
-            raise found
-        return found
+            self._traced[key] = _Trace(self._step, specs)
+        trace = self._traced[key]
+        if trace.error is not None:
+            raise trace.error
+        return trace
 
-    def _spec(self, tensor: tf.Tensor) -> tf.TensorSpec:
-        return tf.TensorSpec([self._examples, *tensor.shape[1:]], tensor.dtype)
 
-    def _trace(self, key: Any, specs: Any) -> None:
-        calls: list[_Call] = []
+class _Trace:
+    """What one trace of a step has asked for.
 
-        def step(data: Any) -> None:
-            with gradients.noted(lambda *call: calls.append(_Call.of(*call))):
-                self._step(data)
+    Attributes:
+        calls: of tapes.
+        record: of random draws.
+        error: that the step has raised, if it has.
+    """
 
-        try:
-            with tf.device("CPU:0"), host_random.kept():
-                tf.function(step, autograph=False).get_concrete_function(specs)
-            self._traced[key] = calls
-        except Exception as error:  # it is raised where the calls are asked for
-            self._traced[key] = error
+    def __init__(self, step: Callable[[Any], Any], specs: Any):
+        self.calls: list[_Call] = []
+        self.record = random_draws.Record()
+        self.error: Exception | None = None
+
+        def noted(data: Any) -> None:
+            note = gradients.noted(lambda *call: self.calls.append(_Call.of(*call)))
+            with note, random_draws.watched(self.record):
+                step(data)
+
+        def run() -> None:
+            try:
+                with tf.device("CPU:0"), host_random.kept():
+                    tf.function(noted, autograph=False).get_concrete_function(specs)
+            except Exception as error:
+                self.error = error
+
+        # In a thread of its own: this one is in the middle of a replica's step.
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
 
 
 class Part:

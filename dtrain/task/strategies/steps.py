@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -245,12 +246,17 @@ class Steps(Traced):
         """Run Keras' step on one replica, with the random draws of its rows of the batch."""
         replica = self._strategy.replica
         replicas, rows = self._strategy.replicas, self._global_batch // self._strategy.replicas
-        part = random_draws.part(replica, replicas, rows, self._rehearsed.draws)
+        part = random_draws.part(replica, replicas, rows, self._drawn(data, rows))
         averaged = self._strategy.averaged(self._whole.part(data), self._summed)
         timed = self.waiting.exchanging(replica)
         with self._rehearsed.traced(), part, averaged, timed, self._rows.held.begun() as states:
             found = self._recorded(self._model.train_step, data, rows, training=True)
         return *found, states
+
+    def _drawn(self, data: Any, rows: int) -> Iterable[bool | None] | None:
+        """Say of each draw of a step whether it has a row an example, where sizes do not."""
+        draws = self._rehearsed.draws
+        return self._whole.draws(data) if draws is None and rows == 1 else draws
 
     def _test_part(self, data: Any) -> Any:
         """Run Keras' step on a batch of an evaluation."""

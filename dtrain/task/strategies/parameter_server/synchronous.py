@@ -105,7 +105,7 @@ class SynchronousSteps(CoordinatedSteps):
         data = self.waiting.after(loaded, data)
 
         def replica() -> Any:
-            draws = self._rehearsed.draws
+            draws = self._drawn(data, self._part_rows)
             part = random_draws.part(arguments[1], self._workers, self._part_rows, draws)
             with self._rehearsed.traced(), part:
                 gradients, others, vector = self._pure(data, True, self._workers)
