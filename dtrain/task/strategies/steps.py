@@ -86,7 +86,7 @@ class Steps(Traced):
         if self._summed:
             add_up_losses(model.metrics, gradients.parts)
         self._jit_compile = jit_compile
-        self._whole = GlobalBatch.of(model, inputs.global_batch)
+        self._one_device = GlobalBatch.of(model, inputs.global_batch)
         self._train_step = self._made_step()
 
     def learn(self) -> None:
@@ -247,7 +247,7 @@ class Steps(Traced):
         replica = self._strategy.replica
         replicas, rows = self._strategy.replicas, self._global_batch // self._strategy.replicas
         part = random_draws.part(replica, replicas, rows, self._drawn(data, rows))
-        averaged = self._strategy.averaged(self._whole.part(data), self._summed)
+        averaged = self._strategy.averaged(self._one_device.part(data), self._summed)
         timed = self.waiting.exchanging(replica)
         with self._rehearsed.traced(), part, averaged, timed, self._rows.held.begun() as states:
             found = self._recorded(self._model.train_step, data, rows, training=True)
@@ -256,7 +256,7 @@ class Steps(Traced):
     def _drawn(self, data: Any, rows: int) -> Iterable[bool | None] | None:
         """Say of each draw of a step whether it has a row an example, where sizes do not."""
         draws = self._rehearsed.draws
-        return self._whole.draws(data) if draws is None and rows == 1 else draws
+        return self._one_device.draws(data) if draws is None and rows == 1 else draws
 
     def _test_part(self, data: Any) -> Any:
         """Run Keras' step on a batch of an evaluation."""

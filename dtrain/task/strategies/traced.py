@@ -27,7 +27,7 @@ class Traced:
     _train_part: Any
     _train_steps: Any
     _global_batch: int
-    _whole: GlobalBatch
+    _one_device: GlobalBatch
 
     def _made_step(self) -> Any:
         """Return a step of one replica, compiled where that is asked for."""
@@ -51,7 +51,7 @@ class Traced:
     def _retrace(self) -> None:
         """Trace the training steps anew."""
         if self._trains:
-            self._whole = GlobalBatch.of(self._model, self._global_batch)
+            self._one_device = GlobalBatch.of(self._model, self._global_batch)
             self._train_step = self._made_step()
             self._train = tf.function(
                 self._train_steps, autograph=False, input_signature=[NUMBER, ORDER]

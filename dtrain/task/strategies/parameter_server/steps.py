@@ -175,7 +175,7 @@ class CoordinatedSteps(Steps):
         with scope:
             if training:
                 optimizer.apply = catch
-                part = self._whole.part(data)
+                part = self._one_device.part(data)
                 try:
                     with gradients.apart(replicas, part, self._summed) as given:
                         returned, recorded = self._recorded(model.train_step, data, share, True)
