@@ -9,20 +9,16 @@ step has anything of the kind.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from dtrain.errors import UsageError, behind
-from dtrain.task import optimizers
 from dtrain.task.replica import gradients, host_random, random_draws
 from dtrain.task.replica.dependence import Examples, looked_up, lookups
-from dtrain.task.step_logs import unwrapped
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,22 +56,6 @@ class GlobalBatch:
     def __init__(self, step: Callable[[Any], Any], examples: int):
         self._step, self._examples = step, examples
         self._traced: dict[Any, _Trace] = {}
-
-    @classmethod
-    def of(cls, model: keras.Model, examples: int) -> GlobalBatch:
-        """Return the training step of a model that is compiled and built."""
-
-        def step(data: Any) -> None:
-            states = [v for metric in model.metrics for v in metric.variables]
-            scope = keras.StatelessScope(
-                [(v, tf.zeros(v.shape, v.dtype)) for v in states], collect_losses=True
-            )
-            # Regularizers ask the scope for weights; its constructor would read them.
-            scope.state_mapping.update({id(v): v.value for v in model.trainable_variables})
-            with scope, _without_updates(model):
-                model.train_step(unwrapped(data))
-
-        return cls(step, examples)
 
     def part(self, data: Any) -> Part:
         """Return the part that a replica has, while its step is traced."""
@@ -230,19 +210,3 @@ def _refused(does: str, accepted: str) -> UsageError:
     return UsageError(
         "model", "train_step", does, f"{accepted}, or one replica", "strategy=one_device"
     )
-
-
-@contextlib.contextmanager
-def _without_updates(model: keras.Model) -> Iterator[None]:
-    found = list(optimizers.named(model).values())
-    before = [vars(optimizer).get("apply") for optimizer in found]
-    for optimizer in found:
-        optimizer.apply = lambda *_, of=optimizer, **__: of.iterations
-    try:
-        yield
-    finally:
-        for optimizer, apply in zip(found, before, strict=True):
-            if apply is None:
-                del optimizer.apply
-            else:
-                optimizer.apply = apply

@@ -17,11 +17,10 @@ from dtrain.task.metric_replay import Replay
 from dtrain.task.metric_sums import Sums
 from dtrain.task.rehearsal.rehearse import Rehearsed
 from dtrain.task.replica import evaluation_seeds, gradients, random_draws
-from dtrain.task.replica.global_batch import GlobalBatch
 from dtrain.task.step_logs import Weights, add_up_losses, unwrapped
 from dtrain.task.strategies.in_loop import FromIterator, InLoop
 from dtrain.task.strategies.rows import Rows, table
-from dtrain.task.strategies.traced import NUMBER, ORDER, Traced
+from dtrain.task.strategies.traced import NUMBER, ORDER, Traced, on_one_device
 from dtrain.task.tensors import fresh
 from dtrain.task.waiting import Waiting
 
@@ -86,7 +85,7 @@ class Steps(Traced):
         if self._summed:
             add_up_losses(model.metrics, gradients.parts)
         self._jit_compile = jit_compile
-        self._one_device = GlobalBatch.of(model, inputs.global_batch)
+        self._one_device = on_one_device(model, inputs.global_batch)
         self._train_step = self._made_step()
 
     def learn(self) -> None:
