@@ -187,6 +187,64 @@ def test_what_is_not_per_example_is_alike_on_all_replicas() -> None:
 
 
 @pytest.mark.task
+def test_of_one_example_a_trace_tells_what_is_shared() -> None:
+    """All sizes are multiples of one."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    from dtrain.task.replica.global_batch import GlobalBatch
+    from dtrain.task.replica.random_draws import part
+
+    def draw(x: Any) -> list[Any]:
+        return [
+            keras.random.dropout(tf.ones_like(x), 0.5, (1, 7, 3), seed=5),
+            keras.random.dropout(tf.ones_like(x), 0.5, (None, 1, 3), seed=5),
+            keras.random.normal(keras.ops.shape(x), seed=5),
+        ]
+
+    x = tf.constant(batch(4))
+    whole, traced = [host(each) for each in draw(x)], GlobalBatch(draw, 4)
+    for replica in range(4):
+        own = x[replica : replica + 1]
+        with part(replica, 4, 1, traced.draws(own)):
+            found = draw(own)
+        for each, expected in zip(found, whole, strict=True):
+            np.testing.assert_allclose(host(each), expected[replica : replica + 1], 1e-6)
+
+
+@pytest.mark.task(devices=2)
+def test_python_and_numpy_draw_the_same_on_all_replicas() -> None:
+    """Before they meet and after; and nobody else's draws are other ones."""
+    import random
+
+    import numpy as np
+    import tensorflow as tf
+
+    from dtrain.task.replica.host_random import seeded
+
+    engine = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    drawn: dict[int, list[float]] = {}
+
+    def replica() -> Any:
+        context: Any = tf.distribute.get_replica_context()
+        own = drawn.setdefault(threading.get_ident(), [])
+        with seeded(7):
+            for _ in range(3):
+                own += [random.random(), np.random.rand()]
+                context.merge_call(lambda _: None)
+        return tf.constant(0.0)
+
+    random.seed(1), np.random.seed(1)
+    expected = random.random(), np.random.rand()
+    random.seed(1), np.random.seed(1)
+    tf.function(lambda: engine.run(replica), autograph=False).get_concrete_function()
+    one, other = drawn.values()
+    assert one == other and len(set(one)) == 6
+    assert (random.random(), np.random.rand()) == expected
+
+
+@pytest.mark.task
 def test_a_shuffle_of_examples_is_refused() -> None:
     import keras
 

@@ -45,7 +45,10 @@ def test_trackers_of_losses_have_the_sum_of_the_parts() -> None:
 
     from dtrain.task import step_logs
 
-    loss, other = keras.metrics.Mean(name="My_Loss"), keras.metrics.Mean(name="size")
+    losses = ["loss", "My_Loss", "d_loss", "TotalLoss", "loss_1", "KL/losses", "KLLoss"]
+    assert all(map(step_logs.is_loss, losses))
+    assert not any(map(step_logs.is_loss, ["lossless", "gloss", "floss_share", "accuracy"]))
+    loss, other = keras.metrics.Mean(name="My_Loss"), keras.metrics.Mean(name="glossy")
     error = keras.metrics.MeanSquaredError(name="loss_of_squares")  # a mean over examples
     replicas = 4
     step_logs.add_up_losses([loss, other, error], lambda: replicas)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -75,8 +76,12 @@ def named(name: str, result: Any) -> Iterator[tuple[str, Any]]:
 
 
 def is_loss(name: str) -> bool:
-    """Whether a number of this name is summed over the replicas where losses are."""
-    return "loss" in name.lower()
+    """Whether a number of this name is summed over the replicas where losses are.
+
+    A word of it is ``loss``, as in ``d_loss`` and ``TotalLoss``; ``lossless`` is another.
+    """
+    words = re.findall("[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)
+    return any(word.lower() in ("loss", "losses") for word in words)
 
 
 def is_mean(metric: keras.metrics.Metric) -> bool:
@@ -88,7 +93,7 @@ def is_mean(metric: keras.metrics.Metric) -> bool:
 def add_up_losses(metrics: list[keras.metrics.Metric], replicas: Callable[[], int]) -> None:
     """Let trackers of losses have the sum over the replicas, where a loss is a part of one.
 
-    A tracker is a ``keras.metrics.Mean`` under a name with ``loss`` in it that is given a scalar. A
+    A tracker is a ``keras.metrics.Mean`` that :func:`is_loss` by its name, and is given a scalar. A
     tensor with a loss for each example is averaged over them as ever.
 
     Args:

@@ -24,16 +24,25 @@ def normalized(input_shape, classes):
 
 
 class Own(keras.Model):
-    """A subclass with its own train_step, which returns a plain tensor beside metrics."""
+    """A subclass with its own train_step, which returns a plain tensor beside metrics.
+
+    It looks up what is of each example, and what is not: an optimizer may square rows one by one.
+    """
 
     def __init__(self, classes):
         super().__init__()
         self.flatten = keras.layers.Flatten()
+        self.tokens = keras.layers.Embedding(70, 16)
+        self.places = keras.layers.Embedding(64, 16)
         self.hidden = keras.layers.Dense(16, activation="tanh")
         self.out = keras.layers.Dense(classes, activation="softmax", kernel_regularizer="l2")
 
     def call(self, x):
-        return self.out(self.hidden(self.flatten(x)))
+        pixels = self.flatten(x)
+        places = keras.ops.arange(64)
+        rows = self.tokens(keras.ops.cast(4 * pixels, "int32")) + self.places(places)
+        hidden = self.hidden(rows * pixels[..., None] + self.tokens(places))
+        return self.out(keras.ops.mean(hidden, axis=1))
 
     def train_step(self, data):
         import tensorflow as tf

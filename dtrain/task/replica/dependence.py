@@ -115,40 +115,38 @@ def looked_up(indices: tf.Tensor) -> tf.TensorShape:
     return indices.op.inputs[0].shape if indices.op.type == "Reshape" else indices.shape
 
 
-def pieces(gradient: Any, same: list[bool]) -> list[Any]:
-    """Cut a gradient in what is reduced over the replicas: dense tensors, and rows to be appended.
+def divided(
+    rows: tf.IndexedSlices, same: list[bool]
+) -> tuple[tf.IndexedSlices | None, tf.IndexedSlices | None]:
+    """Divide rows that were looked up in those that all replicas have, and a replica's own.
 
     Args:
-        gradient: dense, or rows that were looked up.
-        same: of each use of rows, whether all replicas have the same ones, whose values are
-            reduced as a dense tensor is.
+        rows: of all uses of a table.
+        same: of each use, whether all replicas have its rows.
+
+    Returns:
+        None where there are none.
     """
-    if not any(same):
-        return [gradient]
-    sizes = [use.shape[0] for use in lookups(gradient.indices)]
-    if None in sizes:
-        sizes = [tf.shape(use)[0] for use in lookups(gradient.indices)]
-    values = tf.split(gradient.values, sizes) if len(sizes) > 1 else [gradient.values]
-    found = [each for each, is_same in zip(values, same, strict=True) if is_same]
-    own = [each for each, is_same in zip(values, same, strict=True) if not is_same]
-    if own:
-        indices = [
-            use for use, of_all in zip(lookups(gradient.indices), same, strict=True) if not of_all
-        ]
-        found.append(
-            tf.IndexedSlices(tf.concat(own, 0), tf.concat(indices, 0), gradient.dense_shape)
-        )
-    return found
+    if any(same) == all(same):
+        return (rows, None) if any(same) else (None, rows)
+    uses = lookups(rows.indices)
+    sizes = [use.shape[0] for use in uses]
+    sizes = [tf.shape(use)[0] for use in uses] if None in sizes else sizes
+    parts = [
+        tf.IndexedSlices(values, use, rows.dense_shape)
+        for values, use in zip(tf.split(rows.values, sizes), uses, strict=True)
+    ]
+    pairs = list(zip(parts, same, strict=True))
+    return (
+        appended([part for part, of_all in pairs if of_all]),
+        appended([part for part, of_all in pairs if not of_all]),
+    )
 
 
-def joined(gradient: Any, same: list[bool], reduced: list[Any]) -> Any:
-    """Return the gradient of the global batch, of what became of :func:`pieces`."""
-    if not any(same):
-        return reduced[0]
-    uses = zip(lookups(gradient.indices), same, strict=True)
-    indices = [use for use, of_all in uses if of_all]
-    values = reduced[: len(indices)]
-    for rows in reduced[len(indices) :]:
-        values.append(rows.values)
-        indices.append(rows.indices)
-    return tf.IndexedSlices(tf.concat(values, 0), tf.concat(indices, 0), gradient.dense_shape)
+def appended(parts: list[tf.IndexedSlices]) -> tf.IndexedSlices:
+    """Return the rows of several uses of a table as one."""
+    first, *others = parts
+    if not others:
+        return first
+    values, indices = ([getattr(p, name) for p in parts] for name in ("values", "indices"))
+    return tf.IndexedSlices(tf.concat(values, 0), tf.concat(indices, 0), first.dense_shape)

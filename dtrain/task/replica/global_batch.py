@@ -9,20 +9,16 @@ step has anything of the kind.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from dtrain.errors import UsageError, behind
-from dtrain.task import optimizers
-from dtrain.task.replica import gradients, host_random
+from dtrain.task.replica import gradients, host_random, random_draws
 from dtrain.task.replica.dependence import Examples, looked_up, lookups
-from dtrain.task.step_logs import unwrapped
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,23 +55,7 @@ class GlobalBatch:
 
     def __init__(self, step: Callable[[Any], Any], examples: int):
         self._step, self._examples = step, examples
-        self._traced: dict[Any, list[_Call] | Exception] = {}
-
-    @classmethod
-    def of(cls, model: keras.Model, examples: int) -> GlobalBatch:
-        """Return the training step of a model that is compiled and built."""
-
-        def step(data: Any) -> None:
-            states = [v for metric in model.metrics for v in metric.variables]
-            scope = keras.StatelessScope(
-                [(v, tf.zeros(v.shape, v.dtype)) for v in states], collect_losses=True
-            )
-            # Regularizers ask the scope for weights; its constructor would read them.
-            scope.state_mapping.update({id(v): v.value for v in model.trainable_variables})
-            with scope, _without_updates(model):
-                model.train_step(unwrapped(data))
-
-        return cls(step, examples)
+        self._traced: dict[Any, _Trace] = {}
 
     def part(self, data: Any) -> Part:
         """Return the part that a replica has, while its step is traced."""
@@ -87,34 +67,66 @@ class GlobalBatch:
         Raises:
             Exception: whatever the step raises.
         """
-        specs = tf.nest.map_structure(self._spec, data)
+        return self._trace(data, self._examples).calls
+
+    def draws(self, data: Any) -> Iterator[bool | None]:
+        """Yield of each draw of a step whether it has a row an example.
+
+        It is looked at when the first is asked for.
+
+        Args:
+            data: what a replica has: one example, whose draws have the size of one for a batch.
+        """
+        try:
+            whole, own = (self._trace(data, n).record for n in (self._examples, 1))
+        except Exception:  # it is raised where the replica's step is traced
+            return
+        yield from random_draws.per_example(whole, own, self._examples) or ()
+
+    def _trace(self, data: Any, examples: int) -> _Trace:
+        """Trace the step on ``examples`` that are like ``data``."""
+        specs = tf.nest.map_structure(
+            lambda tensor: tf.TensorSpec([examples, *tensor.shape[1:]], tensor.dtype), data
+        )
         key = tuple(tf.nest.flatten(specs))
         if key not in self._traced:
-            # In a thread of its own: this one is in the middle of a replica's step.
-            thread = threading.Thread(target=self._trace, args=(key, specs))
-            thread.start()
-            thread.join()
-        found = self._traced[key]
-        if isinstance(found, Exception):
-            raise found
-        return found
+            self._traced[key] = _Trace(self._step, specs)
+        trace = self._traced[key]
+        if trace.error is not None:
+            raise trace.error
+        return trace
 
-    def _spec(self, tensor: tf.Tensor) -> tf.TensorSpec:
-        return tf.TensorSpec([self._examples, *tensor.shape[1:]], tensor.dtype)
 
-    def _trace(self, key: Any, specs: Any) -> None:
-        calls: list[_Call] = []
+class _Trace:
+    """What one trace of a step has asked for.
 
-        def step(data: Any) -> None:
-            with gradients.noted(lambda *call: calls.append(_Call.of(*call))):
-                self._step(data)
+    Attributes:
+        calls: of tapes.
+        record: of random draws.
+        error: that the step has raised, if it has.
+    """
 
-        try:
-            with tf.device("CPU:0"), host_random.kept():
-                tf.function(step, autograph=False).get_concrete_function(specs)
-            self._traced[key] = calls
-        except Exception as error:  # it is raised where the calls are asked for
-            self._traced[key] = error
+    def __init__(self, step: Callable[[Any], Any], specs: Any):
+        self.calls: list[_Call] = []
+        self.record = random_draws.Record()
+        self.error: Exception | None = None
+
+        def noted(data: Any) -> None:
+            note = gradients.noted(lambda *call: self.calls.append(_Call.of(*call)))
+            with note, random_draws.watched(self.record):
+                step(data)
+
+        def run() -> None:
+            try:
+                with tf.device("CPU:0"), host_random.kept():
+                    tf.function(noted, autograph=False).get_concrete_function(specs)
+            except Exception as error:
+                self.error = error
+
+        # In a thread of its own: this one is in the middle of a replica's step.
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
 
 
 class Part:
@@ -198,19 +210,3 @@ def _refused(does: str, accepted: str) -> UsageError:
     return UsageError(
         "model", "train_step", does, f"{accepted}, or one replica", "strategy=one_device"
     )
-
-
-@contextlib.contextmanager
-def _without_updates(model: keras.Model) -> Iterator[None]:
-    found = list(optimizers.named(model).values())
-    before = [vars(optimizer).get("apply") for optimizer in found]
-    for optimizer in found:
-        optimizer.apply = lambda *_, of=optimizer, **__: of.iterations
-    try:
-        yield
-    finally:
-        for optimizer, apply in zip(found, before, strict=True):
-            if apply is None:
-                del optimizer.apply
-            else:
-                optimizer.apply = apply

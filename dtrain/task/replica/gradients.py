@@ -40,7 +40,8 @@ class Step:
         replicas: how many share the global batch.
         part: says of gradients what of them is there for each example; None where no tape asks.
         given: the gradients that tapes have given, where the replicas cannot meet: each is in a
-            process of its own, and its gradients are averaged elsewhere. None where they can.
+            process of its own, and its gradients are averaged elsewhere. Of each also which of its
+            rows all replicas have (see :func:`dependence.divided`). None where they can meet.
         summed: the losses are parts of that of the global batch, and not losses of parts: their
             gradients are added up (``trainer.gradient_reduction=sum``).
         why: the key of the strategy, and its value, for which ``given`` is not None.
@@ -48,7 +49,7 @@ class Step:
 
     replicas: int
     part: Part | None = None
-    given: list[Any] | None = None
+    given: list[tuple[Any, list[bool]]] | None = None
     summed: bool = False
     why: tuple[str, Any] = ("", "ps")
 
@@ -97,7 +98,7 @@ def averaged(replicas: int, part: Part, summed: bool = False) -> Iterator[None]:
 @contextlib.contextmanager
 def apart(
     replicas: int, part: Part, summed: bool = False, why: tuple[str, Any] = ("", "ps")
-) -> Iterator[list[Any]]:
+) -> Iterator[list[tuple[Any, list[bool]]]]:
     """Let what is traced inside get gradients whose mean over the replicas is taken elsewhere.
 
     Args:
@@ -105,10 +106,10 @@ def apart(
         why: as of :class:`Step`.
 
     Yields:
-        The gradients that tapes give, filled in as they do. Only of these, as they are, is the
-        mean that of the global batch.
+        The gradients that tapes give, as of :class:`Step`, filled in as they do. Only of these, as
+        they are, is the mean that of the global batch.
     """
-    given: list[Any] = []
+    given: list[tuple[Any, list[bool]]] = []
     install()
     before = current()
     _current.step = Step(replicas, part, given, summed, why=why) if replicas > 1 else None
@@ -312,15 +313,40 @@ def _of_the_global_batch(found: Any, targets: list[tf.Tensor], sources: Any, ste
     if step.given is not None:
         for i in chosen:
             if summed:
-                gradients[i] = gradients[i] * tf.cast(step.replicas, gradients[i].dtype)
-            step.given.append(gradients[i])
+                gradients[i] = _times(gradients[i], step.replicas)
+            step.given.append((gradients[i], same[i]))
         return tf.nest.pack_sequence_as(found, gradients)
     op = tf.distribute.ReduceOp.SUM if summed else tf.distribute.ReduceOp.MEAN
-    pieces = [dependence.pieces(gradients[i], same[i]) for i in chosen]
-    reduced = iter(mean([each for some in pieces for each in some], op, of_gradients=True))
-    for i, some in zip(chosen, pieces, strict=True):
-        gradients[i] = dependence.joined(gradients[i], same[i], [next(reduced) for _ in some])
+    reduced = _reduced([gradients[i] for i in chosen], [same[i] for i in chosen], op)
+    for i, gradient in zip(chosen, reduced, strict=True):
+        gradients[i] = gradient
     return tf.nest.pack_sequence_as(found, gradients)
+
+
+def _reduced(
+    gradients: list[Any], same: list[list[bool]], op: tf.distribute.ReduceOp
+) -> Iterator[Any]:
+    """Yield gradients reduced; of rows that all replicas have the values are, as dense ones."""
+    parts = [
+        dependence.divided(gradient, uses) if any(uses) else (None, gradient)
+        for gradient, uses in zip(gradients, same, strict=True)
+    ]
+    sent = [[shared.values] if shared is not None else [] for shared, _ in parts]
+    for each, (_, own) in zip(sent, parts, strict=True):
+        each += [] if own is None else [own]
+    total = iter(mean([value for each in sent for value in each], op, of_gradients=True))
+    for each, (shared, _) in zip(sent, parts, strict=True):
+        first, *rest = (next(total) for _ in each)
+        if shared is not None:
+            first = tf.IndexedSlices(first, shared.indices, shared.dense_shape)
+        yield dependence.appended([first, *rest]) if rest else first
+
+
+def _times(gradient: Any, factor: int) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        values = _times(gradient.values, factor)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return gradient * tf.cast(factor, gradient.dtype)
 
 
 def _tensors(target: Any) -> list[tf.Tensor]:

@@ -12,8 +12,9 @@ documentation (``tf.random.stateless_uniform``). So a replica begins at a later 
 use another generator; this pins Philox where there are several replicas, untried on a TPU.
 
 The first dimension shows which draws are per example: those where it is a multiple of the rows of
-the batch; in a model with layers that are not Keras' own, those where it changes with the size of
-the batch, as a rehearsal finds out (:mod:`dtrain.task.rehearsal`). What is not per example, such as
+the batch; in a model with layers that are not Keras' own, and where a replica has one example,
+those where it changes with the size of the batch, as a rehearsal finds out
+(:mod:`dtrain.task.rehearsal`), or a trace (:mod:`.global_batch`). What is not per example, such as
 noise shared by a batch, is alike on all replicas. ``shuffle`` of examples is refused: a replica has
 its part of them alone.
 Draws that come neither from ``keras.random`` nor from the functions of ``tf.random`` in
@@ -28,7 +29,7 @@ import dataclasses
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -53,7 +54,7 @@ _others: list[str] = []
 
 @contextlib.contextmanager
 def part(
-    replica: Any, replicas: int, rows: int, draws: Sequence[bool | None] | None = None
+    replica: Any, replicas: int, rows: int, draws: Iterable[bool | None] | None = None
 ) -> Iterator[None]:
     """Make what is traced or run inside draw the rows of one replica of a global batch.
 
@@ -94,21 +95,22 @@ class Record:
     sizes: list[int | None] = dataclasses.field(default_factory=list)
 
 
-def per_example(whole: Record, half: Record) -> tuple[bool | None, ...] | None:
+def per_example(whole: Record, part: Record, parts: int = 2) -> tuple[bool | None, ...] | None:
     """Say of each draw whether it has a row an example, for :func:`part`.
 
     Args:
         whole: what was drawn for a batch.
-        half: what was drawn for half of it.
+        part: what was drawn for a part of it.
+        parts: how many of these the batch has.
 
     Returns:
         None where the draws are not the same.
     """
-    if whole.names != half.names:
+    if whole.names != part.names:
         return None
     return tuple(
-        {2 * b: True, b: False}.get(a) if a and b else None
-        for a, b in zip(whole.sizes, half.sizes, strict=True)
+        {parts * b: True, b: False}.get(a) if a and b else None
+        for a, b in zip(whole.sizes, part.sizes, strict=True)
     )
 
 

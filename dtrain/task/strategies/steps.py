@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -16,11 +17,10 @@ from dtrain.task.metric_replay import Replay
 from dtrain.task.metric_sums import Sums
 from dtrain.task.rehearsal.rehearse import Rehearsed
 from dtrain.task.replica import evaluation_seeds, gradients, random_draws
-from dtrain.task.replica.global_batch import GlobalBatch
 from dtrain.task.step_logs import Weights, add_up_losses, unwrapped
 from dtrain.task.strategies.in_loop import FromIterator, InLoop
 from dtrain.task.strategies.rows import Rows, table
-from dtrain.task.strategies.traced import NUMBER, ORDER, Traced
+from dtrain.task.strategies.traced import NUMBER, ORDER, Traced, on_one_device
 from dtrain.task.tensors import fresh
 from dtrain.task.waiting import Waiting
 
@@ -85,7 +85,7 @@ class Steps(Traced):
         if self._summed:
             add_up_losses(model.metrics, gradients.parts)
         self._jit_compile = jit_compile
-        self._whole = GlobalBatch.of(model, inputs.global_batch)
+        self._one_device = on_one_device(model, inputs.global_batch)
         self._train_step = self._made_step()
 
     def learn(self) -> None:
@@ -245,12 +245,17 @@ class Steps(Traced):
         """Run Keras' step on one replica, with the random draws of its rows of the batch."""
         replica = self._strategy.replica
         replicas, rows = self._strategy.replicas, self._global_batch // self._strategy.replicas
-        part = random_draws.part(replica, replicas, rows, self._rehearsed.draws)
-        averaged = self._strategy.averaged(self._whole.part(data), self._summed)
+        part = random_draws.part(replica, replicas, rows, self._drawn(data, rows))
+        averaged = self._strategy.averaged(self._one_device.part(data), self._summed)
         timed = self.waiting.exchanging(replica)
         with self._rehearsed.traced(), part, averaged, timed, self._rows.held.begun() as states:
             found = self._recorded(self._model.train_step, data, rows, training=True)
         return *found, states
+
+    def _drawn(self, data: Any, rows: int) -> Iterable[bool | None] | None:
+        """Say of each draw of a step whether it has a row an example, where sizes do not."""
+        draws = self._rehearsed.draws
+        return self._one_device.draws(data) if draws is None and rows == 1 else draws
 
     def _test_part(self, data: Any) -> Any:
         """Run Keras' step on a batch of an evaluation."""

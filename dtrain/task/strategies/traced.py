@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from dtrain.task import optimizers
 from dtrain.task.finetune import stages
 from dtrain.task.replica.global_batch import GlobalBatch
+from dtrain.task.step_logs import unwrapped
 
 #: Of what ``Steps.train`` gives: without them each number of steps would be traced anew.
 NUMBER, ORDER = tf.TensorSpec([], tf.int64), tf.TensorSpec([None, None], tf.int64)
@@ -27,7 +31,7 @@ class Traced:
     _train_part: Any
     _train_steps: Any
     _global_batch: int
-    _whole: GlobalBatch
+    _one_device: GlobalBatch
 
     def _made_step(self) -> Any:
         """Return a step of one replica, compiled where that is asked for."""
@@ -51,9 +55,41 @@ class Traced:
     def _retrace(self) -> None:
         """Trace the training steps anew."""
         if self._trains:
-            self._whole = GlobalBatch.of(self._model, self._global_batch)
+            self._one_device = on_one_device(self._model, self._global_batch)
             self._train_step = self._made_step()
             self._train = tf.function(
                 self._train_steps, autograph=False, input_signature=[NUMBER, ORDER]
             )
             self._train.get_concrete_function()  # now, and not in a call that is timed
+
+
+def on_one_device(model: keras.Model, examples: int) -> GlobalBatch:
+    """Return the training step of a model, compiled and built, on a batch of ``examples``."""
+
+    def step(data: Any) -> None:
+        states = [v for metric in model.metrics for v in metric.variables]
+        scope = keras.StatelessScope(
+            [(v, tf.zeros(v.shape, v.dtype)) for v in states], collect_losses=True
+        )
+        # Regularizers ask the scope for weights; its constructor would read them.
+        scope.state_mapping.update({id(v): v.value for v in model.trainable_variables})
+        with scope, _without_updates(model):
+            model.train_step(unwrapped(data))
+
+    return GlobalBatch(step, examples)
+
+
+@contextlib.contextmanager
+def _without_updates(model: keras.Model) -> Iterator[None]:
+    found = list(optimizers.named(model).values())
+    before = [vars(optimizer).get("apply") for optimizer in found]
+    for optimizer in found:
+        optimizer.apply = lambda *_, of=optimizer, **__: of.iterations
+    try:
+        yield
+    finally:
+        for optimizer, apply in zip(found, before, strict=True):
+            if apply is None:
+                del optimizer.apply
+            else:
+                optimizer.apply = apply

@@ -71,6 +71,8 @@ class CoordinatedSteps(Steps):
         self._coordinator = strategy.coordinator
         self._workers = strategy.workers
         self._step = inputs.start_step
+        #: Of gradients that are rows, by their ids: which of them all workers have.
+        self._same: dict[int, list[bool]] = {}
         self._train_feed = None
         if inputs.train is not None:
             self._train_feed = Feed(
@@ -173,7 +175,7 @@ class CoordinatedSteps(Steps):
         with scope:
             if training:
                 optimizer.apply = catch
-                part = self._whole.part(data)
+                part = self._one_device.part(data)
                 try:
                     with gradients.apart(replicas, part, self._summed) as given:
                         returned, recorded = self._recorded(model.train_step, data, share, True)
@@ -201,7 +203,8 @@ class CoordinatedSteps(Steps):
                 "strategy=mirrored",
             )  # fmt: skip
         if replicas > 1:
-            check_whole(caught[0][0], given)
+            check_whole(caught[0][0], [gradient for gradient, _ in given])
+        self._same = {id(gradient): same for gradient, same in given}
         found = {id(variable): gradient for gradient, variable in zip(*caught[0], strict=True)}
         others = [scope.get_current_value(v) for v in model.non_trainable_variables]
         return [found.get(id(v)) for v in model.trainable_variables], others, vector

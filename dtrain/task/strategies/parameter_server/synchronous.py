@@ -11,7 +11,7 @@ import tensorflow as tf
 from dtrain.run.times import COMMUNICATION, COMPUTE, WAITING
 from dtrain.task.metric_sums import Sums
 from dtrain.task.replica import random_draws
-from dtrain.task.strategies.parameter_server.packing import Packing, mean
+from dtrain.task.strategies.parameter_server.packing import Packing
 from dtrain.task.strategies.parameter_server.steps import CoordinatedSteps, Given, worker_index
 
 
@@ -64,8 +64,8 @@ class SynchronousSteps(CoordinatedSteps):
         self._dropped += self._workers - self._needed
         # Summed in the order of the parts: the result must not depend on who came first.
         values = [self._packing.unpack(arrived[part]) for part in sorted(arrived)]
-        self._apply(mean([floats for floats, _, _ in values]), values[0][1])
-        vectors = [vector for _, _, vector in values]
+        floats, whole, vectors = zip(*values, strict=True)
+        self._apply(*self._packing.together(floats, whole))
         for vector in vectors:
             self._worker_steps[int(vector[-1])] += 1
         updated = time.perf_counter() - ended
@@ -105,22 +105,22 @@ class SynchronousSteps(CoordinatedSteps):
         data = self.waiting.after(loaded, data)
 
         def replica() -> Any:
-            draws = self._rehearsed.draws
+            draws = self._drawn(data, self._part_rows)
             part = random_draws.part(arguments[1], self._workers, self._part_rows, draws)
             with self._rehearsed.traced(), part:
                 gradients, others, vector = self._pure(data, True, self._workers)
-            self._packing = Packing(self._model, gradients, others)
+            self._packing = Packing(self._model, gradients, others, self._same)
             computed = tf.nest.flatten([gradients, others, vector], expand_composites=True)
             times = [loaded - begin, self.waiting.now(computed) - loaded]
             account = tf.stack([*times, tf.cast(worker_index(), tf.float64)])
-            return self._packing.pack(gradients, others, tf.concat([vector, account], 0))
+            return self._packing.pack(tf.concat([vector, account], 0))
 
         return self._engine.run(replica)
 
     @tf.function(autograph=False)
-    def _apply(self, floats: tf.Tensor, whole: tf.Tensor) -> None:
+    def _apply(self, *together: tf.Tensor) -> None:
         model = self._model
-        gradients, others = self._packing.part(floats, whole)
+        gradients, others = self._packing.part(*together)
         with self._engine.scope():
             # The optimizer is only ever called inside a replica.
             with tf.distribute.ReplicaContext(self._engine, 0):
