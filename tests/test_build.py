@@ -374,10 +374,62 @@ def test_numbers_are_no_classes() -> None:
     mlp = {"_target_": "dtrain.models.mlp", "classes": 2}
     with pytest.raises(UsageError, match=r"numbers such as 0\.1286;.*trainer\.loss=mse"):
         build_model(**numbers, model=mlp)
-    build_model(**numbers, model=mlp, trainer={"loss": "mse", "metrics": []})
+    one = {"_target_": "tests.test_steps.logistic", "classes": 1}
+    build_model(**numbers, model=one, trainer={"loss": "mse", "metrics": []})
     own = {"_target_": "tests.test_build.two_outputs", "kind": "own"}
     build_model(**numbers, model=own)  # its step does not ask for trainer.loss
     build_model(dataset={**numbers["dataset"], "whole": True}, model=mlp)
+
+
+def labelled(labels: list[int], held: list[int] | None = None, stream: bool = False) -> Any:
+    import numpy as np
+    import tensorflow as tf
+
+    def split(of: list[int] | None) -> Any:
+        return of and (np.ones((len(of), 4), "float32"), np.array(of))
+
+    if stream:
+        return tf.data.Dataset.from_tensor_slices(split(labels)).batch(2)
+    return (split(labels), split(held)) if held else split(labels)
+
+
+def three_outputs(input_shape: Any) -> Any:
+    import keras
+
+    return keras.Sequential([keras.Input(input_shape), keras.layers.Dense(3, "softmax")])
+
+
+@pytest.mark.task
+def test_labels_that_are_no_classes_are_refused() -> None:
+    import tensorflow as tf
+
+    from dtrain.errors import UsageError
+    from dtrain.task import class_labels
+
+    def build(loss: Any = "sparse_categorical_crossentropy", **data: Any) -> None:
+        build_model(
+            model={"_target_": "tests.test_build.three_outputs"},
+            dataset={"_target_": "tests.test_build.labelled", **data},
+            trainer={"loss": loss, "metrics": [], "steps_per_epoch": 1},
+        )
+
+    ignoring = {"_target_": "keras.losses.SparseCategoricalCrossentropy", "ignore_class": -1}
+    for labels in ([0, 2, 1, 0], [2, 1, 1, 2]):
+        with pytest.raises(UsageError, match="labels are 1 to 3"):
+            build(labels=labels, held=[1, 3, 2])
+    for given, found in (
+        ({"labels": [1, 2, 3]}, "1 to 3"), ({"labels": [0, -1, 2]}, "-1 to 2"),
+        ({"labels": [3, 1, 2, 2], "stream": True}, "1 to 3"),
+        ({"labels": [1, 2, 3, -1], "loss": ignoring}, "1 to 3"),
+    ):  # fmt: skip
+        with pytest.raises(UsageError, match=f"labels are {found}; classes count from 0"):
+            build(**given)
+    # Of a later batch of a stream, where a step finds it.
+    with (
+        pytest.raises(UsageError, match="a label 7; classes count from 0; accepted: 0 to 2"),
+        class_labels.explained(),
+    ):
+        tf.nn.sparse_softmax_cross_entropy_with_logits([7], tf.ones([1, 3]))
 
 
 @pytest.mark.task
@@ -426,6 +478,13 @@ def test_what_does_not_fit_is_refused_with_its_key() -> None:
         with pytest.raises(UsageError) as caught:
             build_model(**changed)
         assert caught.value.key == key, str(caught.value)
+    # Of one example a label and the outputs go together, and no batch does.
+    for loss in ("mse", "hinge", "mae", {"_target_": "keras.losses.Huber"}, "poisson"):
+        with pytest.raises(
+            UsageError, match=r"targets are int\d+, outputs float32 \[3\]"
+        ) as caught:
+            build_model(trainer={"loss": loss, "metrics": []})
+        assert caught.value.key == "trainer.loss" and len(str(caught.value)) < 500
     one_hot = {"dataset": {"_target_": "tests.test_build.one_hot"}}
     with pytest.raises(UsageError, match="loss=categorical_crossentropy of one-hot targets"):
         build_model(**one_hot, model={**mlp, "classes": 3})

@@ -36,11 +36,7 @@ def test_metrics_are_the_runs_and_the_rest_is_refused(tmp_path: Path) -> None:
             logs = {"val_loss": 1.0}
             callbacks.hooks.on_epoch_end(epoch, dict(logs))
             assert callbacks.added(logs) == ({"mine": 0.5 + epoch, "other": 3.0}, [])
-        for begins in (
-            lambda: mlflow.log_artifact("x"),
-            mlflow.start_run,
-            lambda: mlflow.set_tag("a", 1),
-        ):
+        for begins in (lambda: mlflow.log_artifact("x"), mlflow.start_run):
             with pytest.raises(UsageError, match="mlflow=start_run: would begin another run"):
                 begins()
         assert not any(tmp_path.iterdir())
@@ -49,3 +45,14 @@ def test_metrics_are_the_runs_and_the_rest_is_refused(tmp_path: Path) -> None:
             log_metric()
     assert mlflow.log_metric is not log_metric
     assert not hasattr(mlflow.start_run, "__wrapped__")
+
+
+def test_variables_that_are_not_read_are_named(dtrain: Any, monkeypatch: Any) -> None:
+    words = ("model=mlp", "dataset=synthetic", "dry_run=true")
+    note = "note: MLflow's variables in the environment are not used for this run"
+    assert note not in dtrain(*words).output
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:////other.db")
+    assert note not in dtrain(*words, "tracking=none").output
+    typed = dtrain(*words).output.partition(f"{note}; type: ")[2].splitlines()[0].strip("'")
+    assert typed == "tracking.uri=${oc.env:MLFLOW_TRACKING_URI}"
+    assert note not in dtrain(*words, typed).output

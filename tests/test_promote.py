@@ -133,6 +133,9 @@ def test_promotion(place: Path, promote: Any, dtrain: Any) -> None:
     assert (first.code, first.output.splitlines()[-1]) == (0, said), first.error
     again = promote(one, "name=small", "alias=champion")
     assert again.output.splitlines()[-1] == "champion is version 1 of small already"
+    # A condition is one of a version that has the alias, too; it is not compared with itself.
+    refused = promote(one, "name=small", "alias=champion", "if=val_loss<@champion and val_loss<0")
+    assert (refused.code, refused.error[:38]) == (1, "error: champion of small stays: val_lo")
     # Another run, which logged nothing: of other weights, and the same data.
     words = ("optimizer.learning_rate=0.05", "objective=val_loss", "objective_mode=min")
     assert dtrain(*TRACKED, *words, f"hydra.run.dir={two}").code == 0

@@ -8,7 +8,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain.config import environment, groups, load, references, switches, targets, values
+from dtrain.config import environment, groups, load, names, references, switches, targets, values
 from dtrain.config.presets.debug import TRAIN
 from dtrain.config.schema import Config
 from dtrain.data.data_file import is_address
@@ -34,8 +34,10 @@ def settle(node: DictConfig) -> Config:
     except OmegaConfBaseException:
         references.check(node)  # finds the key, which the exception does not say
         raise
-    targets.check(targets.plain(node))
+    plain = targets.plain(node)
+    targets.check(plain)
     values.check(node)
+    names.check(plain)
     if HydraConfig.initialized():
         values.check_overrides(node, HydraConfig.get().overrides.task)
     config = load.typed(node)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -319,6 +320,8 @@ def _build_metrics(built: keras.Model, x: Any, y: Any, predicted: Any, weight: A
             mode = {}
         built.compute_loss(x=x, y=y, y_pred=predicted, sample_weight=weight, **mode)
         built.compute_metrics(x=x, y=y, y_pred=predicted, sample_weight=weight)
+        if not has_own(built, "train_step", "compute_loss"):
+            _try_loss(built.loss, y, predicted)
     except AttributeError:  # Keras chooses what "accuracy" means by the shape of the targets
         if y is not None:
             raise
@@ -340,12 +343,34 @@ def _build_metrics(built: keras.Model, x: Any, y: Any, predicted: Any, weight: A
                 usual = "trainer.loss=categorical_crossentropy of one-hot targets, mse of others"
             single = not nest.is_nest(x)
             tokens = single and x.dtype.kind in "iu" and getattr(y, "shape", None) == x.shape
+            reason = str(error).partition("}} ")[2].partition(" [Op:")[0] or str(error)
             raise UsageError(
-                "trainer.loss", "...", f"loss and metrics do not fit the model ({error})",
+                "trainer.loss", _loss_name(built.loss),
+                f"loss and metrics do not fit the model: targets are {nest.outline(y)}, outputs "
+                f"{nest.outline(nest.structured(predicted))} ({reason})",
                 "a loss and metrics for this output and target, or another model",
                 "model=transformer" if tokens else usual,
             ) from None  # fmt: skip
     built.reset_metrics()
+
+
+def _try_loss(loss: Any, y: Any, predicted: Any) -> None:
+    """Compute a loss of Keras' for several examples: of a single one more shapes go together."""
+    kind = getattr(loss, "__module__", None) or type(loss).__module__
+    if not isinstance(loss, str) and not kind.startswith("keras."):
+        return
+    if nest.is_nest(y) or nest.is_nest(predicted) or y is None or not np.ndim(y):
+        return
+    sizes = {*np.shape(y)[1:], *predicted.shape[1:]}
+    rows = next(rows for rows in itertools.count(2) if rows not in sizes)
+    y, predicted = (keras.ops.repeat(each[:1], rows, axis=0) for each in (y, predicted))
+    keras.losses.get(loss)(y, predicted)
+
+
+def _loss_name(loss: Any) -> Any:
+    if isinstance(loss, str | list | dict):
+        return loss
+    return getattr(loss, "__name__", type(loss).__name__)
 
 
 def _check_losses(predicted: Any, config: Config) -> None:

@@ -18,21 +18,23 @@ class Confusion(keras.metrics.Metric):
 
     Args:
         classes: how many; the targets are numbers of classes, or one-hot.
+        logits: whether the outputs are no probabilities, but what a sigmoid would make them of.
     """
 
     #: Known to be a sum over the examples.
     adds_up = True
 
-    def __init__(self, classes: int):
+    def __init__(self, classes: int, logits: bool = False):
         super().__init__(name=NAME)
         self.classes = classes
+        self._threshold = 0.0 if logits else 0.5
         self.matrix = self.add_weight(shape=(classes, classes), initializer="zeros", name="matrix")
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Count a batch: true classes are rows, predicted ones columns."""
         ops, columns = keras.ops, y_pred.shape[-1]
-        if columns == 1:  # the probability of the second class
-            predicted = ops.cast(y_pred > 0.5, "int32")
+        if columns == 1:  # of the second class
+            predicted = ops.cast(y_pred > self._threshold, "int32")
         else:
             predicted = ops.argmax(y_pred, axis=-1)
         one_hot = columns > 1 and len(y_true.shape) == len(y_pred.shape)
@@ -65,4 +67,5 @@ def of(loss: Any, predicted: Any) -> Confusion | None:
     if shape is None or len(shape) < 2 or not shape[-1]:
         return None
     classes = max(2, int(shape[-1]))
-    return Confusion(classes) if classes <= CLASSES else None
+    logits = isinstance(loss, dict) and bool(loss.get("from_logits"))
+    return Confusion(classes, logits) if classes <= CLASSES else None

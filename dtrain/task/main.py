@@ -23,7 +23,7 @@ from dtrain.run import strategy_plan
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json
 from dtrain.run.journal import Journal
-from dtrain.task import own_code, restore, unreadable
+from dtrain.task import class_labels, own_code, restore, unreadable
 from dtrain.task.actions import follow
 from dtrain.task.actions.base import Action
 from dtrain.task.process import hardware, parent_death, sockets
@@ -89,7 +89,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
         process = Process(rundir, cluster, task, journal, stop, begun, ending, phases)
         ending.enter_context(process.logged.watching())
         session = action.assemble(config, strategy, process, past)
-        with unreadable.failing(session.inputs):
+        with unreadable.failing(session.inputs), class_labels.explained():
             action.run(session)
     except DtrainError as error:
         # ORDER: the journal first: what it has is not shown from the log as well.

@@ -90,7 +90,7 @@ class Logged:
 
             return log
 
-        changed = {
+        changed: dict[str, Callable[..., Any]] = {
             "set_tracking_uri": choose,
             "start_run": refuse,
             "log_metric": functools.partial(either, own=self.log_metric),
@@ -125,7 +125,7 @@ class _Finder(importlib.abc.MetaPathFinder):
             loader, execute = spec.loader, spec.loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
-                del loader.exec_module  # type: ignore[method-assign]
+                del loader.exec_module
                 execute(module)
                 self._change(module, self.undo)
 

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 
 from dtrain import errors
+from dtrain.config import names
 from dtrain.config.schema import Config
 from dtrain.data.streams import examples_in
 from dtrain.errors import UsageError, nearest
@@ -56,6 +57,8 @@ class Train(Action):
         known = [name for name, _ in named("", model.get_metrics_result())]
         if schedule.validation_examples:
             known += [f"val_{name}" for name in known]
+        for key, name in names.monitored(config.trainer.callbacks):
+            names.check_monitor(key, name, known)
         if config.objective not in known:
             raise UsageError(
                 "objective", config.objective, "is not among the metrics of this run",

@@ -81,5 +81,5 @@ def read_as_numbers(engine: Any) -> None:
         kind = type(tf.Variable(0.0))
     base = next((each for each in kind.__mro__ if each.__name__ == "DistributedVariable"), None)
     if base is not None and not hasattr(base, "__float__"):
-        base.__float__ = lambda self: float(self.numpy())
-        base.__int__ = lambda self: int(self.numpy())
+        for name, number in (("__float__", float), ("__int__", int)):
+            setattr(base, name, lambda self, number=number: number(self.numpy()))

@@ -80,15 +80,18 @@ class Models:
         with self._alone():
             version = self._shipped(model)[name]
             champion = self._named(name, alias)
-            if champion is not None and str(champion.version) == str(version.version):
-                return f"{alias} is version {version.version} of {name} already"
+            there = champion is not None and str(champion.version) == str(version.version)
             for each in wanted:
+                if each.alias == alias and there:
+                    continue  # it would be compared with itself
                 other = self._other(name, each, alias)
                 if each.alias is not None and other is None:
                     continue  # the alias that is to be moved names nothing yet
                 problem = conditions.failure(each, measured[each.metric], other)
                 if problem is not None:
                     raise NotPromoted(f"{alias} of {name} stays: {problem}")
+            if there:
+                return f"{alias} is version {version.version} of {name} already"
             self._store.call("set_registered_model_alias", name, alias, version.version)
         before = f", and was version {champion.version}" if champion is not None else ""
         return f"{alias} is version {version.version} of {name}{before}: models:/{name}@{alias}"
