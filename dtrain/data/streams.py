@@ -190,6 +190,7 @@ class Stream:
         known = self.length()
         if known is not None:
             return known
+
         def endless(problem: str) -> UsageError:
             return UsageError(
                 "dataset", "a stream", f"of the validation {problem}",
