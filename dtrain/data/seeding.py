@@ -1,6 +1,6 @@
 """Random numbers of NumPy and Python that a user's source draws: by where its examples stand.
 
-Tasks and readers begin with one state of the generators of a process, and would draw the same; and a
+Tasks and readers begin with one state of the generators of a process, and would draw the same; a
 resumed run would draw others.
 """
 
