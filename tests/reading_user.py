@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import pathlib
+import random
 import signal
 import socket
 import sys
@@ -152,3 +153,15 @@ def leaving(kind):
     if "pytest" not in sys.modules:
         atexit.register(lambda: pathlib.Path("left", str(os.getpid())).touch())
     return Splits(Source(kind, other=lambda: 0), Source(kind, 7))
+
+
+class Noisy:
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, row):
+        return np.float32([np.random.normal(), random.random()]), row
+
+
+def noisy():
+    return Noisy(), Noisy()

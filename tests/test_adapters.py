@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 from dtrain.data import nest
 from dtrain.data.adapters import adapted
@@ -79,6 +80,22 @@ class Source:
         return indices[:, None], indices
 
 
+def ragged() -> np.ndarray:
+    return np.array([np.zeros(1), np.zeros(2)], object)
+
+
+class Tensor:
+    """As a ``tf.RaggedTensor``."""
+
+    dtype, shape = np.float32, (2, None)
+
+    def __init__(self, rows: Any):
+        self.values, self._lengths = np.concatenate(rows), list(map(len, rows))
+
+    def row_lengths(self) -> list[int]:
+        return self._lengths
+
+
 def everything(source: Any) -> tuple[Any, ...]:
     return source.take(np.arange(len(source)))
 
@@ -126,6 +143,9 @@ def test_training_and_validation() -> None:
         assert (len(found.train), len(found.validation)) == (10, 4)
         assert found.classes == 10
     assert adapted({"train": (X, Y)}).validation is None
+    alone = adapted({"train": X, "validation": X[:4]})
+    assert (len(alone.train), len(alone.validation), alone.train.y) == (10, 4, None)
+    assert adapted((X, X)).validation is None, "a tuple of two arrays is (x, y), as in fit"
     mixed = adapted((Source(), (X, Y)))
     assert isinstance(mixed.train, Source)
     assert isinstance(mixed.validation, Arrays)
@@ -221,7 +241,8 @@ def test_tables_train_as_in_fit() -> None:
         (3, ["a int", "is no data (train)", "return dtrain.datasets.Splits"]),
         ("data.csv", ["a str", "is no data"]),
         ((), ["is no data"]),
-        ((X, Y[:9]), ["different numbers of rows (0: 10, 1: 9)"]),
+        ((X, Y[:9]), ["numbers of rows (0: 10, 1: 9)", "{'train': x, 'validation': x_val}"]),
+        (([X[:n] for n in range(9)], Y), ["(0.0: 0, 0.1: 1, 0.2: 2, 0.3: 3, ...)"]),
         ((X, Y, np.ones(3)), ["different numbers of rows (0: 10, 1: 10, 2: 3)"]),
         (({"a": X, "b": Y[:5]}, Y), ["(0.a: 10, 0.b: 5, 1: 10)"]),
         (((X, Y), (X, Y), Y, Y), ["is no data"]),
@@ -229,6 +250,9 @@ def test_tables_train_as_in_fit() -> None:
         ((np.array([None] * 10), Y), ["holds an array with a NoneType"]),
         ((np.array(["2020-01-01"] * 10, "datetime64[D]"), Y), ["an array of type datetime64[D]"]),
         (([[1, 2], [3]], [0, 1]), ["rows of different lengths", "dataset.pad"]),
+        ((ragged(), [0, 1]), ["rows of different lengths", "[(x, y), (x, y), ...]"]),
+        ((Tensor(ragged()), [0, 1]), ["rows of different lengths"]),
+        ((scipy.sparse.csr_matrix(X), Y), ["train: is sparse", "values.toarray()"]),
         ((Source(), Source(), Source()), ["3 parts", "return train, validation"]),
         (Source, ["is the class Source"]),
         (lambda: (X, Y), ["returns a tuple and no iterator"]),

@@ -224,8 +224,15 @@ def test_streams_are_counted_and_noticed() -> None:
     single = load("stream", kind="generator", trainer=trainer).notices[0]
     assert single.startswith("the data is a stream of single examples")
     assert load("stream", kind="plain", held=False).splits.train.length() == 20
-    with pytest.raises(UsageError, match=r"trainer\.steps_per_epoch=null: how many examples the"):
-        load("stream", kind="filtered", held=False)
+    assert load("stream", kind="filtered", held=False).splits.train.length() == 20, "all are seen"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dtrain.data.streams.FIRST", 8)
+        for kind, held, texts in (
+            ("filtered", False, ("how many examples the stream has", "epoch=100")),
+            ("plain", True, ("examples the 5 batches of the stream have", "epoch=10")),
+        ):
+            with pytest.raises(UsageError, match=rf"{texts[0]}.*{texts[1]}$"):
+                load("stream", kind=kind, held=held, trainer={"batch_size": 2})
     for keys, text in (
         ({"shuffle": "examples"}, "a stream has an order of its own"),
         ({"pad": PAD}, "a stream has batches of its own"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib
 import os
 import signal
 import socket
@@ -102,6 +103,45 @@ def test_what_is_read(name: str, workers: int, load: Any) -> None:
         same(pooled, expected)
     assert len(loaded[0].train) == len(pool.splits.train) == 90
     assert Path("calls").read_text() == "called\n"  # the readers have the sources pickled
+
+
+@pytest.mark.task
+def test_random_numbers_are_drawn_by_position() -> None:
+    """Other ones in each part and pass, and the same in a resumed run, a task or a reader."""
+    import random
+
+    from dtrain.task import input_pipeline
+
+    sys.path.append(str(Path(__file__).parent))
+    splits = adapted(importlib.import_module("reading_user").noisy())
+
+    def read(splits: Splits, replicas: int, first: int, steps: range) -> np.ndarray:
+        inputs = input_pipeline.Inputs(splits.train, splits.validation, 8, 3, steps.start)
+        place = {"replicas": replicas, "first_replica": first, "local_replicas": 1}
+        iterator = iter(input_pipeline.training(inputs, **place))
+        return np.array([next(iterator)[0] for _ in steps])
+
+    def evaluated(splits: Splits) -> np.ndarray:
+        inputs = input_pipeline.Inputs(splits.train, splits.validation, 8, 3)
+        place = {"replicas": 1, "first_replica": 0, "local_replicas": 1}
+        iterator = iter(input_pipeline.evaluation(inputs, **place))
+        return np.array([next(iterator)[0][0] for _ in range(4)])
+
+    np.random.seed(7)
+    random.seed(7)
+    whole = read(splits, 1, 0, range(9))
+    assert len(np.unique(whole)) == whole.size
+    np.testing.assert_array_equal(read(splits, 1, 0, range(5, 9)), whole[5:])
+    parts = [read(splits, 2, first, range(9)) for first in (0, 1)]
+    assert len(np.unique(parts)) == whole.size
+    held = evaluated(splits)
+    np.testing.assert_array_equal(held[:2], held[2:])
+    assert len(np.unique(held)) == held.size / 2
+    with reading((splits, {}), 2) as pool:
+        np.testing.assert_array_equal(read(pool.splits, 1, 0, range(9)), whole)
+        np.testing.assert_array_equal(evaluated(pool.splits), held)
+    state = np.random.RandomState(7), random.Random(7)
+    assert (np.random.rand(), random.random()) == (state[0].rand(), state[1].random())
 
 
 def test_readers_are_plain_interpreters(load: Any) -> None:

@@ -36,6 +36,16 @@ def batches() -> Iterator[Any]:
         yield rows[:, None].astype(np.float32), rows
 
 
+class Loader:
+    """As a ``DataLoader`` of PyTorch."""
+
+    def __len__(self) -> int:
+        return -(-N // 5)
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(list, batches())
+
+
 def forever(of: int = 1) -> Iterator[Any]:
     while True:
         for i in range(N):
@@ -68,6 +78,7 @@ KINDS: dict[str, tuple[Callable[[], Any], bool]] = {
     "unknown length": (lambda: slices().filter(lambda x, y: True), False),
     "examples": (lambda: examples, False),
     "batches": (lambda: batches, True),
+    "loader": (Loader, True),
     "function": (lambda: lambda: iter(list(examples())), False),
     "partial": (lambda: functools.partial(examples), False),
     "function of a dataset": (lambda: lambda: slices().batch(4), True),

@@ -23,7 +23,7 @@ _VALIDATION = ("validation", "valid", "val", "dev", "test")
 ACCEPTED = (
     "dtrain.datasets.Splits(train, validation), or train alone, or (train, validation); each "
     "(x, y) arrays, a source, what has __len__ and __getitem__, a keras.utils.PyDataset, a "
-    "tf.data.Dataset, or a generator function"
+    "tf.data.Dataset, a generator function, or what can be iterated over again and again"
 )
 _RETURN = "return dtrain.datasets.Splits(train=(x, y), validation=(x, y))"
 
@@ -153,7 +153,12 @@ def _stream(value: Any, key: str, split: str) -> Stream:
         )  # fmt: skip
     if inspect.isgeneratorfunction(getattr(value, "func", value)):  # or a partial of one
         return Stream(Generated(value, key))
-    if not callable(value) or inspect.isclass(value) or not _needs_nothing(value):
+    if inspect.isclass(value):
+        raise _refused(key, value, split)
+    # Again and again, as a DataLoader of PyTorch.
+    if hasattr(value, "__iter__") and not isinstance(value, str | bytes):
+        return Stream(Generated(value.__iter__, key))
+    if not callable(value) or not _needs_nothing(value):
         raise _refused(key, value, split)
     made = value()
     if hasattr(made, "element_spec") and hasattr(made, "batch"):
@@ -209,10 +214,14 @@ def _arrays(value: Any, key: str, split: str) -> Arrays:
         if leaf is not None
     }
     if len(set(lengths.values())) != 1 or None in lengths.values():
-        text = ", ".join(f"{name}: {rows}" for name, rows in lengths.items())
+        shown = [f"{name}: {rows}" for name, rows in lengths.items()]
+        text = ", ".join([*shown[:4], *(["..."] if len(shown) > 4 else [])])
         raise UsageError(
             key, split, f"its arrays have different numbers of rows ({text})",
-            "arrays with a row for each example", "the same number of rows in all arrays",
+            "arrays with a row for each example: two are inputs and targets",
+            "return {'train': x, 'validation': x_val} for inputs alone"
+            if len(parts) == 2 and None not in lengths.values()
+            else "the same number of rows in all arrays",
         )  # fmt: skip
     x, y, weight = (*made, None, None)[:3]
     return Arrays(x, y, weight)

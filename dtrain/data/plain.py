@@ -78,7 +78,15 @@ def plain(value: Any, key: str, name: str) -> Any:
     """
     if isinstance(value, Ragged):
         return value.mapped(lambda values: plain(values, key, name))
+    if hasattr(value, "toarray") or type(value).__name__ == "SparseTensor":
+        dense = "values.toarray()" if hasattr(value, "toarray") else "tensorflow.sparse.to_dense"
+        raise UsageError(key, name, "is sparse", "dense arrays, and a tf.data.Dataset that makes "
+                         "batches dense one by one", dense)  # fmt: skip
+    if hasattr(value, "row_lengths") and hasattr(value, "values"):  # a RaggedTensor
+        return plain(Ragged(np.asarray(value.values), value.row_lengths()), key, name)
     found = _of_frame(value, key, name) if is_frame(value) else np.asarray(value)
+    if found.dtype.kind == "O" and found.size and all(np.ndim(row) for row in found.flat):
+        return plain(Ragged.of(list(found.flat)), key, name)  # an array of arrays
     found = checked(found, key, name)
     return found.astype(np.float32) if found.dtype.kind == "f" else found
 

@@ -178,6 +178,25 @@ class Stream:
             self.examples = known * rows if known >= 0 and rows is not None else None
         return self.examples
 
+    def estimate(self) -> tuple[int, int] | None:
+        """Return how many batches a pass has and examples the first of them, where that is known.
+
+        Only of a ``tf.data.Dataset`` of batches, which knows its cardinality.
+        """
+        made = self.dataset()
+        known = int(made.cardinality())
+        if known <= 0 or not self.is_batched():
+            return None
+        with failures.shown():
+            return known, len(nest.leaves(next(iter(made)))[0])
+
+    def length_of_a_small_one(self) -> int | None:
+        """Return how many examples a pass has, where these are no more than are looked at."""
+        rows = len(nest.leaves(self.first(FIRST))[0])
+        if self.length() is None and rows < FIRST:
+            self.examples = rows
+        return self.examples
+
     def count(self, most: int | None = None) -> int:
         """Return how many examples a pass has; reads it where that is not known.
 
@@ -190,6 +209,7 @@ class Stream:
         known = self.length()
         if known is not None:
             return known
+
         def endless(problem: str) -> UsageError:
             return UsageError(
                 "dataset", "a stream", f"of the validation {problem}",

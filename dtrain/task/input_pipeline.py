@@ -20,7 +20,7 @@ from dtrain.data.nest import parts_of
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
 from dtrain.task.inputs import Augment, Inputs
-from dtrain.task.reading import by_batch, take, threads
+from dtrain.task.reading import by_batch, in_python, take, threads
 
 
 def training_part(
@@ -46,7 +46,8 @@ def _training_rows(
     if replicas > 1 and by_batch(source):
         everything = step * inputs.global_batch + tf.range(inputs.global_batch, dtype=tf.int64)
         whole = inputs.positions(everything)
-    return positions, take(source, inputs.positions(positions), whole)
+    key = tf.stack([inputs.seed, positions[0]]) if in_python(source) else None
+    return positions, take(source, inputs.positions(positions), whole, key)
 
 
 def _positions(inputs: Inputs, step: tf.Tensor, replica: tf.Tensor | int, batch: int) -> tf.Tensor:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from dtrain import secrets
-from dtrain.data import nest
+from dtrain.data import nest, seeding
 from dtrain.data.mixture import by_member
 from dtrain.data.ragged import Ragged
 from dtrain.data.sources import Splits
@@ -107,10 +107,16 @@ class _Reader:
         return tried(self._sources)
 
     def _take(
-        self, number: int, rows: np.ndarray, batch: np.ndarray | None, slot: int | None
+        self,
+        number: int,
+        rows: np.ndarray,
+        batch: np.ndarray | None,
+        slot: int | None,
+        key: tuple[int, ...] | None,
     ) -> tuple[int, list[int], int | None]:
         """Return the slot of what was read, its lengths, and the size of a slot that is new."""
-        frame = slots.Frame(taken(self._sources[number], rows, batch))
+        with seeding.seeded(key):
+            frame = slots.Frame(taken(self._sources[number], rows, batch))
         if slot is not None and len(self._slots[slot]) >= frame.size:
             frame.write(self._slots[slot])
             return slot, frame.lengths, None
@@ -188,7 +194,8 @@ def _digest_of(source: Any, row: int) -> str | None:
     digests = set()
     for _ in range(2):
         try:
-            digests.add(_digest(taken(source, np.array([row]))))
+            with seeding.seeded((row,)):
+                digests.add(_digest(taken(source, np.array([row]))))
         except DataError as error:  # which is in the data, and may never be asked for
             digests.add(str(error))
     return digests.pop() if len(digests) == 1 else None

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from dtrain.data import seeding
 from dtrain.data.mixture import by_member
 from dtrain.data.sources import Splits
 from dtrain.data.streams import Stream
@@ -241,11 +242,11 @@ class Pool:
             Exception: what its source has raised.
         """
         if not self._serving:
-            with self._alone:
+            with self._alone, seeding.seeded(seeding.current()):
                 return taken(self._sources[number], rows, batch)
         child = self._free.get()
         try:
-            window, lengths = child.take(number, rows, batch)
+            window, lengths = child.take(number, rows, batch, seeding.current())
         finally:  # one that has ended, too: nobody is to wait for it
             self._free.put(child)
         return tuple(slots.read(window, lengths))

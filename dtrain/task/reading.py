@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from dtrain.data import failures, nest, padding, plain
+from dtrain.data import failures, nest, padding, plain, seeding
 from dtrain.data.mixture import Concatenated, place
 from dtrain.data.nest import parts_of
 from dtrain.data.ragged import Ragged
@@ -29,6 +29,13 @@ def is_alone(source: Source) -> bool:
     if isinstance(source, Concatenated):
         return any(map(is_alone, source.members))
     return not (getattr(source, "in_graph", False) or getattr(source, "thread_safe", False))
+
+
+def in_python(source: Source) -> bool:
+    """Whether some of a source is read in Python."""
+    if isinstance(source, Concatenated):
+        return any(map(in_python, source.members))
+    return not getattr(source, "in_graph", False)
 
 
 def threads(source: Source) -> int:
@@ -54,7 +61,12 @@ def by_batch(source: Any) -> Collection[str]:
     return found
 
 
-def take(source: Source, indices: tf.Tensor, batch: tf.Tensor | None = None) -> tuple[Any, ...]:
+def take(
+    source: Source,
+    indices: tf.Tensor,
+    batch: tf.Tensor | None = None,
+    key: tf.Tensor | None = None,
+) -> tuple[Any, ...]:
     """Return the examples at ``indices``, int64 ``[b]``, whichever kind the source is.
 
     In a graph, or at once outside of one.
@@ -64,6 +76,7 @@ def take(source: Source, indices: tf.Tensor, batch: tf.Tensor | None = None) -> 
         indices: which.
         batch: those of the whole batch that they are a part of, where that decides how long rows
             are padded to; None: the same.
+        key: int64 ``[k]``, by which a source in Python draws random numbers; None: by its rows.
 
     Returns:
         ``(x,)``, ``(x, y)`` or ``(x, y, sample_weight)``: nests of tensors ``[b, ...]``.
@@ -73,29 +86,38 @@ def take(source: Source, indices: tf.Tensor, batch: tf.Tensor | None = None) -> 
         DataError: an example cannot be read; in a graph :func:`failing` raises it.
     """
     if isinstance(source, Concatenated):
-        return _joined(source, indices)
+        return _joined(source, indices, key)
     if getattr(source, "in_graph", False):
         found = parts_of(source.take(indices))
     elif tf.executing_eagerly():
         found = _at_once(source, np.asarray(indices), batch)
     else:
-        found = _in_graph(source, indices, indices if batch is None else batch)
+        found = _in_graph(source, indices, indices if batch is None else batch, key)
     finish = getattr(source, "finish", None)
     return found if finish is None else parts_of(finish(found))
 
 
-def _taken(source: Source, rows: np.ndarray, batch: np.ndarray | None) -> tuple[Any, ...]:
+def _taken(
+    source: Source, rows: np.ndarray, batch: np.ndarray | None, key: tuple[int, ...] | None
+) -> tuple[Any, ...]:
     """Return what a source in Python gives, rows of different lengths too."""
     inside = getattr(source, "take_inside", None)  # of one that is padded by batches
-    with _reading if is_alone(source) else contextlib.nullcontext():
+    alone = is_alone(source)
+    with (
+        _reading if alone else contextlib.nullcontext(),
+        seeding.seeded(key if alone else None),
+        seeding.reading_by(key),
+    ):
         return parts_of(
             source.take(rows) if inside is None or batch is None else inside(rows, batch)
         )
 
 
-def _read(source: Source, rows: np.ndarray, batch: np.ndarray | None) -> tuple[Any, ...]:
+def _read(
+    source: Source, rows: np.ndarray, batch: np.ndarray | None, key: tuple[int, ...] | None
+) -> tuple[Any, ...]:
     """Return what a source in Python gives: nests of arrays and None."""
-    found = _taken(source, rows, batch)
+    found = _taken(source, rows, batch, key)
     for name, value in nest.named(found):
         if isinstance(value, Ragged):
             raise alike.ragged(name)
@@ -103,12 +125,19 @@ def _read(source: Source, rows: np.ndarray, batch: np.ndarray | None) -> tuple[A
 
 
 def _at_once(source: Source, rows: np.ndarray, batch: Any) -> tuple[Any, ...]:
-    found = _read(source, rows, None if batch is None else np.asarray(batch))
+    found = _read(source, rows, None if batch is None else np.asarray(batch), _by_rows(rows))
     return parts_of(nest.mapped(tf.convert_to_tensor, found))
 
 
-def _in_graph(source: Source, indices: tf.Tensor, batch: tf.Tensor) -> tuple[Any, ...]:
-    spec = _read(source, np.zeros(1, np.int64), None)
+def _by_rows(rows: np.ndarray) -> tuple[int, ...]:
+    return tuple(map(int, rows[:1]))
+
+
+def _in_graph(
+    source: Source, indices: tf.Tensor, batch: tf.Tensor, key: tf.Tensor | None
+) -> tuple[Any, ...]:
+    first = np.zeros(1, np.int64)
+    spec = _read(source, first, None, _by_rows(first))
     likes = dict(nest.named(spec))
     # Of some the length is that of the longest row of a batch.
     free = by_batch(source)
@@ -118,9 +147,12 @@ def _in_graph(source: Source, indices: tf.Tensor, batch: tf.Tensor) -> tuple[Any
         if like is not None
     }
 
-    def read(rows: np.ndarray, whole: np.ndarray) -> list[np.ndarray]:
+    def read(rows: np.ndarray, whole: np.ndarray, *key: np.ndarray) -> list[np.ndarray]:
+        draws_by = tuple(map(int, key[0])) if key else _by_rows(rows)
         with failures.kept():
-            found = dict(nest.named(_read(source, rows, whole)))
+            found = dict(
+                nest.named(_read(source, rows, whole, draws_by if seeding.observed() else None))
+            )
             alike.check(found, likes, shapes, source, int(rows[0]))
             return [
                 plain.as_type(found[name], likes[name].dtype, "dataset", alike.label(name))
@@ -128,7 +160,8 @@ def _in_graph(source: Source, indices: tf.Tensor, batch: tf.Tensor) -> tuple[Any
             ]
 
     types = [tf.as_dtype(likes[name].dtype) for name in shapes]
-    made = dict(zip(shapes, tf.numpy_function(read, [indices, batch], types), strict=True))
+    given = [indices, batch, *([] if key is None else [key])]
+    made = dict(zip(shapes, tf.numpy_function(read, given, types), strict=True))
     for name, value in made.items():
         value.set_shape([indices.shape[0], *shapes[name]])
     names = [name for name, _ in nest.named(spec)]
@@ -144,7 +177,7 @@ def _array(value: Any) -> Any:
     return plain.checked(found, "dataset", "an example")
 
 
-def _joined(source: Concatenated, indices: tf.Tensor) -> tuple[Any, ...]:
+def _joined(source: Concatenated, indices: tf.Tensor, key: tf.Tensor | None) -> tuple[Any, ...]:
     """Read each member's examples, and put them where they belong."""
     owners = tf.searchsorted(
         tf.constant(source.starts), tf.cast(indices, tf.int64), side="right", out_type=tf.int32
@@ -156,7 +189,7 @@ def _joined(source: Concatenated, indices: tf.Tensor) -> tuple[Any, ...]:
     for number, member in enumerate(source.members):
         chosen = tf.equal(owners, number)
         mine = tf.boolean_mask(tf.cast(indices, tf.int64), chosen) - int(source.starts[number])
-        found = _some(member, mine)
+        found = _some(member, mine, None if key is None else tf.concat([key, [number]], 0))
         if parts and (problem := alike.difference(parts[0], found)) is not None:
             raise UsageError(
                 "dataset.members", f"member {number + 1}", f"{problem}, which the first has",
@@ -175,12 +208,12 @@ def _joined(source: Concatenated, indices: tf.Tensor) -> tuple[Any, ...]:
     return parts_of(nest.mapped(stitched, parts[0], *parts[1:]))
 
 
-def _some(source: Source, indices: tf.Tensor) -> tuple[Any, ...]:
+def _some(source: Source, indices: tf.Tensor, key: tf.Tensor | None) -> tuple[Any, ...]:
     """Return as :func:`take`; of no indices nothing is read."""
     structure: list[Any] = []
 
     def some() -> list[tf.Tensor]:
-        found = take(source, indices)
+        found = take(source, indices, key=key)
         structure[:] = [found]
         return [leaf for leaf in nest.leaves(found) if leaf is not None]
 
@@ -245,7 +278,7 @@ def arrays(source: Source, rows: np.ndarray) -> tuple[Any, ...]:
     """
     in_graph = isinstance(source, Concatenated) or getattr(source, "in_graph", False)
     if not in_graph and not hasattr(source, "finish"):
-        return _taken(source, rows, None)
+        return _taken(source, rows, None, _by_rows(rows))
     found = chosen(source, rows)
     return parts_of(nest.mapped(lambda leaf: leaf.numpy(), found))
 

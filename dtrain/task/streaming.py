@@ -33,10 +33,15 @@ def counted(splits: Splits, config: Config) -> tuple[str, ...]:
         held.count(most)
     if not isinstance(train, Stream):
         return ()
-    if train.length() is None and trainer.steps_per_epoch is None:
+    if trainer.steps_per_epoch is None and train.length_of_a_small_one() is None:
+        about = train.estimate()
+        problem = "how many examples the stream has is not known"
+        if about is not None:
+            problem = f"how many examples the {about[0]:,} batches of the stream have is not known"
+        steps = 100 if about is None else max(1, about[0] * about[1] // trainer.batch_size)
         raise UsageError(
-            "trainer.steps_per_epoch", "null", "how many examples the stream has is not known",
-            "the steps of an epoch", "trainer.steps_per_epoch=100",
+            "trainer.steps_per_epoch", "null", problem,
+            "the steps of an epoch", f"trainer.steps_per_epoch={steps}",
         )  # fmt: skip
     return (NOTICE.format("batches" if train.is_batched() else "single examples"),)
 
