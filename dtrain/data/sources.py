@@ -13,7 +13,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from dtrain.data import nest
+from dtrain.data.options import Task
 from dtrain.data.ragged import Ragged
+from dtrain.data.target_kind import Counted
 from dtrain.errors import UsageError
 
 
@@ -64,14 +66,24 @@ class Splits:
         validation: what to evaluate on, of the same kinds; or None.
         classes: number of classes of an integer label, or a function that counts them where a model
             needs to know; None for anything else.
+        task: whether the targets are classes or numbers; ``auto``: as they look.
     """
 
     train: Any
     validation: Any = None
     classes: int | Callable[[], int | None] | None = None
+    task: Task = Task.auto
 
     def count_classes(self) -> int | None:
-        """Return the number of classes; None where targets are no classes."""
+        """Return the number of classes; None where targets are no classes.
+
+        Raises:
+            UsageError: the targets are not what ``task`` says.
+        """
+        if self.task is Task.regression:
+            return None
+        if self.task is Task.classification and isinstance(self.classes, Counted):
+            return self.classes.highest()
         return self.classes() if callable(self.classes) else self.classes
 
 

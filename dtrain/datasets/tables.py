@@ -5,19 +5,16 @@ from __future__ import annotations
 import io
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from dtrain.data.files import DataFile, files
 from dtrain.data.lines import Lines
 from dtrain.data.sources import Splits
-from dtrain.data.splits import as_targets, of_tables, split, split_indices
+from dtrain.data.splits import as_targets, counted, of_tables, split, split_indices
 from dtrain.data.tables import Names, TableSource
 from dtrain.errors import UsageError
-
-if TYPE_CHECKING:
-    from dtrain.data.formats.csv_files import Csv
 
 #: Bytes of a text file that is read into memory, and of one that is compressed.
 _SMALL, _SMALL_PACKED = 32 << 20, 4 << 20
@@ -159,14 +156,9 @@ def csv(
         raise UsageError(
             "dataset.label", name, "holds NaN or infinity", "finite numbers", "dataset.label=NAME"
         )
-    if table.words is None and table.whole and table.low < 0:
-        raise UsageError(
-            "dataset.label", name, f"holds the label {table.low:g}", "class labels from 0 up",
-            "dataset.label=NAME",
-        )  # fmt: skip
     rows, others = split_indices(len(table), validation_split, split_seed)
     whole = TableSource(table, INPUTS, LABEL, words=table.words)
-    return Splits(whole.subset(rows), whole.subset(others) if len(others) else None, _count(table))
+    return Splits(whole.subset(rows), whole.subset(others) if len(others) else None, counted(whole))
 
 
 def is_counted(
@@ -189,12 +181,6 @@ def is_counted(
     names = header(found[0], separator)
     at = names.index(check(names, label, separator, found[0].name))
     return all(is_converted(file, separator, at) for file in found)
-
-
-def _count(table: Csv) -> int | None:
-    if table.words is not None:
-        return len(table.words)
-    return int(table.high) + 1 if table.whole else None
 
 
 def _is_small(file: DataFile) -> bool:

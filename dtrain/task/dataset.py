@@ -72,7 +72,8 @@ def _loaded(config: Config) -> Data:
     def made() -> Splits:
         return adapted(targets.instantiate(node, "dataset"))
 
-    splits = padded(_with_some(made(), node), options.pad)
+    splits = dataclasses.replace(_with_some(made(), node), task=options.task)
+    splits = padded(splits, options.pad)
     if options.on_error is OnError.skip and isinstance(splits.train, DecodedImages):
         raise UsageError(
             "dataset.on_error", "skip", "images that are all decoded first cannot be left out one "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import sys
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -18,7 +17,7 @@ from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir
 from dtrain.run.journal import Journal
-from dtrain.task import build, data_identity, dataset, initial, restore, stateful
+from dtrain.task import build, data_identity, dataset, default_loss, initial, restore, stateful
 from dtrain.task.finetune import stages
 from dtrain.task.inputs import Inputs
 from dtrain.task.process.phases import Phases
@@ -80,7 +79,7 @@ class Purpose(Protocol):
         """Return metrics to compile the model with, beside those of the configuration.
 
         Args:
-            config: of the run.
+            config: of the run, with its loss and metrics settled.
             predicted: what the model returns for an example.
         """
 
@@ -161,8 +160,10 @@ def _assemble(
     schedule = make_schedule(config, *dataset.lengths(splits))
     model = build.model(
         config, splits, strategy, schedule.total_steps, schedule.steps_per_epoch,
-        trains, functools.partial(purpose.metrics, config),
+        trains, purpose.metrics,
     )  # fmt: skip
+    if trains:
+        process.notice(default_loss.notice(config, splits))
     if splits.validation is not None and not evaluates(model):
         data = data.without_validation()
         splits = data.splits

@@ -20,7 +20,7 @@ from dtrain.config.data_forms import (
 )
 from dtrain.config.forms import NODE, PATH, SHAPE, target, text
 from dtrain.config.ranges import LARGE, MANY, SEED, WIDE, formed, within
-from dtrain.data.options import Identity, OnError, Shuffle
+from dtrain.data.options import Identity, OnError, Shuffle, Task
 
 
 @dataclasses.dataclass
@@ -28,6 +28,7 @@ class Dataset:
     """Keys of every dataset beside those of its function.
 
     Attributes:
+        task: targets are classes (classification) or numbers (regression); auto looks at them.
         augment: node that changes training examples, such as {_target_: dtrain.augment.shift_flip}.
         shuffle: order of a pass: examples, blocks (of what is read at once), none, or auto.
         window: blocks whose examples are mixed with each other, of shuffle=blocks.
@@ -39,6 +40,7 @@ class Dataset:
         accept_changes: resume a run although its data is not what it was.
     """
 
+    task: Task = Task.auto
     augment: Any = formed(None, NODE)
     shuffle: Shuffle = Shuffle.auto
     window: int = within(8, 1, MANY)
