@@ -47,7 +47,8 @@ def test_what_decides_which_examples_a_step_sees() -> None:
     assert options.deciding({**NODE, **DEFAULTS, "weight": None, "cache": None}) == base
     for name, value in (
         ("shuffle", "none"), ("window", 4), ("balance", True), ("pad", {"x": {"length": 3}}),
-        ("on_error", "skip"), ("augment", {"_target_": "a"}), ("weight", "w"), ("noise", 1.0), ("task", "regression"),
+        ("on_error", "skip"), ("augment", {"_target_": "a"}), ("weight", "w"), ("noise", 1.0),
+        ("task", "regression"),
     ):  # fmt: skip
         assert options.deciding({**NODE, **DEFAULTS, name: value}) != base, name
     for name, value in (("workers", 3), ("identity", "all"), ("accept_changes", True),

@@ -178,10 +178,14 @@ def of_sources(
     count: int | Callable[[], int | None] | None = classes
     if classes is None:
         count = counted(train, *([] if held is None else [held]))
+    columns = {
+        "inputs": whole.inputs.names,
+        "target": None if whole.target is None else whole.target.names,
+    }
     if not images:
-        return Splits(train, held, count)
+        return Splits(train, held, count, columns=columns)
     decoded = None if held is None else Images(held, images)
-    return Splits(Images(train, images), decoded, count)
+    return Splits(Images(train, images), decoded, count, columns=columns)
 
 
 class _Drawn:
@@ -212,12 +216,12 @@ class _Drawn:
 
 def split(
     x: Any | Callable[[], Any], y: Any, fraction: float, seed: int, weight: Any = None,
-    examples: int | None = None,
+    examples: int | None = None, class_names: Sequence[str] | None = None,
 ) -> Splits:  # fmt: skip
     """Hold a part of the arrays out.
 
     Args:
-        x, y, weight, examples: as of :class:`Arrays`; ``x`` may be a function.
+        x, y, weight, examples, class_names: as of :class:`Arrays`; ``x`` may be a function.
         fraction, seed: of the part that is held out.
     """
     all_of = Arrays(x, y, weight, examples)
@@ -241,7 +245,7 @@ def split(
         first, second = part(all_of.x, train), part(all_of.x, held)
 
     def source(inputs: Any, rows: np.ndarray) -> Arrays:
-        return Arrays(inputs, part(y, rows), part(weight, rows), len(rows))
+        return Arrays(inputs, part(y, rows), part(weight, rows), len(rows), class_names)
 
     validation = source(second, held) if len(held) else None
     return Splits(source(first, train), validation, of_labels(y))

@@ -138,7 +138,7 @@ def assemble(
     Raises:
         UsageError: model, data, strategy and checkpoint do not go together.
     """
-    data = purpose.loaded(config, dataset.load(config))
+    data = purpose.loaded(config, dataset.load(config, purpose.trains))
     process.phases.end("data")
     with before_training(config.dataset):
         return _assemble(config, strategy, process, past, purpose, data)

@@ -12,6 +12,7 @@ from dtrain.config.data_forms import (
     CACHE,
     IMAGE_SIZE,
     MEMBERS,
+    NAMES,
     PAD,
     PATHS,
     SEPARATOR,
@@ -158,14 +159,19 @@ class Csv(Split):
     Attributes:
         _target_: function that loads the data.
         path: a CSV file, a pattern such as part-*.csv, or a list of them, with the same header.
-        label: column of the target; null: the last one.
+        label: column of the target; null: the last one, or none where inputs are named.
         separator: character between two columns.
+        inputs: columns of the inputs, in their order; null: all but the target.
+        header: the first line names the columns; without, they are called 0, 1, 2, ...; null: it
+            does, and is refused where all names are numbers.
     """
 
     _target_: str = target("dtrain.datasets.csv")
     path: Any = formed(MISSING, PATHS)
     label: str | None = formed(None, text())
     separator: str = formed(",", SEPARATOR)
+    inputs: list[str] | None = formed(None, NAMES)
+    header: bool | None = None
 
 
 @dataclasses.dataclass

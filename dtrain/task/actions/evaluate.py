@@ -16,6 +16,7 @@ import numpy as np
 from dtrain import errors
 from dtrain.config import load
 from dtrain.config.schema import Config
+from dtrain.data import class_names
 from dtrain.data.options import Task
 from dtrain.data.sources import Splits
 from dtrain.errors import CheckpointError, DtrainError, UsageError
@@ -86,17 +87,24 @@ class Evaluate(Action):
         """Return the examples with targets that mean what those of the run's data mean.
 
         Other data may lack a class, or have one more; and whole numbers, where the run's are none.
+        Of other files of which no part is held out, all examples are evaluated.
 
         Raises:
-            UsageError: it has no labels.
+            UsageError: it has no labels, or a class that the run's data has not.
         """
         own = load.read(self._rundir.config).dataset
         if not inputs.differ(own, config.dataset):
             return data
+        if data.splits.validation is None and config.dataset.get("path") != own.get("path"):
+            data = dataclasses.replace(
+                data,
+                splits=dataclasses.replace(data.splits, validation=data.splits.train),
+                identity={**data.identity, "validation": data.identity["train"]},
+            )
         of_run = copy.copy(config)
         of_run.dataset = own
         try:
-            self._own = dataset.load(of_run).splits
+            self._own = dataset.load(of_run, self.trains).splits
         except (DtrainError, OSError):  # it is not there any more: the other has to do
             return data
         self._other = data.splits
@@ -108,7 +116,8 @@ class Evaluate(Action):
             return data
         if data.splits.validation is not None and data.splits.count_classes() is None:
             inputs.explain(data.splits.validation, self._own.train, targets_alone=True)
-        splits = dataclasses.replace(data.splits, classes=classes)
+        named = class_names.renumbered(data.splits.validation, class_names.names(self._own.train))
+        splits = dataclasses.replace(data.splits, classes=classes, validation=named)
         return dataclasses.replace(data, splits=splits)
 
     def assemble(
