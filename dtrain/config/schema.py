@@ -101,13 +101,11 @@ class Trainer(Section):
         validation_freq: epochs between two evaluations.
         validation_batch_size: examples of a batch of the evaluation; null: batch_size.
         validation_steps: batches of an evaluation, the first ones; null: all.
-        loss: name of keras.losses or node with _target_; for several outputs {name: loss}; auto:
-            sparse_categorical_crossentropy of classes, mse of numbers.
+        loss: of keras.losses, node with _target_, or {output: loss}; auto: by classes or numbers.
         loss_weights: factors of the losses of several outputs, a list or {name: 0.5}; null: 1.
         gradient_reduction: sum: the model's own code divides its losses by the global batch.
         class_weight: weights of examples by class, {0: 1.0, 1: 3.0}; a class not named weighs 1.
-        metrics: name of keras.metrics or node with _target_, or a list; by output {name: [...]};
-            auto: accuracy of classes, mae of numbers.
+        metrics: of keras.metrics, nodes, a list, {output: [...]}; auto: accuracy or mae.
         callbacks: Keras callbacks, such as {_target_: keras.callbacks.EarlyStopping, patience: 3}.
         terminate_on_nan: end the run with an error when the loss is NaN or infinite.
         deterministic: TensorFlow's op determinism, which a GPU needs for the same bits.

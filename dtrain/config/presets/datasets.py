@@ -162,8 +162,7 @@ class Csv(Split):
         label: column of the target; null: the last one, or none where inputs are named.
         separator: character between two columns.
         inputs: columns of the inputs, in their order; null: all but the target.
-        header: the first line names the columns; without, they are called 0, 1, 2, ...; null: it
-            does, and is refused where all names are numbers.
+        header: the first line has names; false: they are 0, 1, ...; null: true, if not all numbers.
     """
 
     _target_: str = target("dtrain.datasets.csv")
