@@ -1,8 +1,8 @@
 """Models that dtrain ships. Each function returns an uncompiled Keras model.
 
-``input_shape`` and ``classes`` are filled in from the dataset where the configuration leaves them
-out: the names are those of ``keras.applications``. Outputs are probabilities, kept in float32
-under mixed precision (TensorFlow's mixed precision guide).
+``input_shape``, ``classes`` and ``outputs`` are filled in from the dataset where the configuration
+leaves them out: the first two are names of ``keras.applications``. Outputs are probabilities, or
+the numbers of a regression, kept in float32 under mixed precision (TensorFlow's guide to it).
 """
 
 from __future__ import annotations
@@ -23,59 +23,65 @@ _BYTES = 16
 
 def mlp(
     input_shape: Sequence[int],
-    classes: int,
+    classes: int | None = None,
     units: Sequence[int] = (128, 64),
     dropout: float = 0.0,
     l2: float = 0.0,
+    outputs: int | None = None,
 ) -> keras.Model:
     """Fully connected network.
 
     Args:
         input_shape: of one example, any rank; flattened.
-        classes: number of outputs.
+        classes: number of classes; None: it predicts numbers.
         units: width of each hidden layer.
         dropout: rate after each hidden layer.
         l2: weight of the L2 regularizer on every kernel.
+        outputs: numbers that it predicts where there are no classes.
 
     Returns:
-        A model from ``[b, *input_shape]`` to probabilities ``[b, classes]``.
+        A model from ``[b, *input_shape]`` to probabilities ``[b, classes]``, or ``[b, outputs]``.
     """
-    _check_fits(_dense(math.prod(input_shape), *units, classes), "model.units", units)
+    width = _outputs(classes, outputs)
+    _check_fits(_dense(math.prod(input_shape), *units, width), "model.units", units)
     regularizer = keras.regularizers.L2(l2) if l2 else None
     inputs = keras.Input(tuple(input_shape))
     x = layers.Flatten()(inputs)
-    for width in units:
-        x = layers.Dense(width, activation="relu", kernel_regularizer=regularizer)(x)
+    for hidden in units:
+        x = layers.Dense(hidden, activation="relu", kernel_regularizer=regularizer)(x)
         if dropout:
             x = layers.Dropout(dropout)(x)
-    return keras.Model(inputs, _head(x, classes, regularizer), name="mlp")
+    return keras.Model(inputs, _head(x, classes, outputs, regularizer), name="mlp")
 
 
 def cnn(
     input_shape: Sequence[int],
-    classes: int,
+    classes: int | None = None,
     filters: Sequence[int] = (32, 64),
     units: int = 64,
     dropout: float = 0.25,
     l2: float = 0.0,
+    outputs: int | None = None,
 ) -> keras.Model:
     """Small convolutional network: 3x3 convolutions with 2x2 pooling, then one hidden layer.
 
     Args:
         input_shape: ``[height, width]`` or ``[height, width, channels]``.
-        classes: number of outputs.
+        classes: number of classes; None: it predicts numbers.
         filters: channels of each convolution.
         units: width of the hidden layer.
         dropout: rate before the output.
         l2: weight of the L2 regularizer on every kernel.
+        outputs: numbers that it predicts where there are no classes.
 
     Returns:
-        A model from ``[b, *input_shape]`` to probabilities ``[b, classes]``.
+        A model from ``[b, *input_shape]`` to probabilities ``[b, classes]``, or ``[b, outputs]``.
     """
     height, width, depth = _sizes(input_shape)
     kernels = sum(9 * a * b for a, b in itertools.pairwise([depth, *filters]))
     flat = (height >> len(filters)) * (width >> len(filters)) * [depth, *filters][-1]
-    _check_fits(kernels + _dense(flat, units, classes), "model.filters", [*filters, units])
+    last = _outputs(classes, outputs)
+    _check_fits(kernels + _dense(flat, units, last), "model.filters", [*filters, units])
     regularizer = keras.regularizers.L2(l2) if l2 else None
     inputs, x = _image(input_shape)
     for channels in filters:
@@ -87,14 +93,15 @@ def cnn(
     x = layers.Dense(units, activation="relu", kernel_regularizer=regularizer)(x)
     if dropout:
         x = layers.Dropout(dropout)(x)
-    return keras.Model(inputs, _head(x, classes, regularizer), name="cnn")
+    return keras.Model(inputs, _head(x, classes, outputs, regularizer), name="cnn")
 
 
 def resnet(
     input_shape: Sequence[int],
-    classes: int,
+    classes: int | None = None,
     filters: Sequence[int] = (16, 32, 64),
     blocks: int = 1,
+    outputs: int | None = None,
 ) -> keras.Model:
     """Residual network for small images (He et al. 2015, arXiv 1512.03385, section 4.2).
 
@@ -103,12 +110,13 @@ def resnet(
 
     Args:
         input_shape: ``[height, width]`` or ``[height, width, channels]``.
-        classes: number of outputs.
+        classes: number of classes; None: it predicts numbers.
         filters: channels of each stage; every stage after the first halves the resolution.
         blocks: residual blocks a stage.
+        outputs: numbers that it predicts where there are no classes.
 
     Returns:
-        A model from ``[b, *input_shape]`` to probabilities ``[b, classes]``.
+        A model from ``[b, *input_shape]`` to probabilities ``[b, classes]``, or ``[b, outputs]``.
     """
     _check_fits(sum(18 * blocks * each**2 for each in filters), "model.filters", filters)
     inputs, x = _image(input_shape)
@@ -123,12 +131,12 @@ def resnet(
             x = layers.ReLU()(_conv_norm(x, channels, stride))
             x = layers.ReLU()(layers.Add()([_conv_norm(x, channels, 1), shortcut]))
     x = layers.GlobalAveragePooling2D()(x)
-    return keras.Model(inputs, _head(x, classes, None), name="resnet")
+    return keras.Model(inputs, _head(x, classes, outputs, None), name="resnet")
 
 
 def transformer(
     input_shape: Sequence[int],
-    classes: int,
+    classes: int | None = None,
     width: int = 64,
     blocks: int = 2,
     heads: int = 4,
@@ -149,6 +157,11 @@ def transformer(
     Returns:
         A model from ``[b, length]`` to probabilities ``[b, length, classes]``.
     """
+    if classes is None:
+        raise UsageError(
+            "model", "a transformer", "predicts tokens, and the targets of the dataset are none",
+            "whole numbers below the size of the vocabulary", "model=mlp",
+        )  # fmt: skip
     if len(input_shape) != 1:
         raise UsageError(
             "model", "a transformer", f"cannot read examples of shape {list(input_shape)}",
@@ -251,9 +264,29 @@ def _conv_norm(
     return layers.BatchNormalization(momentum=0.9, synchronized=True)(x)
 
 
+def _outputs(classes: int | None, outputs: int | None) -> int:
+    """Return how many outputs a model has.
+
+    Raises:
+        UsageError: the targets are neither classes nor one row of numbers.
+    """
+    if (made := classes or outputs) is None:
+        raise UsageError(
+            "model.classes", None, "the targets of the dataset are no classes that can be counted, "
+            "and no row of numbers to predict", "the number of classes, or a model of your own",
+            "model.classes=N, or dataset.task=regression",
+        )  # fmt: skip
+    return made
+
+
 def _head(
-    x: keras.KerasTensor, classes: int, regularizer: keras.regularizers.Regularizer | None
+    x: keras.KerasTensor,
+    classes: int | None,
+    outputs: int | None,
+    regularizer: keras.regularizers.Regularizer | None,
 ) -> keras.KerasTensor:
+    """Return probabilities of classes, or numbers."""
     return layers.Dense(
-        classes, activation="softmax", dtype="float32", kernel_regularizer=regularizer
-    )(x)
+        _outputs(classes, outputs), activation=None if classes is None else "softmax",
+        dtype="float32", kernel_regularizer=regularizer,
+    )(x)  # fmt: skip

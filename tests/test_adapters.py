@@ -104,7 +104,7 @@ def test_arrays() -> None:
     found = adapted((X, Y))
     assert isinstance(found.train, Arrays)
     assert found.validation is None
-    assert found.classes == 10
+    assert found.count_classes() == 10
     assert found.train.x.dtype == np.float32, "as Keras' fit has it"
     assert found.train.y.dtype == np.int64
     three = adapted((X, Y, np.ones(10))).train
@@ -141,7 +141,7 @@ def test_training_and_validation() -> None:
     for value in cases:
         found = adapted(value)
         assert (len(found.train), len(found.validation)) == (10, 4)
-        assert found.classes == 10
+        assert found.count_classes() == 10
     assert adapted({"train": (X, Y)}).validation is None
     alone = adapted({"train": X, "validation": X[:4]})
     assert (len(alone.train), len(alone.validation), alone.train.y) == (10, 4, None)
@@ -168,9 +168,10 @@ def test_keras_datasets_habit() -> None:
 
 
 def test_classes_are_counted_where_labels_are() -> None:
-    assert adapted(((X, Y), (X[:4], Y[:4] + 20))).classes == 24, "those of both splits"
-    for y in (X, Y.astype(np.float32), Y[:, None], {"a": Y}, np.array(list("abcdefghij"))):
-        assert adapted((X, y)).classes is None
+    assert adapted(((X, Y), (X[:4], Y[:4] + 9))).count_classes() == 13, "those of both splits"
+    assert adapted((X, Y.astype(np.float32))).count_classes() == 10
+    for y in (X, Y[:, None], {"a": Y}, np.array(list("abcdefghij"))):
+        assert adapted((X, y)).count_classes() is None
     assert adapted(((X, Y), Source())).classes is None
     assert adapted(Source()).classes is None
 
@@ -201,7 +202,7 @@ def test_tables_of_pandas() -> None:
     labels = pd.Series([0, 1, 2, 0, 1, 2], name="label")
     found = adapted((frame, labels))
     assert found.validation is None
-    assert found.classes == 3
+    assert found.count_classes() == 3
     expected = np.stack([np.arange(6), np.arange(6) / 2, [1, 0] * 3], 1).astype(np.float32)
     np.testing.assert_array_equal(found.train.x, expected)
     assert found.train.x.dtype == np.float32

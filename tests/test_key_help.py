@@ -62,7 +62,7 @@ def test_help_has_what_a_user_types() -> None:
     )  # fmt: skip
     assert key_help.help_of("trainer.steps_per_epoch").default == "null"
     assert key_help.help_of("trainer.callbacks").type == "list"
-    assert key_help.help_of("trainer.metrics")[:2] == ("any value", "accuracy")
+    assert key_help.help_of("trainer.metrics")[:2] == ("any value", "auto")
     assert key_help.help_of("dataset.path").default is None
     assert key_help.help_of("checkpoint").accepted == "checkpoint.KEY=VALUE"
 

@@ -36,6 +36,25 @@ def test_outputs_are_probabilities_in_float32(name: str, policy: str) -> None:
 
 
 @pytest.mark.task
+@pytest.mark.parametrize("name", MODELS)
+def test_without_classes_outputs_are_numbers(name: str) -> None:
+    import keras
+    import numpy as np
+
+    from dtrain import models
+    from dtrain.errors import UsageError
+
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    shapes, arguments = MODELS[name]
+    made = getattr(models, name)(input_shape=list(shapes[0]), outputs=2, **arguments)
+    y = made(np.random.default_rng(0).standard_normal((5, *shapes[0])).astype(np.float32))
+    assert y.shape == (5, 2) and keras.backend.standardize_dtype(y.dtype) == "float32"
+    assert np.asarray(y).min() < 0, "they are no probabilities"
+    with pytest.raises(UsageError, match="no classes that can be counted"):
+        getattr(models, name)(input_shape=list(shapes[0]), **arguments)
+
+
+@pytest.mark.task
 def test_arguments_have_their_effect() -> None:
     import keras
     import numpy as np

@@ -19,7 +19,7 @@ BEFORE = Path(__file__).parent / "data" / "run_before"
 NODE = {"_target_": "dtrain.datasets.digits", "validation_split": 0.2, "split_seed": 0}
 DEFAULTS: dict[str, Any] = {
     "augment": None, "shuffle": "auto", "window": 8, "balance": False, "pad": None, "workers": 0,
-    "on_error": "fail", "identity": "sample", "accept_changes": False,
+    "on_error": "fail", "identity": "sample", "accept_changes": False, "task": "auto",
 }  # fmt: skip
 
 
@@ -48,6 +48,7 @@ def test_what_decides_which_examples_a_step_sees() -> None:
     for name, value in (
         ("shuffle", "none"), ("window", 4), ("balance", True), ("pad", {"x": {"length": 3}}),
         ("on_error", "skip"), ("augment", {"_target_": "a"}), ("weight", "w"), ("noise", 1.0),
+        ("task", "regression"),
     ):  # fmt: skip
         assert options.deciding({**NODE, **DEFAULTS, name: value}) != base, name
     for name, value in (("workers", 3), ("identity", "all"), ("accept_changes", True),

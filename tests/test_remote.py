@@ -139,14 +139,14 @@ def test_a_file_of_http(server: Server) -> None:
 
 
 def test_of_a_head_no_more_than_that_is_fetched(server: Server) -> None:
-    np.savez("a.npz", x=np.zeros((10_000, 200)), y=np.arange(10_000))
+    np.savez("a.npz", x=np.zeros((10_000, 200)), y=np.arange(10_000) // 2)
     server.files["/a.npz"] = data = Path("a.npz").read_bytes()
     splits = datasets.npz(server.at("a.npz"))
     assert len(splits.train) == 8000 and callable(splits.classes) and not copies()
     asked = [map(int, r.removeprefix("bytes=").split("-")) for _, _, r in server.asked if r]
     assert len(data) > 15 << 20 and sum(last - first + 1 for first, last in asked) < 3 << 20
     assert not [one for one in server.asked if one[0] == "GET" and one[2] is None]
-    assert splits.count_classes() == 10_000 and len(copies()) == 1
+    assert splits.count_classes() == 5_000 and len(copies()) == 1
 
 
 def test_a_server_that_sends_no_parts(server: Server) -> None:

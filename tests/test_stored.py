@@ -122,7 +122,7 @@ def test_targets_are_those_in_memory(case: str) -> None:
     assert stored.count_classes() == memory.count_classes() == classes
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -1])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_targets_that_can_be_none_are_refused_as_in_memory(value: float) -> None:
     np.savez("a.npz", x=IMAGES, y=np.append(np.zeros(N - 1), value))
     stored = datasets.npz("a.npz", validation_split=0)
@@ -131,8 +131,6 @@ def test_targets_that_can_be_none_are_refused_as_in_memory(value: float) -> None
     with pytest.raises(UsageError) as other:
         in_both("a.npz")
     assert str(caught.value) == str(other.value)
-    with pytest.raises(UsageError):
-        stored.count_classes()
 
 
 def test_a_row_of_targets_that_is_not_finite_is_named() -> None:
@@ -168,11 +166,11 @@ def test_structures() -> None:
 
 
 def test_validation_arrays() -> None:
-    np.savez("a.npz", x=IMAGES, y=np.arange(N), v=IMAGES[:9], u=np.arange(9) + 100, w=np.ones(9))
+    np.savez("a.npz", x=IMAGES, y=np.arange(N) % 9, v=IMAGES[:9], u=np.arange(9) + 4, w=np.ones(9))
     stored, memory = in_both("a.npz", x_validation="v", y_validation="u", weight_validation="w")
     assert np.array_equal(stored.validation.take(np.arange(9))[0], memory.validation.x)
     assert len(stored.validation.take([0])) == len(memory.validation._parts()) == 3
-    assert stored.count_classes() == memory.count_classes() == 109
+    assert stored.count_classes() == memory.count_classes() == 13
 
 
 def test_the_controller_reads_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:

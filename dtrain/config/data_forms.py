@@ -129,6 +129,7 @@ def _images(value: Any) -> str | None:
 
 PATHS = Form("a path, a pattern such as shards/*.parquet, or a list of them", _paths, "FILE")
 COLUMNS = Form("a column, a list of columns, or columns by name", _columns, "COLUMN")
+NAMES = Each(Form("the name of a column", lambda value: words(value, 1000)), 1, _FILES, "[COLUMN]")
 ARRAYS = Form("the name of an array, a list of such, or names by input or output", _columns, "NAME")
 IMAGES = Form("sizes of images by column", _images, "{image: [64, 64, 3]}")
 SEPARATOR = Form("one character", _separator, "';'")

@@ -101,11 +101,11 @@ class Trainer(Section):
         validation_freq: epochs between two evaluations.
         validation_batch_size: examples of a batch of the evaluation; null: batch_size.
         validation_steps: batches of an evaluation, the first ones; null: all.
-        loss: name of keras.losses or node with _target_; for several outputs {name: loss}.
+        loss: of keras.losses, node with _target_, or {output: loss}; auto: by classes or numbers.
         loss_weights: factors of the losses of several outputs, a list or {name: 0.5}; null: 1.
         gradient_reduction: sum: the model's own code divides its losses by the global batch.
         class_weight: weights of examples by class, {0: 1.0, 1: 3.0}; a class not named weighs 1.
-        metrics: name of keras.metrics or node with _target_, or a list; by output {name: [...]}.
+        metrics: of keras.metrics, nodes, a list, {output: [...]}; auto: accuracy or mae.
         callbacks: Keras callbacks, such as {_target_: keras.callbacks.EarlyStopping, patience: 3}.
         terminate_on_nan: end the run with an error when the loss is NaN or infinite.
         deterministic: TensorFlow's op determinism, which a GPU needs for the same bits.
@@ -118,11 +118,11 @@ class Trainer(Section):
     validation_freq: int = within(1, 1, MANY)
     validation_batch_size: int | None = within(None, 1, MANY)
     validation_steps: int | None = within(None, 1, MANY)
-    loss: Any = formed("sparse_categorical_crossentropy", LOSS)
+    loss: Any = formed("auto", LOSS)
     loss_weights: Any | None = formed(None, LOSS_WEIGHTS)
     gradient_reduction: Reduction = Reduction.mean
     class_weight: Any = formed(None, CLASS_WEIGHT)
-    metrics: Any = formed("accuracy", METRICS)
+    metrics: Any = formed("auto", METRICS)
     callbacks: list[Any] = formed([], CALLBACKS)
     terminate_on_nan: bool = True
     deterministic: bool = False

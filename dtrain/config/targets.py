@@ -297,7 +297,7 @@ def instantiate(node: Mapping[str, Any], key: str, **derived: Any) -> Any:
             with its arguments bound, not called.
         key: where the node stands in the configuration, for messages.
         derived: arguments that are filled in where the callable takes them and the node leaves
-            them out or null (``input_shape``, ``classes``).
+            them out or null (``input_shape``, ``classes``); what is a function returns the value.
 
     Raises:
         UsageError: the target may not be named there, does not exist, or does not take these
@@ -314,7 +314,7 @@ def _make(
     signature = signature_of(function)
     for name, value in (derived or {}).items():
         if name in signature.parameters and given.get(name) is None:
-            given[name] = value
+            given[name] = value() if callable(value) else value
     partial = bool(node.get("_partial_"))
     try:
         (signature.bind_partial if partial else signature.bind)(**given)

@@ -17,7 +17,7 @@ from dtrain import errors
 from dtrain.config.overrides import key_of, parse
 from dtrain.config.schema import Config
 from dtrain.config.settle import settle
-from dtrain.controller import cli, folders, resume
+from dtrain.controller import cli, folders, other_data, resume
 from dtrain.controller.job import Job
 from dtrain.controller.start import start
 from dtrain.controller.terminal import report
@@ -65,6 +65,7 @@ class Derived(cli.Command):
         self.rundir, self._checkpoint = resume.origin(run)
         #: Where the results are, or are to be.
         self.place: Path | None = None
+        self._typed: set[str] = set()
 
     def arguments(self, given: list[str]) -> list[str]:
         """Return the overrides of the run, less those that this command replaces, and its own.
@@ -87,6 +88,7 @@ class Derived(cli.Command):
                 )  # fmt: skip
         own = [self._translated(override) for override in given]
         known = {key_of(override) for override in own}
+        self._typed = known
         if self._checkpoint is not None:
             if "action.checkpoint" in known:
                 raise UsageError(
@@ -124,9 +126,15 @@ class Derived(cli.Command):
         command = {**cli.command_of(config, node), "derived": about}
         config.action = config.action.replaced(run=str(self.rundir.path))
         config.output_dir = str(self.rundir.path)
+        labels = self.needs_labels(config)
+        config.dataset = other_data.settled(config.dataset, self.rundir, self._typed, labels)
         self.check(config)
         path = self.rundir.path / self.folder / time.strftime("%Y-%m-%d_%H-%M-%S")
         return start(config, path, command, kind=self.kind).exit_code
+
+    def needs_labels(self, config: Config) -> bool:
+        """Say whether the targets of the data are needed."""
+        return True
 
     def check(self, config: Config) -> None:
         """Refuse what cannot be done, before anything is started.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -14,6 +15,7 @@ from dtrain.data.generators import Generated
 from dtrain.data.plain import is_array, is_frame, rows_of, structured
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.streams import Stream
+from dtrain.data.target_kind import of_labels
 from dtrain.errors import UsageError
 
 #: Names of splits in a mapping of them, as the datasets of Hugging Face have.
@@ -51,8 +53,10 @@ def adapted(value: Any, key: str = "dataset") -> Splits:
     validation = _source(found.validation, key, "validation")
     classes = found.classes
     if classes is None and isinstance(train, Arrays):
-        classes = _count(train, validation)
-    return Splits(train, validation, classes)
+        parts = [train, *([] if validation is None else [validation])]
+        labels = [each.labels() if isinstance(each, Arrays) else None for each in parts]
+        classes = of_labels(*labels)
+    return dataclasses.replace(found, train=train, validation=validation, classes=classes)
 
 
 def _divided(value: Any, key: str) -> tuple[Any, Any]:
@@ -225,18 +229,6 @@ def _arrays(value: Any, key: str, split: str) -> Arrays:
         )  # fmt: skip
     x, y, weight = (*made, None, None)[:3]
     return Arrays(x, y, weight)
-
-
-def _count(train: Arrays, validation: Any) -> int | None:
-    found = []
-    for source in (train, validation):
-        labels = source.labels() if isinstance(source, Arrays) else None
-        if source is None:
-            continue
-        if labels is None or labels.dtype.kind not in "iu" or labels.ndim != 1 or not len(labels):
-            return None
-        found.append(int(labels.max()) + 1)
-    return max(found)
 
 
 __all__ = ["ACCEPTED", "Columns", "Rows", "adapted", "joined"]

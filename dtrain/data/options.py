@@ -17,6 +17,14 @@ class Shuffle(enum.Enum):
     none = 4
 
 
+class Task(enum.Enum):
+    """What the targets are."""
+
+    auto = 1
+    classification = 2
+    regression = 3
+
+
 class OnError(enum.Enum):
     """What becomes of an example that cannot be read."""
 
@@ -45,6 +53,7 @@ class Options:
         on_error: what becomes of an example that cannot be read.
         identity: how much of the data its digest is made of.
         accept_changes: whether a run may continue on data that is not what it was.
+        task: whether targets are classes or numbers; ``auto`` looks at them.
     """
 
     augment: Any = None
@@ -56,6 +65,7 @@ class Options:
     on_error: OnError = OnError.fail
     identity: Identity = Identity.sample
     accept_changes: bool = False
+    task: Task = Task.auto
 
 
 #: Keys that say nothing of which examples a step sees; some are of formats.

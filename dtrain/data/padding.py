@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,7 +51,8 @@ def padded(splits: Splits, lengths: Mapping[str, Any] | None) -> Splits:
                 "themselves, and the longest row of a batch may be of any", "one length",
                 "dataset.pad={NAME:{length:128}}",
             )  # fmt: skip
-    return Splits(by_member(splits.train, pad), by_member(splits.validation, pad), splits.classes)
+    train, validation = by_member(splits.train, pad), by_member(splits.validation, pad)
+    return dataclasses.replace(splits, train=train, validation=validation)
 
 
 class Padded(Wrapped):

@@ -7,13 +7,15 @@ started.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from dtrain.data import nest
+from dtrain.data.options import Task
 from dtrain.data.ragged import Ragged
+from dtrain.data.target_kind import Counted
 from dtrain.errors import UsageError
 
 
@@ -64,14 +66,27 @@ class Splits:
         validation: what to evaluate on, of the same kinds; or None.
         classes: number of classes of an integer label, or a function that counts them where a model
             needs to know; None for anything else.
+        task: whether the targets are classes or numbers; ``auto``: as they look.
+        columns: of a table: the names of its columns that are ``inputs`` and ``target``; other
+            files that the model is used on are read by them.
     """
 
     train: Any
     validation: Any = None
     classes: int | Callable[[], int | None] | None = None
+    task: Task = Task.auto
+    columns: Mapping[str, Any] | None = None
 
     def count_classes(self) -> int | None:
-        """Return the number of classes; None where targets are no classes."""
+        """Return the number of classes; None where targets are no classes.
+
+        Raises:
+            UsageError: the targets are not what ``task`` says.
+        """
+        if self.task is Task.regression:
+            return None
+        if self.task is Task.classification and isinstance(self.classes, Counted):
+            return self.classes.highest()
         return self.classes() if callable(self.classes) else self.classes
 
 
@@ -122,6 +137,7 @@ class Arrays(Captured):
         y: targets, an array or a structure of arrays; None for none.
         weight: of the examples, as ``y``.
         examples: how many there are; None: as many as there are targets, weights or inputs.
+        class_names: of the classes that the targets are numbers of, in their order.
 
     Raises:
         UsageError: the arrays have different numbers of rows.
@@ -133,7 +149,9 @@ class Arrays(Captured):
         y: Any = None,
         weight: Any = None,
         examples: int | None = None,
+        class_names: Sequence[str] | None = None,
     ):
+        self._class_names = [] if class_names is None else [str(name) for name in class_names]
         self._x = x if callable(x) else nest.structured(x)
         self.y = nest.structured(y)
         self.weight = nest.structured(weight)
@@ -164,6 +182,10 @@ class Arrays(Captured):
     def labels(self) -> Any:
         """Return the targets; None where they are not one array."""
         return None if nest.is_nest(self.y) else self.y
+
+    def words(self) -> list[str]:
+        """Return the names of the classes, in their order; none where they have none."""
+        return self._class_names
 
     def _parts(self) -> tuple[Any, ...]:
         """Return inputs, targets and weights, without those at the end that there are none of."""

@@ -15,6 +15,7 @@ from dtrain.data.images import Images
 from dtrain.data.rows import Rows
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.tables import Names, Table, TableSource, described
+from dtrain.data.target_kind import of_labels
 from dtrain.errors import UsageError
 
 _Array = TypeVar("_Array", np.ndarray, Rows)
@@ -174,17 +175,17 @@ def of_sources(
             train = whole.subset(drawn.train())
             held = whole.subset(drawn.held()) if len(drawn.held()) else None
 
-    def count() -> int | None:
-        if classes is not None:
-            return classes
-        parts = [train, *([] if held is None or not len(held) else [held])]
-        found = [part.classes() for part in parts]
-        return None if None in found else max(c for c in found if c is not None)
-
+    count: int | Callable[[], int | None] | None = classes
+    if classes is None:
+        count = counted(train, *([] if held is None else [held]))
+    columns = {
+        "inputs": whole.inputs.names,
+        "target": None if whole.target is None else whole.target.names,
+    }
     if not images:
-        return Splits(train, held, count)
+        return Splits(train, held, count, columns=columns)
     decoded = None if held is None else Images(held, images)
-    return Splits(Images(train, images), decoded, count)
+    return Splits(Images(train, images), decoded, count, columns=columns)
 
 
 class _Drawn:
@@ -215,12 +216,12 @@ class _Drawn:
 
 def split(
     x: Any | Callable[[], Any], y: Any, fraction: float, seed: int, weight: Any = None,
-    examples: int | None = None,
+    examples: int | None = None, class_names: Sequence[str] | None = None,
 ) -> Splits:  # fmt: skip
     """Hold a part of the arrays out.
 
     Args:
-        x, y, weight, examples: as of :class:`Arrays`; ``x`` may be a function.
+        x, y, weight, examples, class_names: as of :class:`Arrays`; ``x`` may be a function.
         fraction, seed: of the part that is held out.
     """
     all_of = Arrays(x, y, weight, examples)
@@ -244,39 +245,34 @@ def split(
         first, second = part(all_of.x, train), part(all_of.x, held)
 
     def source(inputs: Any, rows: np.ndarray) -> Arrays:
-        return Arrays(inputs, part(y, rows), part(weight, rows), len(rows))
+        return Arrays(inputs, part(y, rows), part(weight, rows), len(rows), class_names)
 
     validation = source(second, held) if len(held) else None
-    return Splits(source(first, train), validation, count_classes(y))
+    return Splits(source(first, train), validation, of_labels(y))
 
 
-def count_classes(*labels: Any) -> int | None:
-    """Count the classes of integer labels; None for other targets, for none, and for several."""
-    if any(not isinstance(y, np.ndarray) or y.dtype.kind != "i" or y.ndim != 1 for y in labels):
-        return None
-    return int(max(y.max() for y in labels)) + 1
+def counted(*sources: TableSource) -> Callable[[], int | None]:
+    """Return what counts the classes of tables: those of words, or those of numbers."""
+    target = sources[0].target
+    if target is None or not isinstance(target.names, str):
+        return lambda: None
+    if not sources[0].table.columns[target.names].is_number:
+        return lambda: max(len(each.words()) for each in sources)
+    return sources[0].counted(*sources[1:])
 
 
 def as_targets(y: np.ndarray, key: str, name: str) -> np.ndarray:
-    """Whole numbers become int64 class labels, all else float32 targets."""
+    """Whole numbers become int64, all else float32."""
     y = numbers(y, key, name)
     if y.dtype.kind == "f" and y.size and not np.all(np.isfinite(y)):
         raise refused_targets(key, name)
-    if y.dtype.kind in "iub" or (y.ndim == 1 and np.all(y == np.floor(y))):
-        y = y.astype(np.int64)
-        if y.ndim == 1 and y.size and y.min() < 0:
-            raise refused_targets(key, name, int(y.min()))
-        return y
-    return y.astype(np.float32)
+    whole = y.dtype.kind in "iub" or (y.ndim == 1 and np.all(y == np.floor(y)))
+    return y.astype(np.int64 if whole else np.float32)
 
 
-def refused_targets(key: str, name: str, label: int | None = None) -> UsageError:
-    """Return what to raise of targets of which one is negative, or else not finite."""
-    if label is None:
-        return UsageError(key, name, "holds NaN or infinity", "finite numbers", f"{key}=NAME")
-    return UsageError(
-        key, name, f"holds the label {label}", "class labels from 0 up", f"{key}=NAME"
-    )
+def refused_targets(key: str, name: str) -> UsageError:
+    """Return what to raise of targets of which one is not finite."""
+    return UsageError(key, name, "holds NaN or infinity", "finite numbers", f"{key}=NAME")
 
 
 def numbers(values: _Array, key: str, name: str) -> _Array:

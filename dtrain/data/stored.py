@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from dtrain.data import nest
 from dtrain.data.files import DataFile
 from dtrain.data.rows import Rows, is_large
 from dtrain.data.splits import refused_targets
+from dtrain.data.target_kind import Counted
 from dtrain.errors import DataError
 
 
@@ -75,13 +75,13 @@ class StoredArrays:
         return self._y.take(np.arange(len(self._y.array)) if self._rows is None else self._rows)
 
     def classes(self) -> int | None:
-        """Return the number of classes, of all rows of the arrays; None where there are none.
+        """Return the number of classes, of all rows of the arrays; None where there are none."""
+        return self.counted()()
 
-        Raises:
-            UsageError: the targets can be none.
-        """
-        found = self._y
-        return found.count() if isinstance(found, Targets) and found.is_classes else None
+    def counted(self, *others: StoredArrays) -> Counted:
+        """Return what counts the classes of all rows of the arrays, and of those of others."""
+        targets = [each._y for each in (self, *others)]
+        return Counted(*(y.array.pieces for y in targets if isinstance(y, Targets)))
 
     @property
     def files(self) -> list[DataFile]:
@@ -103,15 +103,6 @@ def as_input(values: np.ndarray, scale: np.float32) -> np.ndarray:
     return made if scale == 1 else made * scale
 
 
-@dataclasses.dataclass(frozen=True)
-class _Facts:
-    """What all values of an array of numbers, one a row, have in common."""
-
-    finite: bool
-    whole: bool
-    lowest: float
-
-
 class Targets:
     """An array of targets in files: by rows what ``as_targets`` of the splits makes of all.
 
@@ -124,21 +115,10 @@ class Targets:
         self.array = array
         self._key = key
         self._dtype: np.dtype[Any] | None = None
-        self._highest = -1
         self._held: np.ndarray | None = None  # all of them, where that is little
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_held": None}
-
-    @property
-    def is_classes(self) -> bool:
-        """Whether they are classes, whole numbers; all of one number a row are read once."""
-        return len(self.array.shape) == 1 and self._kind() == np.int64
-
-    def count(self) -> int:
-        """Return how many classes there are, the highest and all below it."""
-        self._kind()
-        return self._highest + 1
 
     def _kind(self) -> np.dtype[Any]:
         if self._dtype is None:
@@ -153,18 +133,14 @@ class Targets:
         """Return whether all are whole numbers.
 
         Raises:
-            UsageError: one is NaN or infinite; or they are, and one is negative.
+            UsageError: one is NaN or infinite.
         """
-        whole, lowest, highest = True, np.inf, -np.inf
+        whole = True
         for part in self.array.pieces():
             if part.dtype.kind == "f":
                 if not np.isfinite(part).all():
                     raise refused_targets(self._key, self.array.name)
                 whole = whole and bool((part == np.floor(part)).all())
-            lowest, highest = min(lowest, part.min()), max(highest, part.max())
-        if whole and lowest < 0:
-            raise refused_targets(self._key, self.array.name, int(lowest))
-        self._highest = int(highest) if whole and len(self.array) else -1
         return whole
 
     def take(self, rows: np.ndarray) -> np.ndarray:

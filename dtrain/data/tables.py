@@ -14,6 +14,7 @@ from dtrain.data.order import blocks_of
 from dtrain.data.ragged import Ragged
 from dtrain.data.roles import Names, Role, check_weights, described, role_of
 from dtrain.data.table import Column, Pieces, Table
+from dtrain.data.target_kind import Counted
 from dtrain.errors import DataError, UsageError
 
 #: Rows that are examples: their numbers, or a function that draws them when they are needed.
@@ -238,22 +239,21 @@ class TableSource:
         """Return the number of classes where the target is one column of whole numbers or words."""
         if self.target is None or not isinstance(self.target.names, str):
             return None
-        column = self.table.columns[self.target.names]
-        if column.shape or column.dtype.kind == "f":
-            return None
-        if not column.is_number:
+        if not self.table.columns[self.target.names].is_number:
             return len(self.words())
-        labels = self.labels()
-        if labels is None or not len(labels):
-            return None
-        lowest = int(labels.min())
-        if lowest < 0:
-            row = int(np.argmin(labels))
-            raise DataError(
-                f"{self.table.where(int(self._at(np.array([row]))[0]))}, column "
-                f"{self.target.names!r}", f"the label is {lowest}, and classes are counted from 0",
-            )  # fmt: skip
-        return int(labels.max()) + 1
+        return self.counted()()
+
+    def counted(self, *others: TableSource) -> Counted:
+        """Return what counts the classes of the targets, and of those of other examples."""
+        return Counted(*(each.target_values for each in (self, *others)), where=self.where)
+
+    def target_values(self) -> Iterator[np.ndarray]:
+        """Read the targets of one column of numbers, as they are in the table, in pieces."""
+        if self.target is None or not isinstance(self.target.names, str):
+            return
+        column = self.table.columns[self.target.names]
+        if column.is_number and not column.shape:
+            yield from (values for _, values in self._column(self.target.names))
 
     def blocks(self) -> np.ndarray | None:
         """Return how many examples, one after the other, are read at once; None for one."""

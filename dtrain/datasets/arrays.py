@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +18,6 @@ from dtrain.data.sources import Arrays, Splits
 from dtrain.data.splits import (
     as_targets,
     check_fraction,
-    count_classes,
     existing_file,
     numbers,
     same_length,
@@ -27,6 +25,7 @@ from dtrain.data.splits import (
     split_indices,
 )
 from dtrain.data.stored import StoredArrays, Targets, as_input
+from dtrain.data.target_kind import of_labels
 from dtrain.errors import UsageError
 
 #: Names of arrays: one, several that are a tuple, or by the names of inputs or outputs.
@@ -238,7 +237,7 @@ class _Examples:
                 self._inputs(scale), self._targets(), fraction, seed, self._weights(), len(self)
             )
         whole = self.stored(scale)
-        count = functools.partial(_count, whole)
+        count = whole.counted()
         train, held = split_indices(len(self), fraction, seed)
         if not len(held):
             return Splits(whole, None, count)
@@ -265,11 +264,6 @@ class _Examples:
                 )  # fmt: skip
         if not self.is_stored(held):
             memory = self.in_memory(scale), held.in_memory(scale)
-            return Splits(*memory, count_classes(*(part.y for part in memory)))
+            return Splits(*memory, of_labels(*(part.y for part in memory)))
         parts = self.stored(scale), held.stored(scale)
-        return Splits(*parts, functools.partial(_count, *parts))
-
-
-def _count(*parts: StoredArrays) -> int | None:
-    found = [part.classes() for part in parts]
-    return None if None in found else max(count for count in found if count is not None)
+        return Splits(*parts, parts[0].counted(parts[1]))

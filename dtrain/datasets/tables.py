@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import itertools
 from collections.abc import Mapping, Sequence
@@ -12,12 +13,12 @@ import numpy as np
 from dtrain.data.files import DataFile, files
 from dtrain.data.lines import Lines
 from dtrain.data.sources import Splits
-from dtrain.data.splits import as_targets, of_tables, split, split_indices
+from dtrain.data.splits import as_targets, counted, of_tables, split, split_indices
 from dtrain.data.tables import Names, TableSource
 from dtrain.errors import UsageError
 
 if TYPE_CHECKING:
-    from dtrain.data.formats.csv_files import Csv
+    from dtrain.data.formats.csv_form import Form
 
 #: Bytes of a text file that is read into memory, and of one that is compressed.
 _SMALL, _SMALL_PACKED = 32 << 20, 4 << 20
@@ -129,6 +130,8 @@ def csv(
     separator: str = ",",
     validation_split: float = 0.2,
     split_seed: int = 0,
+    inputs: Sequence[str] | None = None,
+    header: bool | None = None,
 ) -> Splits:
     """A table with a header line: one column is the label, all others are numbers.
 
@@ -136,15 +139,21 @@ def csv(
 
     Args:
         path: a file, a pattern, or a list of them, with the same header.
-        label: name of the label column; the last one if None. Whole numbers are classes, words
-            are classes in alphabetical order, other numbers are targets of a regression.
+        label: name of the label column; None: the last one, or none where ``inputs`` are named.
+            Words are classes in alphabetical order.
         separator: between columns.
         validation_split: fraction to split off.
         split_seed: of the shuffle before the split.
+        inputs: names of the columns of the inputs; all but the label if None.
+        header: whether the first line names the columns; else they are called ``0``, ``1``, ...;
+            None: it does, and is refused where all names are numbers.
     """
+    from dtrain.data.formats.csv_form import Form
+
     found = files(path)
+    form = Form(separator, header, label, None if inputs is None else tuple(inputs))
     if len(found) == 1 and (len(separator) > 1 or _is_small(found[0])):
-        return _in_memory(found[0], label, separator, validation_split, split_seed)
+        return _in_memory(found[0], form, validation_split, split_seed)
     if len(separator) > 1:
         raise UsageError(
             "dataset.separator", separator, f"{len(found):,} files are read together by their "
@@ -153,29 +162,33 @@ def csv(
     from dtrain.data.formats.csv_convert import INPUTS, LABEL
     from dtrain.data.formats.csv_files import Csv
 
-    table = Csv(found, label, separator)
-    name = label or table.names[-1]
+    table = Csv(found, form)
     if not np.isfinite([table.low, table.high]).all():
         raise UsageError(
-            "dataset.label", name, "holds NaN or infinity", "finite numbers", "dataset.label=NAME"
-        )
-    if table.words is None and table.whole and table.low < 0:
-        raise UsageError(
-            "dataset.label", name, f"holds the label {table.low:g}", "class labels from 0 up",
+            "dataset.label", table.chosen.target, "holds NaN or infinity", "finite numbers",
             "dataset.label=NAME",
         )  # fmt: skip
     rows, others = split_indices(len(table), validation_split, split_seed)
-    whole = TableSource(table, INPUTS, LABEL, words=table.words)
-    return Splits(whole.subset(rows), whole.subset(others) if len(others) else None, _count(table))
+    target = None if table.chosen.target is None else LABEL
+    whole = TableSource(table, INPUTS, target, words=table.words)
+    held = whole.subset(others) if len(others) else None
+    return Splits(
+        whole.subset(rows), held, counted(whole), columns=dataclasses.asdict(table.chosen)
+    )
 
 
 def is_counted(
-    path: str | Sequence[str], label: str | None = None, separator: str = ",", **_: Any
+    path: str | Sequence[str],
+    label: str | None = None,
+    separator: str = ",",
+    inputs: Sequence[str] | None = None,
+    header: bool | None = None,
+    **_: Any,
 ) -> bool:
     """Return whether the rows of a CSV can be counted without converting it.
 
     Args:
-        path, label, separator: as of :func:`csv`.
+        path, label, separator, inputs, header: as of :func:`csv`.
 
     Raises:
         UsageError: there is no such file or column.
@@ -184,17 +197,13 @@ def is_counted(
     if len(separator) > 1 or (len(found) == 1 and _is_small(found[0])):
         return True
     from dtrain.data.formats.csv_convert import is_converted
-    from dtrain.data.formats.csv_files import check, header
+    from dtrain.data.formats.csv_files import names_of
+    from dtrain.data.formats.csv_form import Form
 
-    names = header(found[0], separator)
-    at = names.index(check(names, label, separator, found[0].name))
-    return all(is_converted(file, separator, at) for file in found)
-
-
-def _count(table: Csv) -> int | None:
-    if table.words is not None:
-        return len(table.words)
-    return int(table.high) + 1 if table.whole else None
+    form = Form(separator, header, label, None if inputs is None else tuple(inputs))
+    names = names_of(found[0], form)
+    form.columns(names, found[0].name)
+    return all(is_converted(file, form, names) for file in found)
 
 
 def _is_small(file: DataFile) -> bool:
@@ -204,41 +213,46 @@ def _is_small(file: DataFile) -> bool:
     return file.size() < (_SMALL_PACKED if packed else _SMALL)
 
 
-def _in_memory(
-    file: DataFile, label: str | None, separator: str, validation_split: float, split_seed: int
-) -> Splits:
+def _in_memory(file: DataFile, form: Form, validation_split: float, split_seed: int) -> Splits:
     """Read one table as pandas does."""
     import pandas as pd
     from pandas.io.common import get_handle
 
     from dtrain.data.formats.csv_convert import unreadable, unsound
-    from dtrain.data.formats.csv_files import check
 
-    path = file.name
+    path, separator = file.name, form.separator
     try:
         with get_handle(file.local(), "rb", compression="infer", is_text=False) as opened:
             lines = io.BufferedReader(Lines(opened.handle))
             engine: Literal["c", "python"] = "c" if len(separator) == 1 else "python"
             # ORDER: of whole columns: in chunks a label "07" is 7 until the first word is met.
-            whole = {"low_memory": False} if engine == "c" else {}
+            whole: dict[str, Any] = {"low_memory": False} if engine == "c" else {}
+            whole |= {"header": None} if form.header is False else {}
             table = pd.read_csv(lines, sep=separator, engine=engine, **whole)
     except Exception as error:  # of pandas, and of each of its unpackers another
         raise unreadable(path, error) from None
-    names = [str(name) for name in table.columns]
-    label = check(names, label, separator, path)
+    table.columns = pd.Index([str(name) for name in table.columns])
+    chosen = form.columns(list(table.columns), path)
+    label, names = chosen.target, list(chosen.inputs)
+    table = table[names + ([] if label is None else [label])]
     sound = (table.dtypes.map(lambda kind: kind.kind in "iufb") & table.notna().all()).to_numpy()
-    for name in itertools.compress(names, ~sound):
+    for name in itertools.compress(table.columns, ~sound):
         column = table[name]
         empty = column.isna().to_numpy()
         words = pd.to_numeric(column, errors="coerce").isna().to_numpy() & ~empty
         if empty.any():
-            raise unsound(path, name, int(np.argmax(empty)), None)
+            raise unsound(path, name, int(np.argmax(empty)) + form.first, None)
         if name != label and words.any():
             row = int(np.argmax(words))
-            raise unsound(path, name, row, str(column.iloc[row]))
-    target = table.pop(label)
-    x = table.to_numpy(dtype=np.float32)
-    y = target.to_numpy()
-    if target.dtype.kind not in "iufb":
-        y = np.unique(y.astype(str), return_inverse=True)[1]
-    return split(x, as_targets(y, "dataset.label", label), validation_split, split_seed)
+            raise unsound(path, name, row + form.first, str(column.iloc[row]))
+    x = table[names].to_numpy(dtype=np.float32)
+    y: np.ndarray | None = None
+    classes: list[str] | None = None
+    if label is not None:
+        y = table[label].to_numpy()
+        if table[label].dtype.kind not in "iufb":
+            words, y = np.unique(y.astype(str), return_inverse=True)
+            classes = words.tolist()
+        y = as_targets(y, "dataset.label", label)
+    made = split(x, y, validation_split, split_seed, class_names=classes)
+    return dataclasses.replace(made, columns=dataclasses.asdict(chosen))

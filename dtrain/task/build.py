@@ -18,7 +18,15 @@ from dtrain.config.schema import Config
 from dtrain.data import nest
 from dtrain.data.sources import Splits
 from dtrain.errors import DtrainError, UsageError, nearest
-from dtrain.task import class_labels, first_call, keras_internals, optimizers, reading, stateful
+from dtrain.task import (
+    class_labels,
+    default_loss,
+    first_call,
+    keras_internals,
+    optimizers,
+    reading,
+    stateful,
+)
 from dtrain.task.finetune import lora, rates, stages
 from dtrain.task.remat import rematerialize
 from dtrain.task.step_logs import has_own
@@ -32,7 +40,7 @@ def model(
     total_steps: int,
     steps_per_epoch: int,
     trains: bool = True,
-    more: Callable[[Any], list[keras.metrics.Metric]] = lambda predicted: [],
+    more: Callable[[Config, Any], list[keras.metrics.Metric]] = lambda config, predicted: [],
 ) -> keras.Model:
     """Build and compile the model inside the strategy's scopes.
 
@@ -46,7 +54,8 @@ def model(
         total_steps: of the run, for learning-rate schedules.
         steps_per_epoch: likewise.
         trains: whether it is to be trained; without, its optimizers get no slots.
-        more: makes metrics beside those of the configuration, of what the model has predicted.
+        more: makes metrics beside those of the configuration, of that, with its loss and metrics
+            settled, and of what the model has predicted.
 
     Returns:
         The model with all variables made: weights, optimizer slots, metrics.
@@ -59,14 +68,23 @@ def model(
     example = _arrays(reading.first(splits.train, 1))
     x, y, weight = keras.utils.unpack_x_y_sample_weight(example)
     shapes = _shapes(splits, config)
+    counts: list[int | None] = []
+
+    def classes() -> int | None:  # for a model that takes it alone: all targets are read for it
+        counts.append(splits.count_classes())
+        return counts[-1]
+
+    config = default_loss.settled(config, splits)
     # ORDER: everything that creates variables runs here, once, outside the replicas: inside a
     # replica TensorFlow refuses new variables, or makes them once a replica.
     with strategy.scope():
-        classes = splits.count_classes()
         try:
-            built = targets.instantiate(config.model, "model", input_shape=shapes, classes=classes)
+            built = targets.instantiate(
+                config.model, "model", input_shape=shapes, classes=classes,
+                outputs=default_loss.outputs(config, splits, y),
+            )  # fmt: skip
         except Exception as error:
-            if classes is None and not isinstance(error, DtrainError):
+            if counts == [None] and not isinstance(error, DtrainError):
                 error.add_note(_without_classes(y))
             raise
         if not isinstance(built, keras.Model):
@@ -110,7 +128,9 @@ def model(
                 optimizer=chosen,
                 loss=_loss(trainer.loss),
                 loss_weights=trainer.loss_weights,
-                metrics=_with(_metrics(trainer.metrics, "trainer.metrics"), more(predicted)),
+                metrics=_with(
+                    _metrics(trainer.metrics, "trainer.metrics"), more(config, predicted)
+                ),
                 jit_compile=False,  # ours to do: steps.py compiles the whole step
             )
         if predicted is not None:

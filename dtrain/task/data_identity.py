@@ -46,6 +46,8 @@ def records(splits: Splits, amount: Identity) -> dict[str, dict[str, Any]]:
     found = {"train": _record(splits.train, amount, digests)}
     if splits.validation is not None:
         found["validation"] = _record(splits.validation, amount, digests)
+    if splits.columns is not None:
+        found["train"]["columns"] = splits.columns
     return found
 
 

@@ -56,23 +56,28 @@ class Data:
         return dataclasses.replace(self, splits=dataclasses.replace(self.splits, validation=None))
 
 
-def load(config: Config) -> Data:
+def load(config: Config, trains: bool = True) -> Data:
     """Make the examples of a run from its ``dataset`` group.
+
+    Args:
+        config: of the run.
+        trains: whether they are trained on: the weights of classes are of a training alone.
 
     Raises:
         UsageError: they cannot be read, or are not what the other keys ask for.
     """
     with before_training(config.dataset):
-        return _loaded(config)
+        return _loaded(config, trains)
 
 
-def _loaded(config: Config) -> Data:
+def _loaded(config: Config, trains: bool) -> Data:
     node, options = divided(config.dataset)
 
     def made() -> Splits:
         return adapted(targets.instantiate(node, "dataset"))
 
-    splits = padded(_with_some(made(), node), options.pad)
+    splits = dataclasses.replace(_with_some(made(), node), task=options.task)
+    splits = padded(splits, options.pad)
     if options.on_error is OnError.skip and isinstance(splits.train, DecodedImages):
         raise UsageError(
             "dataset.on_error", "skip", "images that are all decoded first cannot be left out one "
@@ -88,7 +93,7 @@ def _loaded(config: Config) -> Data:
     notices += streaming.counted(splits, config)
     streaming.settled(splits, made)
     classes = config.trainer.class_weight
-    if classes is not None:
+    if classes is not None and trains:
         splits = dataclasses.replace(splits, train=weighted(splits, classes, reading.first))
     augment = _augment(options, splits)
     order = _order(splits, options, config.seed)

@@ -9,6 +9,7 @@ several batches at once.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import mmap
 import os
 import pickle
@@ -109,9 +110,8 @@ class Pool:
         def wrap(source: Any) -> Any:
             return Pooled(source, self, next(numbers)) if is_in_python(source) else source
 
-        return Splits(
-            by_member(splits.train, wrap), by_member(splits.validation, wrap), splits.classes
-        )
+        train, validation = by_member(splits.train, wrap), by_member(splits.validation, wrap)
+        return dataclasses.replace(splits, train=train, validation=validation)
 
     def __enter__(self) -> Pool:
         """Start the readers; what they read is the task's to read until they are ready.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import sys
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -18,7 +17,7 @@ from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir
 from dtrain.run.journal import Journal
-from dtrain.task import build, data_identity, dataset, initial, restore, stateful
+from dtrain.task import build, data_identity, dataset, default_loss, initial, restore, stateful
 from dtrain.task.finetune import stages
 from dtrain.task.inputs import Inputs
 from dtrain.task.own_mlflow import Logged
@@ -83,7 +82,7 @@ class Purpose(Protocol):
         """Return metrics to compile the model with, beside those of the configuration.
 
         Args:
-            config: of the run.
+            config: of the run, with its loss and metrics settled.
             predicted: what the model returns for an example.
         """
 
@@ -142,7 +141,7 @@ def assemble(
     Raises:
         UsageError: model, data, strategy and checkpoint do not go together.
     """
-    data = purpose.loaded(config, dataset.load(config))
+    data = purpose.loaded(config, dataset.load(config, purpose.trains))
     process.phases.end("data")
     with before_training(config.dataset):
         return _assemble(config, strategy, process, past, purpose, data)
@@ -164,8 +163,10 @@ def _assemble(
     schedule = make_schedule(config, *dataset.lengths(splits))
     model = build.model(
         config, splits, strategy, schedule.total_steps, schedule.steps_per_epoch,
-        trains, functools.partial(purpose.metrics, config),
+        trains, purpose.metrics,
     )  # fmt: skip
+    if trains:
+        process.notice(default_loss.notice(config, splits))
     if splits.validation is not None and not evaluates(model):
         data = data.without_validation()
         splits = data.splits

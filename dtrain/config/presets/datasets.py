@@ -12,6 +12,7 @@ from dtrain.config.data_forms import (
     CACHE,
     IMAGE_SIZE,
     MEMBERS,
+    NAMES,
     PAD,
     PATHS,
     SEPARATOR,
@@ -20,7 +21,7 @@ from dtrain.config.data_forms import (
 )
 from dtrain.config.forms import NODE, PATH, SHAPE, target, text
 from dtrain.config.ranges import LARGE, MANY, SEED, WIDE, formed, within
-from dtrain.data.options import Identity, OnError, Shuffle
+from dtrain.data.options import Identity, OnError, Shuffle, Task
 
 
 @dataclasses.dataclass
@@ -28,6 +29,7 @@ class Dataset:
     """Keys of every dataset beside those of its function.
 
     Attributes:
+        task: targets are classes (classification) or numbers (regression); auto looks at them.
         augment: node that changes training examples, such as {_target_: dtrain.augment.shift_flip}.
         shuffle: order of a pass: examples, blocks (of what is read at once), none, or auto.
         window: blocks whose examples are mixed with each other, of shuffle=blocks.
@@ -39,6 +41,7 @@ class Dataset:
         accept_changes: resume a run although its data is not what it was.
     """
 
+    task: Task = Task.auto
     augment: Any = formed(None, NODE)
     shuffle: Shuffle = Shuffle.auto
     window: int = within(8, 1, MANY)
@@ -156,14 +159,18 @@ class Csv(Split):
     Attributes:
         _target_: function that loads the data.
         path: a CSV file, a pattern such as part-*.csv, or a list of them, with the same header.
-        label: column of the target; null: the last one.
+        label: column of the target; null: the last one, or none where inputs are named.
         separator: character between two columns.
+        inputs: columns of the inputs, in their order; null: all but the target.
+        header: the first line has names; false: they are 0, 1, ...; null: true, if not all numbers.
     """
 
     _target_: str = target("dtrain.datasets.csv")
     path: Any = formed(MISSING, PATHS)
     label: str | None = formed(None, text())
     separator: str = formed(",", SEPARATOR)
+    inputs: list[str] | None = formed(None, NAMES)
+    header: bool | None = None
 
 
 @dataclasses.dataclass

@@ -28,7 +28,18 @@ class Model:
 
 
 @dataclasses.dataclass
-class Mlp(Model):
+class Predictor(Model):
+    """A model of classes or of numbers.
+
+    Attributes:
+        outputs: numbers to predict of targets that are no classes; null: as many as the dataset's.
+    """
+
+    outputs: int | None = within(None, 1, WIDE)
+
+
+@dataclasses.dataclass
+class Mlp(Predictor):
     """A multilayer perceptron.
 
     Attributes:
@@ -44,7 +55,7 @@ class Mlp(Model):
 
 
 @dataclasses.dataclass
-class Cnn(Model):
+class Cnn(Predictor):
     """A convolutional network for small images.
 
     Attributes:
@@ -62,7 +73,7 @@ class Cnn(Model):
 
 
 @dataclasses.dataclass
-class Resnet(Model):
+class Resnet(Predictor):
     """A residual network for small images.
 
     Attributes:

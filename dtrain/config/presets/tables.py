@@ -19,14 +19,14 @@ class Columns(Split):
 
     Attributes:
         inputs: column, list of columns of numbers, or columns by name; null: all but the target.
-        target: column, list of columns of numbers, or columns by the names of outputs.
+        target: column, list of columns of numbers, or columns by the names of outputs; null: none.
         weight: column of the weights of the examples; null: all weigh 1.
         classes: number of classes; null: those of the target's column, which is read for it.
         images: columns of encoded images, each with height, width and channels.
     """
 
     inputs: Any | None = formed(None, COLUMNS)
-    target: Any = formed(MISSING, COLUMNS)
+    target: Any | None = formed(MISSING, COLUMNS)
     weight: Any | None = formed(None, COLUMNS)
     classes: int | None = within(None, 1, WIDE)
     images: Any | None = formed(None, IMAGES)

@@ -98,6 +98,10 @@ class Predict(Derived):
     words = ("checkpoint", "weights", "to", "workers")
     kind = PredictJob
 
+    def needs_labels(self, config: Config) -> bool:
+        """Say whether the targets of the data are needed: as columns of the predictions."""
+        return "labels" in config.action["include"]
+
     def check(self, config: Config) -> None:
         """Settle which checkpoint it is, and where the predictions go, for all workers.
 

@@ -20,6 +20,7 @@ from pandas.io.common import get_handle
 
 from dtrain.data import cache
 from dtrain.data.files import DataFile
+from dtrain.data.formats.csv_form import Form
 from dtrain.data.formats.shown import UNREADABLE, sentence
 from dtrain.data.lines import Lines
 from dtrain.errors import UsageError, printable
@@ -27,8 +28,6 @@ from dtrain.errors import UsageError, printable
 #: Columns of the Arrow file: the inputs of a row, float32 ``[k]``; the label as it is written; and
 #: the number that it is, or NaN.
 INPUTS, LABEL, NUMBER = "inputs", "label", "number"
-#: What a message calls the first row: the header is line 1.
-FIRST = 2
 #: Different labels of a file that may be words.
 WORDS = 200_000
 #: Bytes of text that are parsed at once, at least: of very long lines a few.
@@ -71,11 +70,11 @@ def unreadable(path: str, error: Exception) -> UsageError:
     )  # fmt: skip
 
 
-def unsound(path: str, name: str, row: int, word: str | None) -> UsageError:
-    """Return the error of a cell that is empty, or a word that is no number."""
+def unsound(path: str, name: str, line: int, word: str | None) -> UsageError:
+    """Return the error of a cell in a line that is empty, or a word that is no number."""
     what = "empty" if word is None else f"{word!r}, a text"
     return UsageError(
-        "dataset.path", path, f"column {name!r} is {what}, in line {row + FIRST}",
+        "dataset.path", path, f"column {name!r} is {what}, in line {line}",
         "numbers in every column but the label's",
         f"dataset.label={name}, or take the column out",
     )  # fmt: skip
@@ -88,14 +87,13 @@ def opened(file: DataFile) -> Iterator[IO[bytes]]:
         yield io.BufferedReader(Lines(opened.handle, whole=False))
 
 
-def entry(file: DataFile, separator: str, label: int, names: list[str]) -> Path:
+def entry(file: DataFile, form: Form, names: list[str]) -> Path:
     """Return the Arrow file of a text file, made if need be.
 
     Args:
         file: that it is of.
-        separator: between columns, one character.
-        label: which column the label is.
-        names: of the columns.
+        form: of it.
+        names: of its columns.
 
     Raises:
         UsageError: the file is no table, or a cell cannot be what it is to be.
@@ -105,39 +103,52 @@ def entry(file: DataFile, separator: str, label: int, names: list[str]) -> Path:
         if file.size() >= _LONG:
             text = f"notice: {file.name} is converted once, into {cache.folder()}"
             print(printable(text), file=sys.stderr, flush=True)
-        _convert(file, separator, label, names, path)
+        _convert(file, form, names, path)
 
-    return cache.entry(_key(file, separator, label), ".arrow", make)
+    return cache.entry(_key(file, form, names), ".arrow", make)
 
 
-def is_converted(file: DataFile, separator: str, label: int) -> bool:
+def is_converted(file: DataFile, form: Form, names: list[str]) -> bool:
     """Return whether the Arrow file of a text file is there already."""
-    return cache.present(_key(file, separator, label), ".arrow") is not None
+    return cache.present(_key(file, form, names), ".arrow") is not None
 
 
-def _key(file: DataFile, separator: str, label: int) -> str:
-    return json.dumps(["csv 1", file.place(), file.stamp(), separator, label])
+def _key(file: DataFile, form: Form, names: list[str]) -> str:
+    target = form.columns(names, file.name).target
+    at = None if target is None else names.index(target)
+    key: list[object] = ["csv 1", file.place(), file.stamp(), form.separator, at]
+    if form.inputs is not None or form.header is False:
+        key += [form.inputs, form.header]
+    return json.dumps(key)
 
 
-def _convert(file: DataFile, separator: str, label: int, names: list[str], path: Path) -> None:
-    width = len(names) - 1
+def _convert(file: DataFile, form: Form, names: list[str], path: Path) -> None:
+    chosen = form.columns(names, file.name)
+    places = [names.index(name) for name in chosen.inputs]
+    label = None if chosen.target is None else names.index(chosen.target)
+    width = len(places)
     fields = [(INPUTS, pa.list_(pa.float32(), width)), (LABEL, pa.string())]
     schema = pa.schema([*fields, (NUMBER, pa.float64())])
     cells = [_Cells(file.name, name) for name in names]
     target = _Target()
-    row = 0
+    read = sorted([*places, *([] if label is None else [label])])
+    to = {place: at for at, place in enumerate(places)}
+    line = form.first
     with path.open("xb") as opened, pa.ipc.new_file(opened, schema) as writer:
-        for block in _blocks(file, separator, names):
+        for block in _blocks(file, form, names):
             x = np.empty((len(block), width), np.float32)
-            for at, column in enumerate(block.columns):
-                cells[at].refuse_empty(column, row)
+            for at in read:
+                cells[at].refuse_empty(block.column(at), line)
                 if at != label:
-                    x[:, at - (at > label)] = cells[at].numbers(column, row)
-            texts = block.column(label)
-            y = target.numbers(texts)
+                    x[:, to[at]] = cells[at].numbers(block.column(at), line)
+            if label is None:
+                texts, y = pa.nulls(len(block), pa.string()), np.zeros(len(block))
+            else:
+                texts = block.column(label)
+                y = target.numbers(texts)
             inputs = pa.FixedSizeListArray.from_arrays(pa.array(x.ravel()), width)
             writer.write_batch(pa.record_batch([inputs, texts, pa.array(y)], schema=schema))
-            row += len(block)
+            line += len(block)
         # At the end: what is known of the labels, once all have been seen.
         empty = [pa.array([], field.type) for field in schema]
         found = json.dumps(dataclasses.asdict(target.labels()))
@@ -152,19 +163,22 @@ def labels(path: Path) -> Labels:
         return Labels(**json.loads(metadata[b"labels"]))
 
 
-def _blocks(file: DataFile, separator: str, names: list[str]) -> Iterator[pa.RecordBatch]:
+def _blocks(file: DataFile, form: Form, names: list[str]) -> Iterator[pa.RecordBatch]:
     """Read the cells of some rows at a time, as text.
 
     Raises:
         UsageError: the file is no table.
     """
-    parse = pacsv.ParseOptions(delimiter=separator, newlines_in_values=True)
+    parse = pacsv.ParseOptions(delimiter=form.separator, newlines_in_values=True)
     try:
         with opened(file) as lines:
             size = max(_BLOCK, 8 * len(lines.readline()))
-            if not lines.read(1):  # a header without an end of its line is no table to pyarrow
+            # A header without an end of its line is no table to pyarrow.
+            if form.header is not False and not lines.read(1):
                 return
-        read = pacsv.ReadOptions(block_size=size, use_threads=False)
+        read = pacsv.ReadOptions(
+            block_size=size, use_threads=False, autogenerate_column_names=form.header is False
+        )
         with opened(file) as lines, pacsv.open_csv(lines, read, parse) as reader:
             there = reader.schema.names
         if len(there) != len(names):
@@ -185,27 +199,27 @@ class _Cells:
     def __init__(self, path: str, name: str):
         self._path, self._name = path, name
         self._kind = ""
-        self._first: tuple[int, str] = 0, ""  # row and word of the first that is a boolean
+        self._first: tuple[int, str] = 0, ""  # line and word of the first that is a boolean
 
-    def refuse_empty(self, cells: pa.Array, row: int) -> None:
-        """Refuse those of which one is empty; ``row`` is that of the first."""
+    def refuse_empty(self, cells: pa.Array, line: int) -> None:
+        """Refuse those of which one is empty; ``line`` is that of the first."""
         if cells.null_count:
             raise unsound(
-                self._path, self._name, row + pc.index(cells.is_null(), True).as_py(), None
+                self._path, self._name, line + pc.index(cells.is_null(), True).as_py(), None
             )
 
-    def numbers(self, cells: pa.Array, row: int) -> np.ndarray:
-        """Return the numbers that they are; ``row`` is that of the first.
+    def numbers(self, cells: pa.Array, line: int) -> np.ndarray:
+        """Return the numbers that they are; ``line`` is that of the first.
 
         Raises:
             UsageError: one is a word, or a boolean among numbers.
         """
         kind, found = _parsed(cells)
         if kind == "booleans" and not self._kind:
-            self._first = row, cells[0].as_py()
+            self._first = line, cells[0].as_py()
         if kind == "words" or (self._kind == "numbers" and kind == "booleans"):
             at = int(np.argmax(np.isnan(_to_numeric(cells))))
-            first = (row + at, cells[at].as_py())
+            first = (line + at, cells[at].as_py())
             raise unsound(self._path, self._name, *(self._first if self._first[1] else first))
         if self._kind == "booleans" and kind == "numbers":
             raise unsound(self._path, self._name, *self._first)

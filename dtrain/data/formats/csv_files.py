@@ -11,10 +11,11 @@ import pandas as pd
 from dtrain.data.files import DataFile
 from dtrain.data.formats import csv_convert
 from dtrain.data.formats.arrow import Arrow
-from dtrain.data.formats.csv_convert import FIRST, INPUTS, LABEL, NUMBER, WORDS, unreadable
+from dtrain.data.formats.csv_convert import INPUTS, LABEL, NUMBER, WORDS, unreadable
+from dtrain.data.formats.csv_form import Form
 from dtrain.data.formats.shown import Shown
 from dtrain.data.tables import Column
-from dtrain.errors import UsageError, nearest
+from dtrain.errors import UsageError
 
 
 class Csv(Arrow):
@@ -22,22 +23,21 @@ class Csv(Arrow):
 
     Args:
         files: in order.
-        label: name of the label's column; None for the last one.
-        separator: between columns, one character.
+        form: of them; its separator is one character.
 
     Raises:
         UsageError: a file cannot be read, its header is another, or a cell cannot be what it is to
             be.
     """
 
-    def __init__(self, files: list[DataFile], label: str | None, separator: str):
-        self.names = header(files[0], separator)
-        label = check(self.names, label, separator, files[0].name)
+    def __init__(self, files: list[DataFile], form: Form):
+        names = names_of(files[0], form)
+        #: Its columns that are examples.
+        self.chosen = form.columns(names, files[0].name)
         for file in files[1:]:
-            _same(header(file, separator), self.names, file.name, files[0].name)
-        at = self.names.index(label)
-        entries = [csv_convert.entry(file, separator, at, self.names) for file in files]
-        shown = [Shown(file.name, FIRST, "line") for file in files]
+            _same(names_of(file, form), names, file.name, files[0].name)
+        entries = [csv_convert.entry(file, form, names) for file in files]
+        shown = [Shown(file.name, form.first, "line") for file in files]
         super().__init__([DataFile(str(entry)) for entry in entries], shown=shown)
         self.files = files
         each = [found for entry in entries if (found := csv_convert.labels(entry)).kind]
@@ -52,8 +52,9 @@ class Csv(Arrow):
             several = [found.words for found in each]
             if None in several:
                 raise UsageError(
-                    "dataset.label", label, f"has more than {WORDS:,} different labels, and words "
-                    "among them", "numbers, or fewer words", "dataset.label=COLUMN",
+                    "dataset.label", self.chosen.target, f"has more than {WORDS:,} different "
+                    "labels, and words among them", "numbers, or fewer words",
+                    "dataset.label=COLUMN",
                 )  # fmt: skip
             self.words = np.array(sorted({w for words in several for w in words or ()}))
         kind = object if self.words is not None else np.int64 if self.whole else np.float32
@@ -72,7 +73,7 @@ class Csv(Arrow):
         return found
 
 
-def header(file: DataFile, separator: str) -> list[str]:
+def names_of(file: DataFile, form: Form) -> list[str]:
     """Return the names of the columns of a file.
 
     Raises:
@@ -80,32 +81,14 @@ def header(file: DataFile, separator: str) -> list[str]:
     """
     try:
         with csv_convert.opened(file) as lines:
-            engine: Any = "c" if len(separator) == 1 else "python"
-            return [str(n) for n in pd.read_csv(lines, sep=separator, engine=engine, nrows=0)]
+            engine: Any = "c" if len(form.separator) == 1 else "python"
+            more: dict[str, Any] = {"nrows": 0}
+            if form.header is False:
+                more = {"nrows": 1, "header": None}
+            table = pd.read_csv(lines, sep=form.separator, engine=engine, **more)
+            return [str(name) for name in table]
     except Exception as error:  # of pandas, and of each of its unpackers another
         raise unreadable(file.name, error) from None
-
-
-def check(names: Sequence[str], label: str | None, separator: str, path: str) -> str:
-    """Return the name of the label's column.
-
-    Raises:
-        UsageError: there is none of that name, or only one column.
-    """
-    if len(names) == 1:
-        guess = next((s for s in (";", "|", " ", ",") if s in names[0] and s != separator), "X")
-        raise UsageError(
-            "dataset.separator", separator, f"leaves {path} with one column, {names[0]!r}",
-            "what stands between the columns of the file", f"dataset.separator={guess!r}",
-        )  # fmt: skip
-    label = names[-1] if label is None else label
-    if label not in names:
-        near = nearest(label, names) or names[-1]
-        raise UsageError(
-            "dataset.label", label, f"{path} has no such column",
-            ", ".join(names), f"dataset.label={near}",
-        )  # fmt: skip
-    return label
 
 
 def _same(names: list[str], first: list[str], file: str, before: str) -> None:

@@ -16,13 +16,15 @@ import numpy as np
 from dtrain import errors
 from dtrain.config import load
 from dtrain.config.schema import Config
+from dtrain.data import class_names
+from dtrain.data.options import Task
 from dtrain.data.sources import Splits
 from dtrain.errors import CheckpointError, DtrainError, UsageError
 from dtrain.run import checkpoint
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.checkpoint.format import read_manifest
 from dtrain.run.folder import RunDir
-from dtrain.task import confusion, dataset, train_state
+from dtrain.task import confusion, dataset, default_loss, train_state
 from dtrain.task.actions import slices
 from dtrain.task.actions.base import Action
 from dtrain.task.actions.evaluation_record import Found, Record
@@ -82,29 +84,41 @@ class Evaluate(Action):
             )  # fmt: skip
 
     def loaded(self, config: Config, data: Data) -> Data:
-        """Return the examples with as many classes as the data of the run has.
+        """Return the examples with targets that mean what those of the run's data mean.
 
-        Other data may lack a class, or have one more.
+        Other data may lack a class, or have one more; and whole numbers, where the run's are none.
+        Of other files of which no part is held out, all examples are evaluated.
 
         Raises:
-            UsageError: it has no labels.
+            UsageError: it has no labels, or a class that the run's data has not.
         """
         own = load.read(self._rundir.config).dataset
         if not inputs.differ(own, config.dataset):
             return data
+        if data.splits.validation is None and config.dataset.get("path") != own.get("path"):
+            data = dataclasses.replace(
+                data,
+                splits=dataclasses.replace(data.splits, validation=data.splits.train),
+                identity={**data.identity, "validation": data.identity["train"]},
+            )
         of_run = copy.copy(config)
         of_run.dataset = own
         try:
-            self._own = dataset.load(of_run).splits
+            self._own = dataset.load(of_run, self.trains).splits
         except (DtrainError, OSError):  # it is not there any more: the other has to do
             return data
         self._other = data.splits
+        if default_loss.is_regression(of_run, self._own):
+            splits = dataclasses.replace(data.splits, task=Task.regression)
+            return dataclasses.replace(data, splits=splits)
         classes = self._own.count_classes()
         if classes is None:
             return data
         if data.splits.validation is not None and data.splits.count_classes() is None:
             inputs.explain(data.splits.validation, self._own.train, targets_alone=True)
-        return dataclasses.replace(data, splits=dataclasses.replace(data.splits, classes=classes))
+        named = class_names.renumbered(data.splits.validation, class_names.names(self._own.train))
+        splits = dataclasses.replace(data.splits, classes=classes, validation=named)
+        return dataclasses.replace(data, splits=splits)
 
     def assemble(
         self, config: Config, strategy: Strategy, process: Process, past: Checkpoint | None
@@ -137,6 +151,8 @@ class Evaluate(Action):
             UsageError: naming the largest.
         """
         if self._own is None or self._other is None:
+            return
+        if default_loss.is_regression(config, self._own):
             return
         found, classes = self._other.count_classes(), self._own.count_classes()
         width = (getattr(predicted, "shape", None) or (None,))[-1]

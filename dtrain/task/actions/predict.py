@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from dtrain.config import load
 from dtrain.config.schema import Config
+from dtrain.data import class_names
 from dtrain.data.checked import before_training
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
@@ -79,6 +80,7 @@ class Predict(Action):
         self._piece_rows = piece_rows
         self._batch = batch
         self._workers = workers
+        self._class_names: list[str] = []  # of the run
 
     def assemble(
         self, config: Config, strategy: Strategy, process: Process, past: Checkpoint | None
@@ -88,7 +90,7 @@ class Predict(Action):
         Raises:
             UsageError: model, data and checkpoint do not go together.
         """
-        data = dataset.load(config)
+        data = dataset.load(config, self.trains)
         with before_training(config.dataset):
             name, source = self._chosen(data)
             for message in data.notices:
@@ -97,6 +99,8 @@ class Predict(Action):
                 process.journal.write("data", **data.identity)
             process.ending.enter_context(data.pool)  # its readers start while the model is built
             model = self._model(config, strategy, process, data, source)
+            if "labels" in self._include:
+                source = class_names.renumbered(source, self._class_names)
             digest, step = self._restore(config, model, strategy)
             data.pool.ready()
         columns = Columns(model, self._function, self._include)
@@ -169,7 +173,7 @@ class Predict(Action):
             of_run = copy.copy(config)
             of_run.dataset = own
             try:
-                built_on = dataset.load(of_run).splits
+                built_on = dataset.load(of_run, self.trains).splits
             except (DtrainError, OSError) as error:
                 process.notice(
                     f"the data of the run cannot be read ({error}): its model is built for the "
@@ -178,6 +182,7 @@ class Predict(Action):
             else:
                 config = of_run
                 inputs.check(source, built_on.train)
+                self._class_names = class_names.names(built_on.train)
         schedule = make_schedule(config, *dataset.lengths(built_on))
         model = build.model(
             config, built_on, strategy, schedule.total_steps, schedule.steps_per_epoch, trains=False

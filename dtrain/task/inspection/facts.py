@@ -7,7 +7,9 @@ from typing import Any
 
 from dtrain.config.schema import Config
 from dtrain.data.mixture import Mixture
+from dtrain.data.sources import Arrays, Splits
 from dtrain.data.streams import Stream, examples_in
+from dtrain.errors import UsageError
 from dtrain.task.dataset import Data, lengths
 from dtrain.task.inputs import Inputs
 from dtrain.task.orders import InNumPy, Mixed, Sequential
@@ -48,12 +50,22 @@ def rows(config: Config, data: Data) -> dict[str, str]:
             f"{counted(schedule.validation_examples, 'example')} in "
             f"{counted(reading.evaluation_steps, 'batch')} of {reading.evaluation_batch:,}"
         )
-    if isinstance(data.splits.classes, int):  # others are counted, which may take reading
-        found["classes"] = f"{data.splits.classes:,}"
+    # Others are counted, which may take reading.
+    if isinstance(data.splits.classes, int) or isinstance(data.splits.train, Arrays):
+        count = classes(data.splits)
+        found |= {} if count is None else {"classes": f"{count:,}"}
     if data.options.augment is not None:
         found["augmentation"] = str(data.options.augment["_target_"])
     digests = {split: record["digest"] for split, record in data.identity.items()}
     return {**found, **_files(data), "digests": ", ".join(f"{k} {v}" for k, v in digests.items())}
+
+
+def classes(splits: Splits) -> int | None:
+    """Return how many classes there are; None where the targets are none, or not counted from 0."""
+    try:
+        return splits.count_classes()
+    except UsageError:  # a loss and a model of the user's own may take them
+        return None
 
 
 def _amount(source: Any) -> str:

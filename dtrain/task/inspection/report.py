@@ -17,7 +17,7 @@ from dtrain.data.streams import Stream, examples_in
 from dtrain.errors import UsageError
 from dtrain.host.columns import aligned
 from dtrain.run.cluster import Cluster
-from dtrain.task import dataset, input_pipeline, reading
+from dtrain.task import dataset, default_loss, input_pipeline, reading
 from dtrain.task.dataset import Data
 from dtrain.task.inputs import Augment
 from dtrain.task.inspection import classes, facts, pictures, speed, structure, values
@@ -64,7 +64,7 @@ def report(
     leaves = structure.of(train, data.options, count)
     send("lines", ("structure of an example", structure.table(leaves, count)))
     drawn = None if images is None else pictures.leaf_of(leaves, images)
-    names = _classes(data, send)
+    names = _classes(config, data, send)
     structure.check(leaves)
     if examples:
         lines = _examples(config, data, leaves, min(examples, count), names)
@@ -85,15 +85,15 @@ def _check(source: Any) -> None:
         )  # fmt: skip
 
 
-def _classes(data: Data, send: Send) -> Sequence[str]:
+def _classes(config: Config, data: Data, send: Send) -> Sequence[str]:
     """Report the classes, where they are known without the inputs; return their names, if any."""
     splits = data.splits
     send("doing", "reading the targets")
     training, validation = (classes.known(each) for each in (splits.train, splits.validation))
-    if training is None:
+    if training is None or default_loss.is_regression(config, splits):
         return ()
     names = classes.names(splits.train)
-    lines = classes.table(training, validation, splits.count_classes(), names)
+    lines = classes.table(training, validation, facts.classes(splits), names)
     send("lines", ("classes of the target", lines))
     return names
 

@@ -1,0 +1,67 @@
+"""Other data than that of a run, for a command on it: all of it, read by the run's columns."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from typing import Any
+
+from dtrain.config import load
+from dtrain.config.section import Node
+from dtrain.data import options
+from dtrain.run import journal
+from dtrain.run.folder import RunDir
+
+#: Keys that say what is held out, or what to evaluate on.
+_VALIDATION = (
+    "validation_split", "validation_path", "validation_target_path", "validation_weight_path",
+    "validation", "x_validation", "y_validation", "weight_validation",
+)  # fmt: skip
+#: Those of them that are of the run's own files.
+_OF_FILES = ("validation_path", "validation_target_path", "validation_weight_path")
+#: Keys that say what the targets and the weights are.
+_LABELS = ("target", "label", "y", "target_path", "weight", "weight_path")
+
+
+def settled(node: Node, rundir: RunDir, typed: Set[str], labels: bool) -> Node:
+    """Return the ``dataset`` group of a command that names another ``dataset.path`` than its run.
+
+    All of that is meant, and no part of it is held out, unless a key of the validation is typed.
+    Columns are those of the run, by their names.
+
+    Args:
+        node: as composed, of the run and of what is typed.
+        rundir: the run.
+        typed: keys that are typed.
+        labels: whether targets are needed.
+    """
+    own = load.read(rundir.config).dataset
+    if "dataset.path" not in typed or options.deciding(node) == options.deciding(own):
+        return node
+
+    def is_free(key: str) -> bool:
+        return key in node and f"dataset.{key}" not in typed
+
+    found: dict[str, Any] = {}
+    if not any(f"dataset.{key}" in typed for key in _VALIDATION):
+        found |= {key: None for key in _OF_FILES if is_free(key)}
+        if is_free("validation_split"):
+            found["validation_split"] = 0.0
+    columns = _columns(rundir)
+    if columns is not None and is_free("inputs") and node["inputs"] is None:
+        found["inputs"] = columns["inputs"]
+    if columns is not None and is_free("label") and node["label"] is None:
+        found["label"] = columns["target"]
+    # Files beside the run's inputs are not beside these.
+    found |= {key: None for key in ("target_path", "weight_path") if is_free(key)}
+    if not labels:
+        found |= {key: None for key in _LABELS if is_free(key)}
+    return node.replaced(**found)
+
+
+def _columns(rundir: RunDir) -> dict[str, Any] | None:
+    """Return the names of the columns that the run was trained on; None of what is no table."""
+    for event in journal.read(rundir.journal):
+        if event["event"] == "data":
+            columns: dict[str, Any] | None = (event.get("train") or {}).get("columns")
+            return columns
+    return None

@@ -1,0 +1,139 @@
+"""Whether targets are classes or numbers (a regression): one rule for all formats."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from dtrain.errors import UsageError
+
+#: Up to so many classes, whole numbers from 0 are classes however few examples of each there are.
+FEW = 20
+
+_KEY = "dataset.task"
+#: Reads the targets of some examples, in order, a piece at a time.
+Pieces = Callable[[], Iterable[np.ndarray]]
+
+
+class Counted:
+    """Counts the classes of targets where that is needed: all of them are read once.
+
+    Whole numbers from 0 are classes if they can be the numbers of up to :data:`FEW` classes, or if
+    most of the classes occur, and each twice on average. Others, and numbers with fractions, are a
+    regression.
+
+    Args:
+        pieces: of the targets, one array ``[n]`` a piece; several where the examples to evaluate on
+            are others.
+        where: the place of an example of the first, for messages.
+    """
+
+    def __init__(self, *pieces: Pieces, where: Callable[[int], str] | None = None):
+        self._pieces = pieces
+        self._where = where
+        self._has_fractions = False
+
+    def __call__(self) -> int | None:
+        """Return the number of classes; None of a regression.
+
+        Raises:
+            UsageError: they are few whole numbers, and one is negative.
+        """
+        labels = self._whole
+        if labels is None:
+            return None
+        if self._is_doubtful:
+            raise self._negative(labels)
+        return self.highest() if self._are_classes else None
+
+    def highest(self) -> int:
+        """Return how many classes there are if whole targets are classes, whatever they are.
+
+        Raises:
+            UsageError: they are no numbers of classes.
+        """
+        labels = self._whole
+        if labels is None:
+            raise UsageError(
+                _KEY, "classification", "the targets are numbers with fractions",
+                "whole numbers from 0", f"{_KEY}=regression",
+            )  # fmt: skip
+        if labels.min() < 0:
+            raise self._negative(labels)
+        return int(labels.max()) + 1
+
+    @property
+    def is_regression(self) -> bool | None:
+        """Whether the targets are numbers to predict; None where they are not one an example."""
+        if self._whole is None:
+            return True if self._has_fractions else None
+        return not self._are_classes and not self._is_doubtful
+
+    @property
+    def notice(self) -> str | None:
+        """What whole numbers were taken for, where it is not plain to see."""
+        labels = self._whole
+        if labels is None or (labels.max() < FEW and labels.min() >= 0):
+            return None
+        made, other = f"{int(labels.max()) + 1:,} classes", "classification"
+        if self._are_classes:
+            other = "regression"
+        else:
+            made = "numbers to predict, a regression"
+        return (
+            f"the targets are whole numbers from {int(labels.min()):,} to {int(labels.max()):,} in "
+            f"{len(labels):,} examples, taken for {made}; for another reading: {_KEY}={other}"
+        )
+
+    @functools.cached_property
+    def _whole(self) -> np.ndarray | None:
+        """All targets, int64; None where one is no whole number, and where there are none."""
+        found = []
+        for part in (part for pieces in self._pieces for part in pieces()):
+            if part.ndim != 1 or part.dtype.kind not in "biuf":
+                return None
+            if part.dtype.kind == "f" and not np.array_equal(part, np.floor(part)):  # or NaN
+                self._has_fractions = True
+                return None
+            found.append(part.astype(np.int64))
+        labels = np.concatenate(found) if found else np.zeros(0, np.int64)
+        return labels if len(labels) else None
+
+    @property
+    def _is_doubtful(self) -> bool:
+        """Whether they may be meant as classes that are not counted from 0, such as -1 and 1."""
+        labels = self._whole
+        return labels is not None and bool(labels.min() < 0 and np.ptp(labels) < FEW)
+
+    @functools.cached_property
+    def _are_classes(self) -> bool:
+        labels = self._whole
+        if labels is None or labels.min() < 0:
+            return False
+        count = int(labels.max()) + 1
+        if count <= FEW:
+            return True
+        occurring = int(np.count_nonzero(np.bincount(labels))) if 2 * count <= len(labels) else 0
+        return count <= 2 * occurring
+
+    def _negative(self, labels: np.ndarray) -> UsageError:
+        at = int(labels.argmin())
+        place = "" if self._where is None else f" ({self._where(at)})"
+        return UsageError(
+            _KEY, "auto", f"a target is {labels[at]}{place}: a class, or a number?",
+            "classes counted from 0; or a regression", f"{_KEY}=regression",
+        )  # fmt: skip
+
+
+def of_labels(*labels: Any) -> Counted | None:
+    """Return what counts the classes of arrays in memory; None for no targets, and for several."""
+    if any(not isinstance(y, np.ndarray) or y.ndim != 1 for y in labels):
+        return None
+    return Counted(*(functools.partial(_one_piece, y) for y in labels))
+
+
+def _one_piece(labels: np.ndarray) -> list[np.ndarray]:
+    return [labels]

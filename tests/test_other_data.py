@@ -1,0 +1,144 @@
+"""Commands on a run with other files than its own: all of them, by the names of its columns."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dtrain import datasets
+from dtrain.config.section import Node
+from dtrain.controller import other_data
+from dtrain.data import options
+from dtrain.datasets import tables
+from dtrain.errors import UsageError
+from dtrain.run import evaluations
+from dtrain.run.folder import RunDir
+from tests.test_evaluate import here
+
+NAMES = ["a", "b", "c", "d"]
+
+
+@pytest.fixture
+def frame() -> pd.DataFrame:
+    """A table of three classes, the second half of which lacks the first one."""
+    x = np.random.default_rng(0).normal(size=(96, 4)).astype(np.float32)
+    words = np.where(x[:, 0] > 0, "dog", np.where(x[:, 1] > 0, "eel", "cat"))
+    made = pd.DataFrame(x, columns=NAMES).assign(y=words)
+    return pd.concat([made, made[made.y != "cat"].head(30)], ignore_index=True)
+
+
+def test_a_csv_by_name_and_as_a_whole(frame: pd.DataFrame, capfd: Any) -> None:
+    frame[:96].to_csv("train.csv", index=False)
+    other = frame[96:]
+    other[["y", "d", "c", "b", "a"]].to_csv("turned.csv", index=False)
+    other.to_csv("same.csv", index=False)
+    other[["d", "c", "b", "a"]].to_csv("bare.csv", index=False)
+    other.rename(columns={"a": "zz"}).to_csv("lacks.csv", index=False)
+    assert here(
+        "dataset=csv", "dataset.path=train.csv", "model=mlp", "trainer.epochs=2",
+        "trainer.batch_size=16", "tracking=none", "hydra.run.dir=run",
+        "trainer.class_weight={0:1,1:3}",
+    ) == 0  # fmt: skip
+
+    assert here("evaluate", "run", "dataset.path=turned.csv") == 0
+    assert here("predict", "run", "dataset.path=same.csv", "to=same", "predict.format=jsonl") == 0
+    assert here("predict", "run", "dataset.path=bare.csv", "to=bare", "predict.format=jsonl") == 0
+    pieces = [
+        "".join(p.read_text() for p in sorted(Path(name, "pieces").iterdir()))
+        for name in ("same", "bare")
+    ]
+    assert pieces[0] == pieces[1]
+    rows = [json.loads(line)["prediction"] for line in pieces[0].splitlines()]
+    [found] = evaluations.read(RunDir("run"))
+    assert found["examples"] == len(rows) == 30
+    true = [["cat", "dog", "eel"].index(word) for word in other.y]
+    assert found["metrics"]["accuracy"] == pytest.approx(np.mean(np.argmax(rows, 1) == true))
+    assert found["metrics"]["loss"] == pytest.approx(
+        -np.mean(np.log(np.array(rows)[np.arange(30), true])), rel=1e-5
+    )
+
+    capfd.readouterr()
+    for name in ("evaluate", "predict"):
+        assert here(name, "run", "dataset.path=lacks.csv") == 2
+        assert "dataset.inputs=a: lacks.csv has no such column" in capfd.readouterr().err
+
+
+COLUMNS = {"inputs": NAMES, "target": "y"}
+TABLE = {
+    "path": "a",
+    "inputs": None,
+    "target": "y",
+    "validation_path": "v",
+    "validation_split": 0.2,
+}
+
+
+@pytest.mark.parametrize(
+    ("own", "typed", "labels", "expected"),
+    [
+        ({"path": "a", "validation_split": 0.2}, {"path": "b"}, True, {"validation_split": 0.0}),
+        ({"path": "a", "validation_split": 0.2}, {"path": "b", "validation_split": 0.5}, True, {}),
+        ({"path": "a", "validation_split": 0.2}, {"path": "a"}, True, {}),
+        ({"path": "a", "validation_split": 0.2}, {"split_seed": 1}, True, {}),
+        (TABLE, {"path": "b"}, True,
+         {"validation_split": 0.0, "validation_path": None, "inputs": NAMES}),
+        (TABLE, {"path": "b", "validation_path": "c"}, True, {"inputs": NAMES}),
+        (TABLE, {"path": "b", "inputs": ["b"]}, False,
+         {"validation_split": 0.0, "validation_path": None, "target": None}),
+        ({"path": "x", "target_path": "y", "validation_split": 0.2},
+         {"path": "z", "target_path": "w"}, True, {"validation_split": 0.0}),
+        ({"path": "x", "target_path": "y", "validation_split": 0.2}, {"path": "z"}, True,
+         {"validation_split": 0.0, "target_path": None}),
+        ({"path": "x", "label": None, "inputs": None}, {"path": "z"}, True,
+         {"label": "y", "inputs": NAMES}),
+    ],
+)  # fmt: skip
+def test_what_another_path_means(
+    own: dict[str, Any], typed: dict[str, Any], labels: bool, expected: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+) -> None:  # fmt: skip
+    rundir = RunDir.create(tmp_path / "run")
+    data = {"event": "data", "time": 0.0, "train": {"examples": 1, "columns": COLUMNS}}
+    rundir.journal.write_text(json.dumps(data) + "\n")
+    own = {"_target_": "dtrain.datasets.csv", **own}
+    monkeypatch.setattr(
+        other_data.load, "read", lambda path: type("Config", (), {"dataset": Node(own)})
+    )
+    node = {**own, **typed}
+    names = {f"dataset.{name}" for name in typed}
+    found = other_data.settled(Node(node), rundir, names, labels)
+    assert dict(found) == {**node, **expected}
+    assert options.deciding(found) is not None
+
+
+def inputs(source: Any) -> list[list[float]]:
+    found = source.x if hasattr(source, "x") else source.take(np.arange(len(source)))[0]
+    return np.asarray(found).tolist()
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_a_csv_without_a_header(small: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "_is_small", lambda file: small)
+    Path("a.csv").write_text("".join(f"{i}.5,{i * i},{i % 3}\n" for i in range(1, 31)))
+    with pytest.raises(UsageError, match=r"every name .* is a number .*dataset\.header=false"):
+        datasets.csv("a.csv")
+    splits = datasets.csv("a.csv", header=False, validation_split=0)
+    assert len(splits.train) == 30 and splits.count_classes() == 3
+    assert splits.columns == {"inputs": ("0", "1"), "target": "2"}
+    assert inputs(splits.train)[:3] == [[1.5, 1], [2.5, 4], [3.5, 9]]
+    assert splits.train.labels()[:3].tolist() == [1, 2, 0]
+    Path("a.csv").write_text("0,1,2\n5,6,7\n")  # as pandas writes the columns of an array
+    assert len(datasets.csv("a.csv", validation_split=0).train) == 1
+    Path("a.csv").write_text("a,b,name\n1,2,x\n3,,y\n")
+    some = datasets.csv("a.csv", inputs=["a"], validation_split=0)
+    assert inputs(some.train) == [[1], [3]]
+    assert some.count_classes() is None
+    turned = datasets.csv("a.csv", inputs=["a"], label="name", validation_split=0)
+    assert [list(turned.train.words()), turned.count_classes()] == [["x", "y"], 2]
+    with pytest.raises(UsageError, match=r"column 'b' is empty, in line 3"):
+        datasets.csv("a.csv", inputs=["b", "a"])

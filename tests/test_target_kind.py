@@ -1,0 +1,95 @@
+"""Whether targets are classes or numbers: one rule for all formats."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dtrain import datasets
+from dtrain.data.adapters import adapted
+from dtrain.data.options import Task
+from dtrain.data.sources import Splits
+from dtrain.datasets import tables
+from dtrain.errors import UsageError
+
+#: Targets by what they are, and the number of their classes; None of a regression.
+TARGETS: dict[str, tuple[np.ndarray, int | None]] = {
+    "digits": (np.arange(60) % 10, 10),
+    "digits with a point": (np.arange(60) % 10 * 1.0, 10),
+    "few rows": (np.arange(20), 20),
+    "from 1": (np.arange(60) % 3 + 1, 4),
+    "a hundred classes": (np.arange(300) % 100, 100),
+    "prices": (np.arange(200) * 997 % 9_000 + 500, None),
+    "prices with a point": (np.arange(200) * 997.0 % 9_000 + 500, None),
+    "years": (np.arange(300) % 40 + 1980, None),
+    "one row each": (np.arange(200), None),
+    "below and above 0": (np.arange(60) - 30, None),
+    "fractions": (np.arange(60) / 4, None),
+}
+
+
+def each_format(y: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> dict[str, Splits]:
+    """Return the splits of one table in every format."""
+    frame = pd.DataFrame({"a": np.arange(len(y)) / 8, "y": y})
+    frame.to_csv("t.csv", index=False)
+    frame.to_parquet("t.parquet")
+    np.savez("t.npz", x=frame[["a"]].to_numpy(), y=y)
+    made: dict[str, Any] = {
+        "csv": datasets.csv("t.csv"),
+        "parquet": datasets.parquet("t.parquet", "y", validation_split=0),
+        "npz": datasets.npz("t.npz"),
+        "arrays": adapted((frame[["a"]].to_numpy(), y)),
+    }
+    monkeypatch.setattr(tables, "_is_small", lambda file: False)
+    monkeypatch.setattr("dtrain.datasets.arrays.is_large", lambda size: True)
+    return {**made, "large csv": datasets.csv("t.csv"), "large npz": datasets.npz("t.npz")}
+
+
+@pytest.mark.parametrize("case", TARGETS)
+def test_the_rule_is_that_of_every_format(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    y, expected = TARGETS[case]
+    for name, splits in each_format(y, monkeypatch).items():
+        assert splits.count_classes() == expected, name
+        assert splits.classes.is_regression is (expected is None), name  # type: ignore[union-attr]
+        assert Splits(0, 0, splits.classes, Task.regression).count_classes() is None
+        chosen = Splits(0, 0, splits.classes, Task.classification)
+        if y.min() >= 0 and case != "fractions":
+            assert chosen.count_classes() == int(y.max()) + 1
+        else:
+            with pytest.raises(UsageError, match=r"type: dataset\.task=regression"):
+                chosen.count_classes()
+
+
+def test_classes_that_are_not_counted_from_0_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    for splits in each_format(np.array([-1, 1] * 30), monkeypatch).values():
+        with pytest.raises(UsageError, match=r"a target is -1.*type: dataset\.task=regression"):
+            splits.count_classes()
+        assert splits.classes.is_regression is False  # type: ignore[union-attr]
+
+
+def test_the_same_prices_of_two_formats_train_alike(dtrain: Any) -> None:
+    y = np.round(np.random.default_rng(0).normal(size=64) * 30 + 200)
+    frame = pd.DataFrame({"a": np.arange(64) / 64, "b": np.arange(64) % 5, "y": y})
+    frame.to_csv("t.csv", index=False)
+    frame.to_parquet("t.parquet")
+    common = ["model=mlp", "trainer.epochs=2", "trainer.batch_size=16", "objective=val_mae"]
+    runs = [
+        dtrain(*common, "dataset=csv", "dataset.path=t.csv", "tracking=none"),
+        dtrain(*common, "dataset=parquet", "dataset.path=t.parquet", "dataset.target=y",
+               "tracking=none"),
+    ]  # fmt: skip
+    for run in runs:
+        assert run.code == 0, run.output
+        assert "taken for numbers to predict, a regression" in run.output
+        assert "loss=mse, metrics=mae" in run.output
+        assert run.points("val_mae")[6] == pytest.approx(runs[0].points("val_mae")[6], rel=1e-3)
+    pair = ["dataset=csv", "dataset.path=pair.csv", "tracking=none", "model=mlp", *common[1:]]
+    Path("pair.csv").write_text("a,y\n" + "0.5,-1\n0.25,1\n" * 32)
+    refused = dtrain(*pair)
+    assert refused.code == 2 and "a target is -1 (" not in refused.output
+    assert "type: dataset.task=regression" in refused.output
+    assert dtrain(*pair, "dataset.task=regression").code == 0
