@@ -149,11 +149,13 @@ def _shapes(splits: Splits, config: Config) -> Any:
 
 
 def _check_plain(built: keras.Model, strategy: Strategy) -> None:
-    """Refuse TensorFlow's own variables in a model where only those of Keras are looked after."""
+    """Refuse variables that Keras has in no list, where only those in its lists are trained."""
     plain = keras_internals.plain_variables(built)
     if plain and not strategy.plain_variables:
+        of_keras = isinstance(plain[0][1], keras.Variable)
+        kind = "keras.Variable of no layer" if of_keras else "tf.Variable"
         raise UsageError(
-            "model", plain[0][0], "is a tf.Variable, which this strategy has no place for",
+            "model", plain[0][0], f"is a {kind}, which this strategy has no place for",
             "self.add_weight(..., trainable=False), or another strategy", "strategy=mirrored",
         )  # fmt: skip
 

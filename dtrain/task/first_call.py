@@ -18,7 +18,8 @@ def predicted(built: keras.Model, x: Any) -> Any:
     Keras' fit makes no such call: what is drawn, counted and kept by hand begins with the first
     step. What layers of a user's own keep has no value from before where this call makes it.
     """
-    plain = [(v, tf.identity(v)) for _, v in keras_internals.plain_variables(built)]
+    others = keras_internals.plain_variables(built) + keras_internals.generator_states(built)
+    plain = [(v, tf.identity(v)) for _, v in others]
     kept = [v for v in built.non_trainable_variables if not tf.as_dtype(v.dtype).is_floating]
     kept += keras_internals.of_own_classes(built) if built.built else []
     before = [(v, np.asarray(tf.convert_to_tensor(v.value))) for v in kept]

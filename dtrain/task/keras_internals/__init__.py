@@ -27,6 +27,7 @@ from dtrain.task.keras_internals.losses import (
     set_mask,
 )
 from dtrain.task.keras_internals.model_parts import (
+    generator_states,
     inner,
     layers,
     loss_trackers,
@@ -50,6 +51,7 @@ __all__ = [
     "choose_comparison",
     "exchange",
     "fresh_names",
+    "generator_states",
     "inner",
     "keep_losses_apart",
     "keep_order",
