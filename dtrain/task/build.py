@@ -63,7 +63,9 @@ def model(
     with strategy.scope():
         classes = splits.count_classes()
         try:
-            built = targets.instantiate(config.model, "model", input_shape=shapes, classes=classes)
+            with keras_internals.keep_session():
+                given = {"input_shape": shapes, "classes": classes}
+                built = targets.instantiate(config.model, "model", **given)
         except Exception as error:
             if classes is None and not isinstance(error, DtrainError):
                 error.add_note(_without_classes(y))
@@ -79,10 +81,15 @@ def model(
         if rows is not None:
             example = tuple(nest.mapped(lambda leaf: np.repeat(leaf, rows, axis=0), example))
             x, y, weight = keras.utils.unpack_x_y_sample_weight(example)
-        predicted = None
+        predicted = failed = None
         if _has_call(built):  # a class with a train_step of its own may do without
-            with callables.blame("model", config.model, config.model._target_):
-                predicted = first_call.predicted(built, x)
+            try:
+                with callables.blame("model", config.model, config.model._target_):
+                    predicted = first_call.predicted(built, x)
+            except Exception as error:
+                if not has_own(built, "train_step"):
+                    raise
+                failed = error  # its step need not call it, or with something else
         else:
             built.built = True  # as a call would say: its weights are counted, and saved at the end
     _check_plain(built, strategy)
@@ -92,7 +99,8 @@ def model(
     stages.prepare(built, config.finetune)
     if not built.compiled:  # else it has a loss of its own
         class_labels.check(built, predicted, config, splits)
-        _check_losses(predicted, config)
+        if failed is None:
+            _check_losses(predicted, config)
     with strategy.optimizer_scope():
         chosen = None
         if not built.compiled:
@@ -110,6 +118,13 @@ def model(
             )
         if predicted is not None:
             _build_metrics(built, x, y, predicted, weight)
+        if failed is not None:
+            rows = max(1, config.trainer.batch_size // strategy.batches)
+            example = reading.first(splits.train, reading.available(splits.train, rows))
+            try:
+                first_call.by_step(built, example)
+            except Exception:
+                raise failed from None
     _check_optimizer(built, strategy)
     strategy.place(built)  # ORDER: before its slots, which lie where their variable does
     if trains:

@@ -31,7 +31,7 @@ def check(built: keras.Model, predicted: Any, config: Config, splits: Splits) ->
     """
     if config.trainer.loss != LOSS:
         return
-    width = getattr(predicted, "shape", (None,))[-1]
+    width = last_size(predicted)
     classes = splits.count_classes() if width is not None else None
     if classes is not None and width is not None and classes > width:
         raise UsageError(
@@ -43,6 +43,12 @@ def check(built: keras.Model, predicted: Any, config: Config, splits: Splits) ->
         has_own(built, "train_step") or has_own(built, "compute_loss")
     ):
         _check_whole(splits.train.labels())
+
+
+def last_size(predicted: Any) -> int | None:
+    """Return how many outputs an array has; None of what is none, and of a scalar."""
+    shape = getattr(predicted, "shape", ())
+    return shape[-1] if len(shape) else None
 
 
 def _check_whole(labels: Any) -> None:

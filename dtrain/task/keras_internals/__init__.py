@@ -18,7 +18,7 @@ with a sentence that says what to do instead.
 
 from dtrain.task.keras_internals.additions import keep_order
 from dtrain.task.keras_internals.callbacks import choose_comparison
-from dtrain.task.keras_internals.contexts import fresh_names
+from dtrain.task.keras_internals.contexts import fresh_names, keep_session
 from dtrain.task.keras_internals.losses import (
     keep_losses_apart,
     losses_of,
@@ -43,7 +43,7 @@ from dtrain.task.keras_internals.updates import (
     take_gradients_as_they_are,
     updated,
 )
-from dtrain.task.keras_internals.variables import exchange, stored, unwrapped
+from dtrain.task.keras_internals.variables import exchange, initialize, stored, unwrapped
 
 __all__ = [
     "adam_slots",
@@ -52,9 +52,11 @@ __all__ = [
     "exchange",
     "fresh_names",
     "generator_states",
+    "initialize",
     "inner",
     "keep_losses_apart",
     "keep_order",
+    "keep_session",
     "layers",
     "loss_trackers",
     "losses_of",

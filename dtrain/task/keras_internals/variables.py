@@ -6,7 +6,9 @@ from typing import Any
 
 import keras
 
-from dtrain.task.keras_internals.lookup import unknown
+from dtrain.task.keras_internals.lookup import module, unknown
+
+VARIABLES = "keras.src.backend.common.variables"
 
 
 def stored(variable: keras.Variable) -> Any:
@@ -40,3 +42,15 @@ def unwrapped(variable: Any) -> Any:
     TensorFlow has no such wrapper, the variable is plain as it is.
     """
     return getattr(variable, "_v", variable)
+
+
+def initialize() -> None:
+    """Give a value to the variables that were made in a ``keras.StatelessScope``.
+
+    Raises:
+        TrainingError: this version of Keras does it in another way.
+    """
+    function = getattr(module(VARIABLES), "initialize_all_variables", None)
+    if function is None:
+        raise unknown("makes variables in a StatelessScope")
+    function()
