@@ -571,3 +571,98 @@ def test_models_of_batches_of_one_size_train() -> None:
         first = steps.results(steps.train(2))["loss"]
         assert steps.results(steps.train(30))["loss"] < first, model
         assert np.isfinite(steps.results(steps.evaluate(2, 0))["loss"])
+
+
+def scalar(input_shape: Any, classes: int) -> Any:
+    """Its call returns its loss."""
+    import keras
+
+    class Scalar(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = keras.layers.Dense(classes)
+
+        def call(self, x: Any) -> Any:
+            return keras.ops.mean(keras.ops.square(self.dense(x)))
+
+    return Scalar()
+
+
+def itself(y: Any, p: Any) -> Any:
+    return p
+
+
+def stepped(input_shape: Any, classes: int, call: str) -> Any:
+    """A model whose step never calls it as it is called with examples."""
+    import keras
+    import tensorflow as tf
+    from keras import layers, ops
+
+    class Conditional(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = keras.Sequential([layers.Dense(5), layers.Dense(classes)])
+            self.tracker = keras.metrics.Mean(name="distance")
+
+        def call(self, inputs: Any) -> Any:
+            noise, labels = inputs
+            return self.inner(noise) + labels
+
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                p = self.inner(ops.concatenate([x, ops.one_hot(y, classes)], -1), training=True)
+                loss = ops.mean(ops.square(p))
+            weights = self.trainable_weights
+            self.optimizer.apply(tape.gradient(loss, weights), weights)
+            self.tracker.update_state(loss)
+            return {"distance": self.tracker.result()}
+
+    class Pairs(keras.Model):
+        def train_step(self, data: Any) -> Any:
+            with tf.GradientTape() as tape:
+                one, other = (self(data[0][i : i + 1, None], training=True) for i in (0, 1))
+                loss = ops.mean(ops.square(one - other))
+            weights = self.trainable_weights
+            self.optimizer.apply(tape.gradient(loss, weights), weights)
+            return {"distance": loss}
+
+    if call == "conditional":
+        return Conditional()
+    inputs = keras.Input([1, *input_shape])
+    return Pairs(inputs, layers.Dense(3)(layers.Flatten()(inputs)))
+
+
+def clearing(input_shape: Any, classes: int) -> Any:
+    import keras
+
+    keras.backend.clear_session()
+    inputs = keras.Input(input_shape)
+    return keras.Model(inputs, keras.layers.Dense(classes, activation="softmax")(inputs))
+
+
+@pytest.mark.task(devices=2)
+@pytest.mark.parametrize(("kind", "devices"), [("OneDevice", 1), ("Mirrored", 2)])
+def test_models_that_keras_trains_are_built(kind: str, devices: int) -> None:
+    import keras
+    import numpy as np
+
+    from dtrain.task import strategies
+
+    strategy = getattr(strategies, kind)([f"CPU:{i}" for i in range(devices)])
+    own = {"loss": {"_target_": "tests.test_build.itself"}, "metrics": []}
+    for changed, name in (
+        ({"model": {"_target_": "tests.test_build.scalar"}, "trainer": own}, "loss"),
+        ({"model": {"_target_": "tests.test_build.stepped", "call": "conditional"}}, "distance"),
+        ({"model": {"_target_": "tests.test_build.stepped", "call": "pairs"}}, "distance"),
+        ({"model": {"_target_": "tests.test_build.clearing"}}, "loss"),
+    ):
+        keras.utils.clear_session()
+        policy = "mixed_bfloat16" if name == "loss" else "float32"
+        keras.config.set_dtype_policy(policy)
+        model, _, steps, _ = prepare("", 0, settings(**changed), strategy=strategy)
+        before = [np.asarray(v.value) for v in model.trainable_variables]
+        assert before and np.isfinite(steps.results(steps.train(2))[name])
+        after = [np.asarray(v.value) for v in model.trainable_variables]
+        assert any((a != b).any() for a, b in zip(before, after, strict=True))
+        assert keras.config.dtype_policy().name == policy

@@ -251,3 +251,58 @@ def test_variables_of_tensorflow_are_saved_too(kind: str, devices: int) -> None:
     state.restore(model, strategy, saved)
     steps.train(1)
     assert state.snapshot(model, strategy)["model/counting/count"] == 4.0
+
+
+def elsewhere(input_shape: Any, classes: int) -> Any:
+    """A layer whose state is where Keras does not look: in a plain object, in a generator."""
+    import keras
+    import tensorflow as tf
+    from keras import layers, ops
+
+    class Counter:
+        def __init__(self) -> None:
+            self.count = keras.Variable(0.0, trainable=False)
+
+    counter = keras.Variable(0.0, trainable=False, name="of_the_module")
+
+    class Noisy(layers.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.counters = {"calls": [Counter()]}
+            self.generator = tf.random.Generator.from_seed(3)
+
+        def call(self, x: Any, training: bool = False) -> Any:
+            count = self.counters["calls"][0].count
+            if training:
+                count.assign_add(1.0)
+                counter.assign_add(1.0)
+                x = x + 0.1 * self.generator.normal([4])
+            return x * ops.tanh(count)
+
+    inputs = keras.Input(input_shape)
+    hidden = Noisy()(inputs)
+    return keras.Model(inputs, layers.Dense(classes, activation="softmax")(hidden))
+
+
+@pytest.mark.task(devices=2)
+@pytest.mark.parametrize(("kind", "devices"), [("OneDevice", 1), ("Mirrored", 2)])
+def test_state_that_keras_does_not_know_is_saved_or_named(kind: str, devices: int) -> None:
+    import keras
+
+    from dtrain.task import train_state
+
+    config = settings(model={"_target_": "tests.test_train_state.elsewhere"})
+    found, saved = [], {}
+    for start in (0, 3):
+        keras.utils.clear_session()
+        model, strategy, steps, _ = prepare(kind, devices, config, start=start)
+        if start:
+            train_state.restore(model, strategy, saved)
+        else:
+            steps.train(3)
+            saved = train_state.snapshot(model, strategy)
+        found.append([steps.results(steps.train(1)) for _ in range(3)])
+    assert found[0] == found[1]
+    said = train_state.unsaved(model, steps.graph) or ""
+    assert said.startswith("the training step assigns of_the_module"), said
+    assert said.count(",") < 4 and "calls" not in said and "StateVar" not in said

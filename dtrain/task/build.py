@@ -79,10 +79,11 @@ def model(
     # replica TensorFlow refuses new variables, or makes them once a replica.
     with strategy.scope():
         try:
-            built = targets.instantiate(
-                config.model, "model", input_shape=shapes, classes=classes,
-                outputs=default_loss.outputs(config, splits, y),
-            )  # fmt: skip
+            with keras_internals.keep_session():
+                built = targets.instantiate(
+                    config.model, "model", input_shape=shapes, classes=classes,
+                    outputs=default_loss.outputs(config, splits, y),
+                )  # fmt: skip
         except Exception as error:
             if counts == [None] and not isinstance(error, DtrainError):
                 error.add_note(_without_classes(y))
@@ -100,12 +101,17 @@ def model(
         rows = stateful.fixed_rows(built, config)
         stateful.check(built, rows, config, splits, strategy)
         if rows is not None:
-            example = tuple(nest.mapped(lambda leaf: np.repeat(leaf, rows, axis=0), example))
+            example = tuple(nest.mapped(lambda leaf, n=rows: np.repeat(leaf, n, axis=0), example))
             x, y, weight = keras.utils.unpack_x_y_sample_weight(example)
-        predicted = None
+        predicted = failed = None
         if _has_call(built):  # a class with a train_step of its own may do without
-            with callables.blame("model", config.model, config.model._target_):
-                predicted = first_call.predicted(built, x)
+            try:
+                with callables.blame("model", config.model, config.model._target_):
+                    predicted = first_call.predicted(built, x)
+            except Exception as error:
+                if not has_own(built, "train_step"):
+                    raise
+                failed = error  # its step need not call it, or with something else
         else:
             built.built = True  # as a call would say: its weights are counted, and saved at the end
     _check_plain(built, strategy)
@@ -115,7 +121,8 @@ def model(
     stages.prepare(built, config.finetune)
     if not built.compiled:  # else it has a loss of its own
         class_labels.check(built, predicted, config, splits)
-        _check_losses(predicted, config)
+        if failed is None:
+            _check_losses(predicted, config)
     with strategy.optimizer_scope():
         chosen = None
         if not built.compiled:
@@ -135,6 +142,13 @@ def model(
             )
         if predicted is not None:
             _build_metrics(built, x, y, predicted, weight)
+        if failed is not None:
+            rows = max(1, config.trainer.batch_size // strategy.batches)
+            example = reading.first(splits.train, reading.available(splits.train, rows))
+            try:
+                first_call.by_step(built, example)
+            except Exception:
+                raise failed from None
     _check_optimizer(built, strategy)
     strategy.place(built)  # ORDER: before its slots, which lie where their variable does
     if trains:
@@ -202,11 +216,13 @@ def _shapes(splits: Splits, config: Config) -> Any:
 
 
 def _check_plain(built: keras.Model, strategy: Strategy) -> None:
-    """Refuse TensorFlow's own variables in a model where only those of Keras are looked after."""
+    """Refuse variables that Keras has in no list, where only those in its lists are trained."""
     plain = keras_internals.plain_variables(built)
     if plain and not strategy.plain_variables:
+        of_keras = isinstance(plain[0][1], keras.Variable)
+        kind = "keras.Variable of no layer" if of_keras else "tf.Variable"
         raise UsageError(
-            "model", plain[0][0], "is a tf.Variable, which this strategy has no place for",
+            "model", plain[0][0], f"is a {kind}, which this strategy has no place for",
             "self.add_weight(..., trainable=False), or another strategy", "strategy=mirrored",
         )  # fmt: skip
 

@@ -43,7 +43,7 @@ def check(built: keras.Model, predicted: Any, config: Config, splits: Splits) ->
     node = loss if isinstance(loss, dict) else {"_target_": loss}
     if str(node.get("_target_")).rpartition(".")[2] not in (LOSS, CLASS):
         return
-    width = (getattr(predicted, "shape", None) or (None,))[-1]
+    width = last_size(predicted)
     # A step of its own may have a loss of its own.
     if not (has_own(built, "train_step") or has_own(built, "compute_loss")):
         if isinstance(splits.train, Arrays):
@@ -101,6 +101,12 @@ def explained() -> Iterator[None]:
         if match is None:
             raise
         raise refused(f"there is a label {match[1]}", int(match[2])) from None
+
+
+def last_size(predicted: Any) -> int | None:
+    """Return how many outputs an array has; None of what is none, and of a scalar."""
+    shape = tuple(getattr(predicted, "shape", ()))
+    return shape[-1] if shape else None
 
 
 def _check_whole(labels: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -105,8 +106,23 @@ def _applied(
     model: keras.Model, strategy: Replicas, example: tuple[Any, ...]
 ) -> list[tuple[keras.optimizers.Optimizer, list[keras.Variable]]]:
     """Return the optimizers that ``train_step`` applies, each with the variables that it gets."""
-    optimizers = list(named(model).values())
-    given: list[dict[int, keras.Variable]] = [{} for _ in optimizers]
+    with caught(model) as given:
+        step = tf.function(lambda data: strategy.run(model.train_step, data), autograph=False)
+        data = unwrapped(tuple(tf.convert_to_tensor(part) for part in example))
+        step.get_concrete_function(data)
+    return [(optimizer, list(found.values())) for optimizer, found in given if found]
+
+
+@contextlib.contextmanager
+def caught(
+    model: keras.Model,
+) -> Iterator[list[tuple[keras.optimizers.Optimizer, dict[int, keras.Variable]]]]:
+    """Let no optimizer of a model apply anything.
+
+    Yields:
+        Each with the variables, by their ids, that it was given to update.
+    """
+    given: list[Any] = [(optimizer, {}) for optimizer in named(model).values()]
 
     def catch(optimizer: keras.optimizers.Optimizer, found: dict[int, keras.Variable]) -> Any:
         def apply(grads: Any, trainable_variables: Any = None) -> Any:
@@ -116,14 +132,10 @@ def _applied(
 
         return apply
 
-    for optimizer, found in zip(optimizers, given, strict=True):
+    for optimizer, found in given:
         optimizer.apply = catch(optimizer, found)
     try:
-        step = tf.function(lambda data: strategy.run(model.train_step, data), autograph=False)
-        data = unwrapped(tuple(tf.convert_to_tensor(part) for part in example))
-        step.get_concrete_function(data)
+        yield given
     finally:
-        for optimizer in optimizers:
+        for optimizer, _ in given:
             del optimizer.apply
-    pairs = zip(optimizers, given, strict=True)
-    return [(optimizer, list(found.values())) for optimizer, found in pairs if found]

@@ -19,9 +19,15 @@ from dtrain.task.metric_sums import Sums
 from dtrain.task.protocol import Replicas
 from dtrain.task.replica.gradients import updating
 
+#: Beginnings of the names of operations that change the variable that they are given first.
+ASSIGNS = (
+    "Assign", "ResourceScatter", "ResourceApply", "RngSkip", "RngReadAndSkip", "StatefulUniform",
+    "StatefulStandardNormal", "StatefulTruncatedNormal",
+)  # fmt: skip
+
 
 class _Plain:
-    """A variable of TensorFlow's own, as those of Keras are used here.
+    """A variable that Keras has in no list, as those of Keras are used here.
 
     Args:
         path: its name.
@@ -30,30 +36,32 @@ class _Plain:
 
     def __init__(self, path: str, variable: Any):
         self.path = path
-        self._variable = variable
+        self.variable = variable
         self.shape = variable.shape
 
     @property
     def value(self) -> tf.Tensor:
         """What it holds."""
-        return tf.convert_to_tensor(self._variable)
+        return tf.convert_to_tensor(self.variable)
 
     def assign(self, value: Any) -> None:
         """Set it."""
-        self._variable.assign(value)
+        self.variable.assign(value)
 
 
 def variables(model: keras.Model) -> dict[str, Any]:
     """Name every variable of the model and its optimizers by path, the same in every process.
 
     Weights, normalisation statistics, seed generators, states of stateful layers, TensorFlow's own
-    variables in layers, optimizer slots and iterations, loss scale and moving averages: of
-    ``compile``'s optimizer under ``optimizer/``, of any other under ``optimizer/PATH/``
-    (:func:`dtrain.task.optimizers.named`), and so of those inside of one. Metric variables are not
+    variables and generators in layers, variables of plain objects there, optimizer slots and
+    iterations, loss scale and moving averages: of ``compile``'s optimizer under ``optimizer/``, of
+    any other under ``optimizer/PATH/`` (:func:`dtrain.task.optimizers.named`), and so of those
+    inside of one. Metric variables are not
     among them: :class:`Sums` holds their state.
     """
     named: dict[str, Any] = {}
-    plain = [_Plain(path, each) for path, each in keras_internals.plain_variables(model)]
+    others = keras_internals.plain_variables(model) + keras_internals.generator_states(model)
+    plain = [_Plain(path, each) for path, each in others]
     groups: list[tuple[str, list[Any]]] = [
         ("model", [*model.variables, *keras_internals.states(model), *plain])
     ]
@@ -75,6 +83,41 @@ def variables(model: keras.Model) -> dict[str, Any]:
                 name = f"{prefix}/{variable.path}#{count}"
             named[name] = variable
     return named
+
+
+def unsaved(model: keras.Model, graph: Any) -> str | None:
+    """Return what is to be said of variables that a step assigns and that no checkpoint has.
+
+    Args:
+        model: with its optimizers.
+        graph: of a training step.
+    """
+    metrics = [v for metric in model.metrics for v in metric.variables]
+    known: set[int] = set()
+    for variable in (*variables(model).values(), *metrics):
+        inner = getattr(variable, "variable", variable)
+        inner = keras_internals.stored(inner) if isinstance(inner, keras.Variable) else inner
+        inner = keras_internals.unwrapped(inner)
+        known |= {id(each) for each in (inner, *getattr(inner, "values", ()))}
+    assigned = {
+        id(outside)
+        for outside, inside in getattr(graph, "captures", ())
+        if any(each.type.startswith(ASSIGNS) for each in inside.consumers())
+    }
+    names = sorted(
+        {
+            each.name.partition(":")[0].partition("/replica_")[0]
+            for each in getattr(graph, "variables", ())
+            if id(each) not in known and id(each.handle) in assigned
+        }
+    )
+    if not names:
+        return None
+    return (
+        f"the training step assigns {', '.join(names[:5])}, and no attribute of a layer leads "
+        "there: no checkpoint has it, and a resumed run begins with its first value; "
+        "self.add_weight(..., trainable=False) of a layer is saved"
+    )
 
 
 def snapshot(model: keras.Model, strategy: Replicas) -> dict[str, np.ndarray]:

@@ -24,7 +24,7 @@ from dtrain.run import checkpoint
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.checkpoint.format import read_manifest
 from dtrain.run.folder import RunDir
-from dtrain.task import confusion, dataset, default_loss, train_state
+from dtrain.task import class_labels, confusion, dataset, default_loss, train_state
 from dtrain.task.actions import slices
 from dtrain.task.actions.base import Action
 from dtrain.task.actions.evaluation_record import Found, Record
@@ -155,7 +155,7 @@ class Evaluate(Action):
         if default_loss.is_regression(config, self._own):
             return
         found, classes = self._other.count_classes(), self._own.count_classes()
-        width = (getattr(predicted, "shape", None) or (None,))[-1]
+        width = class_labels.last_size(predicted)
         if found is None or width is None or found <= width:
             return
         if config.trainer.loss == "sparse_categorical_crossentropy" or width == classes != 1:

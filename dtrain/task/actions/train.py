@@ -16,7 +16,7 @@ from dtrain.run import checkpoint, identity
 from dtrain.run.folder import RunDir, read_json
 from dtrain.run.journal import Journal
 from dtrain.run.sidecar import Sidecar
-from dtrain.task import data_identity, final_model, restore
+from dtrain.task import data_identity, final_model, restore, train_state
 from dtrain.task.actions import bottleneck
 from dtrain.task.actions.base import Action
 from dtrain.task.actions.late_points import ChiefsPoints, LatePoints
@@ -108,7 +108,7 @@ class Train(Action):
                     **strategy.choices,
                 },
             },
-            begun=functools.partial(_begun, process, model),
+            begun=functools.partial(_begun, process, model, steps),
             late=taken,
         )  # fmt: skip
         self.begins(loop)
@@ -116,7 +116,7 @@ class Train(Action):
         try:
             loop.run(past if restore.has_position(past) else None)
             if rest := numbers(process.logged.take()):  # of on_train_end
-                records.point(loop.step, schedule.epochs, rest)
+                records.point(loop.step, schedule.epochs, "callbacks", rest)
             self.trained(session, loop)
             final_model.save(model, process.rundir, records)
             if process.is_chief and (config.sidecar.evaluate or config.sidecar.export):
@@ -141,7 +141,7 @@ class Train(Action):
         session.process.notice(bottleneck.sentence(timing.seconds, timing.shares))
 
 
-def _begun(process: Process, model: keras.Model) -> None:
+def _begun(process: Process, model: keras.Model, steps: Steps) -> None:
     """Take note that the first step has run.
 
     Raises:
@@ -149,6 +149,7 @@ def _begun(process: Process, model: keras.Model) -> None:
     """
     if (found := stages.of(model)) is not None:
         found.check()
+    process.notice(train_state.unsaved(model, steps.graph))
     process.phases.end("first_step")
     if process.journal is not None:
         process.journal.write("phases", seconds=process.phases.seconds)

@@ -18,7 +18,7 @@ with a sentence that says what to do instead.
 
 from dtrain.task.keras_internals.additions import keep_order
 from dtrain.task.keras_internals.callbacks import choose_comparison
-from dtrain.task.keras_internals.contexts import fresh_names
+from dtrain.task.keras_internals.contexts import fresh_names, keep_session
 from dtrain.task.keras_internals.losses import (
     keep_losses_apart,
     losses_of,
@@ -27,6 +27,7 @@ from dtrain.task.keras_internals.losses import (
     set_mask,
 )
 from dtrain.task.keras_internals.model_parts import (
+    generator_states,
     inner,
     layers,
     loss_trackers,
@@ -44,6 +45,7 @@ from dtrain.task.keras_internals.updates import (
 )
 from dtrain.task.keras_internals.variables import (
     exchange,
+    initialize,
     is_plain,
     read_as_numbers,
     stored,
@@ -57,10 +59,13 @@ __all__ = [
     "choose_comparison",
     "exchange",
     "fresh_names",
+    "generator_states",
+    "initialize",
     "inner",
     "is_plain",
     "keep_losses_apart",
     "keep_order",
+    "keep_session",
     "layers",
     "loss_trackers",
     "losses_of",

@@ -70,5 +70,20 @@ def fresh_names() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def keep_session() -> Iterator[None]:
+    """Let ``keras.backend.clear_session``, which a model's function may call, clear names alone.
+
+    It would reset TensorFlow's default graph, where the strategy's scope is kept, and the precision
+    of ``hardware.precision``.
+    """
+    original, policy = tf.compat.v1.reset_default_graph, keras.config.dtype_policy()
+    tf.compat.v1.reset_default_graph = lambda: keras.config.set_dtype_policy(policy)
+    try:
+        yield
+    finally:
+        tf.compat.v1.reset_default_graph = original
+
+
 def _state() -> Any:
     return module(MODULE)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from dtrain.task.keras_internals.lookup import unknown
+
+#: How far inside of the attributes of a layer variables are looked for, and in what not: layers
+#: are looked through by themselves, optimizers are saved, metrics begin again.
+DEPTH = 4
+PASSED_OVER = (
+    keras.Layer, keras.optimizers.Optimizer, keras.metrics.Metric,
+    type, types.FunctionType, types.MethodType, types.ModuleType,
+)  # fmt: skip
 
 
 def layers(model: keras.Layer) -> list[keras.Layer]:
@@ -54,18 +63,65 @@ def of_own_classes(model: keras.Model) -> list[keras.Variable]:
 
 
 def plain_variables(model: keras.Model) -> list[tuple[str, Any]]:
-    """Return TensorFlow's own variables among the attributes of layers, with their names.
+    """Return variables that Keras has in no list, with their names: ``layer name/attribute``.
 
-    Keras has them in no list: ``layer name/attribute``.
+    TensorFlow's own among the attributes of layers, and any in lists, dictionaries and plain
+    objects that layers hold: ``layer name/attribute/attribute``.
     """
+    kinds = (tf.Variable, tf.distribute.DistributedValues, keras.Variable)
+    return [(path, value) for path, value in _held(model) if isinstance(value, kinds)]
+
+
+def generator_states(model: keras.Model) -> list[tuple[str, Any]]:
+    """Return the states of ``tf.random.Generator``, as :func:`plain_variables`."""
+    return [
+        (f"{path}/state", value.state)
+        for path, value in _held(model)
+        if isinstance(value, tf.random.Generator)
+    ]
+
+
+def _held(model: keras.Model) -> list[tuple[str, Any]]:
+    """Return what layers of the user's hold: variables that Keras does not know, and generators."""
+    known = {id(v) for v in (*model.variables, *states(model))}
     found: dict[int, tuple[str, Any]] = {}
+    seen: set[int] = set()
+
+    def walk(path: str, value: Any, depth: int) -> None:
+        if isinstance(value, (tf.Variable, tf.distribute.DistributedValues, keras.Variable)):
+            if id(value) not in known:
+                found.setdefault(id(value), (path, value))
+        elif isinstance(value, tf.random.Generator):
+            found.setdefault(id(value), (path, value))
+        elif depth and id(value) not in seen:
+            seen.add(id(value))
+            for name, item in _items(value):
+                walk(f"{path}/{name}", item, depth - 1)
+
     for layer in layers(model):
-        if type(layer).__module__.partition(".")[0] == "keras":
-            continue
-        for name, value in sorted(vars(layer).items()):
-            if isinstance(value, tf.Variable | tf.distribute.DistributedValues):
-                found.setdefault(id(value), (f"{layer.name}/{name}", value))
+        if type(layer).__module__.partition(".")[0] != "keras":
+            for name, value in _attributes(layer):
+                walk(f"{layer.name}/{name}", value, DEPTH)
     return list(found.values())
+
+
+def _items(value: Any) -> list[tuple[Any, Any]]:
+    """Return what is inside of a collection, or of an object of no library of ours."""
+    if isinstance(value, dict):
+        return list(value.items())
+    if isinstance(value, list | tuple):
+        return list(enumerate(value))
+    if isinstance(value, keras.random.SeedGenerator):
+        return [("state", value.state)]
+    library = type(value).__module__.partition(".")[0] in ("keras", "tensorflow", "numpy")
+    if library or isinstance(value, PASSED_OVER) or not hasattr(value, "__dict__"):
+        return []
+    return _attributes(value)
+
+
+def _attributes(value: Any) -> list[tuple[str, Any]]:
+    """Return what an object holds; last what libraries keep there under names of their own."""
+    return sorted(vars(value).items(), key=lambda item: (item[0][0] == "_", item[0]))
 
 
 def states(model: keras.Model) -> list[keras.Variable]:

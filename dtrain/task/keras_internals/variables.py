@@ -9,7 +9,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from dtrain.task.keras_internals.lookup import unknown
+from dtrain.task.keras_internals.lookup import module, unknown
+
+VARIABLES = "keras.src.backend.common.variables"
 
 
 def stored(variable: keras.Variable) -> Any:
@@ -83,3 +85,15 @@ def read_as_numbers(engine: Any) -> None:
     if base is not None and not hasattr(base, "__float__"):
         for name, number in (("__float__", float), ("__int__", int)):
             setattr(base, name, lambda self, number=number: number(self.numpy()))
+
+
+def initialize() -> None:
+    """Give a value to the variables that were made in a ``keras.StatelessScope``.
+
+    Raises:
+        TrainingError: this version of Keras does it in another way.
+    """
+    function = getattr(module(VARIABLES), "initialize_all_variables", None)
+    if function is None:
+        raise unknown("makes variables in a StatelessScope")
+    function()

@@ -120,13 +120,16 @@ class _Rehearsal:
     ):
         self._model, self._found, self._rows, self._data = model, found, rows, data
         metrics = [v for metric in model.metrics for v in metric.variables]
-        variables = {id(v): v for v in [*model.variables, *metrics]}
+        others = keras_internals.plain_variables(model)
+        held = [v for _, v in others if isinstance(v, keras.Variable)]
+        plain = [(name, v) for name, v in others if not isinstance(v, keras.Variable)]
+        variables = {id(v): v for v in [*model.variables, *metrics, *held]}
         self._copies = {i: tf.Variable(_value(v.value)) for i, v in variables.items()}
-        watched = [*keras_internals.of_own_classes(model), *model.trainable_variables]
+        watched = [*keras_internals.of_own_classes(model), *model.trainable_variables, *held]
         named = {id(v): (v.path, self._copies[id(v)]) for v in watched if id(v) in variables}
-        plain = keras_internals.plain_variables(model)
         self._watched = [*named.values(), *plain]
-        self._state = [*self._copies.values(), *(variable for _, variable in plain)]
+        kept = [*plain, *keras_internals.generator_states(model)]
+        self._state = [*self._copies.values(), *(variable for _, variable in kept)]
         self._pictures: list[str] = []  # names of the layers that have changed them
         #: Whether the step itself adds something up over the replicas.
         self.reduces = False

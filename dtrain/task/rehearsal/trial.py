@@ -29,15 +29,13 @@ from dtrain.task.step_logs import (
     named,
     unwrapped,
 )
+from dtrain.task.train_state import ASSIGNS
 
 if TYPE_CHECKING:
     from dtrain.task.protocol import Replicas
 
 #: Parts of a batch, each of a replica. What two have as one device, more have.
 PARTS = 2
-#: Operations that leave something behind, or may: a step that has one is not run.
-LASTING = ("Assign", "ResourceApply", "ResourceScatter", "PyFunc", "RngSkip", "RngReadAndSkip",
-           "StatefulUniform", "StatefulStandardNormal", "StatefulTruncatedNormal")  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +82,9 @@ class Trial:
         self._summed = strategy.gradient_reduction == "sum"
         self._states = [v for metric in model.metrics for v in metric.variables]
         values = [*model.variables, *keras_internals.states(model)]
+        values += [
+            v for _, v in keras_internals.plain_variables(model) if isinstance(v, keras.Variable)
+        ]
         for optimizer in optimizers.named(model).values():
             values += [v for v in optimizer.variables if not v.shape]  # such as the learning rate
         with strategy.engine.scope():
@@ -156,8 +157,8 @@ class Trial:
             function = tf.function(self._steps_of_parts, autograph=False)
             graphs[1] = function.get_concrete_function(batch).graph
         for graph in graphs:
-            if any(op.startswith(LASTING) or "PyFunc" in op for op, _ in operations(graph)):
-                raise NotImplementedError("the step changes more than Keras' variables")
+            if any(op.startswith(ASSIGNS) or "PyFunc" in op for op, _ in operations(graph)):
+                raise NotImplementedError("the step leaves something behind")
         self._parts = function
 
     def _step_of_all(self, data: Any) -> Any:

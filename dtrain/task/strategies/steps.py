@@ -77,6 +77,8 @@ class Steps(Traced):
         self._replay = replay
         self._evaluate: Any = None
         self._draws = evaluation_seeds.Draws()
+        #: Of a training step on one replica, once it was traced.
+        self.graph: Any = None
         #: Where the time of training steps goes.
         self.waiting = Waiting(strategy.step_parts, strategy.replicas)
         self._weights = Weights(keras_internals.loss_trackers(model))
@@ -250,6 +252,7 @@ class Steps(Traced):
         timed = self.waiting.exchanging(replica)
         with self._rehearsed.traced(), part, averaged, timed, self._rows.held.begun() as states:
             found = self._recorded(self._model.train_step, data, rows, training=True)
+        self.graph = tf.compat.v1.get_default_graph()
         return *found, states
 
     def _drawn(self, data: Any, rows: int) -> Iterable[bool | None] | None:
