@@ -37,7 +37,9 @@ class LocalCalls:
         self._strategy = strategy
         self._copies: dict[int, Any] = {}
         self._inside = False
-        keras_internals.read_as_numbers(strategy.engine)
+        for variable in train_state.variables(model).values():
+            if isinstance(variable, keras.Variable):
+                keras_internals.read_as_numbers(keras_internals.stored(variable))
         # A tensor of the user's own cannot be computed with variables that lie on a mesh.
         names = (*METHODS, "call") if hasattr(strategy, "mesh") else METHODS
         for each in self._models:

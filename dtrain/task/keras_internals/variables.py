@@ -73,15 +73,14 @@ def without_strategy(models: list[keras.Model]) -> Iterator[None]:
             model._distribute_strategy = strategy
 
 
-def read_as_numbers(engine: Any) -> None:
-    """Let ``float`` and ``int`` read a variable of a strategy's, as they read any other.
+def read_as_numbers(variable: Any) -> None:
+    """Let ``float`` and ``int`` read variables like this one of a strategy's, as any other.
 
     Keras' ``float(optimizer.learning_rate)`` asks TensorFlow's variable, and that of several
     replicas has no such method.
     """
-    with engine.scope():
-        kind = type(tf.Variable(0.0))
-    base = next((each for each in kind.__mro__ if each.__name__ == "DistributedVariable"), None)
+    names = {each.__name__: each for each in type(variable).__mro__}
+    base = names.get("DistributedVariable")
     if base is not None and not hasattr(base, "__float__"):
         for name, number in (("__float__", float), ("__int__", int)):
             setattr(base, name, lambda self, number=number: number(self.numpy()))
