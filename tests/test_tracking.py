@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import queue
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from dtrain.config import load
+from dtrain.config import load, section
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json, write_json
 from dtrain.run.journal import Journal
@@ -16,7 +17,7 @@ from dtrain.tracking import delivery
 from dtrain.tracking.base import TrackedRun, Tracker
 from dtrain.tracking.delivery import Delivery, RunDelivery
 from dtrain.tracking.mlflow.store import import_mlflow, uri
-from dtrain.tracking.mlflow.tracker import MLflow, flatten, tags
+from dtrain.tracking.mlflow.tracker import MLflow, tags
 from tests.test_schema import composed
 
 CLUSTER = Cluster((Task("chief", 0, 1),), "cpu", 1, {})
@@ -229,9 +230,14 @@ def test_nothing_is_recorded_where_nothing_was_trained(shipper: Any, tmp_path: P
 
 
 def test_flatten() -> None:
-    flat = flatten({"a": {"b": 1, "c": [1, 2]}, "d": None, "e": "x" * 9000})
+    flat = section.flatten({"a": {"b": 1, "c": [1, 2]}, "d": None, "e": "x" * 9000})
     assert {k: flat[k] for k in ("a.b", "a.c", "d")} == {"a.b": "1", "a.c": "[1, 2]", "d": "None"}
-    assert len(flat["e"]) == 6000
+    assert len(flat["e"]) == 9000, "what hosts, compare and the search for secrets look at"
+    paths = ",".join(["x" * 90] * 99)
+    tracker = MLflow(composed("dataset=csv", f"dataset.path=[{paths}]"))
+    tracker._run = SimpleNamespace(config=tracker._config)  # type: ignore[assignment]
+    found = tracker._parameters({})["dataset.path"]
+    assert len(found) == 6000 and "x" * 90 in found, "MLflow's limit"
 
 
 def test_where_to(tmp_path: Path) -> None:

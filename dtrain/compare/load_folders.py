@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from dtrain import secrets
+from dtrain.config import section
 from dtrain.errors import DamagedFile, UsageError, printable
 from dtrain.files import reading
 from dtrain.run import evaluations, schemas
 from dtrain.run.folder import RunDir
 from dtrain.run.journal import Follower
-from dtrain.tracking.mlflow.tracker import flatten
 
 SWEEP = "sweep.json"
 _GIVEN = re.compile(r"^.*/given/(data_[0-9a-f]{12}\.npz)$")
@@ -79,7 +79,7 @@ def kind(config: dict[str, str], group: str) -> str | None:
 
 def public(values: dict[str, Any]) -> dict[str, str]:
     """Return values as one types them, without secrets."""
-    flat = {key: text for key, text in flatten(values).items() if not secrets.named(key)}
+    flat = {key: text for key, text in section.flatten(values).items() if not secrets.named(key)}
     return {key: _WORDS.get(text) or _masked(text) for key, text in flat.items()}
 
 

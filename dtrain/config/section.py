@@ -125,3 +125,13 @@ def plain(value: Any) -> Any:
     if isinstance(value, Node):
         return dict(value)
     return value.name if isinstance(value, enum.Enum) else value
+
+
+def flatten(node: Any, prefix: str = "") -> dict[str, str]:
+    """Turn nested mappings into ``a.b.c: text``; lists stay whole."""
+    if not isinstance(node, dict):
+        return {prefix: str(node)}
+    flat: dict[str, str] = {}
+    for name, value in node.items():
+        flat.update(flatten(value, f"{prefix}.{name}" if prefix else str(name)))
+    return flat

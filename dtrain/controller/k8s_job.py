@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from dtrain import errors
-from dtrain.config import environment, load
+from dtrain.config import environment, load, section
 from dtrain.config.consent import PREFIX
 from dtrain.config.overrides import key_of, parse
 from dtrain.config.schema import Config
@@ -25,7 +25,6 @@ from dtrain.controller.launchers.k8s.manifest import MARGIN, Object, Workload, r
 from dtrain.controller.plan import Plan
 from dtrain.errors import UsageError
 from dtrain.files import writing
-from dtrain.tracking.mlflow.tracker import flatten
 
 #: Below ``output_dir``, of the run folders in the cluster and of the manifests here.
 FOLDER = "kubernetes"
@@ -149,7 +148,7 @@ def _refuse(config: Config, launcher: Kubernetes, chosen: bool) -> None:
             "launcher.volume", "null", "the run folder would be lost with its pod",
             "the name of a PersistentVolumeClaim", "launcher.volume=NAME",
         )  # fmt: skip
-    for key, value in flatten(load.written(config)).items():
+    for key, value in section.flatten(load.written(config)).items():
         for name in sorted(environment.variables(value)):
             if name.startswith(PREFIX):
                 raise UsageError(

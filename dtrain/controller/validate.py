@@ -16,7 +16,6 @@ from dtrain.data.data_file import is_address
 from dtrain.data.sources import Splits
 from dtrain.host import forkserver
 from dtrain.tracking import choose
-from dtrain.tracking.mlflow.tracker import flatten
 
 #: Keys that may differ between the commands of one cluster.
 _OF_A_HOST = ("tracking", "launcher", "output_dir", "resume", "fork", "dry_run", "name")
@@ -94,7 +93,8 @@ def check(
     try:
         here = launcher.part(machine())
         early = plan(config, None, here, trains)
-        facts = {key: text for key, text in flatten(load.written(config)).items() if _shared(key)}
+        flat = section.flatten(load.written(config))
+        facts = {key: text for key, text in flat.items() if _shared(key)}
         facts["strategy.on_hosts"] = str(early.strategy.on_hosts)
         cluster = launcher.check(early.cluster, facts)
         if prepare:

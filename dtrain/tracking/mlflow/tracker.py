@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dtrain import secrets
-from dtrain.config import load
+from dtrain.config import load, section
 from dtrain.config.schema import Config
 from dtrain.host.versions import version
 from dtrain.run import code, schemas
@@ -29,16 +29,6 @@ from dtrain.tracking.mlflow.tags import first, job_name, job_tags, parent
 #: Of the longest journal that is an artifact: MLflow has its points.
 _JOURNAL_BYTES = 64 << 20
 _PARAM_CHARACTERS = 6000  # of one parameter: MLflow's own limit
-
-
-def flatten(node: Any, prefix: str = "") -> dict[str, str]:
-    """Turn nested mappings into ``a.b.c: text``; lists stay whole."""
-    if not isinstance(node, dict):
-        return {prefix: str(node)[:_PARAM_CHARACTERS]}
-    flat: dict[str, str] = {}
-    for name, value in node.items():
-        flat.update(flatten(value, f"{prefix}.{name}" if prefix else str(name)))
-    return flat
 
 
 def tags(config: Config, cluster: Cluster) -> dict[str, str]:
@@ -208,7 +198,8 @@ class MLflow(Tracker):
         assert self._run is not None, "after open"
         plain = load.written(self._run.config)
         differing = first((self._job or {}).get("differs", {}))
-        return {**differing, **flatten(plain), **flatten(derived)}
+        found = {**differing, **section.flatten(plain), **section.flatten(derived)}
+        return {key: text[:_PARAM_CHARACTERS] for key, text in found.items()}
 
     def close(self, status: str, ended: float) -> None:
         """Add the artifacts and set the final status.
