@@ -163,10 +163,13 @@ EARLY = {
         ["dataset=csv", "dataset.path=text.csv"],
         ["dataset.path=text.csv", "'colour'", "'red'", "line 2"],
     ),
-    "negative label": (["dataset=npz", "dataset.path=negative.npz"], ["dataset.y=y", "label -1"]),
 }
 #: Found by the task, which alone can import the model: nothing is left behind all the same.
 LATE = {
+    "negative label": (
+        ["dataset=npz", "dataset.path=negative.npz", "model=mlp", "trainer.batch_size=1"],
+        ["a target is -1", "type: dataset.task=regression"],
+    ),
     "labels": (["model.classes=5"], ["model.classes=5", "up to 9", "type: model.classes=10"]),
     "target": (
         ["model=custom", "model._target_=keras.applications.MobileNetV22"],
