@@ -9,17 +9,23 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+RUNS := .venv/.runs
 
 .PHONY: install run test test-versions test-faults test-slurm test-ssh test-ray test-docs test-notebook check docs bench clean
 
 install: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+# What a run needs, without the gigabyte of the tests'.
+$(RUNS): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	@touch $@
+
+$(STAMP): $(RUNS)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[test]"
 	@touch $@
 
-run: install
+run: $(RUNS)
 	$(BIN)/python -m dtrain strategy=mirrored
 
 test: install

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -51,7 +52,7 @@ def test_a_byte_of_a_large_file_is_seen_by_all_of_it() -> None:
     Path("a").write_bytes(os.urandom(LARGE))
     sample, whole = digest("a"), digest("a", Identity.all)
     looked_at = np.zeros(LARGE, bool)
-    for begin, count in identity._places(LARGE, Identity.sample):
+    for begin, count in identity._places(LARGE, Identity.sample, PLACES):
         looked_at[begin : begin + count] = True
     assert looked_at[0] and looked_at[-1]
     assert looked_at.sum() == PLACES * BYTES
@@ -224,6 +225,29 @@ def test_rows_of_different_lengths_have_a_record() -> None:
     found = record(Rows([1, 3, 2]))
     assert found["structure"] == "(int64 [None], int64)"
     assert found["digest"] != record(Rows([1, 2, 3]))["digest"]
+
+
+def test_a_sample_of_many_files_is_bounded() -> None:
+    """Each start of each task reads it."""
+    count = 0
+
+    class Large(DataFile):
+        def size(self) -> int:
+            return 1 << 30
+
+        def open(self) -> Any:
+            class Opened(io.BytesIO):
+                def read(self, size: int | None = -1) -> bytes:
+                    nonlocal count
+                    count += size or 0
+                    return b""
+
+            return Opened()
+
+    for number, most in ((1, 16), (64, 1024), (3000, 1024)):
+        count = 0
+        identity.of_files([Large(f"{n}") for n in range(number)], Identity.sample)
+        assert count == most * identity.BYTES
 
 
 @pytest.mark.task

@@ -17,6 +17,7 @@ import pytest
 
 from dtrain import datasets
 from dtrain.data import cache
+from dtrain.data.data_file import DataFile
 from dtrain.data.formats import csv_convert
 from dtrain.data.sources import Splits
 from dtrain.datasets import tables
@@ -35,6 +36,25 @@ def _converted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None
     yield
     for descriptor in cache._leases.values():
         os.close(descriptor)
+
+
+def test_a_table_at_an_address_is_converted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From whichever folder."""
+
+    class Elsewhere(DataFile):
+        def local(self) -> Path:
+            return tmp_path / "t.csv"
+
+    Path("t.csv").write_text("a,y\n1,0\n2,1\n")
+    file = Elsewhere("s3://bucket/t.csv")
+    made = csv_convert.entry(file, ",", 1, ["a", "y"])
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir("other")
+    assert csv_convert.entry(file, ",", 1, ["a", "y"]) == made
+    own = DataFile("../t.csv"), DataFile(str(tmp_path / "t.csv"))
+    assert own[0].place() == own[1].place(), "and of a file here"
 
 
 def in_memory(path: str, **options: Any) -> Splits:

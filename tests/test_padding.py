@@ -16,6 +16,26 @@ from dtrain.data.sources import Splits
 from dtrain.data.streams import Stream
 from dtrain.errors import DataError, UsageError
 
+
+@pytest.mark.xfail(strict=True, reason="read once for each replica: the issue on data")
+def test_a_batch_is_read_once_on_any_number_of_replicas() -> None:
+    class Counted:
+        rows = 0
+
+        def __len__(self) -> int:
+            return 64
+
+        def take(self, indices: np.ndarray) -> tuple[Any, ...]:
+            Counted.rows += len(indices)
+            return Ragged.of([np.ones(1 + i % 7) for i in indices]), indices
+
+    source = Padded(Counted(), {"x": {"buckets": [4, 8]}})
+    Counted.rows, batch = 0, np.arange(64)
+    for part in np.split(batch, 8):
+        source.take_inside(part, batch)
+    assert Counted.rows == 64
+
+
 LENGTHS = [3, 1, 9, 2, 5, 2, 7, 1, 4, 2, 3, 6]
 ROWS = [[10 * i + j for j in range(n)] for i, n in enumerate(LENGTHS)]
 

@@ -8,18 +8,20 @@ import importlib
 import os
 import pickle
 import re
+import shutil
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from dtrain import datasets
-from dtrain.data import cache
+from dtrain.data import cache, remote
 from dtrain.data.files import files
 from dtrain.errors import DataError, UsageError
 from tests.test_cache import release
@@ -320,7 +322,7 @@ def test_a_cache_that_is_too_small(server: Server, monkeypatch: pytest.MonkeyPat
     [file] = files(server.at("x.bin"))
     monkeypatch.setenv(cache.BYTES, "299999")
     asked = len(server.asked)
-    expected = f"dataset.path={file.name}: has 300,000 bytes, and the cache holds 299,999"
+    expected = f"dataset.path={file.name}: has 300,000 bytes, and the cache has room for 299,999"
     assert refusal(file.name).startswith(expected)
     assert not [one for one in server.asked[asked:] if one[0] == "GET"]
     with pytest.raises(UsageError) as caught:
@@ -328,6 +330,16 @@ def test_a_cache_that_is_too_small(server: Server, monkeypatch: pytest.MonkeyPat
     assert str(caught.value).startswith(expected) and f"{cache.BYTES}=300000" in str(caught.value)
     monkeypatch.setenv(cache.BYTES, "599999")
     assert "[" in refusal(server.at("*.bin")) and file.local().exists()
+
+
+def test_data_is_refused_by_the_room_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above the limit that holds of what no process uses, where none is set."""
+    file = remote.RemoteFile("s3://bucket/x.bin", {"size": 30 * 10**9}, "dataset.path")
+    for free, fits in ((40 * 10**9, True), (25 * 10**9, False)):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
+        refused = contextlib.nullcontext() if fits else pytest.raises(UsageError, match="has room")
+        with refused:
+            remote.check_room([file], "dataset.path")
 
 
 def test_of_a_table_the_footers_are_read_where_they_are(server: Server) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.metadata
 import re
 import subprocess
 import sys
@@ -76,3 +78,26 @@ def test_what_is_allowed_is_what_is_tested(package: str) -> None:
     assert tested is not None and tuple(map(int, tested.groups())) == (major, oldest)
     newest = re.search(rf"^{package}==(\d+)\.(\d+)\.", (root / "constraints.txt").read_text(), re.M)
     assert newest is not None and tuple(map(int, newest.groups())) == (major, above - 1)
+
+
+def test_what_is_imported_is_declared() -> None:
+    root = Path(__file__).parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    lists = [extras[name] for name in extras if name not in ("test", "docs")]
+    lists.append(project["dependencies"])
+    declared = {re.split(r"[\[><=]", each)[0] for names in lists for each in names}
+    declared = {name.lower().replace("_", "-") for name in declared}
+    of = importlib.metadata.packages_distributions()
+    imported = set()
+    for path in (root / "dtrain").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                names = [str(node.module)]
+            imported |= {name.split(".")[0] for name in names}
+    # IPython is there where its cells are, and google is a namespace.
+    imported -= {*sys.stdlib_module_names, "dtrain", "IPython", "google"}
+    for name in imported:
+        makers = {each.lower().replace("_", "-") for each in of.get(name, [name])}
+        assert makers & declared, name

@@ -155,9 +155,8 @@ def _stream(value: Any, key: str, split: str) -> Stream:
         return Stream(Generated(value, key))
     if inspect.isclass(value):
         raise _refused(key, value, split)
-    if hasattr(value, "__iter__") and not isinstance(
-        value, str | bytes
-    ):  # again and again: a DataLoader
+    # Again and again, as a DataLoader of PyTorch.
+    if hasattr(value, "__iter__") and not isinstance(value, str | bytes):
         return Stream(Generated(value.__iter__, key))
     if not callable(value) or not _needs_nothing(value):
         raise _refused(key, value, split)

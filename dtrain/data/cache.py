@@ -14,6 +14,7 @@ import hashlib
 import os
 import re
 import secrets
+import shutil
 import sys
 import tempfile
 import time
@@ -65,6 +66,24 @@ def limit() -> int:
             BYTES, given, "is no number of bytes", "a whole number, 0 or more", f"{BYTES}={LIMIT}"
         )
     return int(given)
+
+
+def room() -> int:
+    """Return the bytes that one dataset may have: all that the disk has, where no limit is set.
+
+    Entries that are used stay, above the limit too.
+
+    Raises:
+        UsageError: as of :func:`limit`.
+    """
+    if os.environ.get(BYTES):
+        return limit()
+    place = folder()
+    there = next(each for each in (place, *place.parents) if each.exists())
+    own = 0
+    with contextlib.suppress(OSError), os.scandir(place) as entries:
+        own = sum(each.stat().st_size for each in entries if _ENTRY.fullmatch(each.name))
+    return max(LIMIT, shutil.disk_usage(there).free + own)
 
 
 def entry(key: str, suffix: str, make: Callable[[Path], None]) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import IO
@@ -18,6 +19,10 @@ class DataFile:
 
     def __init__(self, name: str):
         self.name = name
+
+    def place(self) -> str:
+        """Return what names it from any current folder: its absolute path, or its address."""
+        return self.name if is_address(self.name) else os.path.abspath(self.name)
 
     def size(self) -> int:
         """Return its bytes.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import itertools
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,7 +47,7 @@ def files(path: str | Sequence[str], key: str = "dataset.path") -> list[DataFile
         made += remote.matching(far, key)
         remote.check_room(made, key)
     found = sorted(made, key=lambda file: file.name)
-    places = sorted(map(_place, found))
+    places = sorted(map(DataFile.place, found))
     for one, other in itertools.pairwise(places):
         if one == other:
             raise UsageError(
@@ -56,11 +55,6 @@ def files(path: str | Sequence[str], key: str = "dataset.path") -> list[DataFile
                 "each file once", f"{key}=FILE",
             )  # fmt: skip
     return found
-
-
-def _place(file: DataFile) -> str:
-    """Return the path of a file however it is written; an address as it is."""
-    return file.name if is_address(file.name) else os.path.abspath(file.name)
 
 
 def _matching(path: str, key: str) -> list[DataFile]:

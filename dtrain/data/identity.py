@@ -20,8 +20,10 @@ from dtrain.data.options import Identity
 from dtrain.data.ragged import Ragged
 from dtrain.errors import DataError
 
-#: Of a sample: places in each file, bytes at each, and examples.
+#: Of a sample: places in each file at most, bytes at each, and examples.
 PLACES, BYTES, EXAMPLES = 16, 1 << 16, 256
+#: Places in all files together, or one in each: each start of each task reads them.
+PLACES_IN_ALL = 1024
 #: Arrays in memory of up to so many bytes are looked at whole, which takes less than a second.
 WHOLE = 1 << 28
 #: Files of a sample that are looked into.
@@ -46,6 +48,7 @@ def of_files(files: Iterable[DataFile], amount: Identity) -> Any:
     given = list(files)
     # Of very many files, as images are, a sample of the files.
     looked_at = {round(at) for at in np.linspace(0, len(given) - 1, min(MOST, len(given)))}
+    places = max(1, min(PLACES, PLACES_IN_ALL // max(1, len(looked_at))))
     for number, file in enumerate(given):
         size = file.size()
         found.update(f"{_base(file.name)}\0{size}\0".encode(errors="replace"))
@@ -53,7 +56,7 @@ def of_files(files: Iterable[DataFile], amount: Identity) -> Any:
             continue
         try:
             with file.open() as opened:
-                for begin, count in _places(size, amount):
+                for begin, count in _places(size, amount, places):
                     opened.seek(begin)
                     found.update(opened.read(count))
         except OSError as error:
@@ -61,12 +64,12 @@ def of_files(files: Iterable[DataFile], amount: Identity) -> Any:
     return found
 
 
-def _places(size: int, amount: Identity) -> Iterator[tuple[int, int]]:
-    if amount is Identity.all or size <= PLACES * BYTES:
+def _places(size: int, amount: Identity, places: int) -> Iterator[tuple[int, int]]:
+    if amount is Identity.all or size <= places * BYTES:
         yield from ((begin, BYTES) for begin in range(0, size, BYTES))
         return
-    for place in range(PLACES):  # the first bytes, the last ones, and some between
-        yield (size - BYTES) * place // (PLACES - 1), BYTES
+    for place in range(places):  # the first bytes, the last ones, and some between
+        yield (size - BYTES) * place // max(1, places - 1), BYTES
 
 
 def of_arrays(parts: Iterable[Any]) -> Any:

@@ -93,10 +93,10 @@ class Decoded:
             return
         from dtrain.data import cache
 
-        if need > cache.limit():
+        if need > cache.room():
             raise UsageError(
                 "dataset.cache", "disk", f"{what}, and the cache may have "
-                f"{memory.text(cache.limit())}", "none, or a larger cache",
+                f"{memory.text(cache.room())}", "none, or a larger cache",
                 f"{cache.BYTES}={need}",
             )  # fmt: skip
 

@@ -254,10 +254,10 @@ def check_room(files: Sequence[DataFile], key: str) -> None:
         UsageError: they are larger than the limit of the cache.
     """
     size = sum(file.size() for file in files if isinstance(file, RemoteFile))
-    if size > cache.limit():
+    if size > cache.room():
         names = files[0].name if len(files) == 1 else f"[{files[0].name}, ...]"
         raise UsageError(
-            key, names, f"has {size:,} bytes, and the cache holds {cache.limit():,}",
+            key, names, f"has {size:,} bytes, and the cache has room for {cache.room():,}",
             f"files that go into the cache, whose limit is {cache.BYTES}",
             f"{cache.BYTES}={size} in front of the command, and {cache.FOLDER}=FOLDER where there "
             "is more room",

@@ -26,7 +26,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [wheel] = folder.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert "dtrain/conf/config.yaml" in names
-    assert "dtrain/experiments/long.yaml" in names
+    shipped = {name for name in names if name.startswith("dtrain/experiments/")}
+    assert shipped == {f"dtrain/experiments/{p.name}" for p in ROOT.glob("experiments/*.yaml")}
     assert "dtrain/plugins/hydra_plugins/dtrain_sweep.py" in names
     assert not [n for n in names if n.startswith(("tests/", "outputs/"))]
     target = folder / "site"

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import io
 import json
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -117,7 +116,7 @@ def is_converted(file: DataFile, separator: str, label: int) -> bool:
 
 
 def _key(file: DataFile, separator: str, label: int) -> str:
-    return json.dumps(["csv 1", os.path.abspath(file.name), file.stamp(), separator, label])
+    return json.dumps(["csv 1", file.place(), file.stamp(), separator, label])
 
 
 def _convert(file: DataFile, separator: str, label: int, names: list[str], path: Path) -> None:

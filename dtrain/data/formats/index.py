@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.data import cache
-from dtrain.data.data_file import DataFile, is_address
+from dtrain.data.data_file import DataFile
 from dtrain.data.tables import Pieces
 from dtrain.errors import printable
 from dtrain.files import writing
@@ -98,11 +98,7 @@ class Index:
         return self._found
 
     def _key(self, stamps: Sequence[str]) -> str:
-        names = [
-            file.name if is_address(file.name) else os.path.abspath(file.name)
-            for file in self._files
-        ]
-        return "\0".join([self._kind, *names, *stamps])
+        return "\0".join([self._kind, *(file.place() for file in self._files), *stamps])
 
     def _make(self, path: Path) -> None:
         tables = self._passed(self._files)

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import json
 import math
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -143,7 +142,7 @@ class RowGroups:
             DataError: one cannot be read.
         """
         forms: Mapping[str, Form] = self.found[0]
-        key = ["parquet 1", os.path.abspath(self.file.name), self._stamp, *names]
+        key = ["parquet 1", self.file.place(), self._stamp, *names]
 
         def make(path: Path) -> None:
             if self.file.size() >= _LONG:
