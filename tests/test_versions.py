@@ -86,7 +86,8 @@ def test_what_is_imported_is_declared() -> None:
     extras = project["optional-dependencies"]
     lists = [extras[name] for name in extras if name not in ("test", "docs")]
     lists.append(project["dependencies"])
-    declared = {re.split(r"[\[><=]", each)[0].lower() for names in lists for each in names}
+    declared = {re.split(r"[\[><=]", each)[0] for names in lists for each in names}
+    declared = {name.lower().replace("_", "-") for name in declared}
     of = importlib.metadata.packages_distributions()
     imported = set()
     for path in (root / "dtrain").rglob("*.py"):
@@ -98,4 +99,5 @@ def test_what_is_imported_is_declared() -> None:
     # IPython is there where its cells are, and google is a namespace.
     imported -= {*sys.stdlib_module_names, "dtrain", "IPython", "google"}
     for name in imported:
-        assert {each.lower() for each in of.get(name, [name])} & declared, name
+        makers = {each.lower().replace("_", "-") for each in of.get(name, [name])}
+        assert makers & declared, name

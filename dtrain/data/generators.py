@@ -20,11 +20,11 @@ _stepping = threading.Lock()
 
 
 def _never_returns(function: Callable[..., Any]) -> bool:
-    """Whether a generator function has no end, as its code has none: ``while True`` has none."""
+    """Whether the code of a generator function has no end, as that of ``while True`` has none."""
     code = getattr(getattr(function, "func", function), "__code__", None)
     if not isinstance(code, types.CodeType) or not code.co_flags & inspect.CO_GENERATOR:
         return False
-    ends = {"RETURN_VALUE", "RETURN_CONST"}
+    ends = {"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS"}
     return not any(each.opname in ends for each in dis.get_instructions(code))
 
 
