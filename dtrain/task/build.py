@@ -17,7 +17,15 @@ from dtrain.config.schema import Config
 from dtrain.data import nest
 from dtrain.data.sources import Splits
 from dtrain.errors import DtrainError, UsageError, nearest
-from dtrain.task import class_labels, first_call, keras_internals, optimizers, reading, stateful
+from dtrain.task import (
+    class_labels,
+    first_call,
+    keras_internals,
+    optimizers,
+    probabilities,
+    reading,
+    stateful,
+)
 from dtrain.task.finetune import lora, rates, stages
 from dtrain.task.remat import rematerialize
 from dtrain.task.step_logs import has_own
@@ -32,6 +40,7 @@ def model(
     steps_per_epoch: int,
     trains: bool = True,
     more: Callable[[Any], list[keras.metrics.Metric]] = lambda predicted: [],
+    notice: Callable[[str | None], None] = lambda message: None,
 ) -> keras.Model:
     """Build and compile the model inside the strategy's scopes.
 
@@ -46,6 +55,7 @@ def model(
         steps_per_epoch: likewise.
         trains: whether it is to be trained; without, its optimizers get no slots.
         more: makes metrics beside those of the configuration, of what the model has predicted.
+        notice: reports what the user should know.
 
     Returns:
         The model with all variables made: weights, optimizer slots, metrics.
@@ -117,10 +127,12 @@ def model(
                 jit_compile=False,  # ours to do: steps.py compiles the whole step
             )
         if predicted is not None:
+            if trains:
+                notice(probabilities.notice(built, predicted, chosen is not None))
             _build_metrics(built, x, y, predicted, weight)
         if failed is not None:
-            rows = max(1, config.trainer.batch_size // strategy.batches)
-            example = reading.first(splits.train, reading.available(splits.train, rows))
+            part = max(1, config.trainer.batch_size // strategy.batches)
+            example = reading.first(splits.train, reading.available(splits.train, part))
             try:
                 first_call.by_step(built, example)
             except Exception:

@@ -47,7 +47,7 @@ def check(built: keras.Model, predicted: Any, config: Config, splits: Splits) ->
 
 def last_size(predicted: Any) -> int | None:
     """Return how many outputs an array has; None of what is none, and of a scalar."""
-    shape = getattr(predicted, "shape", ())
+    shape: Any = getattr(predicted, "shape", ())
     return shape[-1] if len(shape) else None
 
 

@@ -161,7 +161,7 @@ def _assemble(
     schedule = make_schedule(config, *dataset.lengths(splits))
     model = build.model(
         config, splits, strategy, schedule.total_steps, schedule.steps_per_epoch,
-        trains, functools.partial(purpose.metrics, config),
+        trains, functools.partial(purpose.metrics, config), process.notice,
     )  # fmt: skip
     if splits.validation is not None and not evaluates(model):
         data = data.without_validation()
