@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from pathlib import Path
 from typing import Any
 
@@ -666,3 +667,42 @@ def test_models_that_keras_trains_are_built(kind: str, devices: int) -> None:
         after = [np.asarray(v.value) for v in model.trainable_variables]
         assert any((a != b).any() for a, b in zip(before, after, strict=True))
         assert keras.config.dtype_policy().name == policy
+
+
+def ending(input_shape: Any, classes: int, activation: Any, units: int, loss: Any = None) -> Any:
+    import keras
+
+    inputs = keras.Input(input_shape)
+    model = keras.Model(inputs, keras.layers.Dense(units, activation=activation)(inputs))
+    if loss is not None:
+        model.compile("sgd", loss)
+    return model
+
+
+@pytest.mark.task
+def test_outputs_that_are_no_probabilities_are_told_of() -> None:
+    import keras
+
+    from dtrain.task import build, dataset, strategies
+
+    os.environ["DTRAIN_TRUST"] = "tests"
+    strategy = strategies.OneDevice(["CPU:0"])
+    sparse, binary = "sparse_categorical_crossentropy", "binary_crossentropy"
+    logits = {"_target_": "keras.losses.SparseCategoricalCrossentropy", "from_logits": True}
+    typed = "type 'trainer.loss={_target_:keras.losses."
+    for activation, units, loss, words in (
+        (None, 3, sparse, f"{typed}SparseCategoricalCrossentropy,from_logits:true}}' where"),
+        ("sigmoid", 3, sparse, "those of an example add up to"),
+        (None, 1, binary, f"{typed}BinaryCrossentropy,from_logits:true}}' where"),
+        (None, 3, logits, None),
+        ("softmax", 3, sparse, None),
+        ("sigmoid", 1, binary, None),
+        (None, 1, "mse", None),
+    ):
+        keras.utils.clear_session()
+        model = {"_target_": "tests.test_build.ending", "activation": activation, "units": units}
+        config = settings(model=model, trainer={"loss": loss, "metrics": []})
+        said: list[Any] = []
+        splits = dataset.load(config).splits
+        build.model(config, splits, strategy, 16, 4, notice=said.append)
+        assert said == [None] if words is None else words in said[0], (said, loss)

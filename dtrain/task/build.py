@@ -24,6 +24,7 @@ from dtrain.task import (
     first_call,
     keras_internals,
     optimizers,
+    probabilities,
     reading,
     stateful,
 )
@@ -41,6 +42,7 @@ def model(
     steps_per_epoch: int,
     trains: bool = True,
     more: Callable[[Config, Any], list[keras.metrics.Metric]] = lambda config, predicted: [],
+    notice: Callable[[str | None], None] = lambda message: None,
 ) -> keras.Model:
     """Build and compile the model inside the strategy's scopes.
 
@@ -56,6 +58,7 @@ def model(
         trains: whether it is to be trained; without, its optimizers get no slots.
         more: makes metrics beside those of the configuration, of that, with its loss and metrics
             settled, and of what the model has predicted.
+        notice: reports what the user should know.
 
     Returns:
         The model with all variables made: weights, optimizer slots, metrics.
@@ -141,10 +144,12 @@ def model(
                 jit_compile=False,  # ours to do: steps.py compiles the whole step
             )
         if predicted is not None:
+            if trains:
+                notice(probabilities.notice(built, predicted, chosen is not None))
             _build_metrics(built, x, y, predicted, weight)
         if failed is not None:
-            rows = max(1, config.trainer.batch_size // strategy.batches)
-            example = reading.first(splits.train, reading.available(splits.train, rows))
+            part = max(1, config.trainer.batch_size // strategy.batches)
+            example = reading.first(splits.train, reading.available(splits.train, part))
             try:
                 first_call.by_step(built, example)
             except Exception:

@@ -163,7 +163,7 @@ def _assemble(
     schedule = make_schedule(config, *dataset.lengths(splits))
     model = build.model(
         config, splits, strategy, schedule.total_steps, schedule.steps_per_epoch,
-        trains, purpose.metrics,
+        trains, purpose.metrics, process.notice,
     )  # fmt: skip
     if trains:
         process.notice(default_loss.notice(config, splits))

@@ -51,6 +51,8 @@ def keep_losses_apart(model: keras.Model) -> None:
     for layer in layers(model):
         if not isinstance(losses_of(layer), _Apart):
             object.__setattr__(layer, "_losses", _Apart())
+            if hasattr(layer, "_loss_ids"):  # which of the losses of a StatelessScope are its own
+                object.__setattr__(layer, "_loss_ids", _IdsApart())
 
 
 class _Apart:
@@ -78,6 +80,27 @@ class _Apart:
 
     def __len__(self) -> int:
         return len(self._own())
+
+
+class _IdsApart:
+    """A set for each thread."""
+
+    def __init__(self) -> None:
+        self._sets: dict[int, set[int]] = {}
+
+    def _own(self) -> set[int]:
+        return self._sets.setdefault(threading.get_ident(), set())
+
+    def add(self, loss: int) -> None:
+        """Add the id of a loss."""
+        self._own().add(loss)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._own().clear()
+
+    def __contains__(self, loss: int) -> bool:
+        return loss in self._own()
 
 
 def mask(tensor: Any) -> Any:
