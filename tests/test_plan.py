@@ -12,6 +12,7 @@ import pytest
 
 from dtrain.controller.plan import plan, sizes
 from dtrain.controller.resources.devices import Machine, machine
+from dtrain.data.splits import check_batch
 from dtrain.datasets import Arrays, Splits
 from dtrain.errors import UsageError
 from dtrain.run import strategy_plan
@@ -410,3 +411,19 @@ def test_a_class_that_does_not_fit_its_seam(
     config = composed(f"{key}._target_=tests.test_plan.Nothing")
     with pytest.raises(UsageError, match=rf"{key}\._target_=tests\.test_plan\.Nothing: makes no"):
         make(config)
+
+
+@pytest.mark.parametrize("examples", [0, 1, 2, 3, 10, 64, 1000])
+@pytest.mark.parametrize(("batch", "replicas"), [(64, 1), (64, 2), (1, 2), (65, 2), (3, 4), (8, 3)])
+def test_what_is_said_of_a_batch_holds_when_it_is_typed(
+    batch: int, replicas: int, examples: int
+) -> None:
+    try:
+        check_batch(batch, replicas, examples)
+    except UsageError as error:
+        typed = re.search(r"(strategy=one_device )?trainer.batch_size=(\d+)$", str(error))
+        assert bool(typed) == bool(examples), error
+        if typed is not None:
+            check_batch(int(typed[2]), 1 if typed[1] else replicas, examples)
+    else:
+        assert examples >= batch and batch % replicas == 0

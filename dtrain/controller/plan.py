@@ -15,7 +15,7 @@ from dtrain.controller.task_environment import task_environment
 from dtrain.data.checked import before_training
 from dtrain.data.options import OnError, divided
 from dtrain.data.sources import Splits, known_length
-from dtrain.data.splits import evaluated
+from dtrain.data.splits import check_batch, evaluated
 from dtrain.datasets import tables
 from dtrain.errors import UsageError
 from dtrain.run import strategy_plan
@@ -136,7 +136,8 @@ def plan(config: Config, splits: Splits | None, machine: Machine, trains: bool =
     limits.check_cluster(config, cluster, machine, strategy.size())
     _check_jit(config, strategy)
     if trains:
-        _check_batch(config.trainer.batch_size, replicas, splits)
+        examples = None if splits is None else len(splits.train)
+        check_batch(config.trainer.batch_size, replicas, examples)
         evaluator.check_data(config, splits)
     per_epoch = config.trainer.steps_per_epoch
     if splits is not None:
@@ -199,27 +200,4 @@ def _check_length(config: Config, per_epoch: int | None) -> None:
             "tracking.profile_steps", list(trace), f"the run has {total:,} steps",
             "a first and a last step of the run",
             f"'tracking.profile_steps=[{max(0, min(20, total - 1))},{min(25, total)}]'",
-        )  # fmt: skip
-
-
-def _check_batch(batch: int, replicas: int, splits: Splits | None) -> None:
-    if batch % replicas:
-        below, above = batch // replicas * replicas, (batch // replicas + 1) * replicas
-        near = [size for size in (below, above) if size > 0]
-        raise UsageError(
-            "trainer.batch_size", batch, f"{replicas} replicas cannot share it evenly",
-            f"multiples of {replicas}, the nearest being {' and '.join(map(str, near))}",
-            f"trainer.batch_size={near[-1]}",
-        )  # fmt: skip
-    if splits is not None and batch > len(splits.train):
-        largest = len(splits.train) // replicas * replicas
-        if largest == 0:
-            raise UsageError(
-                "trainer.batch_size", batch,
-                f"{replicas} replicas cannot share {len(splits.train)} training examples",
-                "more examples, or fewer replicas", "strategy=one_device",
-            )  # fmt: skip
-        raise UsageError(
-            "trainer.batch_size", batch, f"the dataset has {len(splits.train)} training examples",
-            f"up to {largest}", f"trainer.batch_size={largest}",
         )  # fmt: skip

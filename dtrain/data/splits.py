@@ -21,6 +21,44 @@ from dtrain.errors import UsageError
 _Array = TypeVar("_Array", np.ndarray, Rows)
 
 
+def check_batch(batch: int, replicas: int, examples: int | None) -> None:
+    """Refuse a global batch that the replicas cannot share, or the examples cannot fill.
+
+    What is to be typed holds for both at once.
+
+    Args:
+        batch: ``trainer.batch_size``.
+        replicas: that share it.
+        examples: to train on; None where that is not known.
+
+    Raises:
+        UsageError: naming a size that both have.
+    """
+    most = None if examples is None else examples // replicas * replicas
+    if most == 0 and batch > 0:
+        there = f"{examples} training example" + ("" if examples == 1 else "s")
+        problem = f"{replicas} replicas cannot share {there}" if examples else "there are none"
+        raise UsageError(
+            "trainer.batch_size", batch, problem, "more examples, or fewer replicas",
+            f"strategy=one_device trainer.batch_size={examples}"
+            if examples else "python -m dtrain data shows what a dataset has",
+        )  # fmt: skip
+    below, above = batch // replicas * replicas, (batch // replicas + 1) * replicas
+    largest = above if most is None else most
+    near = [size for size in (below, above) if 0 < size <= largest] or [largest]
+    if batch % replicas:
+        raise UsageError(
+            "trainer.batch_size", batch, f"{replicas} replicas cannot share it evenly",
+            f"multiples of {replicas}, the nearest being {' and '.join(map(str, near))}",
+            f"trainer.batch_size={near[-1]}",
+        )  # fmt: skip
+    if most is not None and batch > most:
+        raise UsageError(
+            "trainer.batch_size", batch, f"the dataset has {examples:,} training examples",
+            f"up to {most:,}", f"trainer.batch_size={most}",
+        )  # fmt: skip
+
+
 def existing_file(path: str) -> Path:
     """Return ``dataset.path``, a file that is there."""
     file = Path(path)

@@ -119,24 +119,10 @@ def _with_some(splits: Splits, node: Mapping[str, Any]) -> Splits:
         raise UsageError(
             "dataset.validation_path" if "validation_path" in node else "dataset", given,
             "the validation has no example", "one or more, or no validation",
-            "dataset.validation_path=null" if "validation_path" in node else "dataset=digits",
+            "dataset.validation_path=null" if "validation_path" in node
+            else "have the dataset return None for it, or what to train on alone",
         )  # fmt: skip
     return dataclasses.replace(splits, validation=None)
-
-
-def check_batch(splits: Splits, config: Config) -> None:
-    """Refuse fewer examples than a batch has, where the command could not know of it.
-
-    Raises:
-        UsageError: there are fewer.
-    """
-    examples, batch = examples_in(splits.train), config.trainer.batch_size
-    if examples is not None and examples < batch:
-        raise UsageError(
-            "trainer.batch_size", batch, f"the dataset has {examples:,} training examples",
-            f"up to {examples:,}" if examples else "a dataset that has some",
-            f"trainer.batch_size={examples}" if examples else "dataset=digits",
-        )  # fmt: skip
 
 
 def _sound(source: Any) -> tuple[Any, str | None]:

@@ -13,6 +13,7 @@ import keras
 from dtrain import secrets
 from dtrain.config.schema import Config
 from dtrain.data.checked import before_training
+from dtrain.data.splits import check_batch
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir
@@ -157,7 +158,9 @@ def _assemble(
 ) -> Session:
     splits, trains = data.splits, purpose.trains
     if trains:
-        dataset.check_batch(splits, config)
+        # The command could not know how many examples a dataset of the user's own has.
+        examples, _ = dataset.lengths(splits)
+        check_batch(config.trainer.batch_size, strategy.replicas, examples)
     tell_apart(data, config, strategy, process, past)
     process.ending.enter_context(data.pool)  # its readers start while the model is built
     schedule = make_schedule(config, *dataset.lengths(splits))
