@@ -34,6 +34,7 @@ SAMPLE = ("help", "wrong_words", "wrong_commands", "plans", "run", "python_refus
 PLACEHOLDERS: tuple[tuple[str, str], ...] = (
     (r"\x1b\[[0-9;?]*[a-zA-Z]", ""),
     (r"\b20\d\d-\d\d-\d\d[/_ T]\d\d[-:]\d\d[-:]\d\d(?:[.,]\d+)?(?:-\d\b|-\d+(?=_))?", "DATE/TIME"),
+    (r"\b(DATE/TIME_\w+)-\d\b", r"\1"),  # of a run that began in the same second
     (r"\b20\d\d-\d\d-\d\d\b", "DATE"),
     (r"^epoch \d+/\d+  step .*\n", ""),
     (r"^[a-z][\w ]+ \.\.\.\n", ""),
