@@ -9,7 +9,6 @@ from __future__ import annotations
 import code
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -56,6 +55,7 @@ PLACEHOLDERS: tuple[tuple[str, str], ...] = (
     (r"(DATE/TIME) +[\d,]+ ", r"\1  BYTES "),
     (r"(interval_seconds) .*", r"\1  N"),
     (r" +\d+\.\d\d  ok", "  N  ok"),
+    (r"^(  tags host): .*", r"\1: HOST"),
     (r"\| \**\d+\.\d+\** \|  \|", "| N |  |"),
     (r"^(  tags (?:dtrain|hydra-core|keras|mlflow|python|tensorflow)): .*", r"\1: VERSION"),
     (r"^(.* (?:FINISHED|FAILED) +\d+) +[\d,]+ (.*?) +[\d.]+  (-|[a-z][a-z ]*)$", r"\1  N \2 N  \3"),
@@ -88,7 +88,7 @@ def plain(text: str) -> str:
     here = Path.cwd()
     root = Path(__file__).parents[2]
     places = {str(here): "FOLDER", str(here.parent): "TMP", sys.executable: "PYTHON",
-              str(root): "CHECKOUT", socket.gethostname(): "HOST"}  # fmt: skip
+              str(root): "CHECKOUT"}  # fmt: skip
     for path, name in places.items():
         text = text.replace(path, name)
     for pattern, name in PLACEHOLDERS:
