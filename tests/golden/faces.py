@@ -9,7 +9,6 @@ from __future__ import annotations
 import code
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -34,6 +33,7 @@ SAMPLE = ("help", "wrong_words", "wrong_commands", "plans", "run", "python_refus
 PLACEHOLDERS: tuple[tuple[str, str], ...] = (
     (r"\x1b\[[0-9;?]*[a-zA-Z]", ""),
     (r"\b20\d\d-\d\d-\d\d[/_ T]\d\d[-:]\d\d[-:]\d\d(?:[.,]\d+)?(?:-\d\b|-\d+(?=_))?", "DATE/TIME"),
+    (r"\b(DATE/TIME_\w+)-\d\b", r"\1"),  # of a run that began in the same second
     (r"\b20\d\d-\d\d-\d\d\b", "DATE"),
     (r"^epoch \d+/\d+  step .*\n", ""),
     (r"^[a-z][\w ]+ \.\.\.\n", ""),
@@ -55,6 +55,7 @@ PLACEHOLDERS: tuple[tuple[str, str], ...] = (
     (r"(DATE/TIME) +[\d,]+ ", r"\1  BYTES "),
     (r"(interval_seconds) .*", r"\1  N"),
     (r" +\d+\.\d\d  ok", "  N  ok"),
+    (r"^(  tags host): .*", r"\1: HOST"),
     (r"\| \**\d+\.\d+\** \|  \|", "| N |  |"),
     (r"^(  tags (?:dtrain|hydra-core|keras|mlflow|python|tensorflow)): .*", r"\1: VERSION"),
     (r"^(.* (?:FINISHED|FAILED) +\d+) +[\d,]+ (.*?) +[\d.]+  (-|[a-z][a-z ]*)$", r"\1  N \2 N  \3"),
@@ -87,7 +88,7 @@ def plain(text: str) -> str:
     here = Path.cwd()
     root = Path(__file__).parents[2]
     places = {str(here): "FOLDER", str(here.parent): "TMP", sys.executable: "PYTHON",
-              str(root): "CHECKOUT", socket.gethostname(): "HOST"}  # fmt: skip
+              str(root): "CHECKOUT"}  # fmt: skip
     for path, name in places.items():
         text = text.replace(path, name)
     for pattern, name in PLACEHOLDERS:

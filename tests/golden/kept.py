@@ -16,7 +16,9 @@ FOLDER = Path(__file__).parent / "numbers"
 MACHINE = Path(__file__).parent / "machine.json"
 #: Names of numbers that say how fast it went, and nothing of the model.
 TIMES = re.compile(r".*(_seconds|_per_second)|system/.*")
-#: Relative, and absolute, between machines of different kinds.
+#: Relative, and absolute, between machines of different kinds. Measured: with oneDNN's kernels for
+#: SSE4.1 (ONEDNN_MAX_CPU_ISA=SSE41) and without oneDNN no number of eleven cases differs by more;
+#: that of resnet does where its learning rate is 0.01.
 CLOSE = 1e-6
 SHOWN = 5
 
