@@ -23,6 +23,8 @@ from dtrain.errors import UsageError, nearest
 
 #: What a model is compiled with as text, beside the names of metrics.
 _CHOSEN = ("accuracy", "acc", "crossentropy", "ce")
+#: Value of ``trainer.loss`` and ``trainer.metrics``: by the targets; and what the metrics may be.
+AUTO, OF_AUTO = "auto", ("accuracy", "mae")
 #: Callbacks of Keras' that look at a number by its name, and what they look at by default.
 _MONITORS = ("EarlyStopping", "ReduceLROnPlateau", "ModelCheckpoint")
 MONITORED = "val_loss"
@@ -112,7 +114,7 @@ def _check_texts(key: str, value: Any, what: str, package: str, more: tuple[str,
     elif isinstance(value, list | tuple):
         for each in value:
             _check_texts(key, each, what, package, more)
-    elif isinstance(value, str):
+    elif isinstance(value, str) and value != AUTO:
         names = _texts(package)
         if names is None or value in {*names, *more}:
             return
@@ -179,6 +181,8 @@ def check_monitor(key: str, name: str, names: list[str]) -> None:
 def _check_monitors(trainer: Mapping[str, Any]) -> None:
     """Look at what callbacks look at, where metrics are texts: these are their names."""
     metrics = trainer.get("metrics")
+    if metrics == AUTO:
+        metrics = OF_AUTO
     if not isinstance(metrics, list | tuple) or not all(isinstance(m, str) for m in metrics):
         return
     callbacks = trainer.get("callbacks") or ()

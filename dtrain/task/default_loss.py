@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dtrain.config.names import AUTO, OF_AUTO
 from dtrain.config.schema import Config
 from dtrain.data import nest
 from dtrain.data.options import Task
@@ -16,10 +17,9 @@ from dtrain.data.target_kind import Counted
 from dtrain.errors import DataError
 from dtrain.task import reading
 
-AUTO = "auto"
 #: Loss and metrics of classes, and of numbers.
-CLASSES = ("sparse_categorical_crossentropy", "accuracy")
-NUMBERS = ("mse", "mae")
+CLASSES = ("sparse_categorical_crossentropy", OF_AUTO[0])
+NUMBERS = ("mse", OF_AUTO[1])
 #: Losses of numbers, by their names in Keras.
 _OF_NUMBERS = (
     "mse", "mean_squared_error", "mae", "mean_absolute_error", "mape", "msle", "huber", "log_cosh",

@@ -33,9 +33,10 @@ SAMPLE = ("help", "wrong_words", "wrong_commands", "plans", "run", "python_refus
 #: What differs between two runs of the same, and what stands for it.
 PLACEHOLDERS: tuple[tuple[str, str], ...] = (
     (r"\x1b\[[0-9;?]*[a-zA-Z]", ""),
-    (r"\b20\d\d-\d\d-\d\d[/_ T]\d\d[-:]\d\d[-:]\d\d(?:[.,]\d+)?(?:-\d+(?=_))?", "DATE/TIME"),
+    (r"\b20\d\d-\d\d-\d\d[/_ T]\d\d[-:]\d\d[-:]\d\d(?:[.,]\d+)?(?:-\d\b|-\d+(?=_))?", "DATE/TIME"),
     (r"\b20\d\d-\d\d-\d\d\b", "DATE"),
     (r"^epoch \d+/\d+  step .*\n", ""),
+    (r"^[a-z][\w ]+ \.\.\.\n", ""),
     (r"^starting: importing TensorFlow takes .*\n", ""),
     (r"^(?:job \d+: )?tracking: back again\n", ""),
     (r"\b\d\d-\d\d-\d\d(?=_)", "TIME"),

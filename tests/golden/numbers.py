@@ -31,7 +31,7 @@ IMAGES = POINTS.replace("[8]", "[8,8,1]")
 MODELS = {
     "mlp": f"model=mlp model.units=[16] model.l2=0.001 {POINTS}",
     "cnn": f"model=cnn model.filters=[4] model.units=8 {IMAGES}",
-    "resnet": f"model=resnet model.filters=[4,8] {IMAGES}",
+    "resnet": f"model=resnet model.filters=[4,8] optimizer.learning_rate=0.001 {IMAGES}",
     "transformer": "model=transformer model.width=16 model.heads=2 model.blocks=1 dataset=text"
     " dataset.length=8 trainer.validation_steps=3",
     # Two optimizers; masks; statistics of the batch; noise; a step of its own; recurrence.
@@ -80,7 +80,6 @@ MORE = {
     "augmented": f"{MODELS['cnn']} 'dataset.augment={{_target_: dtrain.augment.shift_flip,"
     " flip: true}'",
     "balanced": f"{MLP} dataset.balance=true",
-    "bfloat16": f"{MLP} hardware.precision=mixed_bfloat16",
 }
 #: As often as each format has it: the numbers of examples are what is learned.
 ORDER = (
@@ -94,7 +93,7 @@ FORMATS = (
 )  # fmt: skip
 #: What the suite compares; ``make golden`` has all.
 SAMPLE = (
-    "one_device_cnn", "mirrored_gan", "multiworker_mlp", "ps_transformer", "hybrid_resnet",
+    "one_device_cnn", "mirrored_gan", "multiworker_mlp", "ps_transformer", "hybrid_mlp",
     "killed_mirrored", "forked", "tuned_lora", "order_parquet", "order_generator",
 )  # fmt: skip
 
