@@ -44,7 +44,7 @@ signal.signal(signal.SIGTERM, stop)
 if last == "refuse":
     write("error", kind="usage", message="objective=x: is not there")
     os._exit(2)
-write("start", step=0)
+write("start", step=0, objective="val_accuracy", objective_mode="max")
 for step in range(1, steps + 1):
     write("metrics", step=step, metrics={"val_accuracy": round(seed % 100 / 100 + step / 1000, 3)})
     report = {"step": step, "total_steps": steps, "epoch": step, "epochs": steps,

@@ -96,11 +96,14 @@ def save(rundir: RunDir, step: int) -> None:
     checkpoint.save(rundir.checkpoints, step, {"a": np.zeros(1)}, {"objective": None})
 
 
+STARTED = {"parameters": 42, "objective": "val_accuracy", "objective_mode": "max"}
+
+
 def trains(codes: dict[str, int], steps: int = 8, first: int = 1) -> Callable[[RunDir], Any]:
     """Return a start that trains, saves every fourth step, and ends so."""
 
     def act(rundir: RunDir) -> dict[str, int]:
-        lines(rundir, ("start", first - 1, {"parameters": 42}))
+        lines(rundir, ("start", first - 1, STARTED))
         for step in range(first, steps + 1):
             lines(rundir, ("metrics", step, {"metrics": {"val_accuracy": step / 10}}))
             write_json(rundir.progress, progress(step))

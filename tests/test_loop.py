@@ -153,15 +153,18 @@ def looped(
     profile: tuple[int, int] | None = None,
     is_chief: bool = True,
     share: Any = dict,
+    objective: str = "loss",
     **schedule: Any,
 ) -> Trained:
     """Make a loop of 2 epochs of 10 steps that saves nothing but the end."""
+    from dtrain.config.objective import Mode
     from dtrain.run.checkpoint import Writer
     from dtrain.run.folder import RunDir
     from dtrain.run.journal import Journal
     from dtrain.task import snapshots
     from dtrain.task.actions import loop, timing, validation
     from dtrain.task.callbacks import Callbacks
+    from dtrain.task.objective import Objective
     from dtrain.task.recorder import Records, Silence
     from dtrain.task.strategies import Default
     from dtrain.task.tensorboard import Summaries
@@ -180,7 +183,6 @@ def looped(
             "checkpoint_epochs": None,
             "checkpoint_steps": None,
             "checkpoint_seconds": None,
-            "objective": "loss",
             "terminate_on_nan": True,
             **schedule,
         }
@@ -203,6 +205,7 @@ def looped(
         plan,
         Callbacks(list(callbacks), model, plan.epochs, plan.steps_per_epoch, share),
         records,
+        Objective(objective, Mode.auto, records),
         stopping,
         identity={"mark": 7},
     )

@@ -239,7 +239,7 @@ def schedule() -> Any:
     return Schedule(
         epochs=10, steps_per_epoch=10, global_batch=8, log_every=1, validation_examples=0,
         validation_freq=1, checkpoint_epochs=None, checkpoint_steps=None, checkpoint_seconds=None,
-        objective="loss", terminate_on_nan=True,
+        terminate_on_nan=True,
     )  # fmt: skip
 
 

@@ -16,7 +16,10 @@ from dtrain.run.journal import Journal
 from tests.test_schema import composed
 
 CLUSTER = Cluster((Task("chief", 0, 1), Task("worker", 0, 1)), "cpu", 2, {})
-START = {"event": "start", "step": 0, "parameters": 42, "train_examples": 130}
+START = {
+    "event": "start", "step": 0, "parameters": 42, "train_examples": 130,
+    "objective": "val_accuracy", "objective_mode": "max",
+}  # fmt: skip
 END = {
     "event": "end", "status": "FINISHED", "step": 8, "examples": 256, "evaluated_examples": 50,
     "examples_per_second": 1234.5, "metrics": {"loss": 0.5, "val_accuracy": 0.75},

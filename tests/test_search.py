@@ -40,9 +40,12 @@ def follow(search: Tpe, sign: float = 1) -> list[list[str]]:
     return jobs
 
 
-@pytest.mark.parametrize("maximize", [False, True])
-def test_tpe_goes_where_the_objective_is_better(maximize: bool) -> None:
+@pytest.mark.parametrize(("maximize", "late"), [(False, False), (True, False), (True, True)])
+def test_tpe_goes_where_the_objective_is_better(maximize: bool, late: bool) -> None:
     search = tpe(maximize=maximize)
+    if late:  # the first job has chosen a loss
+        search.aim("min")
+        maximize = False
     jobs = follow(search, -1 if maximize else 1)
     assert len(jobs) == search.total == 40
     first, last = [[value(job) for job in part] for part in (jobs[:8], jobs[-8:])]

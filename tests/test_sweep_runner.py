@@ -334,6 +334,9 @@ class Scripted:
         asked = self._script(self.reports)
         return None if asked is None else grid(asked, words=self._words)[0]
 
+    def aim(self, mode: str) -> None:
+        assert mode == "max" and not self.values
+
     def judge(self, number: int, step: int, value: float) -> bool:
         self.values.append((number, step, value))
         return self._prune(number, step)

@@ -13,6 +13,7 @@ from typing import Any
 from dtrain.compare import differences as differs
 from dtrain.compare.load_folders import Run, number
 from dtrain.config import overrides
+from dtrain.config.objective import AUTO
 from dtrain.errors import UsageError, nearest
 from dtrain.run import times
 
@@ -114,13 +115,18 @@ def compare(
 
 
 def _same(values: Iterable[str | None]) -> str | None:
-    present = {value for value in values if value is not None}
+    present = {value for value in values if value not in (None, AUTO)}
     return present.pop() if len(present) == 1 else None
 
 
 def _judge(found: Comparison) -> None:
     found.objective = _same(run.config.get("objective") for run in found.runs)
     found.mode = _same(run.config.get("objective_mode") for run in found.runs)
+    if found.sweep and found.sweep.get("objective") and found.sweep.get("objective_mode"):
+        found.objective, found.mode = found.sweep["objective"], found.sweep["objective_mode"]
+        for run in found.runs:  # one of them may have chosen another for itself
+            if run.config.get("objective") not in (None, AUTO, found.objective):
+                run.objective = run.metrics.get(found.sweep["objective"])
     if found.objective is None or found.mode is None:
         found.notes.append("no best run: not all have the same objective and objective_mode")
         return

@@ -13,6 +13,7 @@ from typing import Any
 
 from dtrain import secrets
 from dtrain.config import load
+from dtrain.config.objective import chosen
 from dtrain.errors import DamagedFile, UsageError, printable
 from dtrain.files import reading
 from dtrain.run import evaluations, schemas
@@ -141,6 +142,9 @@ def _read_curves(path: Path, run: Run) -> str | None:
     """Put the points of a journal into ``run``; return a sentence about what is left out."""
     follower, left_out = Follower(path), None
     for number, event in enumerate(follower.events(), 1):
+        if event["event"] in ("start", "objective"):  # it may have chosen its objective
+            name, mode = chosen([event])
+            run.config |= {"objective": name, "objective_mode": mode} if name and mode else {}
         for metric, value in event["metrics"].items() if event["event"] == "metrics" else ():
             if metric in run.curves or len(run.curves) < METRICS:
                 run.curves.setdefault(metric, {})[event["step"]] = value

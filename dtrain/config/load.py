@@ -33,7 +33,8 @@ def typed(node: DictConfig) -> Config:
     """Return a configuration with the types of the schema.
 
     What ``node`` lacks, as the file of an older run does, has the default of the schema; a group
-    that it lacks is None. What no code reads is left out. ``objective_mode`` is ``max`` or ``min``.
+    that it lacks is None. What no code reads is left out. ``objective_mode`` is ``max`` or ``min``,
+    or ``auto`` with ``objective=auto``.
 
     Raises:
         ValueError: it has a group or a value of the wrong kind.

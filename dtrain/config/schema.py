@@ -304,7 +304,8 @@ class Config(Section):
         name: name of the run; by default the chosen model and strategy.
         seed: seed of weights, of the order of examples, and of all that is random.
         output_dir: folder of the run folders and of the embedded tracking store; or s3://BUCKET/DIR.
-        objective: metric that the job returns, and by which the best checkpoint is chosen.
+        objective: metric that the job returns, and by which the best checkpoint is chosen; auto:
+            the first of val_accuracy, val_loss, accuracy and loss that the run has.
         objective_mode: is a larger one better (max) or not (min); auto: min for losses and errors.
         resume: run folder to resume, or auto: the unfinished run of this very command.
         fork: run folder, or one of its checkpoints, whose weights begin a new run.
@@ -330,7 +331,7 @@ class Config(Section):
     name: str = formed(MISSING, FILE_NAME)
     seed: int = within(0, 0, SEED)
     output_dir: str = formed("outputs", PATH)
-    objective: str = formed("val_accuracy", METRIC)
+    objective: str = formed("auto", METRIC)
     objective_mode: Mode = Mode.auto
     resume: str | None = formed(None, PATH)
     fork: str | None = formed(None, PATH)

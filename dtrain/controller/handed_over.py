@@ -309,10 +309,7 @@ class HandedOver:
         code = found.get("exit_code", code)
         report.print_end(self._view, tracker(self._config), self._rundir, found, True)
         pruned = self._requests.pruned and found["status"] == "KILLED"
-        return Outcome(
-            code, found.get("objective"), interrupted, found["status"], found.get("seconds"),
-            found.get("error"), None, pruned,
-        )  # fmt: skip
+        return Outcome.of(found, exit_code=code, interrupted=interrupted, pruned=pruned)
 
     def _result(self, code: int) -> Any:
         """Return what the run's command wrote in the end; None where that is not of this job."""

@@ -317,9 +317,7 @@ class Job:
         delivery = None if kept else self._delivery
         shipped = delivery is None or delivery.finish(status, time.time())
         self._print_end(found, shipped)
-        return Outcome(
-            code, found["objective"], interrupted, status, found["seconds"], problem, log, pruned
-        )
+        return Outcome.of(found, interrupted=interrupted, log=log, pruned=pruned)
 
     #: Makes the contents of ``result.json``.
     _result = staticmethod(result.result)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from dtrain import errors
 from dtrain.host import terminal
@@ -22,6 +24,8 @@ class Outcome:
         error: what went wrong, None where nothing did.
         log: of the task that failed.
         pruned: it was stopped because others of its sweep are better.
+        objective_name, objective_mode: as in ``result.json``.
+        metrics: the last value of each.
     """
 
     exit_code: int
@@ -32,6 +36,27 @@ class Outcome:
     error: str | None = None
     log: Path | None = None
     pruned: bool = False
+    objective_name: str | None = None
+    objective_mode: str | None = None
+    metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, result: Mapping[str, Any], **course: Any) -> Outcome:
+        """Return how a job ended, as its ``result.json`` has it.
+
+        Args:
+            result: its contents.
+            **course: what the command knows better, or beside it.
+        """
+        fields = ("status", "exit_code", "objective", "seconds", "error")
+        told: dict[str, Any] = {name: result.get(name) for name in fields}
+        name, mode = result.get("objective_name"), result.get("objective_mode")
+        if isinstance(name, str) and mode in ("max", "min"):
+            told |= {"objective_name": name, "objective_mode": mode}
+        metrics = result.get("metrics")
+        if isinstance(metrics, dict):
+            told["metrics"] = {k: v for k, v in metrics.items() if type(v) in (int, float)}
+        return cls(**{**told, **course})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dtrain import secrets
+from dtrain.config import objective
 from dtrain.config.schema import Config
 from dtrain.controller.outcome import Failure
 from dtrain.controller.terminal.progress import without_chatter
@@ -26,7 +27,7 @@ _LOG_BYTES, _LINE = 1 << 16, 1000
 #: What TensorFlow calls a task.
 _TASK = re.compile(r"/job:(\w+)(?:/replica:\d+)?/task:(\d+)")
 #: Events that are asked for when a job has ended: a few of each start.
-KEPT = ("start", "phases", "error", "end", "evaluation", "debug")
+KEPT = ("start", "objective", "phases", "error", "end", "evaluation", "debug")
 #: Of the ``end`` event: what only some strategies report.
 ACCOUNTS = ("worker_steps", "staleness", "dropped_gradients")
 
@@ -87,12 +88,14 @@ def result(
     reported: Any = schemas.glance(rundir.progress, schemas.Step) or {}
     saved = checkpoint.steps(rundir.checkpoints)  # of a run that was resumed and took no step
     metrics = end.get("metrics", {})
+    name, mode = objective.chosen(events, config.objective, config.objective_mode.name)
     return {
         "status": status,
         "exit_code": exit_code,
         "error": error,
-        "objective": metrics.get(config.objective),
-        "objective_name": config.objective,
+        "objective": metrics.get(name),
+        "objective_name": name,
+        "objective_mode": mode,
         "best_objective": end.get("best_objective"),
         "best_step": end.get("best_step"),
         "metrics": metrics,

@@ -7,12 +7,15 @@ A damaged line costs that line: whoever reads the journal passes over it and cou
 Every line has ``event`` and ``time`` (seconds since the epoch). Events:
 
 ``data``        what the data is, by split (:mod:`dtrain.data.identity`)
-``start``       training is about to begin: what was derived (replicas, parameters, ...)
+``start``       training is about to begin: what was derived (replicas, parameters, ...);
+                ``objective`` and ``objective_mode`` as they were typed or chosen
 ``phases``      ``seconds``: of what was done before the first step, by name
 ``init``        ``path``, ``digest``: what ``init.weights`` stood for when the run began
 ``metrics``     ``step``, ``epoch``, ``metrics``, and ``kind``: what they are of
                 (:data:`MetricsKind`)
 ``checkpoint``  ``step``, ``path``
+``objective``   ``objective``, ``objective_mode``: chosen at the end of an epoch, as its metrics
+                were not known at the start
 ``notice``      ``message``: something the user should know
 ``evaluation``  ``step``, ``metrics``, ``prefix``: of a checkpoint (:mod:`dtrain.run.evaluations`)
 ``debug``       ``summary``, ``rows``: what a check found (:mod:`dtrain.task.actions.debug`)
@@ -46,7 +49,7 @@ DAMAGED, LONG_BYTES = 100_000, 2 << 30
 #: validation (with what callbacks have added to it), or callbacks alone.
 MetricsKind = Literal["interval", "epoch", "validation", "callbacks"]
 #: Events that a resumed run goes on with; it writes all others anew.
-_LASTING = ("start", "init", "notice", "metrics", "checkpoint", "restart")
+_LASTING = ("start", "init", "notice", "metrics", "checkpoint", "restart", "objective")
 #: Of events that are read here and elsewhere: the fields that they cannot do without.
 _REQUIRED = {
     "metrics": {"step", "metrics"},
@@ -56,7 +59,7 @@ _REQUIRED = {
 }
 _COUNTS = ("step", "epoch", "examples", "evaluated_examples", "parameters", "train_examples")
 _NUMBERS = ("examples_per_second", "best_objective")
-_TEXTS = ("message", "status", "kind", "path", "prefix")
+_TEXTS = ("message", "status", "kind", "path", "prefix", "objective", "objective_mode")
 _NO_NUMBERS = ("nan", "inf", "-inf")
 
 

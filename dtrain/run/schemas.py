@@ -169,7 +169,7 @@ class Sweep(TypedDict):
     started: NotRequired[Seconds]
     ended: NotRequired[Seconds | None]
     objective: NotRequired[str | None]
-    objective_mode: NotRequired[Literal["max", "min"]]
+    objective_mode: NotRequired[Literal["max", "min"] | None]
     baseline: NotRequired[str | None]
     best: NotRequired[Count | None]
 
@@ -256,6 +256,8 @@ class Position(TypedDict):
     began: NotRequired[Began]
     logs: dict[str, Number]
     epoch_logs: NotRequired[dict[str, Number]]
+    objective_name: NotRequired[str | None]
+    objective_mode: NotRequired[Literal["max", "min"] | None]
 
 
 class _File(TypedDict):

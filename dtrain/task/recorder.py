@@ -78,6 +78,10 @@ class Records:
         tracked = read_json(self._rundir.tracking) or {}
         self._writer.submit(step, arrays, {**meta, "mlflow_run_id": tracked.get("run_id")})
 
+    def compare_by(self, objective: str, mode: str) -> None:
+        """Let the best checkpoint be that of an objective, ``max`` or ``min``."""
+        self._writer.compare_by(objective, mode)
+
     def rate(self, rating: Rating | None) -> None:
         """Take in what was found of a checkpoint (:meth:`dtrain.run.checkpoint.Writer.rate`)."""
         if rating is not None:
@@ -142,6 +146,9 @@ class Silence(Records):
         """Nothing."""
 
     def save(self, step: int, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
+        """Nothing."""
+
+    def compare_by(self, objective: str, mode: str) -> None:
         """Nothing."""
 
     def rate(self, rating: Rating | None) -> None:

@@ -135,6 +135,8 @@ def adopt(restored: Checkpoint, fingerprints: dict[str, str]) -> tuple[Checkpoin
     changed = identity.changed(theirs, fingerprints)
     source = f"forked from step {restored.step} of {restored.path.parent.parent}"
     meta: dict[str, Any] = dict(restored.meta)
+    meta.pop("objective_name", None)  # a fork chooses its own
+    meta.pop("objective_mode", None)
     if changed & set(identity.DATA):
         arrays = {n: a for n, a in restored.arrays.items() if not n.startswith(_POSITION)}
         other = ", ".join(sorted(changed & set(identity.DATA)))

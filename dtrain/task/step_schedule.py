@@ -26,7 +26,6 @@ class Schedule:
         validation_freq: epochs between two validations.
         checkpoint_epochs, checkpoint_steps, checkpoint_seconds: intervals between two
             checkpoints; None for none of that kind.
-        objective: name of the metric that says which checkpoint is the best.
         terminate_on_nan: end the run when the loss is not finite.
     """
 
@@ -39,7 +38,6 @@ class Schedule:
     checkpoint_epochs: int | None
     checkpoint_steps: int | None
     checkpoint_seconds: float | None
-    objective: str
     terminate_on_nan: bool
 
     @property
@@ -151,6 +149,5 @@ def make_schedule(
         checkpoint_epochs=saving.every_epochs,
         checkpoint_steps=saving.every_steps,
         checkpoint_seconds=saving.every_seconds,
-        objective=config.objective,
         terminate_on_nan=trainer.terminate_on_nan,
     )

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from dtrain import errors
+from dtrain.config.objective import Mode
 from dtrain.controller.commands import failures
 from dtrain.errors import CheckpointError, DamagedFile, UsageError, printable
 from dtrain.files import reading
 from dtrain.host.columns import aligned
-from dtrain.run.checkpoint import store, writer
+from dtrain.run.checkpoint import best_of, store, writer
 from dtrain.run.checkpoint.arrays import digest
 from dtrain.run.checkpoint.format import MANIFEST, STATE, Checkpoint, load, read_manifest
 
@@ -68,7 +69,7 @@ def _mode(config: Path) -> str | None:
         found = reading.read_plain(config).get("objective_mode")
     except (OSError, DamagedFile):  # it only costs a mark
         return None
-    return found if found in ("max", "min") else None
+    return found if found in Mode.__members__ else None
 
 
 def _look(folder: Path, mode: str | None) -> tuple[list[_Row], Checkpoint | None, list[str]]:
@@ -80,11 +81,13 @@ def _look(folder: Path, mode: str | None) -> tuple[list[_Row], Checkpoint | None
     paths, problems = store.candidates(folder)
     last = None if problems else store.committed(folder)
     rows: list[_Row] = []
+    metas: dict[int, dict[str, Any]] = {}
     newest: Checkpoint | None = None
     for path in paths:
         step, problem, value = int(path.name.removeprefix(store.ASIDE)), None, None
         try:
-            value = writer.objective(read_manifest(path)["meta"])
+            metas[step] = read_manifest(path)["meta"]
+            value = writer.objective(metas[step])
             found = load(path)
             newest = newest or found
         except CheckpointError as error:
@@ -95,10 +98,9 @@ def _look(folder: Path, mode: str | None) -> tuple[list[_Row], Checkpoint | None
         marks += ["uncommitted"] if last is not None and step > last else []
         marks += ["aside"] if path.name != str(step) else []
         rows.append(_Row(step, path, value, problem, marks))
-    if mode is not None:
-        top = writer.best({r.step: r.objective for r in rows if r.objective is not None}, mode)
-        for row in rows:
-            row.marks += ["best"] if row.step == top else []
+    top = best_of(metas, mode)
+    for row in rows:
+        row.marks += ["best"] if row.step == top else []
     return sorted(rows, key=lambda row: row.step), newest, problems
 
 

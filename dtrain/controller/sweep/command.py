@@ -86,7 +86,7 @@ def run(master: Master, source: Source) -> int:
         else:
             record = past
         submitted: dict[int, HandedOver] = {}
-        shown = Table(config.objective, source.total)
+        shown = Table(record.data["objective"], source.total)
         output: remote.Output | None = None
         try:
             # ORDER: before SLURM has jobs: their folders go where the address is refused.

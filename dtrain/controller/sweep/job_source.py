@@ -31,6 +31,9 @@ class Source(Protocol):
         either, the sweep has ended.
         """
 
+    def aim(self, mode: str) -> None:
+        """Hear which objective is better, ``max`` or ``min``, before any value of one."""
+
     def judge(self, number: int, step: int, value: float) -> bool:
         """Hear of a new value of a job's objective, and say whether to give the job up."""
 
@@ -56,6 +59,9 @@ class Grid:
     def next(self) -> list[str] | None:
         """Return None."""
         return None
+
+    def aim(self, mode: str) -> None:
+        """Take no notice."""
 
     def judge(self, number: int, step: int, value: float) -> bool:
         """Give no job up."""

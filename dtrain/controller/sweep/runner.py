@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dtrain import errors
+from dtrain.config.objective import chosen
 from dtrain.controller.handed_over import HandedOver
 from dtrain.controller.launchers.slurm import Steps
 from dtrain.controller.outcome import Outcome
@@ -57,7 +58,7 @@ class Watch:
         """Print a notice; pass on values."""
         if event["event"] == "notice":
             self.message(event.get("message", ""))
-        elif event["event"] in ("start", "metrics"):
+        elif event["event"] in ("start", "objective", "metrics"):
             self._news.put((self._row.number, event["event"], event))
 
     def update(self, report: dict[str, Any] | None) -> None:
@@ -136,6 +137,8 @@ class Runner:
         self._entered = 0
         self._stopping = False
         self._news: News = queue.SimpleQueue()
+        if record.data["objective"] is not None:
+            source.aim(record.data["objective_mode"])
 
     def enter(self, draft: Draft, done: Outcome | None) -> None:
         """Take in a job: to be run, or as it ended under an earlier command."""
@@ -145,6 +148,7 @@ class Runner:
         if done is None:
             self._waiting.append(draft)
         else:
+            done = self._judged(done)
             row.state, row.objective, row.seconds = done.status, done.objective, done.seconds
             self._record.ended(draft.number, done)
             self._source.report(draft.number, done)
@@ -266,13 +270,15 @@ class Runner:
         running = self._running[number]
         if kind == "began":
             self._record.began(number, news)
-        elif kind == "start":
-            self._record.train()
+        elif kind in ("start", "objective"):
+            self._compare_by(*chosen([news]))
+            if kind == "start":
+                self._record.train()
         elif kind == "free":
             running.row.state = "recording"
             self._slots.give(running.slot)
         elif kind == "metrics":
-            value = news["metrics"].get(running.draft.config.objective)
+            value = news["metrics"].get(self._record.data["objective"])
             if value is not None:
                 running.row.objective = value
                 self._judge(running, news["step"], value)
@@ -285,7 +291,17 @@ class Runner:
             running.requests.pruned = True
             running.requests.count += 1
 
+    def _compare_by(self, objective: str | None, mode: str | None) -> None:
+        if mode is not None and self._record.compare_by(objective, mode):
+            self._table.objective = objective
+            self._source.aim(mode)
+
+    def _judged(self, outcome: Outcome) -> Outcome:
+        self._compare_by(outcome.objective_name, outcome.objective_mode)
+        return self._record.judged(outcome)
+
     def _conclude(self, row: Row, outcome: Outcome) -> None:
+        outcome = self._judged(outcome)
         if outcome.objective is not None:
             row.objective = outcome.objective
         self._record.conclude(row.number, outcome)

@@ -47,7 +47,7 @@ class Tpe:
     Args:
         words, trials: as of :class:`Random`.
         seed: of Optuna's own draws.
-        maximize: which objective is better.
+        maximize: which objective is better, as far as that is known: see :meth:`aim`.
         startup: so many jobs are drawn at random first, and none is given up before as many ended.
         pruning: give a job up whose best objective so far is worse than the median of those of the
             others at the same step (Optuna's ``MedianPruner``).
@@ -75,6 +75,7 @@ class Tpe:
             sampler=self._optuna.samplers.TPESampler(seed=seed, n_startup_trials=startup),
             pruner=pruners.MedianPruner(startup) if pruning else pruners.NopPruner(),
         )
+        self._maximize, self._sign = maximize, 1
         self._trials: list[Any] = []  # Optuna's, by the job's number
         self.total = trials
 
@@ -107,10 +108,18 @@ class Tpe:
         self._trials.append(trial)
         return [*self._fixed, *(f"{d.key}={_text(d, trial)}" for d in self._dimensions)]
 
+    def aim(self, mode: str) -> None:
+        """Hear which objective is better, ``max`` or ``min``.
+
+        A study has one direction from its beginning: where it turns out to be the other, it is
+        given the negatives of all values.
+        """
+        self._sign = 1 if (mode == "max") == self._maximize else -1
+
     def judge(self, number: int, step: int, value: float) -> bool:
         """Say whether to give job ``number`` up at an objective of ``value``."""
         trial = self._trials[number]
-        trial.report(value, step)
+        trial.report(self._sign * value, step)
         return bool(trial.should_prune())
 
     def report(self, number: int, outcome: Outcome) -> None:
@@ -121,7 +130,7 @@ class Tpe:
         elif outcome.objective is None or not math.isfinite(outcome.objective):
             self._study.tell(trial, state=states.FAIL)
         else:
-            self._study.tell(trial, outcome.objective)
+            self._study.tell(trial, self._sign * outcome.objective)
 
 
 def _text(dimension: Dimension, trial: Any) -> str:

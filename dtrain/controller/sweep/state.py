@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
 import time
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dtrain.config import consent, load, section
+from dtrain.config.objective import AUTO
 from dtrain.config.overrides import parse
 from dtrain.config.schema import Config
 from dtrain.controller import rollback
@@ -57,8 +59,8 @@ class Record:
             "command": command,
             "status": "RUNNING",
             "ended": None,
-            "objective": config.objective,
-            "objective_mode": config.objective_mode.name,
+            "objective": None if config.objective == AUTO else config.objective,
+            "objective_mode": None if config.objective == AUTO else config.objective_mode.name,
             "baseline": None,
             "best": None,
             "jobs": [],
@@ -151,6 +153,23 @@ class Record:
         except OSError as error:  # it stays in .before, and the next command tries again
             print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
 
+    def compare_by(self, objective: str | None, mode: str | None) -> bool:
+        """Compare the jobs by the objective of one, unless that is settled; say whether it is new.
+
+        With ``objective=auto`` each job chooses its own: that of the first to begin counts for all.
+        """
+        if self.data["objective"] is not None or objective is None or mode is None:
+            return False
+        self.data.update(objective=objective, objective_mode=mode)
+        return True
+
+    def judged(self, outcome: Outcome) -> Outcome:
+        """Return how a job ended, with its value of what the jobs are compared by."""
+        name = self.data["objective"]
+        if outcome.objective_name in (None, name):
+            return outcome
+        return dataclasses.replace(outcome, objective=outcome.metrics.get(name))
+
     def conclude(self, number: int, outcome: Outcome) -> None:
         """Note how a job of this command ended."""
         if outcome.exit_code == USAGE:
@@ -192,7 +211,7 @@ class Record:
         return next(job for job in self.jobs if job["number"] == number)
 
     def _best(self) -> int | None:
-        sign = 1 if self.data["objective_mode"] == "max" else -1
+        sign = -1 if self.data["objective_mode"] == "min" else 1
         values = {
             job["number"]: sign * job["objective"]
             for job in self.jobs
@@ -294,11 +313,5 @@ def past(record: Record, draft: Draft) -> tuple[str | None, Outcome | None]:
     if any(not JOB[name][0](result.get(name)) for name in wanted):
         result = {}
     if result.get("status") == "FINISHED" or result.get("pruned"):
-        return None, Outcome(
-            result["exit_code"],
-            result["objective"],
-            status=result["status"],
-            seconds=result["seconds"],
-            pruned=bool(result.get("pruned")),
-        )
+        return None, Outcome.of(result, error=None, pruned=bool(result.get("pruned")))
     return str(rundir.path), None

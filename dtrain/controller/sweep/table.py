@@ -68,14 +68,17 @@ class Table:
     """All jobs of a sweep.
 
     Args:
-        objective: its name.
+        objective: its name, None as long as no job has chosen one.
         total: how many jobs there will be at most.
         console: where to; standard error if None.
+
+    Attributes:
+        objective: as given.
     """
 
-    def __init__(self, objective: str, total: int, console: Console | None = None):
+    def __init__(self, objective: str | None, total: int, console: Console | None = None):
         self.rows: dict[int, Row] = {}
-        self._objective = objective
+        self.objective = objective
         self._total = total
         self._console = console or plain_console()
         self._live: Live | None = None
@@ -102,7 +105,7 @@ class Table:
     def ended(self, row: Row, state: str, seconds: float | None, error: str | None) -> None:
         """Show how a job ended; a failure is said at once, and again in the end."""
         row.state, row.seconds = state, seconds
-        value = f"  {self._objective} {number(row.objective)}" if row.objective is not None else ""
+        value = f"  {self.objective} {number(row.objective)}" if row.objective is not None else ""
         if error is not None:
             self.message(f"{row.label}: {state}: {error}")
         elif self._live is None:
@@ -143,7 +146,7 @@ class Table:
         hidden = len(self.rows) - len(rows)
         table = RichTable(caption=self._done() + (f", {hidden} more" if hidden else ""))
         keys = columns([row.differs for row in self.rows.values()])
-        for name in ("job", *keys, "state", "epoch", self._objective, "time"):
+        for name in ("job", *keys, "state", "epoch", self.objective or "objective", "time"):
             table.add_column(Text(printable(name)))
         for row in rows:
             words = [Text(printable(row.differs.get(key, ""))) for key in keys]

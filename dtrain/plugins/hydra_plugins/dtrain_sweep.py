@@ -90,7 +90,7 @@ class SearchSweeper(Sweeper):
     def setup(self, *, hydra_context: HydraContext, task_function: Any, config: DictConfig) -> None:
         """Make the launcher, which must be dtrain's: others know their jobs from the beginning."""
         values.check_node(config.hydra.sweeper, "hydra.sweeper")
-        self._maximize = config.objective_mode.of(config.objective) is Mode.max
+        self._maximize = config.objective_mode.of(config.objective) is not Mode.min
         launcher = Plugins.instance().instantiate_launcher(
             hydra_context=hydra_context, task_function=task_function, config=config
         )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from dtrain.errors import CheckpointError, UsageError
 from dtrain.files import reading
@@ -25,7 +27,7 @@ def choose(folder: Path, word: str | int | None, mode: str) -> list[Path]:
         folder: ``checkpoints`` of a run.
         word: one of :data:`WORDS`, or a step; None: the best where objectives are known, else the
             latest.
-        mode: which objective is better, ``max`` or ``min``.
+        mode: which objective is better where the checkpoints do not say, ``max`` or ``min``.
 
     Raises:
         UsageError: there is no such checkpoint.
@@ -41,8 +43,8 @@ def choose(folder: Path, word: str | int | None, mode: str) -> list[Path]:
     if word == "all":
         return list(by_step.values())
     if word in (None, "best"):
-        found = _objectives(list(by_step.values()))
-        best = writer.best(found, mode)
+        metas = {step: meta for step, path in by_step.items() if (meta := _meta(path)) is not None}
+        best = best_of(metas, mode)
         if best is not None:
             return [by_step[best]]
         if word == "best":
@@ -67,16 +69,33 @@ def _step(path: Path) -> int:
     return int(path.name.removeprefix(store.ASIDE))
 
 
-def _objectives(paths: list[Path]) -> dict[int, float]:
-    found: dict[int, float] = {}
-    for path in paths:
-        try:
-            value = writer.objective(read_manifest(path)["meta"])
-        except CheckpointError:  # it is gone by now, or damaged: what is loaded says so
-            continue
-        if value is not None:
-            found[_step(path)] = value
-    return found
+def _meta(path: Path) -> dict[str, Any] | None:
+    try:
+        meta: dict[str, Any] = read_manifest(path)["meta"]
+    except CheckpointError:  # it is gone by now, or damaged: what is loaded says so
+        return None
+    return meta
+
+
+def best_of(metas: Mapping[int, Mapping[str, Any]], mode: str | None) -> int | None:
+    """Return the step with the best objective; None where none has one.
+
+    A run that was resumed with another objective has values of both: those of the latest count.
+
+    Args:
+        metas: ``meta`` of checkpoints, by step.
+        mode: as of :func:`choose`; None where the configuration does not say either.
+    """
+    values = {step: value for step, meta in metas.items()
+              if (value := writer.objective(meta)) is not None}  # fmt: skip
+    if not values:
+        return None
+    name, better = writer.compared(metas[max(values)])
+    better = better or mode
+    if better is None:
+        return None
+    alike = {s: v for s, v in values.items() if writer.compared(metas[s])[0] == name}
+    return writer.best(alike, better)
 
 
 def is_average(name: str) -> bool:

@@ -30,14 +30,20 @@ def objective(meta: Mapping[str, Any]) -> float | None:
     return float(found) if abs(found) <= sys.float_info.max else None
 
 
+def compared(meta: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """Return the name of a checkpoint's objective and ``max`` or ``min``; None where unknown."""
+    name, mode = meta.get("objective_name"), meta.get("objective_mode")
+    return (name if isinstance(name, str) else None), (mode if mode in ("max", "min") else None)
+
+
 def best(objectives: Mapping[int, float], mode: str) -> int | None:
     """Return the step with the best objective, the earliest of equals.
 
     Args:
         objectives: by step.
-        mode: ``max`` or ``min``: which is better.
+        mode: ``max`` or ``min``: which is better; ``auto`` for the default of former versions.
     """
-    sign = 1 if mode == "max" else -1
+    sign = -1 if mode == "min" else 1  # that was val_accuracy
     return max(objectives, key=lambda step: (sign * objectives[step], -step), default=None)
 
 
@@ -68,7 +74,7 @@ class Writer:
         folder: where checkpoints go.
         keep: how many of the newest stay.
         best: whether the one with the best objective stays too.
-        mode: ``max`` or ``min``: which objective is better.
+        mode: ``max`` or ``min``: which objective is better, until :meth:`compare_by`.
         saved: called from the thread with the step of each checkpoint that is on the disk.
         before: called from the thread before each save: a run continues from the checkpoint as if
             everything up to it were recorded, so it has to be, on the disk.
@@ -76,6 +82,7 @@ class Writer:
             before it had removed what this one replaces has it removed now.
         evaluates: called from the thread with the folder of each checkpoint whose ``meta`` says
             that another process evaluates it (:data:`EVALUATES`), before older ones are removed.
+        objective: its name. Checkpoints with the value of another one are not compared.
     """
 
     def __init__(
@@ -88,8 +95,10 @@ class Writer:
         before: Callable[[], None] = lambda: None,
         resumed: int | None = None,
         evaluates: Callable[[Path], None] = lambda path: None,
+        objective: str | None = None,
     ):
         self._evaluates = evaluates
+        self._objective = objective
         self._ratings: collections.deque[Rating] = collections.deque()
         self._folder = folder
         self._keep = keep
@@ -111,11 +120,15 @@ class Writer:
         if resumed is not None:
             self._discard(self._old(resumed))
 
+    def compare_by(self, objective: str, mode: str) -> None:
+        """Set the name of the objective, and whether the best is the largest or the smallest."""
+        self._objective, self._mode = objective, mode
+
     def _note(self, step: int, meta: dict[str, Any]) -> None:
         self.objectives.pop(step, None)
-        found = objective(meta)
-        if found is not None:
-            self.objectives[step] = found
+        value, (name, _) = objective(meta), compared(meta)
+        if value is not None and (None in (name, self._objective) or name == self._objective):
+            self.objectives[step] = value
 
     def best_step(self) -> int | None:
         """Return the saved step with the best objective, the earliest of equals."""
@@ -209,7 +222,9 @@ class Writer:
                 return
             writing.rename(held, final)
             writing.sync(self._folder)
-        store.rewrite(self._folder, step, {**read_manifest(final)["meta"], "objective": found})
+        own = {"objective_name": self._objective, "objective_mode": self._mode}
+        meta = {**read_manifest(final)["meta"], "objective": found, **own}
+        store.rewrite(self._folder, step, meta)
         self.objectives[step] = found
         self._discard(self._old(last))
 

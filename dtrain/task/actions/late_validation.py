@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from typing import Any
 
 from dtrain.run.checkpoint import EVALUATES
 from dtrain.task.actions.late_points import LOOK, PREFIX, LatePoints, Point
-from dtrain.task.actions.notices import Notices
 from dtrain.task.callbacks import Callbacks, shared
+from dtrain.task.objective import Objective
 from dtrain.task.recorder import Records
 from dtrain.task.step_schedule import Schedule
 from dtrain.task.strategies import Strategy
@@ -21,11 +20,10 @@ class LateValidation:
 
     Args:
         points: of the evaluator.
-        strategy, schedule, callbacks, records: of the loop.
+        strategy, schedule, callbacks, records, objective: of the loop.
 
     Attributes:
         points: as given.
-        judges: the objective is found by the evaluator.
     """
 
     def __init__(
@@ -35,12 +33,16 @@ class LateValidation:
         schedule: Schedule,
         callbacks: Callbacks,
         records: Records,
+        objective: Objective,
     ):
         self.points = points
-        self.judges = schedule.objective.startswith(PREFIX)
         self._strategy, self._schedule = strategy, schedule
-        self._callbacks, self._records = callbacks, records
-        self._notices = Notices(records, schedule.objective)
+        self._callbacks, self._records, self._objective = callbacks, records, objective
+
+    @property
+    def judges(self) -> bool:
+        """Whether the objective is found by the evaluator."""
+        return (self._objective.name or PREFIX).startswith(PREFIX)
 
     def meta(self, step: int, stopped: bool) -> dict[str, Any]:
         """Return what is saved with a checkpoint.
@@ -73,14 +75,13 @@ class LateValidation:
         if own is not None and not own.recorded:
             self._records.point(point.step, epoch + 1, "validation", point.metrics)
         logs = {**point.logs, **point.metrics}
-        self._notices.objective(logs)
         ends = point.step % schedule.steps_per_epoch == 0 and schedule.validates(epoch)
+        self._objective.see(point.step, logs, whole=ends)  # within an epoch they are no others
         if ends and point.step > self.points.position:
             self._callbacks.validated(epoch, logs)
         self.points.position = max(self.points.position, point.step)
-        value = point.metrics.get(schedule.objective)
-        value = value if value is not None and math.isfinite(value) else None
         if own is not None:
+            value = self._objective.value(point.metrics)
             self._records.rate(self.points.rating(point.step, value))
         return point
 

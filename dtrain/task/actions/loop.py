@@ -31,6 +31,7 @@ from dtrain.task.actions.validation import CALL_SECONDS, evaluate
 from dtrain.task.callbacks import Callbacks
 from dtrain.task.finetune import stages
 from dtrain.task.metric_sums import Sums
+from dtrain.task.objective import Objective
 from dtrain.task.recorder import Records
 from dtrain.task.snapshots import Saving, Snapshot
 from dtrain.task.step_schedule import Schedule
@@ -48,6 +49,7 @@ class Loop:
         schedule: when things happen.
         callbacks: Keras callbacks.
         records: what is written.
+        objective: says which checkpoint is the best.
         stopping: says whether the user or a scheduler asked this task to stop.
         identity: JSON values to be saved with every checkpoint.
         begun: called once, when there is something that a stop would have to save.
@@ -62,6 +64,7 @@ class Loop:
         schedule: Schedule,
         callbacks: Callbacks,
         records: Records,
+        objective: Objective,
         stopping: Callable[[], bool],
         identity: dict[str, Any],
         begun: Callable[[], None] = lambda: None,
@@ -73,6 +76,7 @@ class Loop:
         self._schedule = schedule
         self._callbacks = callbacks
         self._records = records
+        self._objective = objective
         self._stopping = stopping
         self._saving = Saving(model, strategy, schedule, callbacks, records, identity)
         self._begun = begun
@@ -85,7 +89,7 @@ class Loop:
         self._interval, self._epoch = Sums(), Sums()
         #: Results of the epoch that has ended and is to be evaluated.
         self._unvalidated: dict[str, float] | None = None
-        self._notices = Notices(records, schedule.objective)
+        self._notices = Notices(records)
         self._loss: float | None = None  # of the last call
         # What the tasks have agreed on for the next call; end: a callback ended the training.
         self._stop = self._end = self._save_now = False
@@ -295,7 +299,7 @@ class Loop:
                 self._records.point(self.step, epoch + 1, kind, {**validation, **new})
             self.logs = {**logs, **added}
         if validation or not self._schedule.validation_examples:
-            self._notices.objective(self.logs)
+            self._objective.see(self.step, self.logs)
         self._notices.ignored(ignored)
         self._records.epoch_ended(self.step, self._model)
         if due:
@@ -346,18 +350,20 @@ class Loop:
             "steps": self._steps.summary(),
             "logs": self.logs,
             "pending_validation": self._unvalidated is not None,
-            "objective": self._objective(),
+            "objective": self._value(),
+            "objective_name": self._objective.name,
+            "objective_mode": self._objective.mode,
         }
         meta |= {} if self._unvalidated is None else {"epoch_logs": self._unvalidated}
         meta |= {} if self._late is None else self._late.meta(self.step, self._stop)
         return self._saving.take(arrays, meta)
 
-    def _objective(self) -> float | None:
+    def _value(self) -> float | None:
+        """Return the objective of this very step; None where it is not known."""
         late = self._late is not None and self._late.judges
         if late or self.step % self._schedule.steps_per_epoch or self._unvalidated is not None:
             return None  # the logs are of an earlier step
-        value = self.logs.get(self._schedule.objective)
-        return value if value is not None and math.isfinite(value) else None
+        return self._objective.value(self.logs)
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         meta, arrays = checkpoint.meta, checkpoint.arrays

@@ -1,4 +1,4 @@
-"""What the loop reports: its progress, and what an epoch logs and the journal does not have."""
+"""What the loop reports: its progress, what is frozen, and logs that are not recorded."""
 
 from __future__ import annotations
 
@@ -15,26 +15,15 @@ from dtrain.task.strategies.steps import Steps
 
 
 class Notices:
-    """Reports what is missing among the logs of an epoch, and what of them is not recorded.
+    """Reports what is frozen, and what of the logs of an epoch is not recorded.
 
     Args:
         records: writes.
-        objective: name of the metric by which the best checkpoint is chosen.
     """
 
-    def __init__(self, records: Records, objective: str):
+    def __init__(self, records: Records):
         self._records = records
-        self._objective = objective
         self._noticed: set[str] = set()  # names that a notice was written of
-
-    def objective(self, logs: Iterable[str]) -> None:
-        """Report an objective that is not among the names of the logs."""
-        name, known = self._objective, sorted(logs)
-        if name in known or name in self._noticed:
-            return
-        self._noticed.add(name)
-        message = f"objective={name} is not among the metrics of this run ({', '.join(known)})"
-        self._records.event("notice", message=f"{message}; no checkpoint is kept as the best")
 
     def enter(self, epoch: int, steps: Steps, timing: Timing) -> None:
         """Begin an epoch, from 1; report what is frozen, where that is other than before."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 
 from dtrain import errors
 from dtrain.config import names
+from dtrain.config.objective import AUTO, ORDER, Mode
 from dtrain.config.schema import Config
 from dtrain.data.streams import examples_in
 from dtrain.errors import UsageError, nearest
@@ -25,6 +27,7 @@ from dtrain.task.actions.loop import Loop
 from dtrain.task.callbacks import Callbacks, made, numbers, shared
 from dtrain.task.finetune import stages
 from dtrain.task.local_calls import LocalCalls
+from dtrain.task.objective import Objective
 from dtrain.task.recorder import Records, Silence
 from dtrain.task.session import NO_VALIDATION, Process, Session, quietly
 from dtrain.task.step_logs import has_own, named
@@ -36,6 +39,10 @@ from dtrain.task.tensorboard import Summaries
 
 class Train(Action):
     """Trains to the end of the last epoch, and saves the final model."""
+
+    #: Names of the run's metrics, as far as ``objective=auto`` can be chosen among them before
+    #: the first step.
+    _names: Sequence[str] = ()
 
     def check(self, config: Config, model: keras.Model, schedule: Schedule) -> None:
         """Refuse an objective that no metric of the run is.
@@ -50,16 +57,19 @@ class Train(Action):
                 "a dataset with a validation, and a model with a loss", "sidecar.evaluate=false",
             )  # fmt: skip
         # What a step or a callback of the user's own names, is not known before it ran.
-        if has_own(model, "train_step", "compute_metrics") or any(
-            not str(node.get("_target_")).startswith("keras.") for node in config.trainer.callbacks
-        ):
+        if has_own(model, "train_step", "compute_metrics"):
             return
         known = [name for name, _ in named("", model.get_metrics_result())]
         if schedule.validation_examples:
             known += [f"val_{name}" for name in known]
+        self._names = known
+        if any(not str(each.get("_target_")).startswith("keras.") for each in
+               config.trainer.callbacks):  # fmt: skip
+            self._names = [name for name in known if name == ORDER[0]]  # one of theirs may be it
+            return
         for key, name in names.monitored(config.trainer.callbacks):
             names.check_monitor(key, name, known)
-        if config.objective not in known:
+        if config.objective not in (AUTO, *known):
             raise UsageError(
                 "objective", config.objective, "is not among the metrics of this run",
                 ", ".join(known), f"objective={nearest(config.objective, known) or known[0]}",
@@ -90,13 +100,18 @@ class Train(Action):
         records = make_records(process.rundir, config, process.journal, past, late)
         examples = examples_in(session.inputs.train)
         start = past.step if past else 0
-        records.event("start", step=start, **derived(model, strategy, schedule, examples))
+        objective = Objective(
+            config.objective, config.objective_mode, records, past.meta if past else None
+        )
+        objective.choose(self._names)
+        whole = {**derived(model, strategy, schedule, examples), **objective.fields()}
+        records.event("start", step=start, **whole)
         taken = None
         if late is not None:
-            taken = LateValidation(late, strategy, schedule, callbacks, records)
+            taken = LateValidation(late, strategy, schedule, callbacks, records, objective)
         steps.waiting.traced = functools.partial(process.phases.end, "trace")
         loop = Loop(
-            model, strategy, steps, schedule, callbacks, records, process.stop,
+            model, strategy, steps, schedule, callbacks, records, objective, process.stop,
             identity={
                 "seed": config.seed,
                 "config": identity.fingerprints(config),
@@ -188,6 +203,9 @@ def make_records(
     traced = (steps[0], steps[1]) if steps else None
     if journal is None:
         return Silence(traced)
+    meta = past.meta if past else {}
+    mode = meta.get("objective_mode") if config.objective_mode is Mode.auto else None
+    name = meta.get("objective_name") if config.objective == AUTO else config.objective
     return Records(
         rundir,
         journal,
@@ -202,11 +220,12 @@ def make_records(
             rundir.checkpoints,
             saving.keep,
             saving.best,
-            config.objective_mode.name,
+            mode or config.objective_mode.name,
             saved=lambda step: journal.write("checkpoint", step=step, path=f"checkpoints/{step}"),
             before=journal.sync,
             resumed=past.step if past and past.path.parent == rundir.checkpoints else None,
             evaluates=(late or LatePoints()).add,
+            objective=name,
         ),
     )
 

@@ -7,11 +7,13 @@ import resource
 import time
 from collections.abc import Callable
 
+from dtrain.config.objective import Mode
 from dtrain.run.journal import MetricsKind
 from dtrain.run.times import INPUT
 from dtrain.task.actions.base import Action
 from dtrain.task.actions.loop import Loop
 from dtrain.task.callbacks import Callbacks
+from dtrain.task.objective import Objective
 from dtrain.task.recorder import Silence
 from dtrain.task.session import Session
 from dtrain.task.step_schedule import Schedule
@@ -90,7 +92,7 @@ class _Part:
         callbacks = Callbacks([], session.model, 1, schedule.steps_per_epoch)
         self._loop = Loop(
             session.model, session.strategy, session.steps, schedule, callbacks, self._points,
-            self._stopping, {}, session.process.begun,
+            Objective("loss", Mode.min, self._points), self._stopping, {}, session.process.begun,
         )  # fmt: skip
         self.timing = self._loop.timing
 

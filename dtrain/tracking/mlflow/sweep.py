@@ -87,7 +87,9 @@ def record(store: Store, config: Config, folder: Path, status: str, ended: float
     store.parameters(run_id, given, dict(store.call("get_run", run_id).data.params))
     jobs: list[dict[str, Any]] = sweep.get("jobs", [])
     best = next((job for job in jobs if job["number"] == sweep.get("best")), None)
-    tags = {"overrides": " ".join(words), "objective": str(sweep.get("objective"))}
+    tags = {"overrides": " ".join(words)}
+    if sweep.get("objective") is not None:
+        tags["objective"] = sweep["objective"]
     points = {"jobs": float(len(jobs))}
     for kind in ("FINISHED", "FAILED", "KILLED"):
         points[f"jobs_{kind.lower()}"] = float(sum(job["status"] == kind for job in jobs))

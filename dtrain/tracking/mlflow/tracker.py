@@ -13,6 +13,7 @@ from typing import Any
 
 from dtrain import secrets
 from dtrain.config import load
+from dtrain.config.objective import AUTO
 from dtrain.config.schema import Config
 from dtrain.errors import DamagedFile
 from dtrain.host.versions import version
@@ -137,6 +138,7 @@ class MLflow(Tracker):
         #: that have another value since a later start.
         self._present: dict[str, str] | None = None
         self._changed: set[str] = set()
+        self._derived: dict[str, Any] = {}
 
     @property
     def address(self) -> str:
@@ -214,7 +216,7 @@ class MLflow(Tracker):
         assert self._store is not None, "after open"
         points = []
         for event in events:
-            if event["event"] == "start":
+            if event["event"] in ("start", "objective"):
                 derived = {k: v for k, v in event.items() if k not in ("event", "time", "step")}
                 self._describe(derived)
             elif event["event"] == "data":
@@ -251,7 +253,10 @@ class MLflow(Tracker):
         assert self._run is not None and self._store is not None, "after open"
         differing = first((self._job or {}).get("differs", {}))
         plain = load.written(self._run.config)
-        values = {**differing, **load.flatten(plain), **load.flatten(derived)}
+        self._derived.update(derived)
+        if plain["objective"] == AUTO:  # a parameter keeps its first value: not before it is known
+            del plain["objective"], plain["objective_mode"]
+        values = {**differing, **load.flatten(plain), **load.flatten(self._derived)}
         if self._present is None:
             data = self._store.call("get_run", self._run_id).data if self._resumed else None
             self._present = dict(data.params) if data else {}

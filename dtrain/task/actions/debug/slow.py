@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import time
 
+from dtrain.config.objective import Mode
 from dtrain.run.times import COMMUNICATION, COMPUTE, HOST, INPUT, WAITING
 from dtrain.task.actions import bottleneck
 from dtrain.task.actions.loop import Loop
@@ -45,12 +47,20 @@ class Slow(Train):
             Interrupted: it was asked to stop.
         """
         self._timer = _Timer(session, self._seconds)
-        schedule = dataclasses.replace(
-            session.schedule, epochs=_ENDLESS, validation_examples=0, objective="loss"
-        )
+        schedule = dataclasses.replace(session.schedule, epochs=_ENDLESS, validation_examples=0)
+        config = copy.copy(session.config)
+        config.objective, config.objective_mode = "loss", Mode.min
         process = dataclasses.replace(session.process, stop=self._timer)
         # Without a position of a run that is forked: there the rest of an epoch may be short.
-        super().run(dataclasses.replace(session, schedule=schedule, process=process, past=None))
+        super().run(
+            dataclasses.replace(
+                session,
+                config=config,
+                schedule=schedule,
+                process=process,
+                past=None,
+            )
+        )
 
     def begins(self, loop: Loop) -> None:
         """Take note of what measures."""

@@ -1,0 +1,141 @@
+"""What a run is compared by where nobody has typed an objective."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dtrain.config.objective import chosen, first
+from dtrain.run import checkpoint
+
+OWN = """
+import keras
+
+def bare(input_shape, classes):
+    model = keras.Sequential([keras.Input(input_shape), keras.layers.Dense(classes)])
+    model.compile("sgd", "mse")
+    return model
+
+class Gan(keras.Model):
+    def __init__(self, only):
+        super().__init__()
+        self.dense, self.only = keras.layers.Dense(1), only
+
+    def call(self, inputs):
+        return self.dense(inputs)
+
+    def train_step(self, data):
+        logs = super().train_step(data)
+        return {"g": logs["loss"]} if self.only else {**logs, "g": logs["loss"]}
+
+def gan(input_shape, classes, only=False):
+    model = Gan(only)
+    model.compile("sgd", "mse", metrics=["accuracy"])
+    return model
+"""
+COMMON = ("tracking=none", "trainer.batch_size=16", "trainer.epochs=3", "checkpoint.keep=9")
+
+
+@pytest.fixture
+def npz(user_code: Any) -> tuple[str, ...]:
+    """Targets with fractions, 64 of them to train on."""
+    user_code(OWN)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(80, 4)).astype("float32")
+    np.savez("t.npz", x=x, y=x @ rng.normal(size=4).astype("float32"))
+    return (*COMMON, "dataset=npz", "dataset.path=t.npz", "dataset.validation_split=0.2")
+
+
+def test_what_a_run_has_is_its_objective() -> None:
+    assert first(["loss", "accuracy", "val_loss", "val_accuracy"]) == "val_accuracy"
+    assert [first(names) for names in (["loss", "val_loss"], ["loss", "accuracy"], ["g"])] == [
+        "val_loss", "accuracy", None,
+    ]  # fmt: skip
+    event = {"event": "start", "objective": "loss", "objective_mode": "min"}
+    assert chosen([event, {"event": "start"}], "auto", "auto") == ("loss", "min")
+    assert chosen([{"event": "start"}], "auto", "auto") == (None, None)
+    assert chosen([], "val_auc", "max") == ("val_auc", "max"), "of a former version"
+
+
+def best(run: Any, name: str) -> None:
+    """Check that all that is said of the best is said of the smallest value of a metric."""
+    steps = checkpoint.steps(run.rundir.checkpoints)
+    points = {step: value for step, value in run.points(name).items() if step in steps}
+    least = min(points, key=lambda step: points[step])
+    result = run.result
+    assert (result["objective_name"], result["objective_mode"]) == (name, "min")
+    assert result["objective"] == points[max(points)]
+    assert (result["best_step"], result["best_objective"]) == (least, points[least])
+    assert checkpoint.choose(run.rundir.checkpoints, "best", "auto")[0].name == str(least)
+
+
+def test_a_regression_is_compared_by_its_loss(dtrain: Any, npz: tuple[str, ...]) -> None:
+    words = (*npz, "model=mlp", "optimizer.learning_rate=2")
+    run = dtrain(*words)
+    assert run.code == 0, run.output
+    assert run.output.count("objective=val_loss: this run has no val_accuracy") == 1
+    best(run, "val_loss")
+    assert run.events("start")[0]["objective"] == "val_loss"
+    again = dtrain(f"resume={run.rundir.path}", "trainer.epochs=4")
+    assert again.code == 0, again.output
+    best(again, "val_loss")
+    assert "this run has no val_accuracy" not in again.output, "it was chosen before"
+    shown = dtrain("compare", str(run.rundir.path))
+    assert "val_loss" in shown.output and "(min)" in shown.output
+    typed = dtrain(*words, "objective=val_accuracy")
+    assert typed.code == 2 and "objective=val_accuracy: is not among the metrics" in typed.output
+    other = dtrain(f"resume={run.rundir.path}", "trainer.epochs=5", "objective=val_mae")
+    assert other.code == 0, other.output
+    assert other.result["best_step"] == 20, "values of another objective are not compared"
+    forked = dtrain(
+        f"fork={run.rundir.path}", *words, "trainer.epochs=6", "dataset.validation_split=0"
+    )
+    assert forked.code == 0, forked.output
+    assert forked.result["objective_name"] == "loss"
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (("model=custom", "model._target_=mine.bare"), "val_loss"),
+        (("model=custom", "model._target_=mine.bare", "strategy=mirrored", "hardware.devices=2",
+          "sidecar.evaluate=true"), "val_loss"),
+        (("model=mlp", "dataset.validation_split=0"), "loss"),
+        (("model=custom", "model._target_=mine.gan"), "val_accuracy"),
+        (("model=custom", "model._target_=mine.gan", "+model.only=true",
+          "dataset.validation_split=0"), None),
+    ],
+    ids=["no accuracy", "sidecar", "no validation", "own step", "none of them"],
+)  # fmt: skip
+def test_without_an_accuracy(
+    dtrain: Any, npz: tuple[str, ...], words: tuple[str, ...], name: str | None
+) -> None:
+    run = dtrain(*npz, *words)
+    assert run.code == 0, run.output
+    assert run.result["objective_name"] == name
+    if name in ("loss", "val_loss"):
+        assert f"objective={name}: this run has no val_accuracy" in run.output
+    if name == "val_loss":
+        best(run, name)
+    if "mine.gan" in str(words):
+        assert "objective" not in run.events("start")[0], "it is not known before the first step"
+        later = [event["objective"] for event in run.events("objective")]
+        assert later == ([name] if name else [])
+    if name is None:
+        assert "objective=auto: this run has none of val_accuracy, val_loss" in run.output
+
+
+def test_a_sweep_picks_the_smaller_loss(dtrain: Any, npz: tuple[str, ...]) -> None:
+    words = ("model=mlp", "trainer.epochs=1", "optimizer.learning_rate=3,0.01")
+    done = dtrain("-m", *npz, *words, "hydra/sweeper=grid")
+    assert done.code == 0, done.output
+    [file] = Path("outputs/multirun").rglob("sweep.json")
+    sweep = json.loads(file.read_text())
+    assert (sweep["objective"], sweep["objective_mode"]) == ("val_loss", "min")
+    values = [job["objective"] for job in sweep["jobs"]]
+    assert sweep["best"] == values.index(min(values))
+    assert f"best: {sweep['best']}, val_loss" in done.output
