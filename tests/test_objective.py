@@ -9,31 +9,32 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dtrain.compare.comparison import compare
+from dtrain.compare.load_folders import of_folders
 from dtrain.config.objective import chosen, first
 from dtrain.run import checkpoint
 
 OWN = """
 import keras
 
-def bare(input_shape, classes):
-    model = keras.Sequential([keras.Input(input_shape), keras.layers.Dense(classes)])
+def bare(input_shape):
+    model = keras.Sequential([keras.Input(input_shape), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     return model
 
 class Gan(keras.Model):
-    def __init__(self, only):
+    def __init__(self):
         super().__init__()
-        self.dense, self.only = keras.layers.Dense(1), only
+        self.dense = keras.layers.Dense(1)
 
     def call(self, inputs):
         return self.dense(inputs)
 
     def train_step(self, data):
-        logs = super().train_step(data)
-        return {"g": logs["loss"]} if self.only else {**logs, "g": logs["loss"]}
+        return super().train_step(data)
 
-def gan(input_shape, classes, only=False):
-    model = Gan(only)
+def gan(input_shape):
+    model = Gan()
     model.compile("sgd", "mse", metrics=["accuracy"])
     return model
 """
@@ -70,7 +71,7 @@ def best(run: Any, name: str) -> None:
     assert (result["objective_name"], result["objective_mode"]) == (name, "min")
     assert result["objective"] == points[max(points)]
     assert (result["best_step"], result["best_objective"]) == (least, points[least])
-    assert checkpoint.choose(run.rundir.checkpoints, "best", "auto")[0].name == str(least)
+    assert checkpoint.choose(run.rundir.checkpoints, "best", "max")[0].name == str(least)
 
 
 def test_a_regression_is_compared_by_its_loss(dtrain: Any, npz: tuple[str, ...]) -> None:
@@ -84,18 +85,19 @@ def test_a_regression_is_compared_by_its_loss(dtrain: Any, npz: tuple[str, ...])
     assert again.code == 0, again.output
     best(again, "val_loss")
     assert "this run has no val_accuracy" not in again.output, "it was chosen before"
-    shown = dtrain("compare", str(run.rundir.path))
-    assert "val_loss" in shown.output and "(min)" in shown.output
+    compared = compare(*of_folders([run.rundir.path]))
+    assert (compared.objective, compared.mode) == ("val_loss", "min")
+    assert compared.best is not None and compared.best.objective == again.result["objective"]
+    forked = dtrain(
+        f"fork={run.rundir.path}", *words, "trainer.epochs=5", "trainer.metrics=accuracy"
+    )
+    assert forked.code == 0, forked.output
+    assert forked.result["objective_name"] == "val_accuracy", "a fork chooses its own"
     typed = dtrain(*words, "objective=val_accuracy")
     assert typed.code == 2 and "objective=val_accuracy: is not among the metrics" in typed.output
     other = dtrain(f"resume={run.rundir.path}", "trainer.epochs=5", "objective=val_mae")
     assert other.code == 0, other.output
     assert other.result["best_step"] == 20, "values of another objective are not compared"
-    forked = dtrain(
-        f"fork={run.rundir.path}", *words, "trainer.epochs=6", "dataset.validation_split=0"
-    )
-    assert forked.code == 0, forked.output
-    assert forked.result["objective_name"] == "loss"
 
 
 @pytest.mark.parametrize(
@@ -106,13 +108,11 @@ def test_a_regression_is_compared_by_its_loss(dtrain: Any, npz: tuple[str, ...])
           "sidecar.evaluate=true"), "val_loss"),
         (("model=mlp", "dataset.validation_split=0"), "loss"),
         (("model=custom", "model._target_=mine.gan"), "val_accuracy"),
-        (("model=custom", "model._target_=mine.gan", "+model.only=true",
-          "dataset.validation_split=0"), None),
     ],
-    ids=["no accuracy", "sidecar", "no validation", "own step", "none of them"],
+    ids=["no accuracy", "sidecar", "no validation", "own step"],
 )  # fmt: skip
 def test_without_an_accuracy(
-    dtrain: Any, npz: tuple[str, ...], words: tuple[str, ...], name: str | None
+    dtrain: Any, npz: tuple[str, ...], words: tuple[str, ...], name: str
 ) -> None:
     run = dtrain(*npz, *words)
     assert run.code == 0, run.output
@@ -123,10 +123,7 @@ def test_without_an_accuracy(
         best(run, name)
     if "mine.gan" in str(words):
         assert "objective" not in run.events("start")[0], "it is not known before the first step"
-        later = [event["objective"] for event in run.events("objective")]
-        assert later == ([name] if name else [])
-    if name is None:
-        assert "objective=auto: this run has none of val_accuracy, val_loss" in run.output
+        assert [event["objective"] for event in run.events("objective")] == [name]
 
 
 def test_a_sweep_picks_the_smaller_loss(dtrain: Any, npz: tuple[str, ...]) -> None:

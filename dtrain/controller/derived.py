@@ -97,7 +97,8 @@ class Derived(cli.Command):
                 )  # fmt: skip
             own.append(f"action.checkpoint={self._checkpoint.name}")
         own += [f"action={self.name}", "tracking=none"]
-        replaced = {*known, *_OF_A_RUN, *(_SIZES if "strategy" in known else ())}
+        # Which checkpoint is the best is the run's: its objective stays.
+        replaced = {*known, *_OF_A_RUN, *(_SIZES if "strategy" in known else ())} - {"objective"}
         return resume.of_run("RUN", self._run, self.rundir, own, replaced)
 
     def _translated(self, override: str) -> str:
