@@ -44,7 +44,7 @@ signal.signal(signal.SIGTERM, stop)
 if last == "refuse":
     write("error", kind="usage", message="objective=x: is not there")
     os._exit(2)
-write("start", step=0, objective="val_accuracy", objective_mode="max")
+write("start", step=0, objective="val_accuracy", objective_mode=sys.argv[5])
 for step in range(1, steps + 1):
     write("metrics", step=step, metrics={"val_accuracy": round(seed % 100 / 100 + step / 1000, 3)})
     report = {"step": step, "total_steps": steps, "epoch": step, "epochs": steps,
@@ -86,7 +86,8 @@ class Quick(Launcher):
             log.write(f"gpus {self.gpus}\n".encode())
             self._process = subprocess.Popen(
                 [sys.executable, "-S", "-E", "-P", "-c", TASK, str(rundir.path), str(config.seed),
-                 str(config.trainer.epochs), last],
+                 str(config.trainer.epochs), last,
+                 config.objective_mode.of("val_accuracy").name],
                 stdout=log, stderr=log,
             )  # fmt: skip
         return cluster

@@ -548,7 +548,10 @@ def ship(folder: Path, config: Any, parent: str | None = None) -> str:
     cluster = Cluster((Task("chief", 0, 1),), "cpu", 1, {})
     tracker = MLflow(config)
     tracker.open(TrackedRun(config, rundir, cluster), 1000.0)
-    tracker.write([{"event": "start", "time": 1000.0, "step": 0, "replicas": 2, "parameters": 5}])
+    name = "val_accuracy" if config.objective == "auto" else config.objective
+    chosen = {"objective": name, "objective_mode": config.objective_mode.of(name).name}
+    start = {"event": "start", "time": 1000.0, "step": 0, "replicas": 2, "parameters": 5}
+    tracker.write([{**start, **chosen}])
     points = {1: 2.0, 2: 1.5} if parent is None else {1: 2.0, 2: 1.0}
     for step, value in points.items():
         event = {

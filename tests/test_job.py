@@ -171,7 +171,10 @@ def test_a_job_that_ends_well(start: Any) -> None:
     launcher = Told(trains(WELL))
     outcome, rundir = start(launcher)
     told = dataclasses.replace(outcome, seconds=None)
-    assert told == Outcome(errors.OK, 0.8, False, "FINISHED")
+    assert told == Outcome(
+        errors.OK, 0.8, False, "FINISHED", objective_name="val_accuracy", objective_mode="max",
+        metrics={"val_accuracy": 0.8},
+    )  # fmt: skip
     found = result(rundir)
     assert (found["status"], found["step"], found["error"]) == ("FINISHED", 8, None)
     assert (found["restarts"], found["replaced_workers"]) == (0, 0)
