@@ -132,10 +132,13 @@ def caught(
 
         return apply
 
+    before = [vars(optimizer).get("apply") for optimizer, _ in given]
     for optimizer, found in given:
         optimizer.apply = catch(optimizer, found)
     try:
         yield given
     finally:
-        for optimizer, _ in given:
+        for (optimizer, _), apply in zip(given, before, strict=True):
             del optimizer.apply
+            if apply is not None:  # a patch of this instance
+                optimizer.apply = apply

@@ -85,9 +85,13 @@ class GlobalBatch:
 
     def _trace(self, data: Any, examples: int) -> _Trace:
         """Trace the step on ``examples`` that are like ``data``."""
-        specs = tf.nest.map_structure(
-            lambda tensor: tf.TensorSpec([examples, *tensor.shape[1:]], tensor.dtype), data
-        )
+
+        def like(tensor: tf.Tensor | None) -> tf.TensorSpec | None:
+            if tensor is None:  # of targets, where there are weights without
+                return None
+            return tf.TensorSpec([examples, *tensor.shape[1:]], tensor.dtype)
+
+        specs = tf.nest.map_structure(like, data)
         key = tuple(tf.nest.flatten(specs))
         if key not in self._traced:
             self._traced[key] = _Trace(self._step, specs)
@@ -134,7 +138,7 @@ class Part:
 
     def __init__(self, whole: GlobalBatch, data: Any):
         self._whole, self._data = whole, data
-        self._examples = Examples(tf.nest.flatten(data))
+        self._examples = Examples(each for each in tf.nest.flatten(data) if each is not None)
         self._count = 0
 
     def compare(

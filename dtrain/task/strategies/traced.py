@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -73,23 +71,7 @@ def on_one_device(model: keras.Model, examples: int) -> GlobalBatch:
         )
         # Regularizers ask the scope for weights; its constructor would read them.
         scope.state_mapping.update({id(v): v.value for v in model.trainable_variables})
-        with scope, _without_updates(model):
+        with scope, optimizers.caught(model):
             model.train_step(unwrapped(data))
 
     return GlobalBatch(step, examples)
-
-
-@contextlib.contextmanager
-def _without_updates(model: keras.Model) -> Iterator[None]:
-    found = list(optimizers.named(model).values())
-    before = [vars(optimizer).get("apply") for optimizer in found]
-    for optimizer in found:
-        optimizer.apply = lambda *_, of=optimizer, **__: of.iterations
-    try:
-        yield
-    finally:
-        for optimizer, apply in zip(found, before, strict=True):
-            if apply is None:
-                del optimizer.apply
-            else:
-                optimizer.apply = apply
