@@ -160,8 +160,8 @@ def _open_standard() -> None:
             os.fstat(number)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest that is free
-    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
-    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(1, "a", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "a", closefd=False)
 
 
 def flush() -> None:

@@ -74,7 +74,7 @@ class Fickle(Quick):
         with rundir.log("chief-0").open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-S", "-E", "-c", CODE, str(rundir.path), "1", epochs,
-                 os.environ.get("QUICK_LAST", "end")],
+                 os.environ.get("QUICK_LAST", "end"), "max"],
                 stdout=log, stderr=log,
             )  # fmt: skip
         return cluster

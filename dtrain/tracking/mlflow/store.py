@@ -105,7 +105,7 @@ def prepare(database: Path, client: Callable[[str], Any]) -> None:
     writing.remove(made)  # of a process that was killed
     client(f"sqlite:///{made}").search_experiments(max_results=1)
     if not database.exists():
-        made.replace(database)
+        writing.replace(made, database)
         return
     with (  # in the same file: others may have it open
         contextlib.closing(sqlite3.connect(made)) as source,
@@ -113,7 +113,7 @@ def prepare(database: Path, client: Callable[[str], Any]) -> None:
     ):
         if _tables(target) <= _tables(source):  # else other tables would be lost
             source.backup(target)
-    made.unlink()
+    writing.remove(made)
 
 
 def _is_unfinished(database: Path) -> bool:
