@@ -370,8 +370,7 @@ def test_a_default_that_is_another_one_by_now(begun) -> None:
     )  # fmt: skip
     refused(
         f"trainer.loss=mse: is not what the run has in its config.yaml; "
-        f"accepted: sparse_categorical_crossentropy; "
-        f"type: resume={rundir.path} trainer.loss=sparse_categorical_crossentropy",
+        f"accepted: auto; type: resume={rundir.path} trainer.loss=auto",
         lambda: checked(rundir, trainer__loss="mse"),
     )  # fmt: skip
 

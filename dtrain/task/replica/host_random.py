@@ -24,7 +24,8 @@ _current = threading.local()
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Let what is traced inside draw what it draws whenever it is traced."""
-    _install()
+    if tf.distribute.get_strategy().num_replicas_in_sync > 1:
+        _install()
     before = getattr(_current, "outside", None)
     with kept():
         _current.outside = _state()
