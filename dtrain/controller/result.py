@@ -132,7 +132,7 @@ def _epochs(rundir: RunDir) -> list[tuple[int, int]]:
 
 
 def _read_epochs(rundir: RunDir) -> list[tuple[int, int]]:
-    events = (e for e in Follower(rundir.journal).events() if e.get("kind") == "epoch")
+    events = (e for e in Follower(rundir.journal).events() if e.get("kind", "epoch") == "epoch")
     points = (event.get("metrics", {}) for event in events)
     found = ((point.get("epoch_examples"), point.get("examples")) for point in points)
     return [

@@ -22,6 +22,7 @@ class Replicas(Protocol):
     several_optimizers: bool
     gradient_reduction: str
     in_turn: bool
+    dense_lookups: bool
     retraces: bool
     step_parts: tuple[str, ...]
     sync_every: int

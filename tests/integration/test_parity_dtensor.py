@@ -54,7 +54,8 @@ CASES = {
         "optimizer.global_clipnorm=1",
         *TEXT,
     ),
-    "own train_step": ("model=custom", "model._target_=mine.Own"),
+    # Its embeddings have dense gradients here, which are the same for SGD alone.
+    "own train_step": ("model=custom", "model._target_=mine.Own", "optimizer=sgd"),
 }
 
 
@@ -82,7 +83,16 @@ def test_the_automatic_rule_parts_a_model_of_ones_own(dtrain, user_code) -> None
     user_code(MODEL)
     run = dtrain(*BASE, *CASES["own train_step"], *MESHES["hybrid 2 x 2"], "dry_run=true")
     words = [line.split() for line in run.output.splitlines()]
-    assert ["own/dense/kernel", "64", "x", "16", "gather", "0", "4,096", "2,048"] in words
+    table = ["own/embedding_1/embeddings", "64", "x", "16", "gather", "0", "4,096", "2,048"]
+    assert table in words
+
+
+def test_embeddings_on_a_mesh_are_named(dtrain, user_code) -> None:
+    user_code(MODEL)
+    words = (*BASE, "model=custom", "model._target_=mine.Own", "trainer.epochs=1")
+    run = dtrain(*words, "strategy=model_parallel", "hardware.devices=2", "optimizer=adam")
+    [notice] = [e["message"] for e in run.events("notice") if "embeddings" in e["message"]]
+    assert "(embedding, embedding_1) are dense on a mesh" in notice
 
 
 @pytest.mark.faults

@@ -51,6 +51,8 @@ def notice(
     Returns:
         A sentence or more; None where both are the same, or where that cannot be found out.
     """
+    if strategy.dense_lookups:
+        return noise.dense_lookups(model)
     if strategy.batches == 1:
         return None
     notices = [random_draws.notice(), noise.statistics(model, strategy)]

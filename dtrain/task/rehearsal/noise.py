@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from dtrain.task import keras_internals
+from dtrain.task import keras_internals, optimizers
 from dtrain.task.rehearsal.rehearse import exchanges, exchanging
 from dtrain.task.rehearsal.trial import operations
 from dtrain.task.replica import random_draws
+from dtrain.task.replica.gradients import updating
 
 if TYPE_CHECKING:
     from dtrain.task.protocol import Replicas
@@ -27,6 +28,30 @@ STATELESS = (
     "StatelessMultinomial", "StatelessRandomGamma", "StatelessRandomPoisson",
     "StatelessRandomBinomial", "StatelessParameterizedTruncated", "StatelessShuffle",
 )  # fmt: skip
+
+
+def dense_lookups(model: keras.Model) -> str | None:
+    """Return which embeddings have other updates where their gradients are dense, if any have.
+
+    Keras' optimizers take a row that was looked up twice as two gradients. That is the same as
+    their sum where an update is linear in the gradient.
+    """
+    linear = all(
+        isinstance(updating(optimizer), keras.optimizers.SGD)
+        for optimizer in optimizers.named(model).values()
+    )
+    names = [
+        layer.name
+        for layer in keras_internals.layers(model)
+        if isinstance(layer, keras.layers.Embedding) and layer.trainable
+    ]
+    if linear or not names:
+        return None
+    return (
+        f"gradients of embeddings ({', '.join(names[:3])}) are dense on a mesh: an optimizer other "
+        "than SGD updates a row that a batch has twice by the sum of its gradients, and on one "
+        "device by each of them"
+    )
 
 
 def statistics(model: keras.Model, strategy: Replicas) -> str | None:

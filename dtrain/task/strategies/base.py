@@ -104,6 +104,8 @@ class Strategy:
     gradient_reduction = "mean"
     #: Whether a model may have variables of TensorFlow's own beside those of Keras.
     plain_variables = True
+    #: Whether the gradient of rows that are looked up is dense, where one device has rows.
+    dense_lookups = False
     #: What timestamps can tell apart in a step (:mod:`dtrain.task.waiting`). Where layers or
     #: variables are divided over devices nothing: values are exchanged all the time.
     step_parts: tuple[str, ...] = ()

@@ -38,6 +38,7 @@ class Mesh(HostBuilt):
     """
 
     plain_variables = False
+    dense_lookups = True
 
     def __init__(self, devices: list[str], cluster: Cluster, rules: Any):
         # ORDER: before DTensor compiles anything. It would combine the reductions of a graph, and
