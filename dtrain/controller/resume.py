@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -272,6 +272,15 @@ def check(config: Config, overrides: list[str]) -> None:
             for override in overrides
             if override not in own and _meet(key_of(override), fixed)
         ]
+        lacking = _lacking(identity.value(past, fixed), identity.value(config, fixed))
+        if not words and lacking:
+            version = (found.meta.get("versions", {}) if found else {}).get("dtrain", "unknown")
+            raise UsageError(
+                "resume", config.resume,
+                f"was begun when there was no {fixed}.{lacking[0]} (dtrain {version})",
+                "the version that began the run",
+                f"fork={config.resume} to begin a new run with its weights",
+            )  # fmt: skip
         if not words:  # the file was edited, or a default is another one by now
             key, old, new = _differing(
                 fixed, identity.value(past, fixed), identity.value(config, fixed)
@@ -336,6 +345,13 @@ def nothing_to_do(config: Config) -> str | None:
 def _meet(key: str, other: str) -> bool:
     """Whether one of two keys is the other one, or has it below itself (``strategy=ps``)."""
     return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
+
+
+def _lacking(before: Any, now: Any) -> list[str]:
+    """Return the keys that a group has today, and did not have when a run was begun."""
+    if not (isinstance(before, Mapping) and isinstance(now, Mapping)):
+        return []
+    return [key for key in now if key not in before]
 
 
 def _differing(key: str, old: Any, new: Any) -> tuple[str, Any, Any]:
