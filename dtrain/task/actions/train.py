@@ -105,6 +105,8 @@ class Train(Action):
         )
         objective.choose(self._names)
         whole = {**derived(model, strategy, schedule, examples), **objective.fields()}
+        if config.trainer.loss == AUTO and isinstance(model.loss, str):
+            whole["trainer.loss"] = model.loss  # which of its values auto is
         records.event("start", step=start, **whole)
         taken = None
         if late is not None:
