@@ -138,9 +138,9 @@ def test_a_table(show: Any, tmp_path: Path) -> None:
         ["target", "int64", "-", "0 to 1"],
     ] or found.table("structure")[1] == ["input", "float32", "2", "0 to 7"]
     assert [row[:2] for row in found.table("classes")[1:]] == [
-        ["0", "14"],
-        ["1", "13"],
-        ["2", "13"],
+        ["0 a", "14"],
+        ["1 b", "13"],
+        ["2 c", "13"],
     ]
     assert found.part("the first training examples")[3:] == [
         "example 1",

@@ -362,7 +362,7 @@ def _build_metrics(built: keras.Model, x: Any, y: Any, predicted: Any, weight: A
         built.compute_loss(x=x, y=y, y_pred=predicted, sample_weight=weight, **mode)
         built.compute_metrics(x=x, y=y, y_pred=predicted, sample_weight=weight)
         if not has_own(built, "train_step", "compute_loss"):
-            _try_loss(built.loss, y, predicted)
+            _try_loss(built, y, predicted)
     except AttributeError:  # Keras chooses what "accuracy" means by the shape of the targets
         if y is not None:
             raise
@@ -395,8 +395,9 @@ def _build_metrics(built: keras.Model, x: Any, y: Any, predicted: Any, weight: A
     built.reset_metrics()
 
 
-def _try_loss(loss: Any, y: Any, predicted: Any) -> None:
+def _try_loss(built: keras.Model, y: Any, predicted: Any) -> None:
     """Compute a loss of Keras' for several examples: of a single one more shapes go together."""
+    loss: Any = built.loss
     kind = getattr(loss, "__module__", None) or type(loss).__module__
     if not isinstance(loss, str) and not kind.startswith("keras."):
         return
@@ -405,7 +406,7 @@ def _try_loss(loss: Any, y: Any, predicted: Any) -> None:
     sizes = {*np.shape(y)[1:], *predicted.shape[1:]}
     rows = next(rows for rows in itertools.count(2) if rows not in sizes)
     y, predicted = (keras.ops.repeat(each[:1], rows, axis=0) for each in (y, predicted))
-    keras.losses.get(loss)(y, predicted)
+    built.compute_loss(y=y, y_pred=predicted)  # as it is compiled, which brings ranks together
 
 
 def _loss_name(loss: Any) -> Any:
