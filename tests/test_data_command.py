@@ -145,7 +145,7 @@ def test_a_table(show: Any, tmp_path: Path) -> None:
     assert found.part("the first training examples")[3:] == [
         "example 1",
         "  input   1, 0.125",
-        "  target  1",
+        "  target  1 b",
     ]
 
 

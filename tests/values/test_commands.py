@@ -222,6 +222,8 @@ def test_commands_of_the_documents_are_taken(
     monkeypatch.setenv("MY_KEY", "k" * 20)
     monkeypatch.setenv("DTRAIN_ENV", "MY_KEY,MY_PASSWORD")
     monkeypatch.setenv("MY_PASSWORD", "p" * 20)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
     config = node(*words)
     try:
         values.check(config)
