@@ -220,7 +220,8 @@ def test_commands_of_the_documents_are_taken(
     words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_KEY", "k" * 20)
-    monkeypatch.setenv("DTRAIN_ENV", "MY_KEY,MY_PASSWORD")
+    of_mlflow = "MLFLOW_TRACKING_URI,MLFLOW_EXPERIMENT_NAME"
+    monkeypatch.setenv("DTRAIN_ENV", f"MY_KEY,MY_PASSWORD,{of_mlflow}")
     monkeypatch.setenv("MY_PASSWORD", "p" * 20)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
