@@ -126,7 +126,7 @@ def test_what_a_hash_is_of() -> None:
 def test_a_value_is_plain() -> None:
     config = composed(*RUN)
     assert identity.value(config, "hardware.precision") == "float32"
-    assert identity.value(config, "trainer.metrics") == ["accuracy"]
+    assert identity.value(config, "trainer.metrics") == ["auto"]
     assert identity.value(config, "dataset")["_target_"] == "dtrain.datasets.synthetic"
     assert identity.value(config, "no.such.key") is None
 
