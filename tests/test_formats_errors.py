@@ -203,7 +203,7 @@ def test_targets_that_are_not_finite(kind: str) -> None:
     assert splits.count_classes() is None
     save(kind, 0, x=[1.0], y=[3])
     save(kind, 1, x=[1.0, 2.0], y=[2, -1])
-    with pytest.raises(DataError, match=r"1\.x, row 1, column 'y': the label is -1, and classes"):
+    with pytest.raises(UsageError, match=r"a target is -1 \(1\.x, row 1\): a class, or a number"):
         load(kind).count_classes()
 
 
