@@ -19,6 +19,7 @@ from dtrain import datasets
 from dtrain.data import cache
 from dtrain.data.data_file import DataFile
 from dtrain.data.formats import csv_convert
+from dtrain.data.formats.csv_form import Form
 from dtrain.data.sources import Splits
 from dtrain.datasets import tables
 from dtrain.errors import UsageError
@@ -49,10 +50,10 @@ def test_a_table_at_an_address_is_converted_once(
 
     Path("t.csv").write_text("a,y\n1,0\n2,1\n")
     file = Elsewhere("s3://bucket/t.csv")
-    made = csv_convert.entry(file, ",", 1, ["a", "y"])
+    made = csv_convert.entry(file, Form(","), ["a", "y"])
     (tmp_path / "other").mkdir()
     monkeypatch.chdir("other")
-    assert csv_convert.entry(file, ",", 1, ["a", "y"]) == made
+    assert csv_convert.entry(file, Form(","), ["a", "y"]) == made
     own = DataFile("../t.csv"), DataFile(str(tmp_path / "t.csv"))
     assert own[0].place() == own[1].place(), "and of a file here"
 
