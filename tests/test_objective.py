@@ -1,4 +1,4 @@
-"""What a run is compared by where nobody has typed an objective."""
+"""The objective of a run that has none in its configuration."""
 
 from __future__ import annotations
 

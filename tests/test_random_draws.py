@@ -215,7 +215,7 @@ def test_of_one_example_a_trace_tells_what_is_shared() -> None:
 
 @pytest.mark.task(devices=2)
 def test_python_and_numpy_draw_the_same_on_all_replicas() -> None:
-    """Before they meet and after; and nobody else's draws are other ones."""
+    """Before an all-reduce and after it; and the draws outside of the step stay as they were."""
     import random
 
     import numpy as np

@@ -22,7 +22,7 @@ class Objective:
 
     Attributes:
         name: of the metric, None as long as it is not chosen.
-        mode: ``max`` or ``min``; None likewise.
+        mode: ``max`` or ``min``; None where no objective is chosen yet.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ NAME = "mlflow"
 
 
 class Logged:
-    """What the user's code has given MLflow and nobody has recorded yet."""
+    """Numbers that the user's code has logged with MLflow and that are not recorded yet."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, Any] = {}

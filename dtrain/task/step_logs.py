@@ -168,7 +168,7 @@ class Returned:
         #: By training or not, under which names the result of a metric is returned, by the
         #: metric's name; None: no such step was traced.
         self.names: dict[bool, dict[str, set[str]] | None] = {True: None, False: None}
-        #: Likewise, of a number of ``get_metrics_result``.
+        #: By training or not, the same of the numbers of ``get_metrics_result``.
         self.derived: dict[bool, dict[str, set[str]]] = {True: {}, False: {}}
         self._traced = _Traced()
         for metric in metrics:
