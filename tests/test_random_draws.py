@@ -528,6 +528,35 @@ def test_losses_are_those_of_one_replica_in_a_cluster() -> None:
         assert [loss / 4 for loss in found] == pytest.approx(expected, rel=1e-5)
 
 
+def shared(input_shape: Any, classes: int) -> Any:
+    """Drops the same units of all examples of a batch."""
+    import keras
+
+    return keras.Sequential(
+        [
+            keras.Input(input_shape),
+            keras.layers.Dense(9, activation="tanh"),
+            keras.layers.Dropout(0.5, noise_shape=(1, 9)),
+            keras.layers.Dense(classes, activation="softmax"),
+        ]
+    )
+
+
+@pytest.mark.task(devices=2)
+def test_where_replicas_have_one_example_each_what_is_shared_stays_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from tests import test_steps
+
+    monkeypatch.setattr(test_steps, "BATCH", 2)
+    config = test_steps.settings(model={"_target_": "tests.test_random_draws.shared"})
+    found = []
+    for kind, devices in (("OneDevice", 1), ("Mirrored", 2)):
+        _, _, steps, _ = test_steps.prepare(kind, devices, config)
+        found.append(steps.results(steps.train(6))["loss"])
+    assert found[1] == pytest.approx(found[0], rel=1e-5)
+
+
 @pytest.mark.task(devices=4)
 def test_replicas_have_masks_of_their_own() -> None:
     import keras
