@@ -367,15 +367,18 @@ def test_that_the_queue_answers_again_is_said_once(command, monkeypatch) -> None
     assert sentences[1:] == [None, "SLURM answers again", None]
 
 
-def test_a_job_that_slurm_has_forgotten_is_known_by_its_folder(command, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("job", "code"), [("77", errors.OK), ("70", errors.FAILED)])
+def test_a_job_that_slurm_has_forgotten_is_known_by_its_folder(
+    job: str, code: int, command, tmp_path: Path
+) -> None:
     launcher = launchers.choose(**SETTINGS)
     launcher.job = "77"
     launcher.start(RunDir(tmp_path), planned(1))
-    (tmp_path / batch.START).write_text(json.dumps({"job": "77"}))
+    (tmp_path / batch.START).write_text(json.dumps({"job": job}))
     (tmp_path / batch.EXIT).write_text("0\n")
     launcher._unseen = launcher_module._FORGOTTEN
     assert launcher.poll(0.0) == [("worker-0", "ended")]
-    assert launcher.exit_codes() == {"worker-0": errors.OK}
+    assert launcher.exit_codes() == {"worker-0": code}, "the code of an earlier job is not its own"
 
 
 def test_the_script_is_printed(dtrain, quick) -> None:
