@@ -409,6 +409,49 @@ def test_where_replicas_cannot_meet_is_refused_by_name(function: Any) -> None:
     assert str(found).startswith("model=train_step: takes a gradient inside tf.cond, a loop or a")
 
 
+def of_all_kinds_at_once(weights: Any, table: Any, x: Any, y: Any) -> dict[str, Any]:
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        errors = tf.square(x @ weights - y)
+        targets = [errors, tf.reduce_mean(errors)]
+    return {"gradient": tape.gradient(targets, weights)}
+
+
+def of_a_part_alone(weights: Any, table: Any, x: Any, y: Any) -> dict[str, Any]:
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        errors = tf.square(x @ weights - y)
+        target = errors if x.shape[0] < ROWS else tf.reduce_mean(errors)
+    return {"gradient": tape.gradient(target, weights)}
+
+
+def of_small_batches(weights: Any, table: Any, x: Any, y: Any) -> dict[str, Any]:
+    if x.shape[0] == ROWS:
+        raise ValueError("a batch of 8 is too large")
+    return of_a_part_alone(weights, table, x, y)
+
+
+@pytest.mark.task(devices=2)
+@pytest.mark.parametrize(
+    ("function", "problem"),
+    [
+        (of_all_kinds_at_once, "takes a gradient of values of single examples and of others"),
+        (of_a_part_alone, "whole batch, .*, does not call tapes as that of a part"),
+        (of_small_batches, r"whole batch, .*, cannot be traced \(a batch of 8 is too large\)"),
+    ],
+)
+def test_a_gradient_of_which_it_cannot_be_told_is_refused(function: Any, problem: str) -> None:
+    from dtrain.errors import UsageError, behind
+
+    with pytest.raises(Exception, match=problem) as caught:
+        on_replicas(2, function)
+    refused = behind(caught.value)
+    assert isinstance(refused, UsageError)
+    assert str(refused).endswith("strategy=one_device")
+
+
 @pytest.mark.task
 def test_workers_that_do_not_wait_cannot_accumulate() -> None:
     import keras

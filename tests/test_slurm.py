@@ -273,6 +273,7 @@ def test_the_result_of_an_earlier_start_is_not_that_of_a_new_job(
     first = dtrain(*quick, "launcher=slurm", "launcher.follow=false")
     folder = first.rundir.path
     old = {"status": "FAILED", "exit_code": 1, "error": "an error of long ago", "started": 1.0}
+    old |= {"metrics": {}, "step": 1, "examples_per_second": 1.0, "objective": 1.0}
     (folder / "result.json").write_text(json.dumps(old))
     (folder / batch.START).write_text(json.dumps(note))
     (folder / batch.EXIT).write_text("1")
