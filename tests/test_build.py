@@ -574,8 +574,8 @@ def test_models_of_batches_of_one_size_train() -> None:
         assert np.isfinite(steps.results(steps.evaluate(2, 0))["loss"])
 
 
-def scalar(input_shape: Any, classes: int) -> Any:
-    """Its call returns its loss."""
+def scalar(input_shape: Any, classes: int, compute: bool = False) -> Any:
+    """Its call returns its loss, which ``trainer.loss`` or its ``compute_loss`` hands on."""
     import keras
 
     class Scalar(keras.Model):
@@ -586,7 +586,11 @@ def scalar(input_shape: Any, classes: int) -> Any:
         def call(self, x: Any) -> Any:
             return keras.ops.mean(keras.ops.square(self.dense(x)))
 
-    return Scalar()
+    class Computes(Scalar):
+        def compute_loss(self, x: Any, y: Any, y_pred: Any, *more: Any, **named: Any) -> Any:
+            return y_pred
+
+    return Computes() if compute else Scalar()
 
 
 def itself(y: Any, p: Any) -> Any:
@@ -652,7 +656,12 @@ def test_models_that_keras_trains_are_built(kind: str, devices: int) -> None:
 
     strategy = getattr(strategies, kind)([f"CPU:{i}" for i in range(devices)])
     own = {"loss": {"_target_": "tests.test_build.itself"}, "metrics": []}
+    usual = {"loss": "sparse_categorical_crossentropy", "metrics": []}
     for changed, name in (
+        (
+            {"model": {"_target_": "tests.test_build.scalar", "compute": True}, "trainer": usual},
+            "loss",
+        ),
         ({"model": {"_target_": "tests.test_build.scalar"}, "trainer": own}, "loss"),
         ({"model": {"_target_": "tests.test_build.stepped", "call": "conditional"}}, "distance"),
         ({"model": {"_target_": "tests.test_build.stepped", "call": "pairs"}}, "distance"),

@@ -218,6 +218,21 @@ def test_dry_run(run: RunDir, capfd: Any) -> None:
     assert not (run.path / "evaluations").exists()
 
 
+@pytest.mark.task
+def test_a_scalar_has_no_classes_that_labels_could_be_beyond() -> None:
+    import numpy as np
+    import tensorflow as tf
+
+    from dtrain.data.sources import Arrays, Splits
+    from dtrain.task.actions.evaluate import Evaluate
+    from tests.test_steps import settings
+
+    action = object.__new__(Evaluate)
+    action._own = action._other = Splits(Arrays(np.zeros([4, 2]), np.arange(4)), None, 4)
+    action._by = action._confusion = None
+    assert action.metrics(settings(), tf.constant(1.0)) == []
+
+
 @pytest.mark.usefixtures("store")
 def test_where_the_run_is_tracked(tmp_path: Path) -> None:
     from dtrain.tracking.mlflow.store import import_mlflow
