@@ -162,6 +162,7 @@ def stepping(input_shape: Any, classes: int, loss: str = "mean") -> Any:
                 "failing": lambda: ops.reshape(ops.std(each), [7]),
                 "not finite": lambda: ops.log(ops.std(each) - 1e9),
                 "nothing": lambda: ops.std(each),
+                "tasks": lambda: ops.stack([ops.mean(each**n) for n in (1, 2, 3, 4)]),
             }[loss]()
 
         def train_step(self, data: Any) -> Any:
@@ -207,6 +208,13 @@ def test_what_a_step_of_its_own_wants_gradients_of() -> None:
     for loss, ending in endings.items():
         said = told("Mirrored", 4, stepping_with(loss, "sum"))
         assert said is None if ending is None else (said or "").endswith(ending), (loss, said)
+
+
+@pytest.mark.task(devices=2)
+def test_losses_of_as_many_tasks_as_a_replica_has_examples_are_means() -> None:
+    assert told("Mirrored", 2, stepping_with("tasks")) is None
+    said = told("Mirrored", 2, stepping_with("divided")) or ""
+    assert said.endswith("it is divided by all examples (trainer.gradient_reduction=sum)")
 
 
 def tracking(input_shape: Any, classes: int, named: str, given: str) -> Any:

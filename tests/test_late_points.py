@@ -62,6 +62,8 @@ def test_what_a_resumed_run_takes_in(run: RunDir) -> None:
     for step in (4, 8):
         log.write("metrics", step=step, epoch=1, kind="validation", metrics={"val_accuracy": 0.5})
         sidecar.remove(step) if step == 4 else None
+    # A metric of the training of such a name is no point of the evaluator.
+    log.write("metrics", step=12, epoch=1, kind="interval", metrics={"val_gap": 0.5})
     # 4: recorded and let go of; 8: recorded; 12: found; 16: to be evaluated; 20: of a future that
     # is gone. The checkpoint of 16 was saved when the callbacks had seen 4.
     past = checkpoint.load(run.checkpoints / "16")

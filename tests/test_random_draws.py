@@ -542,14 +542,37 @@ def shared(input_shape: Any, classes: int) -> Any:
     )
 
 
+def drawing(input_shape: Any, classes: int) -> Any:
+    """Draws by Python and NumPy, after its replicas have met as well."""
+    import random
+
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    class Drawing(keras.Model):
+        def train_step(self, data: Any) -> Any:
+            weights = self.trainable_variables
+            for _ in range(3):
+                with tf.GradientTape() as tape:
+                    factor = random.random() + np.random.rand()
+                    loss = factor * tf.reduce_mean(tf.square(self(data[0])))
+                self.optimizer.apply(tape.gradient(loss, weights), weights)
+            return {"loss": loss}
+
+    inputs = keras.Input(input_shape)
+    return Drawing(inputs, keras.layers.Dense(classes)(inputs))
+
+
 @pytest.mark.task(devices=2)
-def test_where_replicas_have_one_example_each_what_is_shared_stays_so(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("model", ["shared", "drawing"])
+def test_what_is_shared_stays_so_where_replicas_have_one_example_each(
+    model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tests import test_steps
 
     monkeypatch.setattr(test_steps, "BATCH", 2)
-    config = test_steps.settings(model={"_target_": "tests.test_random_draws.shared"})
+    config = test_steps.settings(model={"_target_": f"tests.test_random_draws.{model}"})
     found = []
     for kind, devices in (("OneDevice", 1), ("Mirrored", 2)):
         _, _, steps, _ = test_steps.prepare(kind, devices, config)
