@@ -243,10 +243,12 @@ def test_a_long_value_is_cut_for_mlflow_alone(shipper: Any) -> None:
     flat = load.flatten({"a": {"b": 1, "c": [1, 2]}, "d": None, "e": "x" * 9000})
     assert {k: flat[k] for k in ("a.b", "a.c", "d")} == {"a.b": "1", "a.c": "[1, 2]", "d": "None"}
     assert len(flat["e"]) == 9000
-    one = shipper()
-    one.open(shipper.run, 1000.0)
-    one.write([{**START, "long": "x" * 9000}])
-    assert len(recorded(shipper.rundir)[1].data.params["long"]) == 6000
+    for _ in range(2):  # a later start has not changed it
+        one = shipper()
+        one.open(shipper.run, 1000.0)
+        one.write([{**START, "long": "x" * 9000}])
+    data = recorded(shipper.rundir)[1].data
+    assert len(data.params["long"]) == 6000 and "resumed.long" not in data.tags
 
 
 def test_where_to(tmp_path: Path) -> None:
