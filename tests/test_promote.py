@@ -131,11 +131,11 @@ def test_promotion(place: Path, promote: Any, dtrain: Any) -> None:
     first = promote(one, "alias=champion", "if=val_loss<@champion")
     said = "champion is version 1 of small: models:/small@champion"
     assert (first.code, first.output.splitlines()[-1]) == (0, said), first.error
-    again = promote(one, "name=small", "alias=champion")
-    assert again.output.splitlines()[-1] == "champion is version 1 of small already"
     # A condition is one of a version that has the alias, too; it is not compared with itself.
+    again = promote(one, "name=small", "alias=champion", "if=val_loss<@champion")
+    assert again.output.splitlines()[-1] == "champion is version 1 of small already"
     refused = promote(one, "name=small", "alias=champion", "if=val_loss<@champion and val_loss<0")
-    assert (refused.code, refused.error[:38]) == (1, "error: champion of small stays: val_lo")
+    assert refused.code == 1 and refused.error.endswith("which is not < 0\n")
     # Another run, which logged nothing: of other weights, and the same data.
     words = ("optimizer.learning_rate=0.05", "objective=val_loss", "objective_mode=min")
     assert dtrain(*TRACKED, *words, f"hydra.run.dir={two}").code == 0
@@ -143,14 +143,15 @@ def test_promotion(place: Path, promote: Any, dtrain: Any) -> None:
     assert len(found.search_model_versions("name = 'small'")) == 1
     worse = promote(two, "name=small", "alias=champion", "if=val_loss<0 and val_loss<9")
     assert worse.code == 1
-    assert worse.error.startswith("error: champion of small stays: val_loss is 0.")
+    # On a slow machine what it is at is shown before.
+    assert "error: champion of small stays: val_loss is 0." in worse.error
     assert worse.error.endswith("which is not < 0\n")
     assert found.get_model_version_by_alias("small", "champion").version == 1
     moved = promote(two, "name=small", "alias=champion", "if=val_loss<@champion")
     said = "champion is version 2 of small, and was version 1: models:/small@champion"
     assert (moved.code, moved.output.splitlines()[-1]) == (0, said), moved.error
     back = promote(one, "name=small", "alias=champion", "if=val_loss<=@champion")
-    assert back.code == 1 and back.error.startswith("error: champion of small stays: val_loss is ")
+    assert back.code == 1 and "error: champion of small stays: val_loss is " in back.error
     assert " which is not <= " in back.error and "of version 2 (@champion)" in back.error
     # It is resumed, and has a better checkpoint: what is known of that before stays.
     logged = ("tracking.model=best", "tracking.register=small")
