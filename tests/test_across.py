@@ -147,6 +147,7 @@ def stepping(input_shape: Any, classes: int, loss: str = "mean") -> Any:
             return {
                 "mean": lambda: mean,
                 "each": lambda: each,
+                "tasks": lambda: tf.stack([mean, 2.0 * mean, -mean, mean]),
                 "divided": lambda: ops.sum(each) / BATCH,
                 "by tensorflow": lambda: tf.nn.compute_average_loss(each, global_batch_size=BATCH),
                 "by replicas": lambda: tf.nn.compute_average_loss(each),
@@ -207,6 +208,12 @@ def test_what_a_step_of_its_own_wants_gradients_of() -> None:
     for loss, ending in endings.items():
         said = told("Mirrored", 4, stepping_with(loss, "sum"))
         assert said is None if ending is None else (said or "").endswith(ending), (loss, said)
+
+
+@pytest.mark.task(devices=2)
+def test_losses_of_tasks_are_no_values_of_examples() -> None:
+    """Though a part that is tried has as many."""
+    assert told("Mirrored", 2, stepping_with("tasks")) is None
 
 
 def tracking(input_shape: Any, classes: int, named: str, given: str) -> Any:

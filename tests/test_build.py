@@ -628,6 +628,12 @@ def stepped(input_shape: Any, classes: int, call: str) -> Any:
             self.optimizer.apply(tape.gradient(loss, weights), weights)
             return {"distance": loss}
 
+    class Scalar(Conditional):
+        def call(self, x: Any) -> Any:
+            return ops.mean(x)
+
+    if call == "scalar":
+        return Scalar()
     if call == "conditional":
         return Conditional()
     inputs = keras.Input([1, *input_shape])
@@ -656,6 +662,7 @@ def test_models_that_keras_trains_are_built(kind: str, devices: int) -> None:
         ({"model": {"_target_": "tests.test_build.scalar"}, "trainer": own}, "loss"),
         ({"model": {"_target_": "tests.test_build.stepped", "call": "conditional"}}, "distance"),
         ({"model": {"_target_": "tests.test_build.stepped", "call": "pairs"}}, "distance"),
+        ({"model": {"_target_": "tests.test_build.stepped", "call": "scalar"}}, "distance"),
         ({"model": {"_target_": "tests.test_build.clearing"}}, "loss"),
     ):
         keras.utils.clear_session()

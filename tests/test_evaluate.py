@@ -211,6 +211,21 @@ def test_lines_from_elsewhere(run: RunDir) -> None:
     assert (points["event"], points["step"], points["metrics"]) == ("metrics", 8, {"test/loss": 1})
 
 
+@pytest.mark.task
+def test_a_scalar_is_no_classes() -> None:
+    """What the call of a model with steps of its own may return."""
+    import numpy as np
+    import tensorflow as tf
+
+    from dtrain.data.sources import Arrays, Splits
+    from dtrain.task.actions.evaluate import Evaluate
+    from tests.test_steps import settings
+
+    action = Evaluate("run", None, "raw", None, None)
+    action._own = action._other = Splits(Arrays(np.zeros((3, 2)), np.arange(3)), None, classes=3)
+    assert action.metrics(settings(), tf.constant(1.0)) == []
+
+
 def test_dry_run(run: RunDir, capfd: Any) -> None:
     assert here("evaluate", "run", "strategy=mirrored", "hardware.devices=3", "dry_run=true") == 0
     printed = capfd.readouterr().out

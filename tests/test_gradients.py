@@ -304,6 +304,43 @@ def test_every_tape_gives_the_gradient_of_the_global_batch(replicas: int, functi
             np.testing.assert_allclose(found[name], gradient, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+def of_both_kinds(weights: Any, table: Any, x: Any, y: Any) -> Any:
+    """Ask for a gradient of a value for each example and of one for the batch."""
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        errors = tf.square(x @ weights - y)[:, 0]
+        targets = [errors, tf.reduce_mean(errors)[None]]
+    return {"": tape.gradient(targets, weights)}
+
+
+def of_a_part_alone(weights: Any, table: Any, x: Any, y: Any) -> Any:
+    """Ask for a gradient of several values where there are few examples."""
+    import tensorflow as tf
+
+    if x.shape[0] == ROWS:
+        return {"": weights}
+    with tf.GradientTape() as tape:
+        target = tf.square(x @ weights - y)
+    return {"": tape.gradient(target, weights)}
+
+
+@pytest.mark.task(devices=2)
+@pytest.mark.parametrize(
+    ("function", "problem"),
+    [
+        (of_both_kinds, "of single examples and of others at once"),
+        (of_a_part_alone, "does not call tapes as that of a part"),
+    ],
+)
+def test_what_cannot_be_told_is_refused(function: Any, problem: str) -> None:
+    from dtrain.errors import behind
+
+    with pytest.raises(Exception, match=problem) as caught:
+        on_replicas(2, function)
+    assert str(behind(caught.value)).startswith("model=train_step: takes a gradient of ")
+
+
 def divided_by_hand(weights: Any, table: Any, x: Any, y: Any) -> dict[str, Any]:
     """Gradients of losses that are parts of a sum, as TensorFlow's guide has them."""
     import keras
