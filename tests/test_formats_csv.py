@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from dtrain import datasets
@@ -20,6 +21,7 @@ from dtrain.data import cache
 from dtrain.data.data_file import DataFile
 from dtrain.data.formats import csv_convert
 from dtrain.data.formats.csv_form import Form
+from dtrain.data.formats.parquet_file import RowGroups
 from dtrain.data.sources import Splits
 from dtrain.datasets import tables
 from dtrain.errors import UsageError
@@ -46,14 +48,25 @@ def test_a_table_at_an_address_is_converted_once(
 
     class Elsewhere(DataFile):
         def local(self) -> Path:
-            return tmp_path / "t.csv"
+            return tmp_path / self.name.rpartition("/")[2]
+
+        def open(self) -> Any:
+            return self.local().open("rb")
+
+        def stamp(self) -> str:
+            return "1"
+
+    def made() -> list[str]:
+        table = csv_convert.entry(Elsewhere("s3://bucket/t.csv"), Form(","), ["a", "y"])
+        groups = RowGroups(Elsewhere("s3://bucket/t.parquet"))
+        return [str(table), groups.converted(["a"]).files[0].name]
 
     Path("t.csv").write_text("a,y\n1,0\n2,1\n")
-    file = Elsewhere("s3://bucket/t.csv")
-    made = csv_convert.entry(file, Form(","), ["a", "y"])
+    pd.read_csv("t.csv").to_parquet("t.parquet")
+    first = made()
     (tmp_path / "other").mkdir()
     monkeypatch.chdir("other")
-    assert csv_convert.entry(file, Form(","), ["a", "y"]) == made
+    assert made() == first
     own = DataFile("../t.csv"), DataFile(str(tmp_path / "t.csv"))
     assert own[0].place() == own[1].place(), "and of a file here"
 
