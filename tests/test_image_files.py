@@ -124,6 +124,9 @@ def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(cache.BYTES, str(needed - 1))
     with pytest.raises(UsageError, match=r"^dataset.cache=disk: 70 images .* and the cache may"):
         datasets.image_folder("images", [6, 5], cache="disk")
+    monkeypatch.delenv(cache.BYTES)
+    monkeypatch.setattr(cache, "LIMIT", needed - 1)  # the disk has more
+    datasets.image_folder("images", [6, 5], cache="disk")
     with pytest.raises(UsageError, match=r"^dataset.cache=here: is no place for decoded images"):
         datasets.image_folder("images", [6, 5], cache="here")
 
