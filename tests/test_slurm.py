@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -284,16 +285,21 @@ def test_the_result_of_an_earlier_start_is_not_that_of_a_new_job(
     assert "an error of long ago" not in again.output
 
 
+@pytest.mark.parametrize("words", [(), ("-m", "launcher.allocation=1", "seed=0,1")])
 def test_a_queue_that_cannot_be_read_is_said_and_not_waited_for_for_ever(
-    dtrain, quick, command, monkeypatch
+    words: tuple[str, ...], dtrain, quick, command, monkeypatch
 ) -> None:
     command("squeue", "echo 'squeue: error: Unable to contact slurm controller' >&2; exit 1")
     monkeypatch.setattr(launcher_module, "_SILENCE", 0.0)
-    run = dtrain(*quick, "launcher=slurm")
+    run = dtrain(*quick, "launcher=slurm", *words)
     assert run.code == errors.INTERRUPTED
     assert "SLURM does not answer (Unable to contact slurm controller)" in run.output
     assert "this command ends, and job 77 goes on" in run.output
-    assert "follow it with: python -m dtrain resume=" in run.output
+    follow = re.search(r"follow (it|them) with: python -m dtrain (\S+);", run.output)
+    assert follow is not None and "resume=outputs" in follow[2]
+    again = dtrain(follow[2])
+    assert again.code == errors.USAGE
+    assert "SLURM does not answer: Unable to contact slurm controller" in again.output
 
 
 def test_a_check_is_no_run_and_is_done_here(dtrain, quick, command) -> None:

@@ -101,18 +101,11 @@ class HandedOver:
 
     def _submitted(self, rundir: RunDir) -> list[client.Found]:
         """Return the jobs of SLURM that have this run to do, and have not ended."""
-        try:
-            own = client.of_script(rundir.path / client.SCRIPT)
-            return own or [
-                found
-                for found in client.of_script(rundir.path.parent / client.SCRIPT)
-                if found.id.rpartition("_")[2] == rundir.path.name
-            ]
-        except client.Refused as error:
-            raise UsageError(
-                "launcher", "slurm", f"SLURM does not answer: {error}",
-                "a machine that has SLURM's commands", "launcher=auto",
-            ) from None  # fmt: skip
+        return client.of_script(rundir.path / client.SCRIPT) or [
+            found
+            for found in client.of_script(rundir.path.parent / client.SCRIPT)
+            if found.id.rpartition("_")[2] == rundir.path.name
+        ]
 
     def _at_work(self) -> str:
         """Return the job that has this run to do.

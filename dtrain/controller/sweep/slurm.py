@@ -217,9 +217,9 @@ def submit_whole(launcher: Slurm, record: Record, drafts: Sequence[Draft]) -> No
     """Have one job of SLURM do all jobs of a sweep, unless one does already.
 
     Raises:
-        UsageError: SLURM does not take it.
+        UsageError: SLURM does not take it, or does not say whether it has one.
     """
-    running = client.of_script(record.folder / client.SCRIPT)
+    running = client.of_script(record.folder / client.SCRIPT) if record.resumed else []
     if running:
         launcher.job = running[0].id
         return

@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from dtrain.errors import UsageError
+
 #: Name of the batch script in the folder of a run or a sweep. By it a job is known again.
 SCRIPT = "slurm.sh"
 #: States of a job that has ended for good; whatever else there is may come to an end.
@@ -133,9 +135,15 @@ def of_script(script: Path) -> list[Found]:
     """Return the jobs of a batch script that have not ended.
 
     Raises:
-        Refused: the queue cannot be read.
+        UsageError: the queue cannot be read.
     """
-    return [found for found in queue() if found.script == str(script) and not found.ended]
+    try:
+        return [found for found in queue() if found.script == str(script) and not found.ended]
+    except Refused as error:
+        raise UsageError(
+            "launcher", "slurm", f"SLURM does not answer: {error}",
+            "a machine that has SLURM's commands", "launcher=auto",
+        ) from None  # fmt: skip
 
 
 def requeue(job: str) -> None:
