@@ -16,6 +16,7 @@ import pytest
 from dtrain.controller.commands import doctor
 from dtrain.controller.examination import machine, network
 from dtrain.controller.examination.finding import size
+from dtrain.controller.launchers import Local
 from dtrain.host import network as addresses
 from tests.cluster_environments import mpi, step
 
@@ -27,8 +28,10 @@ def report(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, st
 
 
 def test_a_machine_that_is_well(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = report(capsys, "tracking=none")
+    with mock.patch.object(Local, "kill") as kill:  # other launchers may have asked hosts
+        code, out, err = report(capsys, "tracking=none")
     assert (code, err) == (0, "")
+    kill.assert_called_once()
     parts = ("this machine\n", "  versions ", "TensorFlow 2.", "cluster      none: launcher=auto")
     for part in (*parts, "where results go\n", "  tracking    none\n", "chief-0  trains"):
         assert part in out

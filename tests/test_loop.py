@@ -931,6 +931,19 @@ def test_a_callback_of_this_task_is_told_to_the_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.task
+def test_whoever_reports_nothing_freezes_weights_all_the_same(tmp_path: Path) -> None:
+    from unittest.mock import MagicMock
+
+    steps, epochs = Scripted(Clock()), []
+    steps.enter = lambda epoch: epochs.append(epoch) or ["kernel"]  # type: ignore[method-assign]
+    trained = looped(tmp_path, steps)
+    trained.loop._notices = MagicMock()
+    trained.loop.run()
+    assert epochs == [1, 2]
+    assert trained.loop._notices.frozen.call_args_list == [((1, ["kernel"]),), ((2, ["kernel"]),)]
+
+
+@pytest.mark.task
 def test_a_chief_that_saves_nothing_copies_nothing(tmp_path: Path) -> None:
     """As that of a trial of ``tune``, whose memory is measured."""
     from dtrain.task import train_state

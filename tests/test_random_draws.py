@@ -213,6 +213,37 @@ def test_of_one_example_a_trace_tells_what_is_shared() -> None:
             np.testing.assert_allclose(host(each), expected[replica : replica + 1], 1e-6)
 
 
+def sharing(input_shape: Any, classes: int) -> Any:
+    """A model that drops the same of all examples of a batch."""
+    import keras
+
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input(input_shape),
+            layers.Dense(16, activation="tanh"),
+            layers.Dropout(0.5, noise_shape=(1, 16), seed=3),
+            layers.Dense(classes, activation="softmax"),
+        ]
+    )
+
+
+@pytest.mark.task(devices=2)
+def test_replicas_with_one_example_share_what_a_batch_shares() -> None:
+    import keras
+
+    from tests import test_steps
+
+    test_steps.BATCH = 2  # this process ends with the test
+    found = []
+    for kind, devices in (("OneDevice", 1), ("Mirrored", 2)):
+        keras.utils.clear_session()
+        config = test_steps.settings(model={"_target_": "tests.test_random_draws.sharing"})
+        _, _, steps, _ = test_steps.prepare(kind, devices, config)
+        found.append(steps.results(steps.train(5))["loss"])
+    assert found[1] == pytest.approx(found[0], rel=1e-5)
+
+
 @pytest.mark.task(devices=2)
 def test_python_and_numpy_draw_the_same_on_all_replicas() -> None:
     """Before an all-reduce and after it; and the draws outside of the step stay as they were."""
@@ -221,7 +252,7 @@ def test_python_and_numpy_draw_the_same_on_all_replicas() -> None:
     import numpy as np
     import tensorflow as tf
 
-    from dtrain.task.replica.host_random import seeded
+    from dtrain.task.rehearsal.rehearse import Rehearsed
 
     engine = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     drawn: dict[int, list[float]] = {}
@@ -229,7 +260,7 @@ def test_python_and_numpy_draw_the_same_on_all_replicas() -> None:
     def replica() -> Any:
         context: Any = tf.distribute.get_replica_context()
         own = drawn.setdefault(threading.get_ident(), [])
-        with seeded(7):
+        with Rehearsed(7).traced():
             for _ in range(3):
                 own += [random.random(), np.random.rand()]
                 context.merge_call(lambda _: None)

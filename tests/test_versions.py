@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 import types
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,15 @@ def test_of_what_is_imported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     module.__version__ = "2.0-dev1"  # type: ignore[attr-defined]
     assert version("madeup") == "2.0-dev1"
     assert version("madeup-of-nobody") is None
+
+
+def test_a_run_installs_no_tests() -> None:
+    """A gigabyte of them, of which ``make run`` on a fresh machine has no use."""
+    root = Path(__file__).parents[1]
+    made = subprocess.run(
+        ["make", "--dry-run", "--always-make", "run"], cwd=root, capture_output=True, text=True
+    )
+    assert "pip install" in made.stdout and "[test]" not in made.stdout, made.stderr
 
 
 @pytest.mark.parametrize("wheel", ["tensorflow-cpu", "tensorflow-tpu", "tf-nightly"])
@@ -81,13 +91,17 @@ def test_what_is_allowed_is_what_is_tested(package: str) -> None:
 
 
 def test_what_is_imported_is_declared() -> None:
+    """And what each run installs is imported."""
     root = Path(__file__).parents[1]
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    lists = [extras[name] for name in extras if name not in ("test", "docs")]
-    lists.append(project["dependencies"])
-    declared = {re.split(r"[\[><=]", each)[0] for names in lists for each in names}
-    declared = {name.lower().replace("_", "-") for name in declared}
+
+    def named(lists: Iterable[list[str]]) -> set[str]:
+        names = {re.split(r"[\[><=]", each)[0] for names in lists for each in names}
+        return {name.lower().replace("_", "-") for name in names}
+
+    needed = named([project["dependencies"]])
+    declared = needed | named(extras[name] for name in extras if name not in ("test", "docs"))
     of = importlib.metadata.packages_distributions()
     imported = set()
     for path in (root / "dtrain").rglob("*.py"):
@@ -96,8 +110,9 @@ def test_what_is_imported_is_declared() -> None:
             if isinstance(node, ast.ImportFrom) and not node.level:
                 names = [str(node.module)]
             imported |= {name.split(".")[0] for name in names}
+    makers = {name: named([of.get(name, [name])]) for name in imported}
     # IPython is there where its cells are, and google is a namespace.
-    imported -= {*sys.stdlib_module_names, "dtrain", "IPython", "google"}
-    for name in imported:
-        makers = {each.lower().replace("_", "-") for each in of.get(name, [name])}
-        assert makers & declared, name
+    for name in imported - {*sys.stdlib_module_names, "dtrain", "IPython", "google"}:
+        assert makers[name] & declared, name
+    # Files of scikit-learn are data sets, and are read without it.
+    assert needed - set().union(*makers.values()) == {"scikit-learn"}

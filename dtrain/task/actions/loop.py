@@ -119,7 +119,7 @@ class Loop:
             epoch, before = self.step // schedule.steps_per_epoch, self.step
             if not (self._stop or self._save_now):
                 if self.step % schedule.steps_per_epoch == 0:
-                    self._notices.enter(epoch + 1, self._steps, self.timing)
+                    self._enter(epoch + 1)
                     hooks.on_epoch_begin(epoch)
                 self._train_until(self._next_boundary(), count)
             if self._stop or self._save_now:
@@ -146,6 +146,14 @@ class Loop:
             with self._strategy.engine.scope():
                 self._model.optimizer.finalize_variable_values(stages.trained(self._model))
         hooks.on_train_end(self.logs)
+
+    def _enter(self, epoch: int) -> None:
+        """Freeze and unfreeze what an epoch, from 1, asks for."""
+        with self.timing.left_out():
+            frozen = self._steps.enter(epoch)
+        if frozen:  # other than before: a trace
+            self.timing.leave_next_out()
+            self._notices.frozen(epoch, frozen)
 
     def _consult(self) -> int:
         """Let one number of steps, and anybody's wish to stop or to save, hold for all tasks."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
-from dtrain.task.actions.timing import Timing
 from dtrain.task.recorder import Records
 from dtrain.task.step_schedule import Schedule
-from dtrain.task.strategies.steps import Steps
 
 
 class Notices:
@@ -25,15 +23,11 @@ class Notices:
         self._records = records
         self._noticed: set[str] = set()  # names that a notice was written of
 
-    def enter(self, epoch: int, steps: Steps, timing: Timing) -> None:
-        """Begin an epoch, from 1; report what is frozen, where that is other than before."""
-        with timing.left_out():
-            paths = steps.enter(epoch)
-        if paths:
-            timing.leave_next_out()
-            shown = ", ".join(paths[:12]) + (f" and {len(paths) - 12} more" * (len(paths) > 12))
-            message = f"finetune.unfreeze: from epoch {epoch} on frozen weights: {shown}"
-            self._records.event("notice", message=message)
+    def frozen(self, epoch: int, paths: Sequence[str]) -> None:
+        """Report what is frozen from an epoch on, counted from 1."""
+        shown = ", ".join(paths[:12]) + (f" and {len(paths) - 12} more" * (len(paths) > 12))
+        message = f"finetune.unfreeze: from epoch {epoch} on frozen weights: {shown}"
+        self._records.event("notice", message=message)
 
     def ignored(self, names: Iterable[str]) -> None:
         """Report names under which callbacks have put what is no finite number."""
