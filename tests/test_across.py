@@ -251,7 +251,7 @@ def test_numbers_under_other_names_than_losses_are_told_of() -> None:
                 assert said is None, (named, given, said)
             else:
                 assert (said or "").startswith(f"on 2 replicas {named} is not that of one device")
-                assert (said or "").endswith("only what is named a loss is added up")
+                assert (said or "").endswith("has the word loss, and averaged elsewhere")
 
 
 def padded(examples: int = 48) -> Any:
