@@ -281,3 +281,58 @@ def test_deterministic_operations(strategy: str, dtrain) -> None:
         ends.append(checkpoint.load(run.rundir.checkpoints / "4"))
     assert checkpoint.digest(ends[0].arrays) == checkpoint.digest(ends[1].arrays)
     assert run.events("start")[0]["replicas"] == (2 if strategy == "multiworker" else 1)
+
+
+HABITS = '''
+import keras
+import mlflow
+import numpy as np
+
+COUNT = keras.Variable(0.0, trainable=False, name="of_the_module")
+
+
+class Counting(keras.layers.Layer):
+    def call(self, x, training=False):
+        if training:
+            COUNT.assign_add(1.0)
+        return x
+
+
+def model(input_shape, classes):
+    return keras.Sequential([keras.Input(input_shape), Counting(), keras.layers.Dense(classes)])
+
+
+class Timed(keras.callbacks.Callback):
+    """As a time limit: its clock begins with each start."""
+
+    started = 0
+
+    def on_train_begin(self, logs=None):
+        self.started = int(open("clock").read())
+
+    def on_epoch_end(self, epoch, logs=None):
+        mlflow.log_metric("started", self.started)
+
+    def on_train_end(self, logs=None):
+        mlflow.log_metric("ended", self.started)
+'''
+
+
+def test_what_users_write_as_for_fit(dtrain, user_code, tmp_path: Path) -> None:
+    """Notices are in the run; MLflow's numbers are its own; a clock is that of this start."""
+    user_code(HABITS)
+    Path("clock").write_text("1")
+    run = dtrain(
+        *(word for word in QUICK if not word.startswith("model")), "trainer.epochs=1",
+        "model=custom", "model._target_=mine.model", "trainer.callbacks=[{_target_:mine.Timed}]",
+    )  # fmt: skip
+    assert run.code == 0, run.output + run.log
+    said = " ".join(event["message"] for event in run.events("notice"))
+    assert "the training step assigns of_the_module" in said
+    assert "SparseCategoricalCrossentropy,from_logits:true" in said
+    Path("clock").write_text("2")
+    again = dtrain(f"resume={run.rundir.path}", "trainer.epochs=2")
+    assert again.code == 0, again.output + again.log
+    assert list(again.points("started").values()) == [1, 2]
+    assert list(again.points("ended").values()) == [1, 2]
+    assert not {"mlruns", "mlflow.db"} & {each.name for each in tmp_path.iterdir()}
