@@ -299,7 +299,20 @@ class Counting(keras.layers.Layer):
 
 
 def model(input_shape, classes):
-    return keras.Sequential([keras.Input(input_shape), Counting(), keras.layers.Dense(classes)])
+    return keras.Sequential([keras.Input(input_shape), Counting(), keras.layers.Dense(64)])
+
+
+def load():
+    """One shuffle, of which each pass has another order."""
+    import tensorflow as tf
+
+    x = np.random.default_rng(0).normal(size=(64, 8)).astype(np.float32)
+    shuffled = tf.data.Dataset.from_tensor_slices((x, np.arange(64))).shuffle(64, seed=1).batch(8)
+    return shuffled, shuffled
+
+
+def label(y_true, y_pred):
+    return keras.ops.mean(keras.ops.cast(y_true, "float32"))
 
 
 class Timed(keras.callbacks.Callback):
@@ -319,12 +332,17 @@ class Timed(keras.callbacks.Callback):
 
 
 def test_what_users_write_as_for_fit(dtrain, user_code, tmp_path: Path) -> None:
-    """Notices are in the run; MLflow's numbers are its own; a clock is that of this start."""
+    """Notices are in the run; MLflow's numbers are its own; a clock is that of this start.
+
+    The second validation has the order of the second, though a run was resumed before it.
+    """
     user_code(HABITS)
     Path("clock").write_text("1")
     run = dtrain(
-        *(word for word in QUICK if not word.startswith("model")), "trainer.epochs=1",
+        *(word for word in QUICK if not word.startswith(("model", "dataset"))), "trainer.epochs=1",
         "model=custom", "model._target_=mine.model", "trainer.callbacks=[{_target_:mine.Timed}]",
+        "dataset=custom", "dataset._target_=mine.load", "trainer.metrics=[{_target_:mine.label}]",
+        "trainer.steps_per_epoch=2", "trainer.validation_steps=1",
     )  # fmt: skip
     assert run.code == 0, run.output + run.log
     said = " ".join(event["message"] for event in run.events("notice"))
@@ -335,4 +353,5 @@ def test_what_users_write_as_for_fit(dtrain, user_code, tmp_path: Path) -> None:
     assert again.code == 0, again.output + again.log
     assert list(again.points("started").values()) == [1, 2]
     assert list(again.points("ended").values()) == [1, 2]
+    assert len(set(again.points("val_label").values())) == 2
     assert not {"mlruns", "mlflow.db"} & {each.name for each in tmp_path.iterdir()}
