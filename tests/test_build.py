@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -189,9 +190,10 @@ def with_method(input_shape: Any, classes: int, method: str) -> Any:
 
 
 @pytest.mark.task
-def test_methods_that_are_never_called_are_refused() -> None:
+def test_methods_that_are_never_called_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from dtrain.errors import UsageError
-    from dtrain.task.build import refuse_methods
+    from dtrain.task import dataset, strategies
+    from dtrain.task.actions import predict
 
     def config(method: str) -> Any:
         return settings(model={"_target_": "tests.test_build.with_method", "method": method})
@@ -199,8 +201,14 @@ def test_methods_that_are_never_called_are_refused() -> None:
     for method in ("fit", "make_train_function", "evaluate", "make_test_function"):
         with pytest.raises(UsageError, match=rf"model=Own\.{method}: .* never be called"):
             prepare("OneDevice", 1, config(method))
+    chosen, action = config("predict"), object.__new__(predict.Predict)
+    action._rundir = SimpleNamespace(config=None)
+    monkeypatch.setattr(predict.load, "read", lambda path: chosen)
+    schedule = SimpleNamespace(total_steps=4, steps_per_epoch=4)
+    monkeypatch.setattr(predict, "make_schedule", lambda *_: schedule)
+    data, strategy = dataset.load(chosen), strategies.OneDevice(["CPU:0"])
     with pytest.raises(UsageError, match="hint: what predict does, in a predict_step of the class"):
-        refuse_methods(prepare("OneDevice", 1, config("predict"))[0], "predict")
+        action._model(chosen, strategy, None, data, data.splits.train)
 
 
 @pytest.mark.task
