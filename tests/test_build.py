@@ -714,3 +714,22 @@ def test_outputs_that_are_no_probabilities_are_told_of() -> None:
         splits = dataset.load(config).splits
         build.model(config, splits, strategy, 16, 4, notice=said.append)
         assert said == [None] if words is None else words in said[0], (said, loss)
+
+
+@pytest.mark.task
+def test_a_loss_that_does_not_fit_is_changed_where_it_is_written() -> None:
+    import keras
+
+    from dtrain.errors import UsageError
+
+    node = {"_target_": "tests.test_build.ending", "activation": "softmax", "units": 3}
+    problem = r": loss and metrics do not fit the model: .*; "
+    for own, words in (
+        (None, rf"^trainer\.loss=mse{problem}type: trainer\.loss=sparse_categorical_crossentropy "),
+        ("mse", rf"^model=compile\(loss=mse\){problem}hint: loss='sparse_categorical_crossentropy'"
+                r", metrics=\['accuracy'\] in the compile of the model's function$"),
+    ):  # fmt: skip
+        keras.utils.clear_session()
+        config = settings(model={**node, "loss": own}, trainer={"loss": "mse", "metrics": []})
+        with pytest.raises(UsageError, match=words):
+            prepare("OneDevice", 1, config)
