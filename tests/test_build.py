@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -189,9 +190,10 @@ def with_method(input_shape: Any, classes: int, method: str) -> Any:
 
 
 @pytest.mark.task
-def test_methods_that_are_never_called_are_refused() -> None:
+def test_methods_that_are_never_called_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from dtrain.errors import UsageError
-    from dtrain.task.build import refuse_methods
+    from dtrain.task import dataset, strategies
+    from dtrain.task.actions import predict
 
     def config(method: str) -> Any:
         return settings(model={"_target_": "tests.test_build.with_method", "method": method})
@@ -199,8 +201,14 @@ def test_methods_that_are_never_called_are_refused() -> None:
     for method in ("fit", "make_train_function", "evaluate", "make_test_function"):
         with pytest.raises(UsageError, match=rf"model=Own\.{method}: .* never be called"):
             prepare("OneDevice", 1, config(method))
+    chosen, action = config("predict"), object.__new__(predict.Predict)
+    action._rundir = SimpleNamespace(config=None)
+    monkeypatch.setattr(predict.load, "read", lambda path: chosen)
+    schedule = SimpleNamespace(total_steps=4, steps_per_epoch=4)
+    monkeypatch.setattr(predict, "make_schedule", lambda *_: schedule)
+    data, strategy = dataset.load(chosen), strategies.OneDevice(["CPU:0"])
     with pytest.raises(UsageError, match="hint: what predict does, in a predict_step of the class"):
-        refuse_methods(prepare("OneDevice", 1, config("predict"))[0], "predict")
+        action._model(chosen, strategy, None, data, data.splits.train)
 
 
 @pytest.mark.task
@@ -715,3 +723,22 @@ def test_outputs_that_are_no_probabilities_are_told_of() -> None:
         splits = dataset.load(config).splits
         build.model(config, splits, strategy, 16, 4, notice=said.append)
         assert said == [None] if words is None else words in said[0], (said, loss)
+
+
+@pytest.mark.task
+def test_a_loss_that_does_not_fit_is_changed_where_it_is_written() -> None:
+    import keras
+
+    from dtrain.errors import UsageError
+
+    node = {"_target_": "tests.test_build.ending", "activation": "softmax", "units": 3}
+    problem = r": loss and metrics do not fit the model: .*; "
+    for own, words in (
+        (None, rf"^trainer\.loss=mse{problem}type: trainer\.loss=sparse_categorical_crossentropy "),
+        ("mse", rf"^model=compile\(loss=mse\){problem}hint: loss='sparse_categorical_crossentropy'"
+                r", metrics=\['accuracy'\] in the compile of the model's function$"),
+    ):  # fmt: skip
+        keras.utils.clear_session()
+        config = settings(model={**node, "loss": own}, trainer={"loss": "mse", "metrics": []})
+        with pytest.raises(UsageError, match=words):
+            prepare("OneDevice", 1, config)

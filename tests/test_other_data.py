@@ -68,6 +68,14 @@ def test_a_csv_by_name_and_as_a_whole(frame: pd.DataFrame, capfd: Any) -> None:
         assert "dataset.inputs=a: lacks.csv has no such column" in capfd.readouterr().err
 
 
+def test_the_columns_of_a_run_are_kept_of_any_table(frame: pd.DataFrame) -> None:
+    frame = frame.assign(y=range(len(frame)))
+    frame.to_csv("a.csv", index=False)
+    frame.to_parquet("a.parquet", index=False)
+    for made in (datasets.csv("a.csv", label="y"), datasets.parquet("a.parquet", target="y")):
+        assert (list(made.columns["inputs"]), made.columns["target"]) == (NAMES, "y")
+
+
 COLUMNS = {"inputs": NAMES, "target": "y"}
 TABLE = {
     "path": "a",

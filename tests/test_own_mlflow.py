@@ -56,3 +56,4 @@ def test_variables_that_are_not_read_are_named(dtrain: Any, monkeypatch: Any) ->
     typed = dtrain(*words).output.partition(f"{note}; type: ")[2].splitlines()[0].strip("'")
     assert typed == "tracking.uri=${oc.env:MLFLOW_TRACKING_URI}"
     assert note not in dtrain(*words, typed).output
+    assert dtrain("-m", *words, "seed=1,2").output.count(note) == 1

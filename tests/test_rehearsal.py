@@ -121,13 +121,14 @@ def test_a_rehearsal_changes_nothing() -> None:
         random.seed(1), np.random.seed(1)
         expected = random.random(), np.random.rand()
         random.seed(1), np.random.seed(1)
+        applies = made.optimizer.apply  # of short_adam
         inputs = Inputs(splits.train, None, 8, 0)
         found = rehearse.rehearse(made, strategy, inputs)
         assert (random.random(), np.random.rand()) == expected != drawn
         assert found.draws == ((True, False) if kept == "draws" else ())
         after = train_state.snapshot(made, strategy)
         assert all((after[name] == before[name]).all() for name in before)
-        assert "apply" not in vars(made.optimizer)
+        assert made.optimizer.apply is applies
         break_ = made.train_step
         made.train_step = lambda data: 1 / 0
         assert rehearse.rehearse(made, strategy, inputs).draws is None, "training says why"

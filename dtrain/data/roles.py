@@ -71,10 +71,10 @@ def role_of(names: Names, key: str, table: Table) -> Role:
             for each in part.values():
                 check(each)
         elif isinstance(part, str):
-            _known(part, key, table)
+            _known(part, key, table, alone=part is whole)
         elif isinstance(part, Sequence) and part and all(isinstance(n, str) for n in part):
             for name in part:
-                _known(name, key, table)
+                _known(name, key, table, alone=False)
                 column = table.columns[name]
                 if not column.is_number or column.shape:
                     raise UsageError(
@@ -97,7 +97,7 @@ def _form(key: str, value: Any) -> UsageError:
     )  # fmt: skip
 
 
-def _known(name: str, key: str, table: Table) -> None:
+def _known(name: str, key: str, table: Table, alone: bool) -> None:
     if name in table.refused:
         raise UsageError(
             key, name, table.refused[name],
@@ -108,7 +108,7 @@ def _known(name: str, key: str, table: Table) -> None:
         near = nearest(name, table.columns) or next(iter(table.columns), "COLUMN")
         raise UsageError(
             key, name, f"{table.files[0].name} has no such column",
-            ", ".join(table.columns), f"{key}={near}",
+            ", ".join(table.columns), f"{key}={near}" if alone else f"{near} in place of {name}",
         )  # fmt: skip
 
 

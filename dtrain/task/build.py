@@ -146,7 +146,7 @@ def model(
         if predicted is not None:
             if trains:
                 notice(probabilities.notice(built, predicted, chosen is not None))
-            _build_metrics(built, x, y, predicted, weight)
+            _build_metrics(built, x, y, predicted, weight, chosen is not None)
         if failed is not None:
             part = max(1, config.trainer.batch_size // strategy.batches)
             example = reading.first(splits.train, reading.available(splits.train, part))
@@ -353,7 +353,9 @@ def _is_function(node: Any, key: str) -> bool:
     )
 
 
-def _build_metrics(built: keras.Model, x: Any, y: Any, predicted: Any, weight: Any) -> None:
+def _build_metrics(
+    built: keras.Model, x: Any, y: Any, predicted: Any, weight: Any, configured: bool
+) -> None:
     try:
         # The metrics of a loss are known only once it was computed, hence the order.
         mode = {"training": False}  # which keras.io's older examples do not take
@@ -366,33 +368,63 @@ def _build_metrics(built: keras.Model, x: Any, y: Any, predicted: Any, weight: A
     except AttributeError:  # Keras chooses what "accuracy" means by the shape of the targets
         if y is not None:
             raise
-        raise UsageError(
-            "trainer.metrics", "...", "need targets, and the examples have none",
-            "metrics that the model itself has", "'trainer.metrics=[]'",
+        raise _refused(
+            configured, "metrics", "...", "need targets, and the examples have none",
+            "metrics that the model itself has", {"metrics": []},
         ) from None  # fmt: skip
     except (ValueError, TypeError, KeyError, IndexError, tf.errors.OpError) as error:
         unknown = re.search(r"interpret metric identifier: (\w+)", str(error))
         if unknown is not None:
             near = nearest(unknown[1], [*dir(keras.metrics), "accuracy"]) or "accuracy"
-            raise UsageError(
-                "trainer.metrics", unknown[1], "is no metric that Keras knows",
-                "names of keras.metrics, or nodes with _target_", f"'trainer.metrics=[{near}]'",
+            raise _refused(
+                configured, "metrics", unknown[1], "is no metric that Keras knows",
+                "names of keras.metrics, or nodes with _target_", {"metrics": [near]},
             ) from None  # fmt: skip
         if not has_own(built, "train_step"):
-            usual = "trainer.loss=sparse_categorical_crossentropy 'trainer.metrics=[accuracy]'"
+            usual: dict[str, Any] = {
+                "loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"],
+            }  # fmt: skip
+            more = ""
             if getattr(y, "shape", None) == getattr(predicted, "shape", ()):
-                usual = "trainer.loss=categorical_crossentropy of one-hot targets, mse of others"
+                usual = {"loss": "categorical_crossentropy"}
+                more = " of one-hot targets, mse of others"
             single = not nest.is_nest(x)
             tokens = single and x.dtype.kind in "iu" and getattr(y, "shape", None) == x.shape
+            if tokens and configured:
+                usual, more = {}, "model=transformer"
             reason = str(error).partition("}} ")[2].partition(" [Op:")[0] or str(error)
-            raise UsageError(
-                "trainer.loss", _loss_name(built.loss),
+            raise _refused(
+                configured, "loss", _loss_name(built.loss),
                 f"loss and metrics do not fit the model: targets are {nest.outline(y)}, outputs "
                 f"{nest.outline(nest.structured(predicted))} ({reason})",
-                "a loss and metrics for this output and target, or another model",
-                "model=transformer" if tokens else usual,
+                "a loss and metrics for this output and target, or another model", usual, more,
             ) from None  # fmt: skip
     built.reset_metrics()
+
+
+def _refused(
+    configured: bool, name: str, value: Any, problem: str, accepted: str, usual: dict[str, Any],
+    more: str = "",
+) -> UsageError:  # fmt: skip
+    """Return the error of a loss or metrics.
+
+    Args:
+        configured: whether they are of ``trainer``, and not of the model's own ``compile``.
+        name, value: ``loss`` or ``metrics``, and what it is.
+        problem, accepted: as of :class:`UsageError`.
+        usual: what to have for them.
+        more: of the hint.
+    """
+    if configured:
+        words = {f"trainer.{key}": each for key, each in usual.items()}
+        typed = (
+            f"{key}={each}" if isinstance(each, str) else f"'{key}=[{', '.join(each)}]'"
+            for key, each in words.items()
+        )
+        return UsageError(f"trainer.{name}", value, problem, accepted, " ".join(typed) + more)
+    written = ", ".join(f"{key}={each!r}" for key, each in usual.items())
+    hint = f"{written}{more} in the compile of the model's function"
+    return UsageError("model", f"compile({name}={value})", problem, accepted, hint)
 
 
 def _try_loss(built: keras.Model, y: Any, predicted: Any) -> None:

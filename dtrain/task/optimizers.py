@@ -125,7 +125,7 @@ def caught(
     given: list[Any] = [(optimizer, {}) for optimizer in named(model).values()]
 
     def catch(optimizer: keras.optimizers.Optimizer, found: dict[int, keras.Variable]) -> Any:
-        def apply(grads: Any, trainable_variables: Any = None) -> Any:
+        def apply(grads: Any, trainable_variables: Any = None, **_: Any) -> Any:
             variables = trainable_variables or model.trainable_variables
             found.update({id(variable): variable for variable in variables})
             return optimizer.iterations

@@ -281,3 +281,75 @@ def test_deterministic_operations(strategy: str, dtrain) -> None:
         ends.append(checkpoint.load(run.rundir.checkpoints / "4"))
     assert checkpoint.digest(ends[0].arrays) == checkpoint.digest(ends[1].arrays)
     assert run.events("start")[0]["replicas"] == (2 if strategy == "multiworker" else 1)
+
+
+HABITS = '''
+import keras
+import mlflow
+import numpy as np
+
+COUNT = keras.Variable(0.0, trainable=False, name="of_the_module")
+
+
+class Counting(keras.layers.Layer):
+    def call(self, x, training=False):
+        if training:
+            COUNT.assign_add(1.0)
+        return x
+
+
+def model(input_shape, classes):
+    return keras.Sequential([keras.Input(input_shape), Counting(), keras.layers.Dense(64)])
+
+
+def load():
+    """One shuffle, of which each pass has another order."""
+    import tensorflow as tf
+
+    x = np.random.default_rng(0).normal(size=(64, 8)).astype(np.float32)
+    shuffled = tf.data.Dataset.from_tensor_slices((x, np.arange(64))).shuffle(64, seed=1).batch(8)
+    return shuffled, shuffled
+
+
+def label(y_true, y_pred):
+    return keras.ops.mean(keras.ops.cast(y_true, "float32"))
+
+
+class Timed(keras.callbacks.Callback):
+    """As a time limit: its clock begins with each start."""
+
+    def on_train_begin(self, logs=None):
+        self.started = int(open("clock").read())
+
+    def on_epoch_end(self, epoch, logs=None):
+        mlflow.log_metric("started", self.started)
+
+    def on_train_end(self, logs=None):
+        mlflow.log_metric("ended", self.started)
+'''
+
+
+def test_what_users_write_as_for_fit(dtrain, user_code, tmp_path: Path) -> None:
+    """Notices are in the run; MLflow's numbers are its own; a clock is that of this start.
+
+    The second validation has the order of the second, though a run was resumed before it.
+    """
+    user_code(HABITS)
+    Path("clock").write_text("1")
+    run = dtrain(
+        *(word for word in QUICK if not word.startswith(("model", "dataset"))), "trainer.epochs=1",
+        "model=custom", "model._target_=mine.model", "trainer.callbacks=[{_target_:mine.Timed}]",
+        "dataset=custom", "dataset._target_=mine.load", "trainer.metrics=[{_target_:mine.label}]",
+        "trainer.steps_per_epoch=2", "trainer.validation_steps=1",
+    )  # fmt: skip
+    assert run.code == 0, run.output + run.log
+    said = " ".join(event["message"] for event in run.events("notice"))
+    assert "the training step assigns of_the_module" in said
+    assert "SparseCategoricalCrossentropy,from_logits:true" in said
+    Path("clock").write_text("2")
+    again = dtrain(f"resume={run.rundir.path}", "trainer.epochs=3")
+    assert again.code == 0, again.output + again.log
+    assert list(again.points("started").values()) == [1, 2, 2]
+    assert list(again.points("ended").values()) == [1, 2]
+    assert len(set(again.points("val_label").values())) == 3
+    assert not {"mlruns", "mlflow.db"} & {each.name for each in tmp_path.iterdir()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -69,6 +70,8 @@ def run(master: Master, source: Source) -> int:
             wanted = None  # SLURM sees to it
         parallel = at_once(wanted, [*needs, *needs[:1] * to_come], here, least)
         config = drafts[0].config if drafts else master.config
+        if (message := choose.overlooked(config)) is not None:
+            print(f"note: {message}", file=sys.stderr)
         if config.dry_run:
             print_plan(drafts, todo, parallel, here)
             if isinstance(launcher, Slurm):
@@ -106,8 +109,6 @@ def run(master: Master, source: Source) -> int:
                 record.undo()
             raise
         shown.message(f"sweep folder: {short(record.folder)}")
-        if (message := choose.overlooked(config)) is not None:
-            shown.message(f"note: {message}")
         if isinstance(launcher, Slurm):
             if launcher.asked["allocation"] is not None:
                 assert lock is not None

@@ -192,7 +192,10 @@ def _advice(value: Value, as_other: bool, trial: Trial, strategy: Replicas) -> s
         also = " and strategy.sync_every=1" if strategy.sync_every > 1 else ""
         return f"it is divided by all examples (trainer.gradient_reduction=sum{also})"
     if summed and value.name is not None and (value.other is not None or value.name in trial.means):
-        return "by trainer.gradient_reduction=sum only what is named a loss is added up"
+        return (
+            "by trainer.gradient_reduction=sum a number that a step returns, or a metric, is added "
+            "up where its name has the word loss, and averaged elsewhere"
+        )
     if trial.gathers and value.other is not None:
         if _is_same(value, value.several / PARTS):
             return "it adds up what was gathered, once on each replica (reduction=mean)"

@@ -64,19 +64,15 @@ def changes(model: keras.Model, changed: list[tuple[str, tf.Tensor]]) -> Iterato
 @contextlib.contextmanager
 def without_optimizers(model: keras.Model, reduces: Callable[[], None]) -> Iterator[None]:
     """Let optimizers apply nothing, and call ``reduces`` where replicas would meet."""
-    found = list(optimizers.named(model).values())
     context, original = tf.distribute.ReplicaContext, tf.distribute.ReplicaContext.all_reduce
 
     def reduce(context: Any, *args: Any, **kwargs: Any) -> Any:
         reduces()
         return original(context, *args, **kwargs)
 
-    for optimizer in found:
-        optimizer.apply = lambda *_, o=optimizer, **__: o.iterations
     context.all_reduce = reduce
     try:
-        yield
+        with optimizers.caught(model):
+            yield
     finally:
         context.all_reduce = original
-        for optimizer in found:
-            del optimizer.apply

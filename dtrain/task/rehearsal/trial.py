@@ -236,10 +236,8 @@ def undisturbed(model: keras.Model) -> Iterator[list[tuple[Any, dict[str, Any]]]
         held.append((owner, dict(vars(owner))))
         return vars(owner)  # Keras takes note of what is set otherwise
 
-    for optimizer in optimizers.named(model).values():
-        keep(optimizer)["apply"] = lambda *_, o=optimizer, **__: o.iterations
-    for metric in model.metrics:
-        keep(metric)  # its `result` and `update_state` are watched
+    for owner in (*optimizers.named(model).values(), *model.metrics):
+        keep(owner)  # `result` and `update_state` of a metric are watched
     for layer in keras_internals.layers(model):
         attributes = keep(layer)
         if isinstance(layer, keras.layers.BatchNormalization):
@@ -248,7 +246,8 @@ def undisturbed(model: keras.Model) -> Iterator[list[tuple[Any, dict[str, Any]]]
             if isinstance(value, tf.Variable | tf.distribute.DistributedValues):
                 attributes[name] = tf.Variable(tf.convert_to_tensor(value), name=value.name[:-2])
     try:
-        yield held
+        with optimizers.caught(model):
+            yield held
     finally:
         for owner, attributes in held:
             vars(owner).clear()
