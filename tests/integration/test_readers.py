@@ -190,7 +190,7 @@ def test_data_that_readers_do_not_have(dtrain: Any) -> None:
 
 POOLS = '''
 import multiprocessing
-import os
+import signal
 from concurrent.futures import ProcessPoolExecutor
 
 import joblib
@@ -200,6 +200,7 @@ from dtrain.data.sources import Splits
 
 
 def value(row):
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, "a pool ends its processes by it"
     return float(row % 7)
 
 
@@ -220,6 +221,8 @@ class Rows:
 
 
 def load():
+    methods = multiprocessing.get_all_start_methods()  # of which the first is Python's default
+    assert multiprocessing.get_start_method() == methods[0]
     rows, found = range(8), []
     for context in (multiprocessing, multiprocessing.get_context("spawn")):
         with context.Pool(2) as pool:
