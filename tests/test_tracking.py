@@ -391,7 +391,8 @@ def test_a_store_that_takes_too_long_is_no_silence(monkeypatch: pytest.MonkeyPat
     line = Line(monkeypatch)
     line.hangs = 60.0
     assert not line.courier.finish(("FINISHED", 1.0), longest=0.0)
-    assert "here is not ready after 0 s: the first delivery to a new store" in line.said.get()
+    said = line.said.get_nowait()
+    assert "here is not ready after 0 s: the first delivery to a new store" in said
     line.errors.put(ConnectionError("away"))  # and its thread ends with the call
     line.courier._thread.join(60)
 
