@@ -178,6 +178,15 @@ def test_what_is_known_before_training(name: str, dtrain) -> None:
     assert not list(Path("outputs").glob("*/*/config.yaml")), "nothing is left behind"
 
 
+def test_a_batch_that_data_of_the_users_own_cannot_fill(dtrain, user_code) -> None:
+    """What is to be typed holds for the replicas too, though the task alone knows the examples."""
+    user_code("import numpy as np\n\ndef load():\n    return np.zeros((3, 2)), np.arange(3)\n")
+    words = ("strategy=mirrored", "dataset=custom", "dataset._target_=mine.load")
+    run = dtrain(*BASE, *words)
+    assert run.code == 2, run.output
+    assert "has 3 training examples; accepted: up to 2; type: trainer.batch_size=2" in run.output
+
+
 LATER = {
     "NaN label": (case_nan_label, ("a.parquet", "row 17", "'y'", "NaN")),
     "image": (case_image, ("07.jpg",)),
