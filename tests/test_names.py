@@ -104,3 +104,20 @@ def test_texts_of_keras_are_all_known() -> None:
 
     assert set(losses.ALL_OBJECTS_DICT) <= (names._texts("losses") or set())
     assert set(metrics.ALL_OBJECTS_DICT) <= (names._texts("metrics") or set())
+
+
+@pytest.mark.task
+def test_a_callback_looks_at_a_metric_of_a_model_that_is_compiled() -> None:
+    from types import SimpleNamespace
+
+    from dtrain.errors import UsageError
+    from dtrain.task.actions.train import Train
+    from tests.test_steps import prepare, settings
+
+    stopping = {"_target_": "keras.callbacks.EarlyStopping", "monitor": "val_acc"}
+    trainer = {"loss": "sparse_categorical_crossentropy", "callbacks": [stopping]}
+    config = settings(model={"_target_": "tests.test_build.compiled"}, trainer=trainer)
+    model, *_ = prepare("OneDevice", 1, config)
+    schedule: Any = SimpleNamespace(validation_examples=1)
+    with pytest.raises(UsageError, match=r"\[0\]\.monitor=val_acc: is not among.*:val_mae"):
+        Train().check(config, model, schedule)

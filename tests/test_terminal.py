@@ -58,6 +58,15 @@ def test_what_can_be_written_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stream.getvalue() == "a line\n"
 
 
+def test_no_file_has_the_number_of_a_standard_stream_that_is_closed() -> None:
+    code = (
+        "import os; os.closerange(0, 3); from dtrain.host import terminal\n"
+        "with terminal.lasting(): print('dropped'); os._exit(os.open(os.devnull, os.O_RDONLY))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, timeout=60)
+    assert done.returncode == 3, "the first descriptor that was free"
+
+
 @pytest.mark.parametrize("number", terminal.STOPS)
 def test_every_request_interrupts(number: signal.Signals) -> None:
     before = signal.getsignal(number)

@@ -389,6 +389,16 @@ def test_nobody_waits_long_for_a_server_that_is_away(monkeypatch: pytest.MonkeyP
     assert not line.courier._thread.is_alive()
 
 
+def test_a_store_that_takes_too_long_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = Line(monkeypatch)
+    line.hangs = 60.0
+    assert not line.courier.finish(("FINISHED", 1.0), longest=0.0)
+    said = line.said.get_nowait()
+    assert "here is not ready after 0 s: the first delivery to a new store" in said
+    line.errors.put(ConnectionError("away"))  # and its thread ends with the call
+    line.courier._thread.join(60)
+
+
 def test_a_later_start_with_other_values(shipper: Any, tmp_path: Path) -> None:
     """MLflow keeps the first value of a parameter: the later one is a tag, and nothing fails."""
     for epochs in (1, 3):
@@ -448,6 +458,19 @@ def test_a_store_whose_making_was_cut_off(cut_at: str, shipper: Any, empty_store
     prepare(mine, import_mlflow().tracking.MlflowClient)
     with contextlib.closing(sqlite3.connect(mine)) as connection:
         assert connection.execute("SELECT a FROM salaries").fetchone() == (1,)
+
+
+def test_a_new_store_is_there_as_a_whole(tmp_path: Path) -> None:
+    store = tmp_path / "mlflow.db"
+
+    def stopped(address: str) -> Any:
+        with contextlib.closing(sqlite3.connect(address.removeprefix("sqlite:///"))) as connection:
+            connection.execute("CREATE TABLE experiments (a)")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare(store, stopped)
+    assert not store.exists(), "what a process that is stopped has begun is no store"
 
 
 def test_provenance_is_that_of_the_run(shipper: Any) -> None:

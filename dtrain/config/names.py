@@ -201,10 +201,10 @@ def _check_monitors(trainer: Mapping[str, Any]) -> None:
 def _check_own(key: str, target: str) -> None:
     """Refuse a name that a user's module does not define, and a class that is no callback."""
     parts = target.split(".")
-    found = _module(parts)
-    if found is None:
+    module = _module(parts)
+    if module is None:
         return
-    path, depth = found
+    path, depth = module
     names = _defined(path)
     if names is None:
         return
@@ -231,7 +231,7 @@ def _is_nothing(node: ast.ClassDef) -> bool:
 def _module(parts: list[str]) -> tuple[Path, int] | None:
     """Return the file of the module that a name begins with, and of how many parts its name is."""
     path: list[str] = [*sys.path, os.getcwd()]
-    found = None
+    module = None
     for depth in range(1, len(parts)):
         name = ".".join(parts[:depth])
         if name in sys.modules:  # of the caller of the Python API, who may have changed it
@@ -239,11 +239,11 @@ def _module(parts: list[str]) -> tuple[Path, int] | None:
         spec = PathFinder.find_spec(name, path)
         if spec is None or spec.origin is None:
             break
-        found = Path(spec.origin), depth
+        module = Path(spec.origin), depth
         if spec.submodule_search_locations is None:
             break
         path = list(spec.submodule_search_locations)
-    return found if found is not None and found[0].suffix == ".py" else None
+    return module if module is not None and module[0].suffix == ".py" else None
 
 
 def _tree(path: Path) -> ast.Module | None:

@@ -41,21 +41,21 @@ def settled(node: Node, rundir: RunDir, typed: Set[str], labels: bool) -> Node:
     def is_free(key: str) -> bool:
         return key in node and f"dataset.{key}" not in typed
 
-    found: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     if not any(f"dataset.{key}" in typed for key in _VALIDATION):
-        found |= {key: None for key in _OF_FILES if is_free(key)}
+        changes |= {key: None for key in _OF_FILES if is_free(key)}
         if is_free("validation_split"):
-            found["validation_split"] = 0.0
+            changes["validation_split"] = 0.0
     columns = _columns(rundir)
     if columns is not None and is_free("inputs") and node["inputs"] is None:
-        found["inputs"] = columns["inputs"]
+        changes["inputs"] = columns["inputs"]
     if columns is not None and is_free("label") and node["label"] is None:
-        found["label"] = columns["target"]
+        changes["label"] = columns["target"]
     # Files beside the run's inputs are not beside these.
-    found |= {key: None for key in ("target_path", "weight_path") if is_free(key)}
+    changes |= {key: None for key in ("target_path", "weight_path") if is_free(key)}
     if not labels:
-        found |= {key: None for key in _LABELS if is_free(key)}
-    return node.replaced(**found)
+        changes |= {key: None for key in _LABELS if is_free(key)}
+    return node.replaced(**changes)
 
 
 def _columns(rundir: RunDir) -> dict[str, Any] | None:

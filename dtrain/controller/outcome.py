@@ -49,14 +49,14 @@ class Outcome:
             **course: what the command knows better, or beside it.
         """
         fields = ("status", "exit_code", "objective", "seconds", "error")
-        told: dict[str, Any] = {name: result.get(name) for name in fields}
+        values: dict[str, Any] = {name: result.get(name) for name in fields}
         name, mode = result.get("objective_name"), result.get("objective_mode")
         if isinstance(name, str) and mode in ("max", "min"):
-            told |= {"objective_name": name, "objective_mode": mode}
+            values |= {"objective_name": name, "objective_mode": mode}
         metrics = result.get("metrics")
         if isinstance(metrics, dict):
-            told["metrics"] = {k: v for k, v in metrics.items() if type(v) in (int, float)}
-        return cls(**{**told, **course})
+            values["metrics"] = {k: v for k, v in metrics.items() if type(v) in (int, float)}
+        return cls(**{**values, **course})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,10 +24,10 @@ def renumbered(source: Any, own: Sequence[str]) -> Any:
     Raises:
         UsageError: a class is none of those.
     """
-    found = names(source)
-    if not found or not own or found == list(own):
+    classes = names(source)
+    if not classes or not own or classes == list(own):
         return source
-    for name in found:
+    for name in classes:
         if name not in own:
             raise UsageError(
                 "dataset", name, "is none of the classes of the run", ", ".join(own),
@@ -55,8 +55,8 @@ class Renumbered(Wrapped):
 
     def labels(self) -> np.ndarray | None:
         """Return the targets without the inputs; None where the source does not know them."""
-        found = labels(self._source)
-        return None if found is None else self._numbers[found]
+        targets = labels(self._source)
+        return None if targets is None else self._numbers[targets]
 
     def finish(self, parts: tuple[Any, ...]) -> tuple[Any, ...]:
         """Change the numbers of tensors ``(x, y)`` or ``(x, y, weight)``."""

@@ -85,10 +85,10 @@ def parts_of(value: Any) -> tuple[Any, ...]:
 
 def trimmed(parts: Iterable[Any]) -> tuple[Any, ...]:
     """Return the parts of an example without None at their end: (x, y, None) is (x, y)."""
-    found = list(parts)
-    while len(found) > 1 and found[-1] is None:
-        del found[-1]
-    return tuple(found)
+    values = list(parts)
+    while len(values) > 1 and values[-1] is None:
+        del values[-1]
+    return tuple(values)
 
 
 def packed(structure: Any, values: list[Any]) -> Any:

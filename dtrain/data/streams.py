@@ -184,11 +184,11 @@ class Stream:
         Only of a ``tf.data.Dataset`` of batches, which knows its cardinality.
         """
         made = self.dataset()
-        known = int(made.cardinality())
-        if known <= 0 or not self.is_batched():
+        batches = int(made.cardinality())
+        if batches <= 0 or not self.is_batched():
             return None
         with failures.shown():
-            return known, len(nest.leaves(next(iter(made)))[0])
+            return batches, len(nest.leaves(next(iter(made)))[0])
 
     def length_of_a_small_one(self) -> int | None:
         """Return how many examples a pass has, where these are no more than are looked at."""
@@ -218,16 +218,16 @@ class Stream:
 
         if most is None and int(self.dataset().cardinality()) == _INFINITE:
             raise endless("has no end")
-        found, begin = 0, time.monotonic()
+        examples, begin = 0, time.monotonic()
         with failures.shown():
             for batch in self.batches(1024, remainder=True):
-                found += int(nest.leaves(batch)[0].shape[0])
-                if most is not None and found >= most:
-                    return found
+                examples += int(nest.leaves(batch)[0].shape[0])
+                if most is not None and examples >= most:
+                    return examples
                 if most is None and time.monotonic() - begin > COUNTING:
-                    raise endless(f"has not ended after {found:,} examples and {COUNTING} s")
-        self.examples = found
-        return found
+                    raise endless(f"has not ended after {examples:,} examples and {COUNTING} s")
+        self.examples = examples
+        return examples
 
 
 def _alone(*parts: Any) -> tuple[Any, ...]:

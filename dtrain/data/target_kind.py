@@ -91,15 +91,15 @@ class Counted:
     @functools.cached_property
     def _whole(self) -> np.ndarray | None:
         """All targets, int64; None where one is no whole number, and where there are none."""
-        found = []
+        arrays = []
         for part in (part for pieces in self._pieces for part in pieces()):
             if part.ndim != 1 or part.dtype.kind not in "biuf":
                 return None
             if part.dtype.kind == "f" and not np.array_equal(part, np.floor(part)):  # or NaN
                 self._has_fractions = True
                 return None
-            found.append(part.astype(np.int64))
-        labels = np.concatenate(found) if found else np.zeros(0, np.int64)
+            arrays.append(part.astype(np.int64))
+        labels = np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
         return labels if len(labels) else None
 
     @property

@@ -180,8 +180,8 @@ class Callbacks:
         for each in self._behind:
             each.seen = None
         changed = {k: v for k, v in last.items() if k not in logs or _differ(v, logs[k])}
-        found = {k: n for k, n in numbers(changed).items() if math.isfinite(n)}
-        return found, sorted(str(name) for name in changed.keys() - found.keys())
+        finite = {k: n for k, n in numbers(changed).items() if math.isfinite(n)}
+        return finite, sorted(str(name) for name in changed.keys() - finite.keys())
 
     def state(self) -> tuple[dict[str, np.ndarray], list[Any]]:
         """Return the arrays and the JSON values of all of them."""

@@ -106,11 +106,11 @@ def _applied(
     model: keras.Model, strategy: Replicas, example: tuple[Any, ...]
 ) -> list[tuple[keras.optimizers.Optimizer, list[keras.Variable]]]:
     """Return the optimizers that ``train_step`` applies, each with the variables that it gets."""
-    with caught(model) as given:
+    with caught(model) as applied:
         step = tf.function(lambda data: strategy.run(model.train_step, data), autograph=False)
         data = unwrapped(tuple(tf.convert_to_tensor(part) for part in example))
         step.get_concrete_function(data)
-    return [(optimizer, list(found.values())) for optimizer, found in given if found]
+    return [(optimizer, list(variables.values())) for optimizer, variables in applied if variables]
 
 
 @contextlib.contextmanager
@@ -122,23 +122,23 @@ def caught(
     Yields:
         Each with the variables, by their ids, that it was given to update.
     """
-    given: list[Any] = [(optimizer, {}) for optimizer in named(model).values()]
+    applied: list[Any] = [(optimizer, {}) for optimizer in named(model).values()]
 
-    def catch(optimizer: keras.optimizers.Optimizer, found: dict[int, keras.Variable]) -> Any:
+    def catch(optimizer: keras.optimizers.Optimizer, updated: dict[int, keras.Variable]) -> Any:
         def apply(grads: Any, trainable_variables: Any = None, **_: Any) -> Any:
             variables = trainable_variables or model.trainable_variables
-            found.update({id(variable): variable for variable in variables})
+            updated.update({id(variable): variable for variable in variables})
             return optimizer.iterations
 
         return apply
 
-    before = [vars(optimizer).get("apply") for optimizer, _ in given]
-    for optimizer, found in given:
-        optimizer.apply = catch(optimizer, found)
+    before = [vars(optimizer).get("apply") for optimizer, _ in applied]
+    for optimizer, updated in applied:
+        optimizer.apply = catch(optimizer, updated)
     try:
-        yield given
+        yield applied
     finally:
-        for (optimizer, _), apply in zip(given, before, strict=True):
+        for (optimizer, _), apply in zip(applied, before, strict=True):
             del optimizer.apply
             if apply is not None:  # a patch of this instance
                 optimizer.apply = apply

@@ -88,13 +88,13 @@ def take(
     if isinstance(source, Concatenated):
         return _joined(source, indices, key)
     if getattr(source, "in_graph", False):
-        found = parts_of(source.take(indices))
+        parts = parts_of(source.take(indices))
     elif tf.executing_eagerly():
-        found = _at_once(source, np.asarray(indices), batch)
+        parts = _at_once(source, np.asarray(indices), batch)
     else:
-        found = _in_graph(source, indices, indices if batch is None else batch, key)
+        parts = _in_graph(source, indices, indices if batch is None else batch, key)
     finish = getattr(source, "finish", None)
-    return found if finish is None else parts_of(finish(found))
+    return parts if finish is None else parts_of(finish(parts))
 
 
 def _taken(
@@ -117,16 +117,16 @@ def _read(
     source: Source, rows: np.ndarray, batch: np.ndarray | None, key: tuple[int, ...] | None
 ) -> tuple[Any, ...]:
     """Return what a source in Python gives: nests of arrays and None."""
-    found = _taken(source, rows, batch, key)
-    for name, value in nest.named(found):
+    parts = _taken(source, rows, batch, key)
+    for name, value in nest.named(parts):
         if isinstance(value, Ragged):
             raise alike.ragged(name)
-    return tuple(nest.mapped(_array, part) for part in found)
+    return tuple(nest.mapped(_array, part) for part in parts)
 
 
 def _at_once(source: Source, rows: np.ndarray, batch: Any) -> tuple[Any, ...]:
-    found = _read(source, rows, None if batch is None else np.asarray(batch), _by_rows(rows))
-    return parts_of(nest.mapped(tf.convert_to_tensor, found))
+    parts = _read(source, rows, None if batch is None else np.asarray(batch), _by_rows(rows))
+    return parts_of(nest.mapped(tf.convert_to_tensor, parts))
 
 
 def _by_rows(rows: np.ndarray) -> tuple[int, ...]:
@@ -150,18 +150,18 @@ def _in_graph(
     def read(rows: np.ndarray, whole: np.ndarray, *key: np.ndarray) -> list[np.ndarray]:
         draws_by = tuple(map(int, key[0])) if key else _by_rows(rows)
         with failures.kept():
-            found = dict(
+            leaves = dict(
                 nest.named(_read(source, rows, whole, draws_by if seeding.observed() else None))
             )
-            alike.check(found, likes, shapes, source, int(rows[0]))
+            alike.check(leaves, likes, shapes, source, int(rows[0]))
             return [
-                plain.as_type(found[name], likes[name].dtype, "dataset", alike.label(name))
+                plain.as_type(leaves[name], likes[name].dtype, "dataset", alike.label(name))
                 for name in shapes
             ]
 
     types = [tf.as_dtype(likes[name].dtype) for name in shapes]
-    given = [indices, batch, *([] if key is None else [key])]
-    made = dict(zip(shapes, tf.numpy_function(read, given, types), strict=True))
+    arguments = [indices, batch, *([] if key is None else [key])]
+    made = dict(zip(shapes, tf.numpy_function(read, arguments, types), strict=True))
     for name, value in made.items():
         value.set_shape([indices.shape[0], *shapes[name]])
     names = [name for name, _ in nest.named(spec)]
@@ -189,14 +189,14 @@ def _joined(source: Concatenated, indices: tf.Tensor, key: tf.Tensor | None) -> 
     for number, member in enumerate(source.members):
         chosen = tf.equal(owners, number)
         mine = tf.boolean_mask(tf.cast(indices, tf.int64), chosen) - int(source.starts[number])
-        found = _some(member, mine, None if key is None else tf.concat([key, [number]], 0))
-        if parts and (problem := alike.difference(parts[0], found)) is not None:
+        examples = _some(member, mine, None if key is None else tf.concat([key, [number]], 0))
+        if parts and (problem := alike.difference(parts[0], examples)) is not None:
             raise UsageError(
                 "dataset.members", f"member {number + 1}", f"{problem}, which the first has",
                 "members whose examples have one structure, shape and type",
                 "datasets with the same inputs and targets",
             )  # fmt: skip
-        parts.append(found)
+        parts.append(examples)
         at.append(tf.boolean_mask(places, chosen))
 
     def stitched(*leaves: tf.Tensor | None) -> tf.Tensor | None:
@@ -213,9 +213,9 @@ def _some(source: Source, indices: tf.Tensor, key: tf.Tensor | None) -> tuple[An
     structure: list[Any] = []
 
     def some() -> list[tf.Tensor]:
-        found = take(source, indices, key=key)
-        structure[:] = [found]
-        return [leaf for leaf in nest.leaves(found) if leaf is not None]
+        examples = take(source, indices, key=key)
+        structure[:] = [examples]
+        return [leaf for leaf in nest.leaves(examples) if leaf is not None]
 
     def none() -> list[tf.Tensor]:
         leaves = [leaf for leaf in nest.leaves(structure[0]) if leaf is not None]
@@ -223,9 +223,9 @@ def _some(source: Source, indices: tf.Tensor, key: tf.Tensor | None) -> tuple[An
 
     if tf.executing_eagerly():
         # The structure is that of an example.
-        found = take(source, indices if tf.size(indices) else tf.zeros([1], tf.int64))
+        examples = take(source, indices if tf.size(indices) else tf.zeros([1], tf.int64))
         rows = tf.size(indices)
-        return parts_of(nest.mapped(lambda leaf: leaf[:rows], found))
+        return parts_of(nest.mapped(lambda leaf: leaf[:rows], examples))
     # ORDER: tf.cond traces the first branch first; the second has its structure.
     left = iter(tf.cond(tf.size(indices) > 0, some, none))
     leaves = [None if leaf is None else next(left) for leaf in nest.leaves(structure[0])]

@@ -200,7 +200,7 @@ class Returned:
 
     def values(self, logs: Any, training: bool) -> dict[str, tf.Tensor]:
         """Return the numbers that are no results of metrics; called where the step was."""
-        found, traced = scalars(logs), self._traced
+        numbers, traced = scalars(logs), self._traced
         names = self.names[training] = self.names[training] or {}
         for name, value in flattened(logs):
             if id(value) in traced.results:
@@ -208,12 +208,12 @@ class Returned:
                 pairs = zip(named(metric, value), named(name, value), strict=True)
                 for (inner, _), (outer, _) in pairs:
                     names.setdefault(inner, set()).add(outer)
-                found.pop(name, None)
-            elif id(value) in traced.derived and name in found:
+                numbers.pop(name, None)
+            elif id(value) in traced.derived and name in numbers:
                 self.derived[training].setdefault(traced.derived[id(value)][0], set()).add(name)
-                del found[name]
+                del numbers[name]
         traced.clear()
-        return found
+        return numbers
 
 
 class _Traced(threading.local):

@@ -93,12 +93,12 @@ def unsaved(model: keras.Model, graph: Any) -> str | None:
         graph: of a training step.
     """
     metrics = [v for metric in model.metrics for v in metric.variables]
-    known: set[int] = set()
+    saved: set[int] = set()
     for variable in (*variables(model).values(), *metrics):
         inner = getattr(variable, "variable", variable)
         inner = keras_internals.stored(inner) if isinstance(inner, keras.Variable) else inner
         inner = keras_internals.unwrapped(inner)
-        known |= {id(each) for each in (inner, *getattr(inner, "values", ()))}
+        saved |= {id(each) for each in (inner, *getattr(inner, "values", ()))}
     assigned = {
         id(outside)
         for outside, inside in getattr(graph, "captures", ())
@@ -108,7 +108,7 @@ def unsaved(model: keras.Model, graph: Any) -> str | None:
         {
             each.name.partition(":")[0].partition("/replica_")[0]
             for each in getattr(graph, "variables", ())
-            if id(each) not in known and id(each.handle) in assigned
+            if id(each) not in saved and id(each.handle) in assigned
         }
     )
     if not names:

@@ -39,8 +39,9 @@ def parquet(path: str, **changed: Any) -> None:
     pq.write_table(pa.table(made), path, row_group_size=8)
 
 
-def tfrecord(path: str) -> None:
+def tfrecord(path: str, label: int = 0) -> None:
     x, y = rows()
+    y[17] = label or y[17]
     arguments = {"path": str(Path(path).absolute()), "x": x, "y": y}
     warm.call(write_records, 1, arguments)
 
@@ -127,6 +128,12 @@ def case_nan_label() -> list[str]:
             "model.classes=1"]  # fmt: skip
 
 
+def case_label() -> list[str]:
+    tfrecord("a.tfrecord", label=7)
+    return ["dataset=tfrecord", "dataset.path=a.tfrecord", FEATURES, "dataset.inputs=x",
+            "dataset.target=y", "dataset.classes=3", "dataset.validation_split=0"]  # fmt: skip
+
+
 def case_no_rows() -> list[str]:
     parquet("a.parquet", count=0)
     return ["dataset=parquet", "dataset.path=a.parquet", "dataset.target=y"]
@@ -171,9 +178,19 @@ def test_what_is_known_before_training(name: str, dtrain) -> None:
     assert not list(Path("outputs").glob("*/*/config.yaml")), "nothing is left behind"
 
 
+def test_a_batch_that_data_of_the_users_own_cannot_fill(dtrain, user_code) -> None:
+    """What is to be typed holds for the replicas too, though the task alone knows the examples."""
+    user_code("import numpy as np\n\ndef load():\n    return np.zeros((3, 2)), np.arange(3)\n")
+    words = ("strategy=mirrored", "dataset=custom", "dataset._target_=mine.load")
+    run = dtrain(*BASE, *words)
+    assert run.code == 2, run.output
+    assert "has 3 training examples; accepted: up to 2; type: trainer.batch_size=2" in run.output
+
+
 LATER = {
     "NaN label": (case_nan_label, ("a.parquet", "row 17", "'y'", "NaN")),
     "image": (case_image, ("07.jpg",)),
+    "label": (case_label, ("a label 7; classes count from 0", "accepted: 0 to 2, of 3 outputs")),
 }
 
 

@@ -76,7 +76,8 @@ def test_batch_hooks_are_called_for_every_batch(dtrain, user_code) -> None:
 
 def test_callbacks_change_the_rate_and_stop(dtrain, user_code) -> None:
     user_code(USER)
-    run = dtrain(*QUICK, "trainer.epochs=9", "trainer.callbacks=[{_target_:mine.Rate}]")
+    words = ("strategy=mirrored", "trainer.epochs=9", "trainer.callbacks=[{_target_:mine.Rate}]")
+    run = dtrain(*QUICK, *words)
     assert run.code == 0, run.output
     assert run.result["step"] == 3 * 4
     rates = run.points("learning_rate")

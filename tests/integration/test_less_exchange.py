@@ -61,6 +61,7 @@ def test_a_killed_run_ends_with_the_same_bits(key: str, dtrain, user_code) -> No
     user_code(USER)
     whole = dtrain(*RUN, key, LIVES)
     assert whole.code == 0, whole.output
+    assert "hardware.hosts=2: all 2 processes are on this machine; to start" in whole.output
     killed = dtrain(*RUN, key, DIES)
     assert killed.code == 1, killed.output
     assert checkpoint.steps(killed.rundir.checkpoints)[-1] in (4, 8)

@@ -190,7 +190,7 @@ def test_data_that_readers_do_not_have(dtrain: Any) -> None:
 
 POOLS = '''
 import multiprocessing
-import os
+import signal
 from concurrent.futures import ProcessPoolExecutor
 
 import joblib
@@ -201,6 +201,10 @@ from dtrain.data.sources import Splits
 
 def value(row):
     return float(row % 7)
+
+
+def ends_by(number):
+    return signal.getsignal(number) == signal.SIG_DFL
 
 
 class Rows:
@@ -220,6 +224,10 @@ class Rows:
 
 
 def load():
+    methods = multiprocessing.get_all_start_methods()  # of which the first is Python's default
+    assert multiprocessing.get_start_method() == methods[0]
+    with ProcessPoolExecutor(1) as pool:
+        assert pool.submit(ends_by, signal.SIGTERM).result(60), "a Pool ends its processes by it"
     rows, found = range(8), []
     for context in (multiprocessing, multiprocessing.get_context("spawn")):
         with context.Pool(2) as pool:

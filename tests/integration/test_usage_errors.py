@@ -163,6 +163,15 @@ EARLY = {
         ["dataset=csv", "dataset.path=text.csv"],
         ["dataset.path=text.csv", "'colour'", "'red'", "line 2"],
     ),
+    "target": (
+        ["model=custom", "model._target_=keras.applications.MobileNetV22"],
+        ["MobileNetV22", "does not exist", "keras.applications.MobileNetV2"],
+    ),
+    "loss": (["trainer.loss=crossentropy"], ["trainer.loss=crossentropy", "no loss that Keras"]),
+    "metric": (
+        ["trainer.metrics=[acuracy]"],
+        ["trainer.metrics=acuracy: is no metric", "=[accuracy]"],
+    ),
 }
 #: Found by the task, which alone can import the model: nothing is left behind all the same.
 LATE = {
@@ -171,17 +180,8 @@ LATE = {
         ["a target is -1", "type: dataset.task=regression"],
     ),
     "labels": (["model.classes=5"], ["model.classes=5", "up to 9", "type: model.classes=10"]),
-    "target": (
-        ["model=custom", "model._target_=keras.applications.MobileNetV22"],
-        ["MobileNetV22", "does not exist", "keras.applications.MobileNetV2"],
-    ),
     "argument": (["+model.widht=3"], ["model.widht=3", "does not take", "dropout"]),
     "objective": (["objective=val_acuracy"], ["val_acuracy", "type: objective=val_accuracy"]),
-    "loss": (["trainer.loss=crossentropy"], ["trainer.loss=crossentropy", "no loss that Keras"]),
-    "metric": (
-        ["trainer.metrics=[acuracy]"],
-        ["trainer.metrics=acuracy: is no metric", "=[accuracy]"],
-    ),
     "loss node": (["trainer.loss={a:{b:mse}}"], ["trainer.loss=", "has no _target_", "Huber"]),
     "loss by output": (["trainer.loss={name:mse}"], ["trainer.loss=", "'name'", "do not fit"]),
     "no optimizer": (

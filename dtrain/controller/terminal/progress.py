@@ -50,8 +50,8 @@ class View(Protocol):
 
 
 def plain_console() -> Console:
-    """Return a console at standard error that leaves texts as they are: ``:ok:`` is no emoji."""
-    return Console(file=sys.stderr, highlight=False, soft_wrap=True, emoji=False, markup=False)
+    """Return a console at standard error that breaks no lines and colours no numbers."""
+    return Console(file=sys.stderr, highlight=False, soft_wrap=True)
 
 
 class Display:
@@ -87,7 +87,7 @@ class Display:
 
     def message(self, text: str) -> None:
         """Print one line that stays."""
-        self._console.print(printable(text), markup=False, emoji=False)
+        self._console.print(printable(text), markup=False, emoji=False)  # ``:ok:`` is no emoji
 
     #: Of a single job everything is of interest.
     detail = message

@@ -288,8 +288,8 @@ class Evaluate(Action):
         return made
 
     def _results(self, session: Session, sums: Sums) -> dict[str, float]:
-        found = session.steps.results(sums, training=False)
-        return {name: value for name, value in found.items() if name != confusion.NAME}
+        results = session.steps.results(sums, training=False)
+        return {name: value for name, value in results.items() if name != confusion.NAME}
 
     def _check(self, session: Session, whole: dict[str, float], each: list[Sums]) -> None:
         """Report metrics of which those of the slices are not together those of the whole."""

@@ -108,9 +108,11 @@ class Train(Action):
         if config.trainer.loss == AUTO and isinstance(model.loss, str):
             whole["trainer.loss"] = model.loss  # which of its values auto is
         records.event("start", step=start, **whole)
-        taken = None
+        late_validation = None
         if late is not None:
-            taken = LateValidation(late, strategy, schedule, callbacks, records, objective)
+            late_validation = LateValidation(
+                late, strategy, schedule, callbacks, records, objective
+            )
         steps.waiting.traced = functools.partial(process.phases.end, "trace")
         loop = Loop(
             model, strategy, steps, schedule, callbacks, records, objective, process.stop,
@@ -126,7 +128,7 @@ class Train(Action):
                 },
             },
             begun=functools.partial(_begun, process, model, steps),
-            late=taken,
+            late=late_validation,
         )  # fmt: skip
         self.begins(loop)
         status = "FAILED"

@@ -83,16 +83,16 @@ def generator_states(model: keras.Model) -> list[tuple[str, Any]]:
 
 def _held(model: keras.Model) -> list[tuple[str, Any]]:
     """Return what layers of the user's hold: variables that Keras does not know, and generators."""
-    known = {id(v) for v in (*model.variables, *states(model))}
-    found: dict[int, tuple[str, Any]] = {}
+    of_keras = {id(v) for v in (*model.variables, *states(model))}
+    held: dict[int, tuple[str, Any]] = {}
     seen: set[int] = set()
 
     def walk(path: str, value: Any, depth: int) -> None:
         if isinstance(value, (tf.Variable, tf.distribute.DistributedValues, keras.Variable)):
-            if id(value) not in known:
-                found.setdefault(id(value), (path, value))
+            if id(value) not in of_keras:
+                held.setdefault(id(value), (path, value))
         elif isinstance(value, tf.random.Generator):
-            found.setdefault(id(value), (path, value))
+            held.setdefault(id(value), (path, value))
         elif depth and id(value) not in seen:
             seen.add(id(value))
             for name, item in _items(value):
@@ -102,7 +102,7 @@ def _held(model: keras.Model) -> list[tuple[str, Any]]:
         if type(layer).__module__.partition(".")[0] != "keras":
             for name, value in _attributes(layer):
                 walk(f"{layer.name}/{name}", value, DEPTH)
-    return list(found.values())
+    return list(held.values())
 
 
 def _items(value: Any) -> list[tuple[Any, Any]]:

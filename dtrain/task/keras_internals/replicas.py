@@ -89,14 +89,14 @@ class _Threads:
 
 
 def side_by_side(
-    replicas: int, function: Callable[[int], Any], known: int
+    replicas: int, function: Callable[[int], Any], reported: int
 ) -> tuple[list[Any], bool]:
     """Call ``function`` in each replica, with its number, in the graph that is built here.
 
     Args:
         replicas: how many there are.
         function: traced once for each.
-        known: how many TensorFlow says that there are: of workers that compute alone it says 1.
+        reported: how many TensorFlow says that there are: of workers that compute alone it says 1.
 
     Returns:
         What each returned, and whether they gathered something.
@@ -106,15 +106,15 @@ def side_by_side(
     """
     graph: Any = tf.compat.v1.get_default_graph()
     graph.switch_to_thread_local()
-    strategy, threads = _Strategy(known), _Threads(replicas)
-    found: list[Any] = [None] * replicas
+    strategy, threads = _Strategy(reported), _Threads(replicas)
+    returned: list[Any] = [None] * replicas
     errors: list[BaseException] = []
 
     def run(replica: int) -> None:
         with threads.turn:
             try:
                 with graph.as_default(), tf.device("CPU:0"), _Replica(strategy, replica, threads):
-                    found[replica] = function(replica)
+                    returned[replica] = function(replica)
             except BaseException as error:
                 errors.append(error)
             finally:
@@ -128,4 +128,4 @@ def side_by_side(
         worker.join()
     if errors:
         raise errors[0]
-    return found, threads.gathered
+    return returned, threads.gathered

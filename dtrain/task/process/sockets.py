@@ -53,26 +53,26 @@ def _port(address: str) -> int:
 def _limit(
     descriptor: int, seconds: float, own: int, ports: set[int], done: set[tuple[int, int]]
 ) -> None:
-    found = os.fstat(descriptor)
-    if not stat.S_ISSOCK(found.st_mode) or (descriptor, found.st_ino) in done:
+    status = os.fstat(descriptor)
+    if not stat.S_ISSOCK(status.st_mode) or (descriptor, status.st_ino) in done:
         return
     duplicate = os.dup(descriptor)
     try:
-        known = socket.socket(fileno=duplicate)
+        connection = socket.socket(fileno=duplicate)
     except OSError:  # by now it is something else, or of a family that Python does not know
         os.close(duplicate)
         raise
-    with known:
-        if known.family not in (socket.AF_INET, socket.AF_INET6):
+    with connection:
+        if connection.family not in (socket.AF_INET, socket.AF_INET6):
             return
-        if known.type != socket.SOCK_STREAM:
+        if connection.type != socket.SOCK_STREAM:
             return
         # ORDER: one that is only being connected has no peer yet, and is looked at again.
-        if known.getsockname()[1] != own and known.getpeername()[1] not in ports:
+        if connection.getsockname()[1] != own and connection.getpeername()[1] not in ports:
             return
         probe = max(1, int(seconds / 4))
-        known.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        known.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, probe)
-        known.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, probe)
-        known.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
-    done.add((descriptor, found.st_ino))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, probe)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, probe)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
+    done.add((descriptor, status.st_ino))

@@ -146,11 +146,13 @@ def _difference(trial: Trial, batches: list[Any], strategy: Replicas) -> str | N
     values: dict[str | None, list[Value]] = {}
     noisy: set[str | None] = set()
     for batch in batches:
-        for value in (found := trial.values(batch)):
+        for value in (numbers := trial.values(batch)):
             values.setdefault(value.name, []).append(value)
-        if not all(_is_same(value, value.several) for value in found):
+        if not all(_is_same(value, value.several) for value in numbers):
             again = trial.values(batch)
-            noisy |= {a.name for a, b in zip(found, again, strict=True) if not _is_same(a, b.whole)}
+            noisy |= {
+                a.name for a, b in zip(numbers, again, strict=True) if not _is_same(a, b.whole)
+            }
     different = {
         name: differ
         for name, of in values.items()

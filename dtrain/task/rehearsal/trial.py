@@ -116,18 +116,18 @@ class Trial:
             self._trace_parts(batch)
         targets, logs, states = self._whole(batch)
         parts = self._parts(batch)
-        found = [
+        numbers = [
             self._value(None, targets[i], [p[0][i] for p in parts], self._summed or per_example)
             for i, per_example in enumerate(self._per_example())
         ]
         for name, value in logs.items():
             added = self._summed and is_loss(name)
-            found.append(self._value(name, value, [p[1][name] for p in parts], added))
+            numbers.append(self._value(name, value, [p[1][name] for p in parts], added))
         sums = [tf.add_n(list(of)) for of in zip(*(p[2] for p in parts), strict=True)]
         for position in self._exact:
             sums[position] = states[position]
         several = self._results(sums)
-        return found + [
+        return numbers + [
             Value(name, value, several[name]) for name, value in self._results(states).items()
         ]
 
@@ -171,17 +171,17 @@ class Trial:
                 return None if leaf is None else leaf[part * self.rows : (part + 1) * self.rows]
 
             own = tuple(nest.mapped(half, each) for each in data)
-            given: list[Any] | None = [] if self._apart else None
-            now = gradients.Step(PARTS, given=given, summed=self._summed)
+            collected: list[Any] | None = [] if self._apart else None
+            now = gradients.Step(PARTS, given=collected, summed=self._summed)
             record = self._drawn[1] if part == 0 else random_draws.Record()
             del record.names[:], record.sizes[:]
             drawn = random_draws.part(part, PARTS, self.rows, self._draws)
             with random_draws.watched(record), drawn:
                 return self._step(own, now)
 
-        known = 1 if self._apart else PARTS
-        found, self.gathers = keras_internals.side_by_side(PARTS, step, known)
-        return found
+        reported = 1 if self._apart else PARTS
+        returned, self.gathers = keras_internals.side_by_side(PARTS, step, reported)
+        return returned
 
     def _step(self, data: Any, step: gradients.Step | None) -> Any:
         """Run the step; return what tapes are asked for, numbers, and states of metrics."""
@@ -201,15 +201,15 @@ class Trial:
 
     def _results(self, states: list[Any]) -> dict[str, float]:
         """Return the results of the metrics that a step has updated."""
-        found: dict[str, float] = {}
+        numbers: dict[str, float] = {}
         with keras.StatelessScope(state_mapping=list(zip(self._states, states, strict=True))):
             for metric in self._model.metrics:
                 own = {id(v) for v in metric.variables}
                 pairs = zip(self._states, states, strict=True)
                 if any(id(v) in own and tf.reduce_any(state != 0) for v, state in pairs):
                     results = named(metric.name, metric.result())
-                    found |= {name: float(value) for name, value in results}
-        return found
+                    numbers |= {name: float(value) for name, value in results}
+        return numbers
 
 
 def operations(graph: Any) -> Iterator[tuple[str, str]]:

@@ -34,10 +34,10 @@ class _Call:
     lookups: list[list[tf.TensorShape]]
 
     @classmethod
-    def of(cls, targets: list[tf.Tensor], found: list[Any]) -> _Call:
+    def of(cls, targets: list[tf.Tensor], grads: list[Any]) -> _Call:
         return cls(
             [target.shape for target in targets],
-            [[looked_up(use) for use in _uses(gradient)] for gradient in found],
+            [[looked_up(use) for use in _uses(gradient)] for gradient in grads],
         )
 
 
@@ -142,7 +142,7 @@ class Part:
         self._count = 0
 
     def compare(
-        self, targets: list[tf.Tensor], found: list[Any], summed: bool
+        self, targets: list[tf.Tensor], grads: list[Any], summed: bool
     ) -> tuple[bool, list[list[bool]]]:
         """Compare the next call of ``tape.gradient`` for variables with that of one device.
 
@@ -151,7 +151,7 @@ class Part:
 
         Args:
             targets: what the gradient is of.
-            found: what the tape gives.
+            grads: what the tape gives.
             summed: gradients are added up whatever they are of.
 
         Returns:
@@ -163,12 +163,12 @@ class Part:
             UsageError: that cannot be told.
         """
         index, self._count = self._count, self._count + 1
-        uses = [_uses(gradient) for gradient in found]
+        uses = [_uses(gradient) for gradient in grads]
         same = [[not self._examples.decide(use) for use in each] for each in uses]
         numbers = summed or all(target.shape.rank == 0 for target in targets)
         if numbers and not any(map(any, same)):
             return summed, same
-        there = self._call(index, _Call.of(targets, found))
+        there = self._call(index, _Call.of(targets, grads))
         for i, each in enumerate(uses):
             for j, use in enumerate(each):
                 same[i][j] &= not self._has_more(use, there.lookups[i][j], looked_up(use))

@@ -71,7 +71,7 @@ class Part(Protocol):
     """Of a global batch; see :class:`dtrain.task.replica.global_batch.Part`."""
 
     def compare(
-        self, targets: list[tf.Tensor], found: list[Any], summed: bool
+        self, targets: list[tf.Tensor], grads: list[Any], summed: bool
     ) -> tuple[bool, list[list[bool]]]:
         """Compare a call of ``tape.gradient`` for variables with that of one device."""
 
@@ -109,12 +109,12 @@ def apart(
         The gradients that tapes give, as of :class:`Step`, filled in as they do. Only of these, as
         they are, is the mean that of the global batch.
     """
-    given: list[tuple[Any, list[bool]]] = []
+    pairs: list[tuple[Any, list[bool]]] = []
     install()
     before = current()
-    _current.step = Step(replicas, part, given, summed, why=why) if replicas > 1 else None
+    _current.step = Step(replicas, part, pairs, summed, why=why) if replicas > 1 else None
     try:
-        yield given
+        yield pairs
     finally:
         _current.step = before
 
@@ -265,16 +265,16 @@ def install() -> None:
         # What asks for gradients while gradients are computed (a layer that is computed twice, a
         # custom gradient) gives a factor of them, which is averaged with the rest.
         inside, _current.inside = getattr(_current, "inside", False), True
-        asked = not inside and any(map(_is_variable, tf.nest.flatten(sources)))
+        of_variables = not inside and any(map(_is_variable, tf.nest.flatten(sources)))
         targets = getattr(_current, "targets", None)
         try:
-            if asked and targets is not None:
+            if of_variables and targets is not None:
                 targets.append(_tensors(target))
                 return tf.nest.map_structure(lambda v: tf.zeros(v.shape, v.dtype), sources)
             found = original(self, target, sources, *args, **kwargs)
         finally:
             _current.inside = inside
-        if not asked:
+        if not of_variables:
             return found
         if (note := getattr(_current, "note", None)) is not None:
             note(_tensors(target), tf.nest.flatten(found))
@@ -298,8 +298,8 @@ def _exchanged(found: Any, sources: Any, given: list[Any], own: list[Any]) -> An
     return tf.nest.pack_sequence_as(found, gradients)
 
 
-def _of_the_global_batch(found: Any, targets: list[tf.Tensor], sources: Any, step: Step) -> Any:
-    gradients, variables = tf.nest.flatten(found), tf.nest.flatten(sources)
+def _of_the_global_batch(nested: Any, targets: list[tf.Tensor], sources: Any, step: Step) -> Any:
+    gradients, variables = tf.nest.flatten(nested), tf.nest.flatten(sources)
     assert step.part is not None
     summed, same = step.part.compare(targets, gradients, step.summed)
     # Of inputs, such as a gradient penalty's, each replica has its own.
@@ -309,18 +309,18 @@ def _of_the_global_batch(found: Any, targets: list[tf.Tensor], sources: Any, ste
         if gradient is not None and _is_variable(source)
     ]
     if not chosen:
-        return found
+        return nested
     if step.given is not None:
         for i in chosen:
             if summed:
                 gradients[i] = _times(gradients[i], step.replicas)
             step.given.append((gradients[i], same[i]))
-        return tf.nest.pack_sequence_as(found, gradients)
+        return tf.nest.pack_sequence_as(nested, gradients)
     op = tf.distribute.ReduceOp.SUM if summed else tf.distribute.ReduceOp.MEAN
     reduced = _reduced([gradients[i] for i in chosen], [same[i] for i in chosen], op)
     for i, gradient in zip(chosen, reduced, strict=True):
         gradients[i] = gradient
-    return tf.nest.pack_sequence_as(found, gradients)
+    return tf.nest.pack_sequence_as(nested, gradients)
 
 
 def _reduced(

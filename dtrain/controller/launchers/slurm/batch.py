@@ -138,10 +138,10 @@ def result(folder: Path, job: str) -> dict[str, Any] | None:
         folder: of the run.
         job: whose start it is to be.
     """
-    note, found = _note(folder, job), _result(folder)
-    if note is None or not found or found.get("started") == note.get("past"):
+    note, record = _note(folder, job), _result(folder)
+    if note is None or not record or record.get("started") == note.get("past"):
         return None
-    return found
+    return record
 
 
 def _latest(folder: Path) -> str:

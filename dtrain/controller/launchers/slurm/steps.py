@@ -50,27 +50,27 @@ class Steps(OfSlurm):
     def check(self, cluster: Cluster, facts: dict[str, str]) -> Cluster:
         """Refuse a job that needs more nodes, or more of a node, than the allocation has."""
         super().check(cluster, facts)
-        asked = self.wanted(cluster)
-        wanted = asked.nodes
+        request = self.wanted(cluster)
+        wanted = request.nodes
         if wanted > nodes():
             raise UsageError(
                 "launcher.nodes", wanted, f"this allocation has {nodes()}",
                 f"up to {nodes()}, or a command outside of it", f"launcher.nodes={nodes()}",
             )  # fmt: skip
-        if (each := self._gpus(cluster, asked)) > gpus():
+        if (each := self._gpus(cluster, request)) > gpus():
             raise UsageError(
                 "hardware.devices", max(task.devices for task in cluster.processes),
-                f"{asked.tasks} tasks on {wanted} node{'s' * (wanted > 1)} take {each} GPUs of a "
+                f"{request.tasks} tasks on {wanted} node{'s' * (wanted > 1)} take {each} GPUs of a "
                 f"node, and each node of this allocation has {gpus()}",
-                f"up to {gpus()} on a node", f"hardware.devices={gpus() * wanted // asked.tasks}"
-                if gpus() * wanted >= asked.tasks else "hardware=cpu",
+                f"up to {gpus()} on a node", f"hardware.devices={gpus() * wanted // request.tasks}"
+                if gpus() * wanted >= request.tasks else "hardware=cpu",
             )  # fmt: skip
         return cluster
 
     @staticmethod
-    def _gpus(cluster: Cluster, asked: script.Asked) -> int:
+    def _gpus(cluster: Cluster, request: script.Asked) -> int:
         """Return how many GPUs of each node a job takes."""
-        on_node = -(-asked.tasks // asked.nodes)
+        on_node = -(-request.tasks // request.nodes)
         most = max(task.devices for task in cluster.processes)
         return most * on_node if cluster.device_kind == "gpu" else 0
 

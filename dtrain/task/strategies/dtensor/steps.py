@@ -174,12 +174,12 @@ class MeshSteps(Steps):
         for variable, value in values:  # seeds, which the run does not resume from
             if not variable.trainable and variable.dtype in ("int64", "uint32", "int32"):
                 variable.assign(value)
-        found, expected = self.results(sums, training=False).get("loss"), on_the_host()
-        if found is None or expected is None or not math.isfinite(float(expected)):
+        loss, expected = self.results(sums, training=False).get("loss"), on_the_host()
+        if loss is None or expected is None or not math.isfinite(float(expected)):
             return
-        if not math.isclose(found, float(expected), rel_tol=TOLERANCE, abs_tol=1e-6):
+        if not math.isclose(loss, float(expected), rel_tol=TOLERANCE, abs_tol=1e-6):
             raise self._refused(
-                f"DTensor computes an operation of this model wrongly (a loss of {found:.6g} where "
+                f"DTensor computes an operation of this model wrongly (a loss of {loss:.6g} where "
                 f"one device has {float(expected):.6g})"
             )
 

@@ -149,7 +149,7 @@ class Packing:
         Args:
             floats, whole, rows, indices: of :meth:`together`.
         """
-        found: list[dict[str, list[tf.Tensor]]] = [{} for _ in self._variables]
+        received: list[dict[str, list[tf.Tensor]]] = [{} for _ in self._variables]
         for vector, table, pieces in (
             (floats, rows, self._floats), (whole, indices, self._whole),
         ):  # fmt: skip
@@ -162,19 +162,19 @@ class Packing:
                 with tf.device(device):  # where they will be needed
                     sent, vector = tf.identity(vector[: sum(sizes)]), vector[sum(sizes) :]
                     for piece, value in zip(here, tf.split(sent, sizes), strict=True):
-                        self._take(found, piece, tf.reshape(value, piece.shape))
+                        self._take(received, piece, tf.reshape(value, piece.shape))
             for piece in pieces[len(pieces) - sum(piece.appended for piece in pieces) :]:
                 with tf.device(self._device(piece.variable)):
                     value, table = tf.identity(table[:, : piece.size]), table[:, piece.size :]
-                    self._take(found, piece, tf.reshape(value, [-1, *piece.shape[1:]]))
-        values = [self._joined(i, parts) for i, parts in enumerate(found)]
+                    self._take(received, piece, tf.reshape(value, [-1, *piece.shape[1:]]))
+        values = [self._joined(i, parts) for i, parts in enumerate(received)]
         return values[: self._trainable], values[self._trainable :]
 
     def _take(
-        self, found: list[dict[str, list[tf.Tensor]]], piece: _Piece, value: tf.Tensor
+        self, received: list[dict[str, list[tf.Tensor]]], piece: _Piece, value: tf.Tensor
     ) -> None:
         dtype = tf.int64 if piece.of == "indices" else self._variables[piece.variable].dtype
-        found[piece.variable].setdefault(piece.of, []).append(tf.cast(value, dtype))
+        received[piece.variable].setdefault(piece.of, []).append(tf.cast(value, dtype))
 
     def _joined(self, i: int, parts: dict[str, list[tf.Tensor]]) -> Any:
         if "values" not in parts:

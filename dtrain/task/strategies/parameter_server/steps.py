@@ -177,7 +177,7 @@ class CoordinatedSteps(Steps):
                 optimizer.apply = catch
                 part = self._one_device.part(data)
                 try:
-                    with gradients.apart(replicas, part, self._summed) as given:
+                    with gradients.apart(replicas, part, self._summed) as of_tapes:
                         returned, recorded = self._recorded(model.train_step, data, share, True)
                 except AttributeError:  # of the tape: what was assigned is no variable here
                     check_pure(moved(), scope)
@@ -203,8 +203,8 @@ class CoordinatedSteps(Steps):
                 "strategy=mirrored",
             )  # fmt: skip
         if replicas > 1:
-            check_whole(caught[0][0], [gradient for gradient, _ in given])
-        self._same = {id(gradient): same for gradient, same in given}
+            check_whole(caught[0][0], [gradient for gradient, _ in of_tapes])
+        self._same = {id(gradient): same for gradient, same in of_tapes}
         found = {id(variable): gradient for gradient, variable in zip(*caught[0], strict=True)}
         others = [scope.get_current_value(v) for v in model.non_trainable_variables]
         return [found.get(id(v)) for v in model.trainable_variables], others, vector
