@@ -42,8 +42,8 @@ INTRODUCTION = """\
 # Reference
 
 Every configuration key, option, command and exit code of this version.
-`python -m dtrain --help KEY` prints the entry of one key. [Configuration](configuration.md) explains
-groups, keys and files; [editors and shells](editors.md) can complete the keys.
+`python -m dtrain --help KEY` prints the entry of one key. [Configuration](configuration.md)
+explains groups, keys and files; [editors and shells](editors.md) can complete the keys.
 
 A key with the default `???` must be set. An option without its own table has only the keys listed
 for all options of its group. Options called `custom` take the parameters of the function that they
