@@ -41,14 +41,13 @@ TABLE = "| key | default | accepted | what it is |\n|---|---|---|---|"
 INTRODUCTION = """\
 # Reference
 
-Every key of the configuration, every option of a group, every command and exit code of this
-version. This page is generated from the code by `python -m tests.reference`. `python -m dtrain
---help KEY` prints the same about one key. How groups, keys and files go together is in
-[configuration](configuration.md); [editors and shells](editors.md) can complete the keys.
+Every configuration key, option, command and exit code of this version.
+`python -m dtrain --help KEY` prints the entry of one key. [Configuration](configuration.md)
+explains groups, keys and files; [editors and shells](editors.md) can complete the keys.
 
-A default of `???` has to be given. An option without a table of its own has the keys of every
-option of its group, and no more. Options called `custom` take the parameters of the function that
-they name. A reference such as `${oc.env:NAME}` may stand for any value.
+A key with the default `???` must be set. An option without its own table has only the keys listed
+for all options of its group. Options called `custom` take the parameters of the function that they
+name. A reference such as `${oc.env:NAME}` can be used for any value.
 """
 EXIT_CODES = {
     errors.OK: "done",
@@ -134,7 +133,7 @@ def _keys(option: Option, prefix: str) -> dict[str, Help]:
             made = _with_default(given, name, option.values)
             if name in option.of_model:
                 about = (
-                    f"{made.help} Shipped models have their own, in conf/{option.group}/{name}/."
+                    f"{made.help} Built-in models have their own, in conf/{option.group}/{name}/."
                 )
                 made = made._replace(help=about)
             found[f"{prefix}.{name}"] = made

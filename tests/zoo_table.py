@@ -33,14 +33,14 @@ COLUMNS = {
 NO_REFEREE = "no referee"
 TEXT = f"""# The zoo
 
-Models as Keras users have them, one a file of `tests/zoo/`, each trained for {STEPS} steps and a
-validation under every strategy, beside the same on `one_device`; and on `one_device` beside Keras'
-own `fit`. A number is the worst difference of a loss, a metric or any value that a step returns, in
-any step or in the validation, or of the mean size of a weight after them, relative to its size or
-to 1, rounded up to a power of ten; beside
-`fit` it is that of an epoch. A sentence is the one by which dtrain refuses the model there, before
-it trains. Why `fit` is no referee of a model is said in its file. Made by `python -m tests.zoo`;
-`tests/test_zoo.py` holds each model to {CLOSE:.0e}, and this table to the folder.
+Typical models of Keras users, one file each in `tests/zoo/`. Each is trained for {STEPS} steps
+and validated under every strategy, and compared with `one_device`; on `one_device` it is
+compared with Keras' own `fit`. A number is the largest relative difference (absolute for
+values below 1), rounded up to a power of ten, over all losses, metrics and values returned
+by a step or the validation, and the mean size of each weight afterwards; for `fit` it is
+that of an epoch. "refused" gives the error by which dtrain rejects the model before
+training. If a model cannot be compared with `fit`, its file gives the reason. The limit is
+{CLOSE:.0e}. The table is written by `python -m tests.zoo`.
 """
 
 

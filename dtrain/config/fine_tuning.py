@@ -84,7 +84,7 @@ class Init(Section):
 
     Attributes:
         weights: run folder, checkpoint, or file (.keras, .weights.h5, .h5) to read them from.
-        rules: [{path: REGEX, as: TEXT}, {path: REGEX, skip: true}] where names are not the same.
+        rules: [{path: REGEX, as: TEXT}, {path: REGEX, skip: true}] for names that differ.
     """
 
     weights: str | None = formed(None, PATH)
@@ -97,7 +97,7 @@ class FineTuning(Section):
 
     Attributes:
         freeze: patterns of paths of weights that are not trained, such as ['^backbone/'].
-        unfreeze: {EPOCH: [REGEX]}, frozen weights that are trained from the begin of an epoch on.
+        unfreeze: {EPOCH: [REGEX]}, frozen weights that are trained from the start of an epoch.
         learning_rates: [{path: REGEX, factor: 0.1}], factors of the learning rate by path.
         lora: [{path: REGEX, rank: 4}], layers of which a product of two thin matrices is trained.
     """

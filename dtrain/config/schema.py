@@ -70,7 +70,7 @@ class Hardware(Section):
         memory_growth: take GPU memory as it is needed, not all at once.
         precision: Keras' numeric policy; mixed_float16 comes with loss scaling.
         jit_compile: compile steps by XLA (one replica); auto: as tune has measured, else false.
-        remat: patterns of layers' names, whose activations are computed again for the gradients.
+        remat: patterns of layer names; their activations are computed again for the gradients.
     """
 
     kind: Kind = Kind.auto
@@ -108,8 +108,8 @@ class Trainer(Section):
         metrics: of keras.metrics, nodes, a list, {output: [...]}; auto: accuracy or mae.
         callbacks: Keras callbacks, such as {_target_: keras.callbacks.EarlyStopping, patience: 3}.
         terminate_on_nan: end the run with an error when the loss is NaN or infinite.
-        deterministic: TensorFlow's op determinism, which a GPU needs for the same bits.
-        log_every_steps: steps between two metric points; null: about 200 points a run.
+        deterministic: deterministic operations, which a GPU needs for bit-identical results.
+        log_every_steps: steps between two log entries; null: about 200 entries a run.
     """
 
     batch_size: int = within(64, 1, MANY)
@@ -159,7 +159,7 @@ class MLflow(Tracking):
     Attributes:
         uri: address of the tracking store; null: SQLite under output_dir.
         model: which checkpoint of a finished run is exported and logged as a model.
-        register: name under which the logged model becomes a version; null: under none.
+        register: registered model that gets the logged model as a version; null: none.
     """
 
     _target_: str = target("dtrain.tracking.mlflow.tracker.MLflow")
@@ -176,7 +176,7 @@ class Checkpointing(Section):
         every_epochs: epochs between two checkpoints; null: none of this kind.
         every_steps: steps between two checkpoints; null: none of this kind.
         every_seconds: seconds between two checkpoints; null: none of this kind.
-        keep: how many stay, the newest; the best one stays too.
+        keep: how many of the newest are kept, beside the best one.
         best: keep the checkpoint with the best objective.
     """
 
@@ -196,10 +196,10 @@ class Sidecar(Section):
     """A process beside the training, with cores of its own (hardware.evaluator_cores).
 
     Attributes:
-        evaluate: it evaluates the checkpoints; training evaluates no more and does not wait.
-        export: it exports the best checkpoint, and each better one, as a SavedModel.
-        every: all: each checkpoint, in order; newest: those that it has no time for are left out.
-        max_restarts: how often it may die in a row before it has done something.
+        evaluate: evaluate the checkpoints; the training itself does not evaluate.
+        export: export each new best checkpoint as a SavedModel.
+        every: all: each checkpoint, in order; newest: skip some if the evaluator is behind.
+        max_restarts: consecutive crashes without progress after which it is not restarted.
     """
 
     evaluate: bool = False
@@ -267,9 +267,9 @@ class Evaluate(Action):
 
     Attributes:
         run: the run folder; the command sets it.
-        checkpoint: best, latest, all or a step; null: the best, or the latest where none is known.
-        weights: raw: as they were trained; ema: the moving averages that the optimizer keeps.
-        prefix: of the names of the points; null: test, of averages test_ema.
+        checkpoint: best, latest, all or a step; null: the best, or the latest if none is known.
+        weights: raw: the trained weights; ema: the optimizer's moving averages.
+        prefix: prefix of the metrics; null: test, for averages test_ema.
         by: label, a column of the data or an input: metrics of each of its values.
     """
 
@@ -290,8 +290,8 @@ class Config(Section):
         dataset: the data: a function that returns dtrain.datasets.Splits.
         strategy: how the training is distributed over devices and hosts.
         optimizer: a Keras optimizer, and its learning-rate schedule.
-        action: what is done: train; evaluate, predict: by python -m dtrain evaluate.
-        debug: in the place of a training: what is wrong with it, or slow.
+        action: train; python -m dtrain evaluate and predict set the others.
+        debug: a check instead of the training: what is wrong, or slow.
         launcher: what starts the tasks of a run.
         hardware: devices, their memory, and the arithmetic on them.
         trainer: how long is trained, on what batches, with which loss and metrics.
@@ -299,7 +299,7 @@ class Config(Section):
         init: weights that a new run begins with.
         finetune: which weights are trained, from when on, and how fast.
         checkpoint: when checkpoints are saved, and which are kept.
-        sidecar: a process that evaluates and exports beside the training.
+        sidecar: a process that evaluates and exports during the training.
         sweep: many jobs by one command (-m).
         name: name of the run; by default the chosen model and strategy.
         seed: seed of weights, of the order of examples, and of all that is random.
@@ -309,7 +309,7 @@ class Config(Section):
         objective_mode: is a larger one better (max) or not (min); auto: min for losses and errors.
         resume: run folder to resume, or auto: the unfinished run of this very command.
         fork: run folder, or one of its checkpoints, whose weights begin a new run.
-        record_code: the run folder holds commit, changes and untracked files, for replay.
+        record_code: record commit, changes and untracked files for replay.
         dry_run: print the plan and stop.
     """
 

@@ -27,7 +27,7 @@ class Strategy:
     Attributes:
         _target_: class of the strategy.
         name: name of the strategy, in the plan and in records.
-        plan: what is planned of it before TensorFlow is imported: tasks, devices, replicas.
+        plan: class that plans tasks, devices and replicas before TensorFlow is imported.
     """
 
     _target_: str = target()
@@ -40,10 +40,10 @@ class MultiWorker(Strategy):
     """Data parallel over hosts.
 
     Attributes:
-        communication: how gradients are added up: auto (the faster way that keeps the bits), ring
+        communication: how gradients are added up: auto (the faster one, same results), ring
             (gRPC, any device), nccl (NVIDIA GPUs), host (shared memory and sockets, CPUs).
-        bytes_per_pack: bytes of gradients that travel together; null: all of a type.
-        compress: bfloat16: gradients travel between tasks with 8 bits of precision; null: as are.
+        bytes_per_pack: bytes of gradients that are sent together; null: all of a type.
+        compress: bfloat16: send gradients between tasks with 8 bits of precision; null: exact.
         sync_every: steps that each task trains by itself before weights are averaged (local SGD).
     """
 
@@ -61,8 +61,8 @@ class ParameterServer(Strategy):
         workers: number of workers.
         servers: number of parameter servers.
         update: async: apply each gradient when it is ready; sync: one average a global batch.
-        max_staleness: async: apply no gradient that is more than so many updates old; null: all.
-        backup_workers: sync: drop so many of the workers' gradients, the slowest.
+        max_staleness: async: largest age of a gradient, in updates; null: no limit.
+        backup_workers: sync: how many of the workers' gradients are dropped, the slowest.
     """
 
     workers: int = within(2, 1, 10_000)
@@ -114,9 +114,9 @@ class Tpu(Strategy):
     """Data parallel on the cores of a TPU.
 
     Attributes:
-        tpu: local: this machine's; a name, grpc://HOST:PORT; null: as TPU_NAME says.
-        zone: zone of a TPU that is named; null: as the cloud's metadata server says.
-        project: project of a TPU that is named; null: as the cloud's metadata server says.
+        tpu: local: this machine's; a name, grpc://HOST:PORT; null: that of TPU_NAME.
+        zone: zone of a TPU given by name; null: that of the cloud's metadata server.
+        project: project of a TPU given by name; null: that of the cloud's metadata server.
     """
 
     tpu: str | None = formed("local", text())

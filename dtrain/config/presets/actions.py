@@ -20,11 +20,11 @@ class Predict(Action):
 
     Attributes:
         run: the run folder; the command sets it.
-        checkpoint: best, latest or a step; null: the best, or the latest where none is known.
-        weights: raw: as they were trained; ema: the moving averages that the optimizer keeps.
-        to: folder of the predictions; null: one inside of the run's.
+        checkpoint: best, latest or a step; null: the best, or the latest if none is known.
+        weights: raw: the trained weights; ema: the optimizer's moving averages.
+        to: folder of the predictions; null: one inside the run folder.
         workers: processes of this command, each with a strategy of its own.
-        split: train or validation; null: the validation where there is one.
+        split: train or validation; null: the validation if there is one.
         function: of the outputs: argmax, top_k, or a node with _target_; null: as they are.
         include: parts of the data that become columns: inputs, labels.
         format: of the files.

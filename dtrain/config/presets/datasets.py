@@ -34,11 +34,11 @@ class Dataset:
         shuffle: order of a pass: examples, blocks (of what is read at once), none, or auto.
         window: blocks whose examples are mixed with each other, of shuffle=blocks.
         balance: draw each class as often as any other.
-        pad: lengths of what has rows of different lengths, {tokens: {length: 128, value: 0}}.
-        workers: processes that read, of sources in Python; 0: the task itself.
-        on_error: fail, or skip: leave out examples that cannot be read; all are read once before.
-        identity: what the data's digest is made of: a sample of its bytes, or all.
-        accept_changes: resume a run although its data is not what it was.
+        pad: lengths to pad rows of different lengths to, {tokens: {length: 128, value: 0}}.
+        workers: reader processes for Python sources; 0: the task itself reads.
+        on_error: fail, or skip: leave out unreadable examples; all are read once before.
+        identity: bytes that the digest of the data covers: a sample, or all.
+        accept_changes: resume a run although its data has changed.
     """
 
     task: Task = Task.auto
@@ -182,7 +182,7 @@ class ImageFolder(Split):
         path: the folder.
         size: height and width that images are resized to.
         channels: 1 for gray, 3 for colors.
-        cache: where decoded images are kept: none, memory, or disk (dtrain's cache folder).
+        cache: where decoded images are cached: none, memory, or disk (dtrain's cache folder).
     """
 
     _target_: str = target("dtrain.datasets.image_folder")

@@ -43,8 +43,8 @@ class Overfit(Debug):
     """Trains on the same few examples in each step.
 
     Attributes:
-        examples: how many examples debug=overfit has, all of them in each step.
-        steps: steps that the loss has to come near 0.
+        examples: examples of debug=overfit, all of them in each step.
+        steps: steps in which the loss must come near 0.
         loss: largest loss that is near 0.
     """
 

@@ -35,10 +35,10 @@ class Env(Launcher):
     """Starts one task of a cluster that another program starts.
 
     Attributes:
-        start_timeout: seconds until the commands on all hosts have met; null: 600.
-        network: where the tasks reach each other, 10.0.0.0/8 or eth0; null: as the commands meet.
-        chief: host of task 0, where the platform does not say; null: as it says.
-        environment: what says which task this command is, and where the others are.
+        start_timeout: seconds to wait for the commands on all hosts; null: 600.
+        network: network between the tasks, 10.0.0.0/8 or eth0; null: that of the commands.
+        chief: host of task 0; null: that of the platform.
+        environment: class that finds which task this command is, and the addresses of the others.
     """
 
     start_timeout: float | None = within(600.0, 1, YEAR)
@@ -52,9 +52,9 @@ class Auto(Launcher):
     """The cluster that this command was started in, or this machine.
 
     Attributes:
-        start_timeout: seconds until all tasks are there; null: 60, or 600 where hosts meet.
-        network: where the tasks reach each other, 10.0.0.0/8 or eth0; null: as the commands meet.
-        chief: host of task 0, where the platform does not say; null: as it says.
+        start_timeout: seconds to wait for all tasks; null: 60, or 600 on several hosts.
+        network: network between the tasks, 10.0.0.0/8 or eth0; null: that of the commands.
+        chief: host of task 0; null: that of the platform.
     """
 
     _target_: str = target("dtrain.controller.launchers.auto")
@@ -69,15 +69,15 @@ class Ssh(Launcher):
 
     Attributes:
         start_timeout: seconds until a host has answered, and again until its tasks have joined.
-        hosts: [user@]host[:tasks] each, as ssh takes it, the chief's first.
-        hostfile: file with a line for each host, host slots=N, in the place of hosts.
-        python: interpreter there, which has dtrain; null: the path of this one.
-        folder: folder there in which tasks look for files; null: this one, or else the home.
-        setup: commands of the shell there, before the interpreter.
+        hosts: hosts as [user@]host[:tasks], the chief's first.
+        hostfile: file with lines "host slots=N", instead of hosts.
+        python: interpreter on the hosts, with dtrain; null: the path of this one.
+        folder: working directory on the hosts; null: this folder, or else the home.
+        setup: shell commands on the hosts, before the interpreter.
         ssh_config: configuration of the client (ssh -F); null: the user's own.
-        variables: names of variables of this environment that the tasks get.
-        sync: send this folder along, as it is here, without data; tasks look for code in it.
-        network: by which the hosts reach each other, 10.0.0.0/8 or eth0; null: as this one does.
+        variables: names of environment variables to pass to the tasks.
+        sync: send this folder, without data, for the code of the tasks.
+        network: network between the hosts, 10.0.0.0/8 or eth0; null: that of ssh.
     """
 
     _target_: str = target("dtrain.controller.launchers.Ssh")
@@ -102,25 +102,25 @@ class Kubernetes(Launcher):
     """Writes a job of Kubernetes, a pod for each task, or creates it and follows it.
 
     Attributes:
-        start_timeout: seconds until the commands in all pods have met; null: 600.
-        max_restarts: restarts of all pods after a failure; evictions and exit code 75 are free.
+        start_timeout: seconds to wait for the commands in all pods; null: 600.
+        max_restarts: restarts of all pods after a failure; evictions and exit code 75 do not count.
         kind: jobset: of JobSet 0.10 or newer; job: an indexed Job, which every cluster has.
-        image: image of the pods, with dtrain; its working directory has what is yours.
+        image: image of the pods, with dtrain, and your files in its working directory.
         job_name: name of the job, and of its run folder; null: the run's name and the time.
         namespace: where the job is created; null: the namespace of the context.
         context: context of the kubeconfig; null: the current one.
         apply: create the job in the cluster; false: write its manifest.
-        follow: print what becomes of a job that was created, until it ends.
+        follow: print the progress of the created job until it ends.
         cpus: cores of each pod; null: what its node has left.
         memory: memory of each pod, such as 16Gi; null: what its node has left.
-        gpus: GPUs of each pod that computes.
-        gpu_resource: what nodes call their GPUs.
+        gpus: GPUs of each pod that computes gradients.
+        gpu_resource: name of the GPU resource on the nodes.
         volume: PersistentVolumeClaim of the run folders, mounted in the chief's pod at output_dir.
-        mounts: more claims, CLAIM:/PATH, mounted in every pod, which can only read them.
+        mounts: more claims, CLAIM:/PATH, mounted read-only in every pod.
         variables_from: Secrets, each key of which becomes a variable in every pod.
         key_from: Secret with the cluster's key at `key`; null: one is made with the job.
         queue: local queue of Kueue, which starts the job; null: it starts at once.
-        user: number of the user that the pods run as; root is none.
+        user: user id of the pods, not root.
         pod: more fields of the pods' spec, such as {nodeSelector: {disk: ssd}}.
     """
 
@@ -153,17 +153,17 @@ class Slurm(Auto):
 
     Attributes:
         grace_seconds: seconds from the request to stop to SIGKILL.
-        partition: of the cluster, as of sbatch's --partition; null: the cluster's own choice.
-        time: longest time of a start, as of sbatch's --time, such as 4:00:00; null: the cluster's.
-        account: that the time is taken from; null: the user's own.
+        partition: partition, as sbatch's --partition; null: the cluster's default.
+        time: time limit of a start, as sbatch's --time, such as 4:00:00; null: the cluster's.
+        account: account that is charged; null: the user's default.
         nodes: machines of a job; null: one for each process.
-        gpus_per_node: GPUs of each node; null: none are asked for.
-        cpus_per_task: cores of each process; null: the cluster's own number.
-        memory: of each node, such as 16G; null: the cluster's own choice.
+        gpus_per_node: GPUs of each node; null: none.
+        cpus_per_task: cores of each process; null: the cluster's default.
+        memory: memory of each node, such as 16G; null: the cluster's default.
         setup: lines of shell before the command, such as module load cuda.
         extra: further options of sbatch, such as {qos: high, exclusive: true}.
         follow: follow the job to its end; false: return when it is submitted.
-        max_requeues: starts in a row without a new checkpoint, after which the job is given up.
+        max_requeues: consecutive starts without a new checkpoint, after which the job ends.
         allocation: nodes of one allocation for all jobs of a sweep; null: an array of jobs.
     """
 
@@ -192,8 +192,8 @@ class Ray(Launcher):
     """Starts tasks on the nodes of a Ray cluster.
 
     Attributes:
-        start_timeout: seconds until there is room for all tasks, and again until they have joined.
-        address: of the cluster; null: that of RAY_ADDRESS, or the one of this machine.
+        start_timeout: seconds to wait for resources, and again for the tasks to join.
+        address: address of the cluster; null: RAY_ADDRESS, or the one of this machine.
         cpus_per_task: Ray's CPUs of a task, which may be a part of one.
         gpus_per_task: GPUs of a task.
         placement: Ray's strategy; auto: a node for each host of multiworker, else pack.

@@ -32,7 +32,7 @@ class Predictor(Model):
     """A model of classes or of numbers.
 
     Attributes:
-        outputs: numbers to predict of targets that are no classes; null: as many as the dataset's.
+        outputs: outputs of a regression; null: as many as the dataset has targets.
     """
 
     outputs: int | None = within(None, 1, WIDE)

@@ -92,7 +92,7 @@ class TFRecord(Table):
         _target_: function that loads the data.
         features: types of features by name, such as {image: {dtype: string}}; with null first in
             its shape one has a length that differs.
-        index: where it is kept where each record begins: cache, or beside the file.
+        index: where the index of the records is stored: cache, or beside the file.
     """
 
     _target_: str = target("dtrain.datasets.tfrecord")
@@ -127,7 +127,7 @@ class Tfds(Columns):
         split: split to train on, or a part of one such as train[:80%].
         validation: split to evaluate on; null: a part of the examples is split off.
         data_dir: folder of datasets; null: $TFDS_DATA_DIR, or ~/tensorflow_datasets.
-        target: feature, list of numbers, or features by output; null: as the dataset says.
+        target: feature, list of numbers, or features by output; null: the supervised target.
     """
 
     _target_: str = target("dtrain.datasets.tfds")

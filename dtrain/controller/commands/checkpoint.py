@@ -200,9 +200,9 @@ def main(arguments: list[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(
         prog="python -m dtrain checkpoint",
-        description="Show the checkpoints of a run, and whether they are sound.",
-        epilog="Every file is read and verified. Exit codes: 0 all is sound, 1 something is "
-        "damaged or nothing sound is there, 2 wrong usage.",
+        description="List and verify the checkpoints of a run.",
+        epilog="Every file is read. Exit codes: 0 all checkpoints are intact, 1 a checkpoint is "
+        "damaged or none is intact, 2 wrong usage.",
     )
     parser.add_argument(
         "path", metavar="PATH", type=Path,

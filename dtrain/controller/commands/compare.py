@@ -23,21 +23,21 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "runs", nargs="+", metavar="PATH_OR_RUN_ID",
-        help="a sweep, a run folder, a folder with such below it; a run's id in MLflow, that of a "
-        "sweep standing for its runs",
+        help="a sweep, a run folder, a folder that contains such, or an MLflow run id; the id of a "
+        "sweep means its jobs",
     )  # fmt: skip
     parser.add_argument(
         "--baseline", metavar="RUN|KEY=VALUE",
-        help="the run from which differences are taken: its name in the table, its folder or id, "
-        "or what it has (strategy=one_device), to each run the one that is like it else; a "
-        "sweep's own by default",
+        help="the run to compare with: its name in the table, its folder or id, or an override "
+        "(strategy=one_device; for each run the one with otherwise the same overrides); default: "
+        "that of the sweep",
     )  # fmt: skip
     parser.add_argument(
-        "--metric", metavar="NAME", help="of curves and differences; loss by default"
+        "--metric", metavar="NAME", help="metric of curves and differences; default loss"
     )
     parser.add_argument(
         "--output", type=Path, metavar="FOLDER",
-        help="where the files go; by default to the one folder given, else to the current one",
+        help="folder of the files; default: the one folder given, else the current one",
     )  # fmt: skip
     parser.add_argument(
         "--uri", help="tracking store of the ids, instead of the embedded one in ./outputs"

@@ -34,24 +34,23 @@ _MOST = 1000  # examples that are shown
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m dtrain data", allow_abbrev=False,
-        description="Show what a dataset gives, without training: how much there is, its order, "
-        "the structure of an example, classes, the first examples, how fast it can be read.",
-        epilog="The configuration is that of a training with the same overrides. resume=RUN_DIR "
-        "shows the data of a run.",
+        description="Show a dataset without training: number of examples, order, structure, "
+        "classes, first examples, reading speed.",
+        epilog="Use the overrides of a training. resume=RUN_DIR shows the data of a run.",
     )  # fmt: skip
     parser.add_argument(
-        "overrides", nargs="*", metavar="GROUP=OPTION | KEY=VALUE", help="as of a training"
+        "overrides", nargs="*", metavar="GROUP=OPTION | KEY=VALUE", help="those of a training"
     )
     parser.add_argument(
         "--examples", type=_count, default=3, metavar="N", help="show the first N examples; 3"
     )
     parser.add_argument(
         "--images", type=Path, metavar="FILE.png", help="write the first 64 images, with their "
-        "classes; with augmentation, what becomes of them",
+        "classes, and after augmentation",
     )  # fmt: skip
     parser.add_argument(
         "--no-speed", dest="measure", action="store_false",
-        help="do not measure how fast it can be read, which takes up to 5 s",
+        help="do not measure the reading speed, which takes up to 5 s",
     )  # fmt: skip
     parser.add_argument("--config-dir", "-cd", metavar="FOLDER", help="presets of your own")
     return parser

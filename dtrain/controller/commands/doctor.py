@@ -1,6 +1,6 @@
 """``python -m dtrain doctor``: what this machine and its environment offer, and what would start.
 
-Exit codes: 0 a run would start, 2 it would be refused; the last line says why.
+Exit codes: 0 a run would start, 2 it would be rejected; the last line says why.
 """
 
 from __future__ import annotations
@@ -138,12 +138,12 @@ def main(arguments: list[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(
         prog="python -m dtrain doctor", allow_abbrev=False,
-        description="Look at what a run would need: devices, memory, versions, cluster, network, "
-        "disks, tracking; and what would be started where. Nothing is started.",
-        epilog="Exit codes: 0 a run would start, 2 it would be refused.",
+        description="Check devices, memory, versions, cluster, network, disks and tracking, and "
+        "show what would be started where. Nothing is started.",
+        epilog="Exit codes: 0 a run would start, 2 it would be rejected.",
     )  # fmt: skip
     parser.add_argument("overrides", nargs="*", metavar="GROUP=OPTION | KEY=VALUE",
-                        help="as of a training")  # fmt: skip
+                        help="those of a training")  # fmt: skip
     parser.add_argument("--config-dir", "-cd", metavar="FOLDER", help="presets of your own")
     given = parser.parse_intermixed_args(arguments)
     words = [] if given.config_dir is None else ["--config-dir", given.config_dir]

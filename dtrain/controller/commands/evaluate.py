@@ -82,9 +82,9 @@ _PARSER = of_run.parser(
     "Evaluate checkpoints of a run on its validation data, or on other data, each example once on "
     "any number of replicas.",
     "checkpoint=best|latest|all|STEP (the best by default), weights=raw|ema, "
-    "evaluate.by=label|COLUMN for metrics of slices, evaluate.prefix=NAME of the points (test), "
+    "evaluate.by=label|COLUMN for metrics of slices, evaluate.prefix=NAME of the metrics (test), "
     "and overrides of strategy, hardware, launcher, dataset, trainer: "
-    "dataset.validation_path=FILE evaluates other data.",
+    "dataset.path=FILE evaluates other data.",
 )
 
 

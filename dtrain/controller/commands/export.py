@@ -105,11 +105,11 @@ def _formats(text: str) -> list[str]:
 
 _PARSER = of_run.parser(
     "export",
-    "Write the model of a run down for others to run, and compare what it computes with Keras on "
-    "examples of the run's data. What differs is not kept.",
+    "Export the model of a run to other formats, and compare each with Keras on examples of the "
+    "run's data. A format that deviates is not kept.",
     f"to={','.join(FORMATS)} (savedmodel), checkpoint=best|latest|all|STEP (the best), "
     "weights=raw|ema (raw), name=NAME of the model (that of the run), folder=FOLDER "
-    "(RUN/exports); and overrides of the dataset, where it has moved.",
+    "(RUN/exports); and overrides of the dataset, if its files have moved.",
 )
 
 

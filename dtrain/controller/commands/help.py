@@ -20,23 +20,23 @@ _HEAD = """\
 usage: python -m dtrain [COMMAND] [GROUP=OPTION | KEY=VALUE ...]
 
 Trains one Keras experiment on any TensorFlow distribution strategy, and records it.
-Without a command it trains. An override chooses an option of a group, or changes a key.
+Without a command it trains. An override selects an option of a group, or changes a key.
 
 commands:
   compare PATH_OR_RUN_ID ...  runs side by side: a table, a page with plots, CSV
   ui                          MLflow's UI on the runs of this machine
-  sync RUN_DIR                ship a run or a sweep to MLflow, whatever is missing there
+  sync RUN_DIR                upload a run or a sweep to MLflow, as far as it is missing there
   checkpoint PATH             list and verify the checkpoints of a run
-  data [OVERRIDE ...]         what a dataset gives: structure, classes, examples, speed
+  data [OVERRIDE ...]         show a dataset: structure, classes, examples, speed
   evaluate RUN [OVERRIDE ...] evaluate checkpoints of a run, also on other data
-  export RUN to=FORMAT,...    SavedModel, ONNX, LiteRT, Keras: written, run and compared with Keras
-  promote RUN alias=ALIAS     let an alias name the model of a run, if it is better
+  export RUN to=FORMAT,...    export to SavedModel, ONNX, LiteRT or Keras, and check the result
+  promote RUN alias=ALIAS     move an alias in the registry to the model of a run, if it is better
   predict RUN                 predict rows with a checkpoint of a run
-  serve RUN|models:/...       answer requests over HTTP, with newer versions as they appear
+  serve RUN|models:/...       serve a model over HTTP, and newer versions as they appear
   jobs [cancel ID|RUN_DIR]    jobs of SLURM that dtrain has submitted
-  doctor [OVERRIDE ...]       what this machine and its cluster offer, and what would start where
-  tune [OVERRIDE ...]         measure what makes a model fast here, for hardware=tuned
-  replay RUN|RUN_ID           make a run again with the code that it had, and compare the numbers
+  doctor [OVERRIDE ...]       show this machine and its cluster, and what would start where
+  tune [OVERRIDE ...]         measure the fastest settings for a model, for hardware=tuned
+  replay RUN|RUN_ID           repeat a run with the code that it used, and compare the results
 
 options:
   --help [KEY]                this, or the type, default and accepted values of one key

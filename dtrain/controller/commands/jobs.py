@@ -99,12 +99,12 @@ def main(given: Sequence[str] | None = None) -> int:
         return batch.main(Path(words[1]), words[3:])
     parser = argparse.ArgumentParser(
         prog="python -m dtrain jobs",
-        description="List the jobs of SLURM that dtrain has submitted for you, or cancel one. "
-        "Those of other users, and of other programs, are left alone.",
+        description="List your SLURM jobs that dtrain has submitted, or cancel one. Other jobs are "
+        "never touched.",
         allow_abbrev=False,
     )
     parser.add_argument("what", nargs="?", choices=("list", "cancel"), default="list")
-    parser.add_argument("job", nargs="?", metavar="ID|RUN_DIR", help="which job, to cancel it")
+    parser.add_argument("job", nargs="?", metavar="ID|RUN_DIR", help="the job to cancel")
     arguments = parser.parse_args(words)
     if (arguments.what == "cancel") != (arguments.job is not None):
         parser.error("python -m dtrain jobs, or python -m dtrain jobs cancel ID|RUN_DIR")

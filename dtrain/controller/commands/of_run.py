@@ -29,7 +29,7 @@ def parser(
     made.add_argument("run", metavar=run[0], help=run[1])
     made.add_argument(
         "overrides", nargs="*", default=[],  # else a message says that they are required
-        metavar="GROUP=OPTION | KEY=VALUE", help="changes of the run's own",
+        metavar="GROUP=OPTION | KEY=VALUE", help="changes to the configuration of the run",
     )  # fmt: skip
     made.add_argument("--config-dir", "-cd", metavar="FOLDER", help="presets of your own")
     return made

@@ -168,8 +168,8 @@ def _averages(path: Path) -> bool:
 
 _PARSER = of_run.parser(
     "predict",
-    "Predict rows with a checkpoint of a run: in pieces, by any number of workers. The same "
-    "command goes on where one was stopped or killed.",
+    "Predict rows with a checkpoint of a run, in pieces, with any number of workers. To resume a "
+    "command that was stopped or killed, type it again.",
     "checkpoint=best|latest|STEP (the best by default), weights=raw|ema, to=FOLDER, workers=N, "
     "predict.split=train|validation, predict.function=argmax|top_k, "
     "'predict.include=[inputs,labels]', predict.format=parquet|npy|jsonl|csv, and overrides of "

@@ -200,12 +200,12 @@ def _record(tracker: Tracker, config: Config, rundir: RunDir) -> None:
 
 _PARSER = of_run.parser(
     "promote",
-    "Let an alias of a registered model name the model of a run. It is exported, compared with "
-    "Keras, logged to MLflow and registered where that was not done before.",
+    "Move an alias of a registered model to the model of a run. The model is exported, compared "
+    "with Keras, logged to MLflow and registered first, if necessary.",
     "name=NAME of the registered model (that of tracking.register), alias=ALIAS, "
     "'if=val_accuracy>=@champion' (METRIC, >= <= == > or <, and @ALIAS or a number; several with "
-    "'and' between), checkpoint=best|latest|STEP (the best), weights=raw|ema (raw); and overrides "
-    "of the dataset, where it has moved.",
+    "'and'), checkpoint=best|latest|STEP (the best), weights=raw|ema (raw); and overrides "
+    "of the dataset, if its files have moved.",
 )
 _PARSER.add_argument("--uri", help="tracking URI, instead of the run's own")
 

@@ -1,6 +1,6 @@
 """``python -m dtrain replay RUN``: make a run again with its own code, and compare the numbers.
 
-Exit codes: 0 the same numbers, 1 others or a failure, 2 wrong usage, 75 stopped.
+Exit codes: 0 same results, 1 others or a failure, 2 wrong usage, 75 stopped.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ FILE = "replay.json"
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m dtrain replay", allow_abbrev=False,
-        description="Build the code of a run again, from its commit, changes and untracked files, "
-        "make the run again with it in a folder of its own, and compare the numbers bit by bit.",
-        epilog="Exit codes: 0 the same numbers, 1 others or a failure, 2 wrong usage, 75 stopped.",
+        description="Restore the code of a run from its commit, changes and untracked files, "
+        "repeat the run in a new folder, and compare the results bit by bit.",
+        epilog="Exit codes: 0 same results, 1 others or a failure, 2 wrong usage, 75 stopped.",
     )  # fmt: skip
     parser.add_argument("run", metavar="RUN|RUN_ID", help="a run folder, or a run's id in MLflow")
     parser.add_argument(
         "overrides", nargs="*", metavar="KEY=VALUE",
-        help="changes of the run's own, such as trainer.epochs=1: the points of both are compared; "
-        "dry_run=true shows what has changed since, and builds nothing",
+        help="changes, such as trainer.epochs=1: values that both runs have are compared; "
+        "dry_run=true shows what has changed since, and starts nothing",
     )  # fmt: skip
     parser.add_argument(
         "--strict", action="store_true",
-        help="refuse where packages or the machine differ, or the record lacks files",
+        help="stop if packages or the machine differ, or the record lacks files",
     )  # fmt: skip
     parser.add_argument(
         "--tolerance", type=_tolerance, default=0.0, metavar="D",
-        help="largest difference of two points that is none; 0: the same bits",
+        help="largest accepted difference of two values; 0: bit-identical",
     )  # fmt: skip
     parser.add_argument(
-        "--keep", action="store_true", help="leave the checkout, and print where it is"
+        "--keep", action="store_true", help="keep the checkout, and print its folder"
     )
     parser.add_argument(
         "--uri", help="tracking store of the id, instead of the embedded one in ./outputs"

@@ -266,10 +266,10 @@ def _folder(path: Path, command: _Command) -> int:
 
 _PARSER = of_run.parser(
     "serve",
-    "Answer requests with a model over HTTP: KServe V2, TensorFlow Serving's REST, MLflow's "
-    "/invocations. With follow=true newer versions take over as they appear.",
-    f"{', '.join(f'{word}=' for word in WORDS)}; of a run also overrides of the dataset, where "
-    f"it has moved. A token that requests have to bring stands in the variable {TOKEN}.",
+    "Serve a model over HTTP: KServe V2, TensorFlow Serving's REST, MLflow's "
+    "/invocations. With follow=true it switches to newer versions as they appear.",
+    f"{', '.join(f'{word}=' for word in WORDS)}; for a run also overrides of the dataset, if "
+    f"its files have moved. The variable {TOKEN} sets a token for requests.",
     ("MODEL", "a run folder, RUN/checkpoints/STEP, models:/NAME@ALIAS, or a SavedModel's folder"),
 )
 

@@ -151,7 +151,7 @@ def main(given: list[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(
         prog="python -m dtrain sync",
-        description="Ship to MLflow what it does not have yet of a run or a sweep.",
+        description="Upload to MLflow what is missing there of a run or a sweep.",
     )
     parser.add_argument("run_dir", metavar="RUN_DIR", help="a run folder, or that of a sweep")
     parser.add_argument("--uri", help="tracking URI, instead of the run's own")

@@ -1,6 +1,6 @@
 """``python -m dtrain tune``: which settings make this model fast on this machine, as measured.
 
-Exit codes: 0 done, 1 the plain setting does not train, 2 wrong usage.
+Exit codes: 0 done, 1 the default setting does not train, 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -52,30 +52,29 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m dtrain tune", allow_abbrev=False,
         description="Measure, in about two minutes of short runs, which threads, replicas, "
-        "kernels, precision and readers make a model fast on this machine, and keep the fastest "
-        "for hardware=tuned. A setting that changes the numbers is shown, and not kept.",
-        epilog="The configuration is that of a training with the same overrides. "
-        "Exit codes: 0 done, 1 the plain setting does not train, 2 wrong usage.",
+        "kernels, precision and readers make a model fast on this machine, and store the fastest "
+        "for hardware=tuned. A setting that changes the results is shown, but not stored.",
+        epilog="Use the overrides of a training. "
+        "Exit codes: 0 done, 1 the default setting does not train, 2 wrong usage.",
     )  # fmt: skip
     parser.add_argument(
-        "overrides", nargs="*", metavar="GROUP=OPTION | KEY=VALUE", help="as of a training"
+        "overrides", nargs="*", metavar="GROUP=OPTION | KEY=VALUE", help="those of a training"
     )
     parser.add_argument(
         "--tolerance", type=_number(0, math.inf), default=TOLERANCE, metavar="D",
-        help="keep a setting only if its losses differ from the plain ones by at most D in the "
-        f"first {STEPS} steps; {TOLERANCE:g}",
+        help="largest accepted difference of losses from the default setting, in the first "
+        f"{STEPS} steps; {TOLERANCE:g}",
     )  # fmt: skip
     parser.add_argument(
         "--seconds",
         type=_number(0.1, 600),
         default=2.0,
         metavar="S",
-        help="that each trial is timed; 2",
+        help="seconds that each trial is timed; 2",
     )
     parser.add_argument(
         "--combine", type=_number(0, math.inf), default=COMBINE, metavar="S",
-        help="seconds in which other combinations of the settings are tried, after each by itself; "
-        f"{COMBINE:g}, 0 for none",
+        help=f"seconds for trying combinations of settings; {COMBINE:g}, 0 for none",
     )  # fmt: skip
     parser.add_argument("--config-dir", "-cd", metavar="FOLDER", help="presets of your own")
     return parser

@@ -185,11 +185,11 @@ def main(arguments: list[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(
         prog="python -m dtrain ui",
-        description="Open MLflow's UI on the embedded store, on this machine alone, until Ctrl-C.",
+        description="Open MLflow's UI for the embedded store, on localhost; stop it with Ctrl-C.",
     )
-    parser.add_argument("--port", type=int, default=0, help="to listen on; a free one by default")
+    parser.add_argument("--port", type=int, default=0, help="port; default: a free one")
     parser.add_argument(
-        "--output-dir", type=Path, default=Path("outputs"), help="with mlflow.db; default outputs"
+        "--output-dir", type=Path, default=Path("outputs"), help="folder of mlflow.db; outputs"
     )
     given = parser.parse_args(arguments)
     try:

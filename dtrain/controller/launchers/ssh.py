@@ -99,7 +99,7 @@ class Ssh(Agents):
         hostfile: a file with ``host slots=N`` a line, in the place of ``hosts``.
         python: the interpreter there; None: the path of this one.
         folder: where tasks look for files; None: this command's, where it is there.
-        setup: commands of the shell there, before the interpreter.
+        setup: shell commands on the hosts, before the interpreter.
         ssh_config: configuration of the client; None: the user's.
         variables: names of variables that go along to the hosts.
         sync: send this command's folder along, as it is: tasks look for code there.

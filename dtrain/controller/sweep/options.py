@@ -59,8 +59,8 @@ class Optuna(Random):
     """Optuna's search.
 
     Attributes:
-        startup: jobs that are drawn at random first; none is given up before as many have ended.
-        pruning: give up a job that is worse than the median of the others at the same step.
+        startup: random jobs at the beginning; no job is pruned before as many have ended.
+        pruning: prune a job that is worse than the median of the others at the same step.
     """
 
     _target_: str = f"{_PLUGIN}.OptunaSweeper"
