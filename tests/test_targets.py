@@ -113,11 +113,12 @@ UNTRUSTED = {
         "trainer.callbacks[1]._target_", "os.path.join", f"{PLACED}os ",
     ),
     "argument": (
-        {"model": {"_target_": "keras.Model", "x": [{"y": {"_target_": "eval.it"}}]}},
-        "model.x[0].y._target_", "eval.it", f"{PLACED}eval ",
+        {"model": {"_target_": "keras.Model", "x": [{"y": {"_target_": "timeit.it"}}]}},
+        "model.x[0].y._target_", "timeit.it", f"{PLACED}timeit ",
     ),
     "like a trusted one": (
-        {"model": {"_target_": "kerasx.f"}}, "model._target_", "kerasx.f", f"{PLACED}kerasx "
+        {"launcher": {"_target_": "kerasx.f"}}, "launcher._target_", "kerasx.f",
+        f"{PLACED}kerasx ",
     ),
     "bare": ({"model": {"_target_": "keras"}}, "model._target_", "keras", "model._target_=keras."),
     "empty": ({"model": {"_target_": ""}}, "model._target_", "", "model._target_=keras."),
@@ -275,8 +276,8 @@ def test_check_names_a_target_at_the_top() -> None:
 
 def test_check_keeps_what_is_trusted_already(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DTRAIN_TRUST", "tmine")
-    message = refusal(targets.check, {"model": {"_target_": "other.f"}})
-    assert "hint: DTRAIN_TRUST=tmine,other " in message
+    message = refusal(targets.check, {"model": {"_target_": "yaml.f"}})
+    assert "hint: DTRAIN_TRUST=tmine,yaml " in message
 
 
 @pytest.mark.usefixtures("mine")

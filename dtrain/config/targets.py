@@ -2,9 +2,11 @@
 
 A configuration is data, and may come from elsewhere. What it may name is written out in
 :mod:`dtrain.config.kinds`: at each place what is meant to stand there, of dtrain's own and of
-Keras' public names. Everything else is called only if ``DTRAIN_TRUST`` names its package, or
-itself. That keeps mistakes and hostile files from running code. It is no sandbox: what is trusted
-may do anything, and so may a defect in TensorFlow, Keras or another library that reads a file.
+Keras' public names, and where a part of a training is wanted, of modules of the user's own project
+(:mod:`dtrain.config.own_modules`). Everything else is called only if ``DTRAIN_TRUST`` names its
+package, or itself. That keeps mistakes and hostile files from running code. It is no sandbox: what
+is trusted may do anything, and so may a defect in TensorFlow, Keras or another library that reads a
+file.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from dtrain.config import kinds
+from dtrain.config import kinds, own_modules
 from dtrain.config.callables import KNOWN, blame, check_kinds, signature_of
 from dtrain.errors import UsageError, nearest
 from dtrain.host import python_path
@@ -105,14 +107,15 @@ def _check_name(target: Any, key: str, argument: bool) -> None:
 
 def _allow(target: str, key: str, wanted: tuple[kinds.Kind, ...]) -> None:
     """Refuse a name that is neither trusted nor meant to stand at a place of these kinds."""
-    if is_trusted(target):
+    takes_own = bool(wanted) and kinds.takes_own(key)
+    if is_trusted(target) or (takes_own and own_modules.allow(target)):
         if any(part.startswith("__") for part in target.split(".")):
             raise UsageError(
                 key, target, "is a special name of Python's", "a function or class of a module",
                 f"{key}=package.module.name",
             )  # fmt: skip
     elif target.split(".")[0] not in KNOWN:
-        raise _untrusted(key, target, target.split(".")[0])
+        raise _untrusted(key, target, target.split(".")[0], takes_own)
     elif not kinds.named(target, wanted):
         what = " or ".join(kind.what for kind in wanted) or "public name"
         hint = f"{_trust(target)} in front of the command, if you trust what it does"
@@ -126,7 +129,10 @@ def _allow(target: str, key: str, wanted: tuple[kinds.Kind, ...]) -> None:
         )  # fmt: skip
 
 
-def _untrusted(key: str, target: str, package: str) -> UsageError:
+def _untrusted(key: str, target: str, package: str, takes_own: bool = False) -> UsageError:
+    if takes_own and (reason := own_modules.refused(target)) is not None:
+        problem, hint = reason
+        return UsageError(key, target, problem, f"a module that lies in {os.getcwd()}", hint)
     return UsageError(
         key, target, f"the package {package!r} is not trusted",
         f"names under {', '.join([*KNOWN, *python_path.trusted()])}",
@@ -213,7 +219,7 @@ def locate(target: str, key: str, argument: bool = False) -> Callable[..., Any]:
             if not error.name or not f"{module}.".startswith(f"{error.name}."):
                 raise
     start = depth if found is not None else 0
-    trusted = is_trusted(target)
+    trusted = target.split(".")[0] not in KNOWN or is_trusted(target)
     for position, name in enumerate(parts[start:], start):
         names = [n for n in dir(found) if not n.startswith("_")] if found is not None else []
         if found is None or not hasattr(found, name):
@@ -267,7 +273,8 @@ def _is_home_trusted(home: str, target: str) -> bool:
     which a module of the user's may have imported.
     """
     tops = {root.split(".")[0] for root in python_path.trusted()}
-    return home.split(".")[0] in {*tops.difference(KNOWN), target.split(".")[0]}
+    known = {*tops.difference(KNOWN), target.split(".")[0]}
+    return home.split(".")[0] in known or own_modules.is_own(home)
 
 
 def arguments(node: Mapping[str, Any], key: str) -> dict[str, Any]:
