@@ -23,7 +23,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from dtrain.config import kinds, own_modules
-from dtrain.config.callables import KNOWN, blame, check_kinds, signature_of
+from dtrain.config.callables import KNOWN, bind, blame, check_kinds, signature_of
 from dtrain.errors import UsageError, nearest
 from dtrain.host import python_path
 from dtrain.host.python_path import TRUST
@@ -140,14 +140,15 @@ def _untrusted(key: str, target: str, package: str, takes_own: bool = False) -> 
     )  # fmt: skip
 
 
-def _imported(key: str, target: str, home: str) -> UsageError:
+def imported(key: str, target: str, home: str) -> UsageError:
+    """Return the refusal of a name of another module, which that of ``target`` only imports."""
     package = home.split(".")[0]
     if package not in KNOWN:
         return _untrusted(key, target, package)
     return UsageError(
         key, target, f"is {package}'s own ({home}), which {target.split('.')[0]} only imports",
         f"what is defined in your own module, or the name that {package} gives it",
-        f"{_trust(package)} in front of the command, if you trust what it does",
+        f"{key}={package}.NAME",
     )  # fmt: skip
 
 
@@ -244,8 +245,8 @@ def locate(target: str, key: str, argument: bool = False) -> Callable[..., Any]:
         bound = isinstance(found, functools.partial)
         if trusted and not bound and (callable(found) or inspect.ismodule(found)):
             home = _home(found)
-            if not _is_home_trusted(home, target):
-                raise _imported(key, target, home)
+            if not is_home_trusted(home, target):
+                raise imported(key, target, home)
     if not callable(found):
         raise UsageError(key, target, "cannot be called", "a function or class", f"{key}=...")
     suited = kinds.named(target, wanted)
@@ -266,7 +267,7 @@ def _home(value: Any) -> str:
     return str(module or type(value).__module__)
 
 
-def _is_home_trusted(home: str, target: str) -> bool:
+def is_home_trusted(home: str, target: str) -> bool:
     """Say whether what is defined in the module ``home`` may be reached by the trusted ``target``.
 
     Of the user's packages any part may define what another one offers. Not so dtrain and Keras,
@@ -323,27 +324,7 @@ def _make(
         if name in signature.parameters and given.get(name) is None:
             given[name] = value() if callable(value) else value
     partial = bool(node.get("_partial_"))
-    try:
-        (signature.bind_partial if partial else signature.bind)(**given)
-    except TypeError as error:
-        kinds = {n: p.kind for n, p in signature.parameters.items()}
-        takes = [n for n, k in kinds.items() if k not in (k.VAR_POSITIONAL, k.VAR_KEYWORD)]
-        open_ended = inspect.Parameter.VAR_KEYWORD in kinds.values()
-        unknown = [n for n in given if n not in takes and not open_ended]
-        missing = [
-            n
-            for n in takes
-            if n not in given and signature.parameters[n].default is inspect.Parameter.empty
-        ]
-        name = next(iter(unknown or missing), "")
-        near = nearest(name, takes)
-        raise UsageError(
-            f"{key}.{name}",
-            given.get(name),
-            f"{node['_target_']} does not take these arguments ({error})",
-            ", ".join(takes) or "no arguments",
-            f"{key}.{near or takes[0]}=..." if takes else f"the command without {key}.{name}",
-        ) from None
+    bind(node["_target_"], signature, given, key, partial)
     if _home(function).split(".")[0] in KNOWN:
         check_kinds(node["_target_"], signature, given, key)
     if partial:
