@@ -29,7 +29,7 @@ def test_each_example_has_its_files_and_its_page() -> None:
     listed = (ROOT / "docs/gallery.md").read_text(encoding="utf-8")
     for name in RUNS:
         files = {path.name for path in (EXAMPLES / name).iterdir()} - {"__pycache__"}
-        assert files == {"experiment.yaml", f"{name}.py"}
+        assert files == {"__init__.py", "experiment.yaml", f"{name}.py"}
         title = page(name).partition("\n")[0].removeprefix("# ")
         assert f"[{title}](gallery/{name}.md)" in listed
 

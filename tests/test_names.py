@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def test_names_of_a_users_module(user_code: Any, tmp_path: Path) -> None:
         names.check({"trainer": {"callbacks": [node]}} if key != "model" else {"model": node})
 
     for right in (
-        "mine.build", "mine.maybe", "mine.built", "mine.Own.method", "mine.os.path", "star.any",
+        "mine.build", "mine.maybe", "mine.built", "mine.Own.method", "star.any",
         "lazy.any", "pack.inner.build", "not_here.build",
     ):  # fmt: skip
         check(right)
@@ -59,7 +60,11 @@ def test_names_of_a_users_module(user_code: Any, tmp_path: Path) -> None:
     ):  # fmt: skip
         with pytest.raises(UsageError, match=rf"does not exist.*model\._target_={hint}"):
             check(wrong)
-    for right in ("mine.Own", "mine.Duck", "mine.build", "mine.Base"):
+    with pytest.raises(UsageError, match=r"mine\.os\.path: the package 'os' is not trusted"):
+        check("mine.os.path")
+    with pytest.raises(UsageError, match=r"mine\.Base: is keras's own .*=keras\.NAME"):
+        check("mine.Base", "trainer.callbacks")
+    for right in ("mine.Own", "mine.Duck", "mine.build"):
         check(right, "trainer.callbacks")
     with pytest.raises(UsageError, match=r"mine\.Plain: is a class that is no callback"):
         check("mine.Plain", "trainer.callbacks")
@@ -76,7 +81,7 @@ def test_names_of_keras_are_read_from_its_files() -> None:
     for right in (
         {"model": {"_target_": "keras.applications.MobileNetV2"}},
         {"model": {"_target_": "keras.applications.mobilenet_v2.MobileNetV2"}},
-        {"optimizer": {"_target_": "keras.optimizers.schedules.CosineDecay"}},
+        {"x": {"_target_": "keras.optimizers.schedules.CosineDecay"}},
         trainer(loss="MSE", metrics=["accuracy", "acc", "auc", "mae", "F1Score", "f1_score"]),
         trainer(metrics={"a": ["mae"], "b": None}, stopping={"monitor": "val_a_mae"}),
         trainer(metrics=["acc"], stopping={"monitor": "val_acc"}),
@@ -121,3 +126,166 @@ def test_a_callback_looks_at_a_metric_of_a_model_that_is_compiled() -> None:
     schedule: Any = SimpleNamespace(validation_examples=1)
     with pytest.raises(UsageError, match=r"\[0\]\.monitor=val_acc: is not among.*:val_mae"):
         Train().check(config, model, schedule)
+
+
+ARGUMENTS = """
+import keras
+from helper import Base
+import dataclasses
+
+def build(input_shape, classes, width=3):
+    return None
+
+def loose(**more):
+    return None
+
+def loss(y_true, y_pred, scale=1.0):
+    return 0
+
+def load(count):
+    return None
+
+@dataclasses.dataclass
+class Made:
+    a: int = 1
+
+class Early(keras.callbacks.EarlyStopping):
+    def __init__(self, more=1, **kwargs):
+        super().__init__(monitor="loss", **kwargs)
+
+class Slow(keras.optimizers.SGD):
+    pass
+
+class Kept(Base):
+    pass
+
+class Counted(keras.metrics.Metric):
+    def __init__(self, classes, **kwargs):
+        super().__init__(**kwargs)
+"""
+HELPER = "class Base:\n    def __init__(self, one, *, two=2):\n        pass\n"
+
+
+def wrong(what: str) -> dict[str, Any]:
+    """Return a configuration with one node: ``place: target, name=value``."""
+    place, _, rest = what.partition(": ")
+    target, *given = rest.split(", ")
+    node: Any = {"_target_": target}
+    for each in given:
+        name, _, value = each.partition("=")
+        node[name] = int(value) if value.isdigit() else value
+    found: Any = {"model": {"_target_": "dtrain.models.mlp"}}
+    first, _, second = place.partition(".")
+    found[first] = {second: [node] if second in ("metrics", "callbacks") else node}
+    return found if second else {**found, first: node}
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        (
+            "model: mine.build, widht=3",
+            r"model\.widht=3: mine\.build does not take .*model\.width=",
+        ),
+        ("model: mine.build, width=3", ""),
+        ("model: mine.loose, x=3", ""),
+        ("model: mine.Made, x=3", ""),
+        ("model: keras.applications.MobileNetV2, weight=x", r"hint: model\.weights="),
+        ("model: dtrain.models.mlp, unts=3", r"hint: model\.units="),
+        ("dataset: mine.load", r"dataset\.count=None: .*missing a required"),
+        ("dataset: mine.load, count=3, workers=2", ""),
+        ("dataset: mine.load, cuont=3", r"unexpected .*'cuont'.*dataset\.count="),
+        ("trainer.loss: mine.loss, scal=2", r"hint: trainer\.loss\.scale="),
+        ("trainer.loss: mine.loss, scale=2", ""),
+        ("trainer.loss: keras.losses.Huber, delt=2", "delta, reduction, name, dtype"),
+        ("trainer.metrics: keras.metrics.F1Score, averge=macro", r"average:macro in trainer\.m"),
+        ("trainer.metrics: mine.Counted", r"metrics\[0\]\.classes=None: .*missing"),
+        ("trainer.metrics: mine.Counted, classes=3, nmae=x", "classes, dtype, name"),
+        ("trainer.callbacks: keras.callbacks.EarlyStopping, patiance=3", "patience:3 in trainer"),
+        ("trainer.callbacks: keras.callbacks.EarlyStopping, patience=x", "patience:0 in trainer"),
+        ("trainer.callbacks: mine.Early, more=2, patience=3", ""),
+        ("trainer.callbacks: mine.Early, patiance=3", "more, min_delta, patience"),
+        ("trainer.callbacks: mine.Kept, one=1, three=3", "accepted: one, two"),
+        ("optimizer: keras.optimizers.Adam, momentum=1", "accepted: learning_rate, beta_1"),
+        ("optimizer: keras.optimizers.Lion, schedule=x, clipnorm=1", ""),
+        ("optimizer: mine.Slow, momentum=1", ""),
+        ("optimizer: mine.Slow, beta_1=1", "accepted: learning_rate, momentum"),
+        ("optimizer.schedule: keras.optimizers.schedules.CosineDecay, step=1", "decay_steps"),
+    ],
+)
+def test_arguments(what: str, said: str, user_code: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dtrain.config import names
+    from dtrain.errors import UsageError
+
+    user_code(HELPER, "helper")
+    user_code(ARGUMENTS)
+    monkeypatch.setenv("DTRAIN_TRUST", "")
+    if said:
+        with pytest.raises(UsageError, match=said):
+            names.check(wrong(what))
+    else:
+        names.check(wrong(what))
+
+
+def test_an_objective_that_no_run_has() -> None:
+    from dtrain.config import names
+    from dtrain.errors import UsageError
+
+    def config(objective: str, model: str = "dtrain.models.mlp", **trainer: Any) -> Any:
+        trainer = {"loss": "auto", "metrics": "auto", **trainer}
+        return {"model": {"_target_": model}, "trainer": trainer, "objective": objective}
+
+    for objective in ("auto", "val_accuracy", "val_mae", "loss"):
+        names.check(config(objective))
+    names.check(config("val_auc", metrics=["AUC"]))
+    names.check(config("gap", model="mine.build"))  # its step may return it
+    names.check(config("gap", callbacks=[{"_target_": "mine.Own"}]))  # which may put it in
+    for objective, hint in (("accuracy_val", "val_accuracy"), ("val_acuracy", "val_accuracy"),
+                            ("zzz", "auto")):  # fmt: skip
+        with pytest.raises(UsageError, match=f"type: objective={hint}$"):
+            names.check(config(objective))
+
+
+def test_what_a_dry_run_refuses_is_refused_without_tensorflow(dtrain: Any, user_code: Any) -> None:
+    user_code(HELPER, "helper")
+    user_code(ARGUMENTS)
+    for word in ("trainer.loss=mze", "trainer.metrics=[accurcy]", "model._target_=mine.bild",
+                 "+optimizer.momentum=0.9", "objective=val_acuracy",
+                 "trainer.callbacks=[{_target_:mine.Early,patiance:3}]"):  # fmt: skip
+        for more in (["dry_run=true"], []):
+            run = dtrain(word, "tracking=none", *more)
+            assert run.code == 2 and run.rundir is None, run.output
+            assert run.output.startswith(f"error: {word.partition('=')[0].lstrip('+')}"), run.output
+    assert "tensorflow" not in sys.modules and not Path("outputs").exists()
+
+
+@pytest.mark.task
+def test_what_classes_of_keras_take_is_what_their_files_say() -> None:
+    """Where Keras takes ``**kwargs``, those of the base classes follow."""
+    import inspect
+
+    import keras
+
+    from dtrain.config import sources
+
+    unknown = []
+    for package in ("optimizers", "optimizers.schedules", "callbacks", "metrics", "losses"):
+        place: Any = keras
+        for part in package.split("."):
+            place = getattr(place, part)
+        for name, kind in vars(place).items():
+            if not inspect.isclass(kind):
+                continue
+            found = sources.signature(f"keras.{package}.{name}")
+            if found is None:
+                unknown.append(name)
+                continue
+            real = [p for p in inspect.signature(kind).parameters.values()
+                    if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]  # fmt: skip
+            ours = list(found.parameters.values())[: len(real)]
+            for one, other in zip(ours, real, strict=True):
+                assert one.name == other.name
+                assert (one.default is one.empty) is (other.default is other.empty)
+    assert unknown == []
+    adam = sources.signature("keras.optimizers.Adam")
+    assert adam is not None and "clipnorm" in adam.parameters and "kwargs" not in adam.parameters

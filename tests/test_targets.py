@@ -113,11 +113,12 @@ UNTRUSTED = {
         "trainer.callbacks[1]._target_", "os.path.join", f"{PLACED}os ",
     ),
     "argument": (
-        {"model": {"_target_": "keras.Model", "x": [{"y": {"_target_": "eval.it"}}]}},
-        "model.x[0].y._target_", "eval.it", f"{PLACED}eval ",
+        {"model": {"_target_": "keras.Model", "x": [{"y": {"_target_": "timeit.it"}}]}},
+        "model.x[0].y._target_", "timeit.it", f"{PLACED}timeit ",
     ),
     "like a trusted one": (
-        {"model": {"_target_": "kerasx.f"}}, "model._target_", "kerasx.f", f"{PLACED}kerasx "
+        {"launcher": {"_target_": "kerasx.f"}}, "launcher._target_", "kerasx.f",
+        f"{PLACED}kerasx ",
     ),
     "bare": ({"model": {"_target_": "keras"}}, "model._target_", "keras", "model._target_=keras."),
     "empty": ({"model": {"_target_": ""}}, "model._target_", "", "model._target_=keras."),
@@ -275,8 +276,8 @@ def test_check_names_a_target_at_the_top() -> None:
 
 def test_check_keeps_what_is_trusted_already(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DTRAIN_TRUST", "tmine")
-    message = refusal(targets.check, {"model": {"_target_": "other.f"}})
-    assert "hint: DTRAIN_TRUST=tmine,other " in message
+    message = refusal(targets.check, {"model": {"_target_": "yaml.f"}})
+    assert "hint: DTRAIN_TRUST=tmine,yaml " in message
 
 
 @pytest.mark.usefixtures("mine")
@@ -339,7 +340,9 @@ def test_the_nearest_name_replaces_the_wrong_part_alone() -> None:
 def test_a_trusted_module_does_not_lend_its_trust(target: str, problem: str) -> None:
     message = refusal(targets.locate, target, "m._target_")
     assert message.startswith("m._target_="), message
-    assert problem in message and "hint: DTRAIN_TRUST=" in message
+    assert problem in message
+    hint = "DTRAIN_TRUST=" if "is not trusted" in problem else "m._target_=dtrain.NAME"
+    assert f"hint: {hint}" in message
 
 
 def test_what_a_module_makes_of_others_is_its_own(
@@ -425,7 +428,7 @@ WRONG = {
     "missing": ({"_target_": "tmine.needs"}, ["'first'", "first, second", "hint: m.first=..."]),
     "in an argument": (
         {"_target_": "tmine.Made", "x": [{"_target_": "tmine.needs", "secnd": 1}]},
-        ["m.x[0].secnd=1: ", "hint: m.x[0].second=..."],
+        ["m.x[0].secnd=1: ", "hint: second:1 in m.x[0]"],
     ),
     "special": ({"_target_": "tmine.needs", "self": 1}, ["m.self=1: ", "first, second"]),
     "none": (

@@ -8,11 +8,57 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from dtrain.errors import DtrainError, UsageError
+from dtrain.errors import DtrainError, UsageError, nearest
 
 #: dtrain and Keras, of which some names may be given without trust, and all only one by one. Their
 #: functions check their arguments, or fail over them.
 KNOWN = ("dtrain", "keras")
+
+
+def bind(
+    target: str, signature: inspect.Signature, given: Mapping[str, Any], key: str, partial: bool
+) -> None:
+    """Refuse arguments that a function does not take.
+
+    Args:
+        target: its name.
+        signature: its parameters.
+        given: the arguments.
+        key: where the node stands in the configuration.
+        partial: others follow once it is called.
+
+    Raises:
+        UsageError: naming the first one that is unknown, or missing.
+    """
+    try:
+        (signature.bind_partial if partial else signature.bind)(**given)
+        return
+    except TypeError as error:
+        reason = str(error)
+    kinds = {name: each.kind for name, each in signature.parameters.items()}
+    takes = [n for n, k in kinds.items() if k not in (k.VAR_POSITIONAL, k.VAR_KEYWORD)]
+    is_open = inspect.Parameter.VAR_KEYWORD in kinds.values()
+    unknown = [name for name in given if name not in takes and not is_open]
+    missing = [
+        name for name in takes
+        if name not in given and signature.parameters[name].default is inspect.Parameter.empty
+    ]  # fmt: skip
+    name = next(iter(unknown or missing), "")
+    if unknown:
+        reason = f"got an unexpected keyword argument {name!r}"
+    near = nearest(name, takes)
+    hint = f"the command without {key}.{name}"
+    if near is not None:
+        hint = _hint(key, near, given.get(name, "VALUE") if "[" in key else "...")
+    raise UsageError(
+        f"{key}.{name}", given.get(name), f"{target} does not take these arguments ({reason})",
+        ", ".join(takes) or "no arguments", hint,
+    )  # fmt: skip
+
+
+def _hint(key: str, name: str, value: Any) -> str:
+    """Return how a value is given: an override cannot name what is in a list."""
+    return f"{name}:{value} in {key}" if "[" in key else f"{key}.{name}={value}"
 
 
 def check_kinds(
@@ -38,7 +84,7 @@ def check_kinds(
             continue
         raise UsageError(
             f"{key}.{name}", value, f"{target} takes {accepted} there", accepted,
-            f"{key}.{name}={str(default).lower()}",
+            _hint(key, name, str(default).lower()),
         )  # fmt: skip
 
 

@@ -151,6 +151,8 @@ PLACES = {
     "optimizer": OPTIMIZER, "optimizer.schedule": SCHEDULE,
     "trainer.loss": LOSS, "trainer.metrics": METRIC, "trainer.callbacks": CALLBACK,
 }  # fmt: skip
+#: Groups, and keys, below which a function or class of the user's own project is called.
+OWN = ("model", "dataset", "optimizer", "trainer", "action.function")
 #: What may be an argument of what is called.
 ARGUMENTS = (MODEL, LAYER, PART, ACTIVATION, OPTIMIZER, SCHEDULE, LOSS, METRIC)
 _EVERY = (*PLACES.values(), LAYER, PART, ACTIVATION)
@@ -183,6 +185,11 @@ def at(key: str, argument: bool = False) -> tuple[Kind, ...]:
         if kind is not None and (length == 2 or len(parts) == 1):
             return (kind,)
     return ()
+
+
+def takes_own(key: str) -> bool:
+    """Say whether what is called at ``key``, or below it, may be of the user's own project."""
+    return any(f"{key}.".replace("[", ".").startswith(f"{each}.") for each in OWN)
 
 
 def named(target: str, kinds: tuple[Kind, ...]) -> list[Kind]:

@@ -1,8 +1,8 @@
 """Names that can be known before TensorFlow starts: what is in files is read, and not imported.
 
 Of Keras these are its public names, and those that its losses and metrics have as texts; of a
-user's module what it defines. Where a file could make names in other ways, nothing is refused here:
-the task finds out.
+user's module what it defines; of both what a function or class takes. Where a file could make
+names in other ways, nothing is refused here: the task finds out.
 """
 
 from __future__ import annotations
@@ -10,24 +10,28 @@ from __future__ import annotations
 import ast
 import functools
 import importlib.util
-import os
 import re
-import sys
 from collections.abc import Iterator, Mapping
-from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-from dtrain.config.callables import KNOWN
+from dtrain.config import kinds, sources, targets
+from dtrain.config.callables import KNOWN, bind, check_kinds
+from dtrain.data.options import divided
 from dtrain.errors import UsageError, nearest
 
 #: What a model is compiled with as text, beside the names of metrics.
 _CHOSEN = ("accuracy", "acc", "crossentropy", "ce")
-#: Value of ``trainer.loss`` and ``trainer.metrics``: by the targets; and what the metrics may be.
+#: Value of ``objective``, ``trainer.loss`` and ``trainer.metrics``; and what the metrics may be.
 AUTO, OF_AUTO = "auto", ("accuracy", "mae")
 #: Callbacks of Keras' that look at a number by its name, and what they look at by default.
 _MONITORS = ("EarlyStopping", "ReduceLROnPlateau", "ModelCheckpoint")
 MONITORED = "val_loss"
+#: Arguments that a run fills in.
+_FILLED = {
+    "model": ("input_shape", "classes", "outputs"),
+    "optimizer.schedule": ("learning_rate", "total_steps", "steps_per_epoch"),
+}
 
 
 def check(config: Mapping[str, Any]) -> None:
@@ -39,28 +43,55 @@ def check(config: Mapping[str, Any]) -> None:
     Raises:
         UsageError: naming the key, with the nearest name.
     """
-    targets = list(_targets(config, ""))
-    for key, target in targets:
+    nodes = list(_nodes(config, ""))
+    for key, node in nodes:
+        target = node["_target_"]
         if target.split(".")[0] == "keras":
-            _check_keras(key, target)
+            _check_keras(f"{key}._target_", target)
         elif target.split(".")[0] not in KNOWN:
-            _check_own(key, target)
-    if all(target.split(".")[0] in KNOWN for _, target in targets):  # else it may register names
+            _check_own(f"{key}._target_", target)
+        if kinds.takes_own(key):
+            _check_arguments(key, node)
+    if all(node["_target_"].split(".")[0] in KNOWN for _, node in nodes):
+        # Code of the user's may register names.
         trainer = config.get("trainer") or {}
         _check_texts("trainer.loss", trainer.get("loss"), "loss", "losses", ())
         _check_texts("trainer.metrics", trainer.get("metrics"), "metric", "metrics", _CHOSEN)
         _check_monitors(trainer)
+        _check_objective(config, trainer)
 
 
-def _targets(node: Any, key: str) -> Iterator[tuple[str, str]]:
+def _nodes(node: Any, key: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     if isinstance(node, Mapping):
         if isinstance(target := node.get("_target_"), str) and "." in target:
-            yield f"{key}._target_", target
+            yield key, node
         for name, value in node.items():
-            yield from _targets(value, f"{key}.{name}" if key else str(name))
+            yield from _nodes(value, f"{key}.{name}" if key else str(name))
     elif isinstance(node, list | tuple):
         for index, value in enumerate(node):
-            yield from _targets(value, f"{key}[{index}]")
+            yield from _nodes(value, f"{key}[{index}]")
+
+
+def _check_arguments(key: str, node: Mapping[str, Any]) -> None:
+    """Refuse arguments that a function or class does not take, as far as its file says so."""
+    target = node["_target_"]
+    signature = sources.signature(target)
+    if signature is None:
+        return
+    given = divided(node)[0] if key == "dataset" or key.startswith("dataset.members.") else node
+    filled = _FILLED.get(key, ())
+    made = {
+        name: object() if isinstance(value, Mapping) and "_target_" in value else value
+        for name, value in given.items()
+        if name not in ("_target_", "_partial_", *(["schedule"] if key == "optimizer" else []))
+    }
+    made = dict.fromkeys(name for name in filled if name in signature.parameters) | made
+    partial = bool(node.get("_partial_")) or key in ("dataset.augment", "action.function")
+    if key.startswith("trainer.") and not sources.is_class(target):
+        partial = True  # a function of (y_true, y_pred)
+    bind(target, signature, made, key, partial)
+    if target.split(".")[0] in KNOWN:
+        check_kinds(target, signature, made, key)
 
 
 def _missing(key: str, target: str, position: int, names: set[str]) -> UsageError:
@@ -98,7 +129,7 @@ def _check_keras(key: str, target: str) -> None:
 @functools.cache
 def _public(folder: Path) -> set[str] | None:
     """Return the names of a package of Keras', and the modules in it."""
-    names = _defined(folder / "__init__.py")
+    names = sources.defined(folder / "__init__.py")
     if names is None:
         return None
     modules = {path.stem for path in folder.glob("*.py")}
@@ -132,7 +163,7 @@ def _check_texts(key: str, value: Any, what: str, package: str, more: tuple[str,
 def _texts(package: str) -> frozenset[str] | None:
     """Return the texts that ``keras.losses.get`` or ``keras.metrics.get`` takes."""
     folder = _keras()
-    tree = None if folder is None else _tree(folder / "src" / package / "__init__.py")
+    tree = None if folder is None else sources.tree(folder / "src" / package / "__init__.py")
     names: set[str] = set()
     for node in () if tree is None else ast.walk(tree):
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "ALL_OBJECTS":
@@ -195,24 +226,57 @@ def _check_monitors(trainer: Mapping[str, Any]) -> None:
         check_monitor(key, name, names)
 
 
+def check_objective(objective: str, names: list[str]) -> None:
+    """Refuse an objective that no metric of the run is.
+
+    Raises:
+        UsageError: naming the nearest.
+    """
+    if objective not in (AUTO, *names):
+        turned = re.sub(r"(.+)_val", r"val_\1", objective)  # as in `accuracy_val`
+        near = nearest(turned, names, cutoff=0.66) or AUTO
+        raise UsageError(
+            "objective", objective, "is not among the metrics of this run", ", ".join(names),
+            f"objective={near}",
+        )  # fmt: skip
+
+
+def _check_objective(config: Mapping[str, Any], trainer: Mapping[str, Any]) -> None:
+    """Look at the objective where model, loss and metrics are such that all numbers are known."""
+    metrics = OF_AUTO if trainer.get("metrics") == AUTO else trainer.get("metrics")
+    known = {*(_texts("metrics") or ()), *_CHOSEN}
+    model = (config.get("model") or {}).get("_target_")
+    if (
+        not re.match(r"dtrain\.models\.|keras\.applications\.", str(model))
+        or not isinstance(trainer.get("loss"), str)
+        or not isinstance(metrics, list | tuple)
+        or not all(isinstance(each, str) and each in known for each in metrics)
+    ):
+        return
+    names = list(dict.fromkeys(["loss", *metrics, *map(_snake, metrics)]))
+    check_objective(str(config.get("objective")), [*names, *(f"val_{name}" for name in names)])
+
+
 # -- modules of the user's -----------------------------------------------------------------------
 
 
 def _check_own(key: str, target: str) -> None:
     """Refuse a name that a user's module does not define, and a class that is no callback."""
     parts = target.split(".")
-    module = _module(parts)
-    if module is None:
+    found = sources.module(target)
+    if found is None:
         return
-    path, depth = module
-    names = _defined(path)
+    path, depth = found
+    names = sources.defined(path)
     if names is None:
         return
     if parts[depth] not in names:
         raise _missing(key, target, depth, names)
+    if (home := sources.imported(target, depth)) and not targets.is_home_trusted(home, target):
+        raise targets.imported(key, target, home)
     if not key.startswith("trainer.callbacks") or depth != len(parts) - 1:
         return
-    tree = _tree(path)
+    tree = sources.tree(path)
     for node in [] if tree is None else tree.body:
         if isinstance(node, ast.ClassDef) and node.name == parts[depth] and _is_nothing(node):
             raise UsageError(
@@ -226,51 +290,3 @@ def _is_nothing(node: ast.ClassDef) -> bool:
     """Whether a class inherits nothing, and has not what a list of callbacks calls."""
     methods = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
     return not (node.bases or node.keywords or node.decorator_list or "set_model" in methods)
-
-
-def _module(parts: list[str]) -> tuple[Path, int] | None:
-    """Return the file of the module that a name begins with, and of how many parts its name is."""
-    path: list[str] = [*sys.path, os.getcwd()]
-    module = None
-    for depth in range(1, len(parts)):
-        name = ".".join(parts[:depth])
-        if name in sys.modules:  # of the caller of the Python API, who may have changed it
-            return None
-        spec = PathFinder.find_spec(name, path)
-        if spec is None or spec.origin is None:
-            break
-        module = Path(spec.origin), depth
-        if spec.submodule_search_locations is None:
-            break
-        path = list(spec.submodule_search_locations)
-    return module if module is not None and module[0].suffix == ".py" else None
-
-
-def _tree(path: Path) -> ast.Module | None:
-    try:
-        return ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError):
-        return None
-
-
-def _defined(path: Path) -> set[str] | None:
-    """Return the names that a module defines; None where it may have others."""
-    tree = _tree(path)
-    if tree is None:
-        return None
-    names: set[str] = set()
-    pending: list[ast.AST] = [tree]
-    while pending:
-        node = pending.pop()
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.add(node.name)
-            continue  # what is inside of it is no name of the module
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            names |= {(each.asname or each.name).split(".")[0] for each in node.names}
-        elif isinstance(node, ast.Name):
-            names.add(node.id)
-        elif isinstance(node, ast.ExceptHandler) and node.name:
-            names.add(node.name)
-        pending += ast.iter_child_nodes(node)
-    changed = {"*", "__getattr__", "globals", "vars", "locals", "exec", "eval", "setattr"}
-    return None if names & changed else names

@@ -2,9 +2,11 @@
 
 A configuration is data, and may come from elsewhere. What it may name is written out in
 :mod:`dtrain.config.kinds`: at each place what is meant to stand there, of dtrain's own and of
-Keras' public names. Everything else is called only if ``DTRAIN_TRUST`` names its package, or
-itself. That keeps mistakes and hostile files from running code. It is no sandbox: what is trusted
-may do anything, and so may a defect in TensorFlow, Keras or another library that reads a file.
+Keras' public names, and where a part of a training is wanted, of modules of the user's own project
+(:mod:`dtrain.config.own_modules`). Everything else is called only if ``DTRAIN_TRUST`` names its
+package, or itself. That keeps mistakes and hostile files from running code. It is no sandbox: what
+is trusted may do anything, and so may a defect in TensorFlow, Keras or another library that reads a
+file.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from dtrain.config import kinds
-from dtrain.config.callables import KNOWN, blame, check_kinds, signature_of
+from dtrain.config import kinds, own_modules
+from dtrain.config.callables import KNOWN, bind, blame, check_kinds, signature_of
 from dtrain.errors import UsageError, nearest
 from dtrain.host import python_path
 from dtrain.host.python_path import TRUST
@@ -105,14 +107,15 @@ def _check_name(target: Any, key: str, argument: bool) -> None:
 
 def _allow(target: str, key: str, wanted: tuple[kinds.Kind, ...]) -> None:
     """Refuse a name that is neither trusted nor meant to stand at a place of these kinds."""
-    if is_trusted(target):
+    takes_own = bool(wanted) and kinds.takes_own(key)
+    if is_trusted(target) or (takes_own and own_modules.allow(target)):
         if any(part.startswith("__") for part in target.split(".")):
             raise UsageError(
                 key, target, "is a special name of Python's", "a function or class of a module",
                 f"{key}=package.module.name",
             )  # fmt: skip
     elif target.split(".")[0] not in KNOWN:
-        raise _untrusted(key, target, target.split(".")[0])
+        raise _untrusted(key, target, target.split(".")[0], takes_own)
     elif not kinds.named(target, wanted):
         what = " or ".join(kind.what for kind in wanted) or "public name"
         hint = f"{_trust(target)} in front of the command, if you trust what it does"
@@ -126,7 +129,10 @@ def _allow(target: str, key: str, wanted: tuple[kinds.Kind, ...]) -> None:
         )  # fmt: skip
 
 
-def _untrusted(key: str, target: str, package: str) -> UsageError:
+def _untrusted(key: str, target: str, package: str, takes_own: bool = False) -> UsageError:
+    if takes_own and (reason := own_modules.refused(target)) is not None:
+        problem, hint = reason
+        return UsageError(key, target, problem, f"a module that lies in {os.getcwd()}", hint)
     return UsageError(
         key, target, f"the package {package!r} is not trusted",
         f"names under {', '.join([*KNOWN, *python_path.trusted()])}",
@@ -134,14 +140,15 @@ def _untrusted(key: str, target: str, package: str) -> UsageError:
     )  # fmt: skip
 
 
-def _imported(key: str, target: str, home: str) -> UsageError:
+def imported(key: str, target: str, home: str) -> UsageError:
+    """Return the refusal of a name of another module, which that of ``target`` only imports."""
     package = home.split(".")[0]
     if package not in KNOWN:
         return _untrusted(key, target, package)
     return UsageError(
         key, target, f"is {package}'s own ({home}), which {target.split('.')[0]} only imports",
         f"what is defined in your own module, or the name that {package} gives it",
-        f"{_trust(package)} in front of the command, if you trust what it does",
+        f"{key}={package}.NAME",
     )  # fmt: skip
 
 
@@ -213,7 +220,7 @@ def locate(target: str, key: str, argument: bool = False) -> Callable[..., Any]:
             if not error.name or not f"{module}.".startswith(f"{error.name}."):
                 raise
     start = depth if found is not None else 0
-    trusted = is_trusted(target)
+    trusted = target.split(".")[0] not in KNOWN or is_trusted(target)
     for position, name in enumerate(parts[start:], start):
         names = [n for n in dir(found) if not n.startswith("_")] if found is not None else []
         if found is None or not hasattr(found, name):
@@ -238,8 +245,8 @@ def locate(target: str, key: str, argument: bool = False) -> Callable[..., Any]:
         bound = isinstance(found, functools.partial)
         if trusted and not bound and (callable(found) or inspect.ismodule(found)):
             home = _home(found)
-            if not _is_home_trusted(home, target):
-                raise _imported(key, target, home)
+            if not is_home_trusted(home, target):
+                raise imported(key, target, home)
     if not callable(found):
         raise UsageError(key, target, "cannot be called", "a function or class", f"{key}=...")
     suited = kinds.named(target, wanted)
@@ -260,14 +267,15 @@ def _home(value: Any) -> str:
     return str(module or type(value).__module__)
 
 
-def _is_home_trusted(home: str, target: str) -> bool:
+def is_home_trusted(home: str, target: str) -> bool:
     """Say whether what is defined in the module ``home`` may be reached by the trusted ``target``.
 
     Of the user's packages any part may define what another one offers. Not so dtrain and Keras,
     which a module of the user's may have imported.
     """
     tops = {root.split(".")[0] for root in python_path.trusted()}
-    return home.split(".")[0] in {*tops.difference(KNOWN), target.split(".")[0]}
+    known = {*tops.difference(KNOWN), target.split(".")[0]}
+    return home.split(".")[0] in known or own_modules.is_own(home)
 
 
 def arguments(node: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -316,27 +324,7 @@ def _make(
         if name in signature.parameters and given.get(name) is None:
             given[name] = value() if callable(value) else value
     partial = bool(node.get("_partial_"))
-    try:
-        (signature.bind_partial if partial else signature.bind)(**given)
-    except TypeError as error:
-        kinds = {n: p.kind for n, p in signature.parameters.items()}
-        takes = [n for n, k in kinds.items() if k not in (k.VAR_POSITIONAL, k.VAR_KEYWORD)]
-        open_ended = inspect.Parameter.VAR_KEYWORD in kinds.values()
-        unknown = [n for n in given if n not in takes and not open_ended]
-        missing = [
-            n
-            for n in takes
-            if n not in given and signature.parameters[n].default is inspect.Parameter.empty
-        ]
-        name = next(iter(unknown or missing), "")
-        near = nearest(name, takes)
-        raise UsageError(
-            f"{key}.{name}",
-            given.get(name),
-            f"{node['_target_']} does not take these arguments ({error})",
-            ", ".join(takes) or "no arguments",
-            f"{key}.{near or takes[0]}=..." if takes else f"the command without {key}.{name}",
-        ) from None
+    bind(node["_target_"], signature, given, key, partial)
     if _home(function).split(".")[0] in KNOWN:
         check_kinds(node["_target_"], signature, given, key)
     if partial:

@@ -1,8 +1,8 @@
 """Where Python looks for code: the current directory comes after everything that is installed.
 
 ``dtrain/__init__.py`` takes it from the front of ``sys.path``, where ``python -m`` has put it;
-:func:`offer` then finds there what nothing installed has, and only for a name that the user trusts,
-or for code that is itself from there.
+:func:`offer` then finds there what nothing installed has, and only for a name that the user trusts
+or that is :data:`own`, or for code that is itself from there.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from typing import Any
 TRUST = "DTRAIN_TRUST"
 #: Folders of modules that a caller of the Python API has given to runs.
 GIVEN = "DTRAIN_GIVEN"
+#: Modules of the current directory that the configuration of the parent process names.
+_OWN = "DTRAIN_OWN"
 #: Of an interpreter that dtrain started: its variables below are dtrain's, and not the user's.
 _STARTED = "DTRAIN_STARTED"
 _SAFE = "PYTHONSAFEPATH"
@@ -28,6 +30,8 @@ _SAFE = "PYTHONSAFEPATH"
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 #: Holds :data:`_ROOT` where dtrain is found by nothing but the current directory.
 _checkout: list[str] = []
+#: Modules of the current directory that a configuration of this process names, where it may.
+own: set[str] = set()
 
 
 def settle(taken: bool = False) -> None:
@@ -39,6 +43,7 @@ def settle(taken: bool = False) -> None:
     if taken and _ROOT not in sys.path:  # a checkout that is not installed
         sys.path.append(_ROOT)
         _checkout.append(_ROOT)
+    own.update(filter(None, os.environ.pop(_OWN, "").split(",")))
     started = os.environ.pop(_STARTED, None)
     if started is not None:
         os.environ.pop(_SAFE, None)
@@ -52,9 +57,10 @@ def settle(taken: bool = False) -> None:
 
 def environment() -> dict[str, str]:
     """Return variables for an interpreter that this one starts: it looks where this one does."""
+    found = {_OWN: ",".join(sorted(own))} if own else {}
     if os.environ.get(_SAFE):
-        return {}
-    found = {_SAFE: "1", _STARTED: ""}
+        return found
+    found |= {_SAFE: "1", _STARTED: ""}
     if _checkout:
         before = os.environ.get("PYTHONPATH")
         found["PYTHONPATH"] = os.pathsep.join(filter(None, (before, _ROOT)))
@@ -78,7 +84,7 @@ class _Finder:
     ) -> ModuleSpec | None:
         """Find a module at the top, for those who may have it."""
         # Anybody's `try: import optional` would run what lies here by that name.
-        if path is not None or not (name in _tops() or self._asks()):
+        if path is not None or not (name in tops() or self._asks()):
             return None
         return PathFinder.find_spec(name, [self.folder])
 
@@ -87,7 +93,8 @@ class _Finder:
         frame = sys._getframe(2)
         while frame.f_back and frame.f_code.co_filename.startswith(("<frozen imp", _IMPORTLIB)):
             frame = frame.f_back
-        return frame.f_code.co_filename.startswith(self.folder + os.sep)
+        file = frame.f_code.co_filename  # that of an environment in the folder is installed
+        return file.startswith(self.folder + os.sep) and not file.startswith(_INSTALLED)
 
 
 def given_name(text: bytes) -> str:
@@ -146,6 +153,7 @@ class _GivenFinder:
         return importlib.util.spec_from_file_location(name, file, loader=_Given(name, file))
 
 
+_INSTALLED = sys.prefix + os.sep
 _IMPORTLIB = os.path.dirname(importlib.__file__) + os.sep
 _finder = _Finder("")
 _given_finder = _GivenFinder()
@@ -161,10 +169,11 @@ class _ForChildren(str):
     def __reduce__(self) -> tuple[Any, ...]:
         if _checkout:  # dtrain itself is found in no other place
             return str, (_finder.folder,)
-        return _offered, ()
+        return _offered, (sorted(own),)
 
 
-def _offered() -> str:
+def _offered(names: Iterable[str]) -> str:
+    own.update(names)
     offer()
     return _for_children
 
@@ -172,8 +181,18 @@ def _offered() -> str:
 _for_children = _ForChildren("<current directory, where trusted>")
 
 
-def _tops() -> set[str]:
-    return {name.split(".")[0] for name in trusted()}
+def tops() -> set[str]:
+    """Return the modules of the current directory that may be imported."""
+    return own | {name.split(".")[0] for name in trusted()}
+
+
+def installed(name: str) -> ModuleSpec | None:
+    """Return what a name at the top is found by, but for what is offered; it is not imported."""
+    if (module := sys.modules.get(name)) is not None:
+        return module.__spec__
+    finders = (each for each in sys.meta_path if each not in (_finder, _given_finder))
+    found = (each.find_spec(name, None) for each in finders)
+    return next((spec for spec in found if spec is not None), None)
 
 
 def offer() -> None:

@@ -25,7 +25,7 @@ from dtrain.controller.launchers.agents.host import Host, Inbox
 from dtrain.controller.resources.devices import Machine
 from dtrain.errors import UsageError
 from dtrain.host import network as network_of
-from dtrain.host.python_path import trusted
+from dtrain.host import python_path
 from dtrain.run.cluster import Cluster
 
 #: Of the client, whatever its configuration says: it asks nothing, forwards nothing, and shares its
@@ -233,7 +233,7 @@ class Ssh(Agents):
                 assert host.stream is not None
                 host.stream.send_all(tree.messages(data))
             inbox.gather(hosts, "tree", self.start_timeout, "take the working tree in")
-        names = sorted({name.partition(".")[0] for name in trusted()})
+        names = sorted(python_path.tops())
         here = facts.modules(names)
         for host in hosts:
             host.send("modules", names=names)
@@ -243,7 +243,8 @@ class Ssh(Agents):
                 if here.get(name) is not None and digest != here[name]:
                     is_not = "is not there" if digest is None else "is another there"
                     raise UsageError(
-                        "DTRAIN_TRUST", name, f"the module {name} {is_not}, on {host.name}",
+                        "launcher.hosts", host.name,
+                        f"the module {name} {is_not}, on {host.name}",
                         "the same code on every host", "launcher.sync=true",
                     )  # fmt: skip
 
