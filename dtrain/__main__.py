@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 
 from dtrain import errors
-from dtrain.errors import UsageError, nearest
+from dtrain.errors import ALONE, UsageError, nearest
 from dtrain.files.addresses import is_far
 from dtrain.host import terminal
 
@@ -22,8 +22,6 @@ COMMANDS = (
     "compare", "ui", "sync", "checkpoint", "data", "evaluate", "predict", "export", "promote",
     "serve", "doctor", "jobs", "tune", "replay",
 )  # fmt: skip
-#: What other tools call the command that has no name here.
-_TRAIN = ("train", "fit", "run")
 
 
 def main() -> int:
@@ -85,20 +83,20 @@ def _main(arguments: list[str], check: Callable[[], None]) -> int:
 
 
 def _no_command(name: str, rest: list[str]) -> UsageError:
-    from dtrain.config import groups, schema  # not above: a task process may import this module
+    # Not above: a task process may import this module.
+    from dtrain.config import other_tools, words
+    from dtrain.controller import newest
 
-    near = nearest(name, COMMANDS)
-    hint = f"python -m dtrain {near or '--help'}"
-    if name in _TRAIN:
-        hint = shlex.join(["python", "-m", "dtrain", *rest])
-    elif name in groups.GROUPS:
-        hint = f"python -m dtrain {name}={rest[0] if rest else groups.GROUPS[name]}"
-    elif name in schema.Config.__dataclass_fields__:
-        hint = f"python -m dtrain {name}={'true' if name == 'dry_run' else 'VALUE'}"
-    return UsageError(
-        "COMMAND", name, "there is no such command",
-        f"{', '.join(COMMANDS)}, or overrides (KEY=VALUE), which train", hint,
-    )  # fmt: skip
+    problem = "there is no such command"
+    accepted = f"{', '.join(COMMANDS)}, or overrides (KEY=VALUE), which train"
+    found = other_tools.COMMANDS.get(name, nearest(name, COMMANDS))
+    if found is None:
+        return words.refusal(name, rest, problem=problem, accepted=accepted)
+    if found in newest.ON_RUNS and not rest:
+        hint = newest.hint(found)
+    else:
+        hint = " ".join(filter(None, ("python -m dtrain", found, shlex.join(rest))))
+    return UsageError(name, ALONE, problem, accepted, hint)
 
 
 if __name__ == "__main__":

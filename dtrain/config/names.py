@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dtrain.config.callables import KNOWN
+from dtrain.config.targets import missing
 from dtrain.errors import UsageError, nearest
 
 #: What a model is compiled with as text, beside the names of metrics.
@@ -49,7 +50,7 @@ def check(config: Mapping[str, Any]) -> None:
         trainer = config.get("trainer") or {}
         _check_texts("trainer.loss", trainer.get("loss"), "loss", "losses", ())
         _check_texts("trainer.metrics", trainer.get("metrics"), "metric", "metrics", _CHOSEN)
-        _check_monitors(trainer)
+        _check_monitors(trainer, str(config.get("objective", AUTO)))
 
 
 def _targets(node: Any, key: str) -> Iterator[tuple[str, str]]:
@@ -61,16 +62,6 @@ def _targets(node: Any, key: str) -> Iterator[tuple[str, str]]:
     elif isinstance(node, list | tuple):
         for index, value in enumerate(node):
             yield from _targets(value, f"{key}[{index}]")
-
-
-def _missing(key: str, target: str, position: int, names: set[str]) -> UsageError:
-    parts = target.split(".")
-    near = nearest(parts[position], sorted(n for n in names if not n.startswith("_")))
-    whole = ".".join([*parts[:position], near or "NAME", *parts[position + 1 :]])
-    return UsageError(
-        key, target, f"{parts[position]!r} does not exist",
-        "a function or class that can be imported from here", f"{key}={whole}",
-    )  # fmt: skip
 
 
 # -- Keras ---------------------------------------------------------------------------------------
@@ -91,7 +82,7 @@ def _check_keras(key: str, target: str) -> None:
         if names is None or folder is None:
             return  # a class, whose attributes are not known
         if part not in names:
-            raise _missing(key, target, position, names)
+            raise missing(key, target, position, names)
         folder = folder / part
 
 
@@ -120,7 +111,7 @@ def _check_texts(key: str, value: Any, what: str, package: str, more: tuple[str,
             return
         lower = sorted(name for name in {*names, *more} if name == name.lower())
         begun = (name for name in lower if name.startswith(f"{value.lower()}_"))
-        near = next(begun, None) or nearest(value, lower) or (more[0] if more else "mse")
+        near = next(begun, None) or nearest(value, lower) or "NAME"
         hint = f"{key}={near}" if what == "loss" else f"'{key}=[{near}]'"
         raise UsageError(
             key, value, f"is no {what} that Keras knows",
@@ -169,17 +160,38 @@ def check_monitor(key: str, name: str, names: list[str]) -> None:
     """
     if name in names or name == "learning_rate":
         return
-    near = nearest(name.removeprefix("val_"), names, cutoff=0.3) or "loss"
-    if name.startswith("val_") and f"val_{near}" in names:
-        near = f"val_{near}"
+    near = _number(name, names)
     raise UsageError(
         key, name, "is not among the metrics of this run, and the callback would never act",
-        ", ".join(names), f"monitor:{near} in the callback",
+        ", ".join(names), f"monitor:{near} in the callback" if near else "one of these",
     )  # fmt: skip
 
 
-def _check_monitors(trainer: Mapping[str, Any]) -> None:
-    """Look at what callbacks look at, where metrics are texts: these are their names."""
+def check_objective(name: str, names: list[str]) -> None:
+    """Refuse an objective that the run does not have.
+
+    Raises:
+        UsageError: naming the number that is meant.
+    """
+    if name in (AUTO, *names):
+        return
+    near = _number(name, names)
+    raise UsageError(
+        "objective", name, "is not among the metrics of this run", ", ".join(names),
+        f"objective={near}" if near else "objective=auto, or one of these",
+    )  # fmt: skip
+
+
+def _number(name: str, names: list[str]) -> str | None:
+    """Return the metric that is meant by a name: of the validation where that is said."""
+    bare = nearest(name.removeprefix("val_"), [each for each in names if "val_" not in each])
+    if name.startswith("val_") and f"val_{bare}" in names:
+        return f"val_{bare}"
+    return nearest(name, names) or bare
+
+
+def _check_monitors(trainer: Mapping[str, Any], objective: str) -> None:
+    """Look at what callbacks and the objective name, where metrics are texts: these are names."""
     metrics = trainer.get("metrics")
     if metrics == AUTO:
         metrics = OF_AUTO
@@ -193,6 +205,7 @@ def _check_monitors(trainer: Mapping[str, Any]) -> None:
     names = [name for each in ("loss", *metrics) for name in (each, f"val_{each}")]
     for key, name in monitored(callbacks):
         check_monitor(key, name, names)
+    check_objective(objective, names)
 
 
 # -- modules of the user's -----------------------------------------------------------------------
@@ -209,7 +222,7 @@ def _check_own(key: str, target: str) -> None:
     if names is None:
         return
     if parts[depth] not in names:
-        raise _missing(key, target, depth, names)
+        raise missing(key, target, depth, names)
     if not key.startswith("trainer.callbacks") or depth != len(parts) - 1:
         return
     tree = _tree(path)

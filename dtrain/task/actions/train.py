@@ -13,7 +13,7 @@ from dtrain.config import names
 from dtrain.config.objective import AUTO, ORDER, Mode
 from dtrain.config.schema import Config
 from dtrain.data.streams import examples_in
-from dtrain.errors import UsageError, nearest
+from dtrain.errors import UsageError
 from dtrain.run import checkpoint, identity
 from dtrain.run.folder import RunDir, read_json
 from dtrain.run.journal import Journal
@@ -69,11 +69,7 @@ class Train(Action):
             return
         for key, name in names.monitored(config.trainer.callbacks):
             names.check_monitor(key, name, known)
-        if config.objective not in (AUTO, *known):
-            raise UsageError(
-                "objective", config.objective, "is not among the metrics of this run",
-                ", ".join(known), f"objective={nearest(config.objective, known) or known[0]}",
-            )  # fmt: skip
+        names.check_objective(config.objective, known)
 
     def run(self, session: Session) -> None:
         """Train; a task without a journal keeps nothing.
