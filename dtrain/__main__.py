@@ -68,6 +68,10 @@ def _main(arguments: list[str], check: Callable[[], None]) -> int:
     if any(re.fullmatch(r"-h|--help?|--version", argument) for argument in arguments):
         from dtrain.controller.commands import help
 
+        about = next((argument for argument in arguments if argument in COMMANDS), None)
+        if about is not None:
+            command = importlib.import_module(f"dtrain.controller.commands.{about}")
+            return int(command.main(["--help"]))
         return help.main(arguments)
     if re.fullmatch(r"[\w-]*[a-z]", first) and not first.startswith("-"):
         error = _no_command(first, arguments[1:])

@@ -295,7 +295,7 @@ def _wrong_value(override: Override, value: str, text: str, default: Any) -> Usa
         whole = re.fullmatch(r"(\d+)\.0", value)
         right = f"{key}={whole[1]}" if whole else right
     elif accepted == "a list: [A,B]":
-        right = _as_list(key, value, default)
+        problem, right = "is not a list", _as_list(key, value, default)
     elif "is not Optional" in text:
         problem = "is no value of this key"
     if accepted in ("whole numbers", "a value of the default's type") and range_of is not None:

@@ -18,6 +18,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
+from dtrain.config import suggest
 from dtrain.config.callables import KNOWN
 from dtrain.config.targets import missing
 from dtrain.errors import UsageError, nearest
@@ -113,6 +114,7 @@ def _check_texts(key: str, value: Any, what: str, package: str, more: tuple[str,
         begun = (name for name in lower if name.startswith(f"{value.lower()}_"))
         near = next(begun, None) or nearest(value, lower) or "NAME"
         hint = f"{key}={near}" if what == "loss" else f"'{key}=[{near}]'"
+        hint = suggest.corrected("trainer.loss", value) or hint if what == "loss" else hint
         raise UsageError(
             key, value, f"is no {what} that Keras knows",
             f"names of keras.{package}, or nodes with _target_", hint,

@@ -8,7 +8,7 @@ from __future__ import annotations
 _EARLY = "'trainer.early_stopping={monitor:val_loss,patience:3}'"
 _PATIENCE = "'trainer.early_stopping={monitor:val_loss,patience:VALUE}'"
 _OWN_TRACKER = "tracking=mlflow, or a tracker of your own (docs/extending.md)"
-_TENSORBOARD = "nothing: files for TensorBoard are always written"
+_TENSORBOARD = "the command without it: files for TensorBoard are always written"
 _TFDS = "dataset=tfds dataset.builder"
 _WARMUP = "optimizer/schedule=warmup optimizer.schedule.warmup_epochs=1"
 _RESNET = "model=custom model._target_=keras.applications.ResNet50 +model.weights=null"
@@ -35,7 +35,7 @@ TOOLS: dict[str, dict[str, str]] = {
         "trainer.metrics=none": "'trainer.metrics=[]'",
         "validation_data": "dataset.validation_path=FILE, or a second part of your dataset",
         "initial_epoch": "resume=RUN, which goes on where the run ended",
-        "verbose": "the command without it: python -m dtrain > FILE 2>&1 prints less",
+        "verbose": "the command without it: a file gets fewer lines than a terminal",
         "run_eagerly": "debug=nan, debug=shapes or debug=slow, which look into a step",
         "steps_per_execution": "the command without it: many steps run in one call already",
         "max_queue_size": "the command without it: batches are read ahead already",
@@ -48,6 +48,12 @@ TOOLS: dict[str, dict[str, str]] = {
         "optimizer/schedule=onecycle": _WARMUP,
         "optimizer/schedule=linear": _WARMUP,
         "optimizer/schedule=none": "optimizer/schedule=constant",
+        "trainer.loss=crossentropy": "trainer.loss=sparse_categorical_crossentropy",
+        "trainer.loss=cross_entropy": "trainer.loss=sparse_categorical_crossentropy",
+        "trainer.loss=bce": "trainer.loss=binary_crossentropy",
+        "trainer.loss=l1": "trainer.loss=mae",
+        "trainer.loss=l2": "trainer.loss=mse",
+        "trainer.loss=rmse": "trainer.loss=mse 'trainer.metrics=[root_mean_squared_error]'",
         "trainer.class_weight=balanced": "dataset.balance=true",
         "model=resnet50": _RESNET,
         "model=resnet18": "model=resnet",
@@ -96,6 +102,8 @@ TOOLS: dict[str, dict[str, str]] = {
         "num_nodes": "hardware.hosts",
         "accelerator": "hardware",
         "hardware=cuda": "hardware=gpu",
+        "hardware.devices=gpu": "hardware=gpu",
+        "hardware.devices=cpu": "hardware=cpu",
         "hardware.devices=auto": "hardware.devices=null",
         "precision": "hardware.precision",
         "hardware.precision=16": _FLOAT16,
@@ -117,7 +125,7 @@ TOOLS: dict[str, dict[str, str]] = {
         "ckpt_path": "resume",
         "save_top_k": "checkpoint.keep",
         "swa": "optimizer.use_ema=true",
-        "enable_progress_bar": "the command without it: python -m dtrain > FILE 2>&1 prints less",
+        "enable_progress_bar": "the command without it: a file gets fewer lines than a terminal",
         "seed_everything": "seed",
         "strategy=ddp": "strategy=mirrored",
         "strategy=dp": "strategy=mirrored",
@@ -131,7 +139,7 @@ TOOLS: dict[str, dict[str, str]] = {
         "tracking=neptune": _OWN_TRACKER,
         "tracking=comet": _OWN_TRACKER,
         "tracking=tensorboard": _TENSORBOARD,
-        "tracking=csv": "nothing: journal.jsonl of the run folder has all metrics",
+        "tracking=csv": "tracking=none: journal.jsonl of the run folder has all metrics",
         "tracking=false": "tracking=none",
         "tracking=null": "tracking=none",
         "wandb": _OWN_TRACKER,

@@ -102,9 +102,8 @@ def corrected(key: str, value: str) -> str | None:
         key: that there is.
         value: as it was typed.
     """
-    if (group := key.replace(".", "/")) in groups.GROUPS:
-        key = group
-    found = assigned(key, value)
+    group = key.replace(".", "/")  # a dot is typed for the slash
+    found = assigned(group if group in groups.GROUPS else key, value)
     return None if found == quoted(key, value) else found
 
 

@@ -123,7 +123,11 @@ def refusal(
         options = [f"{group}={word}" for group in groups.GROUPS if word in
                    (*suggest.options_of(group), *_theirs(group))]  # fmt: skip
         meant = (suggest.assigned(*each.split("=", 1)) for each in options)
-        hint = hint or " or ".join(filter(None, meant)) or suggest.meant(key, suggest.VALUE)
+        hint = (
+            hint
+            or " or ".join(dict.fromkeys(filter(None, meant)))
+            or suggest.meant(key, suggest.VALUE)
+        )
     return UsageError(word, ALONE, problem, accepted, hint or "python -m dtrain --help")
 
 

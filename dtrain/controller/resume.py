@@ -82,7 +82,12 @@ def arguments(given: list[str]) -> list[str]:
 
 
 def of_run(
-    key: str, folder: str, rundir: RunDir, given: list[str], replaced: Collection[str]
+    key: str,
+    folder: str,
+    rundir: RunDir,
+    given: list[str],
+    replaced: Collection[str],
+    typed: str | None = None,
 ) -> list[str]:
     """Put the overrides of a run before those ``given``.
 
@@ -92,6 +97,7 @@ def of_run(
         rundir: the run's folder.
         given: a command line, without the program's name.
         replaced: keys, and groups, that the run's overrides of are left out.
+        typed: what stands before the folder in the command; None for ``KEY=``.
 
     Raises:
         UsageError: it is no run folder.
@@ -100,7 +106,7 @@ def of_run(
     if rundir.path.is_dir():
         past = read_command(open_existing(rundir.path, key))
     if past is None or not rundir.config.is_file():
-        raise _no_run(key, folder, rundir)
+        raise _no_run(key, folder, rundir, f"{key}=" if typed is None else typed)
     refuse_derived(key, folder, past)
     overrides, config_dir = consent.accept(key, folder, past, given)
     kept = [
@@ -118,8 +124,11 @@ def of_run(
     return [*flags, *given[:first], *kept, *given[first:]]
 
 
-def _no_run(key: str, folder: str, rundir: RunDir) -> UsageError:
-    """Return what to raise for a value of ``key`` that is no run folder."""
+def _no_run(key: str, folder: str, rundir: RunDir, typed: str) -> UsageError:
+    """Return what to raise for a value of ``key`` that is no run folder.
+
+    It is ``typed`` behind what :func:`of_run` says.
+    """
     problem = f"is not a run folder (it has no {rundir.command.name})"
     if not rundir.path.exists():
         problem = f"there is no such folder (looked in {os.getcwd()})"
@@ -131,7 +140,7 @@ def _no_run(key: str, folder: str, rundir: RunDir) -> UsageError:
         right = below or "outputs/DATE/TIME_NAME"
     return UsageError(
         key, folder, problem, "a folder that a run printed as its run folder",
-        suggest.corrected(key, folder) or f"{key}={right}",
+        suggest.corrected(key, folder) or f"{typed}{right}",
     )  # fmt: skip
 
 

@@ -232,6 +232,8 @@ def _in_memory(file: DataFile, form: Form, validation_split: float, split_seed: 
             table = pd.read_csv(lines, sep=separator, engine=engine, **whole)
     except Exception as error:  # of pandas, and of each of its unpackers another
         raise unreadable(path, error) from None
+    if not len(table):
+        raise UsageError("dataset.path", path, "has no rows", "a table", "dataset.path=FILE.csv")
     table.columns = pd.Index([str(name) for name in table.columns])
     chosen = form.columns(list(table.columns), path)
     label, names = chosen.target, list(chosen.inputs)

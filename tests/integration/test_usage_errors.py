@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.hints import followed, hint
 from tests.sampled import thinned
 
 PLANS = "dtrain.task.strategies.plans"
@@ -260,6 +262,9 @@ def test_bad_input(case: str, dtrain, files: set[Path], tmp_path: Path) -> None:
     assert left == files
     if case in EARLY:
         assert "starting" not in run.output
+    if case in EARLY and hint(line) and "-m" not in (then := followed(arguments, line)):
+        again = re.search(r"^error: ([\w./]+)", dtrain(*then, "dry_run=true").output, re.M)
+        assert again is None or again[1] != line.removeprefix("error: ").partition("=")[0]
 
 
 def test_an_existing_run_is_not_touched(dtrain, quick, tmp_path: Path) -> None:
