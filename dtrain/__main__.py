@@ -88,13 +88,15 @@ def _main(arguments: list[str], check: Callable[[], None]) -> int:
 
 def _no_command(name: str, rest: list[str]) -> UsageError:
     # Not above: a task process may import this module.
-    from dtrain.config import other_tools, words
+    from dtrain.config import other_tools, suggest, words
     from dtrain.controller import newest
 
     problem = "there is no such command"
     accepted = f"{', '.join(COMMANDS)}, or overrides (KEY=VALUE), which train"
-    found = other_tools.COMMANDS.get(name, nearest(name, COMMANDS))
-    if found is None:
+    theirs = other_tools.COMMANDS
+    near = name if name in theirs else nearest(name, [*COMMANDS, *theirs])
+    found = None if near is None else theirs.get(near, near)
+    if found is None or (name not in theirs and suggest.is_named(name)):
         return words.refusal(name, rest, problem=problem, accepted=accepted)
     if found in newest.ON_RUNS and not rest:
         hint = newest.hint(found)

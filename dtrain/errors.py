@@ -37,7 +37,7 @@ INTERRUPTED = 75  # EX_TEMPFAIL of sysexits.h: try the same command again
 #: but of ``os._exit`` in the user's code, or of a library.
 OF_TASK = 100
 _LONGEST = 500  # characters of a value that a message shows whole
-_LISTED = 60  # characters of what is accepted, in front of what to type
+_LISTED = 80  # characters of what is accepted, in front of what to type
 #: How like a name has to be: below it most are of other things.
 _NEAR = 0.66
 _WORDS = re.compile(r"[\W_]+")

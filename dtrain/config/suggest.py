@@ -68,6 +68,11 @@ def is_key(name: str) -> bool:
     return name in (*keys(), *groups.GROUPS, "experiment")
 
 
+def is_named(name: str) -> bool:
+    """Say whether there is a key of such a name, here or in another tool, in whatever group."""
+    return is_key(name) or name in _by_name() or name in KEYS
+
+
 def is_switch(key: str) -> bool:
     """Say whether the values of a key are true and false."""
     return is_key(key) and key != "experiment" and help_of(key).type == "true or false"

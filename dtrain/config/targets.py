@@ -92,7 +92,7 @@ def _check_name(target: Any, key: str, argument: bool) -> None:
         module = os.path.basename(str(target)).removesuffix(".py")
         if kinds.CALLBACK in wanted and (near := nearest(str(target), kinds.CALLBACKS)):
             hint = f"_target_: keras.callbacks.{near}"
-        elif module != target or os.path.isfile(f"{module}.py"):
+        elif isinstance(target, str) and (module != target or os.path.isfile(f"{module}.py")):
             hint = f"{key}={module}.NAME, of a function in {module}.py"
         raise UsageError(
             key, target, "is not the dotted name of a function or class",
