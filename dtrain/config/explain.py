@@ -178,8 +178,8 @@ class Choices:
         hint = near and f"{key}={near}"
         if key == "experiment":
             hint = hint or suggest.of_preset(value)
-        elif value not in suggest.options_of(key):
-            hint = suggest.assigned(key, value) or hint
+        else:
+            hint = suggest.corrected(key, value) or hint
         return UsageError(
             key, value, "there is no such option", ", ".join(options), hint or "one of these"
         )

@@ -37,7 +37,8 @@ def check(arguments: list[str]) -> None:
         UsageError: naming file and line.
     """
     known = hydra_options.parsed(arguments)
-    words.check(known.overrides, known.multirun)
+    if not known.shell_completion:
+        words.check(known.overrides, known.multirun)
     for override in known.overrides:
         _check_option(override)
     if known.config_dir is None:
