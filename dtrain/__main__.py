@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 
 from dtrain import errors
-from dtrain.errors import UsageError, nearest
+from dtrain.errors import ALONE, UsageError, nearest
 from dtrain.files.addresses import is_far
 from dtrain.host import terminal
 
@@ -22,8 +22,6 @@ COMMANDS = (
     "compare", "ui", "sync", "checkpoint", "data", "evaluate", "predict", "export", "promote",
     "serve", "doctor", "jobs", "tune", "replay",
 )  # fmt: skip
-#: What other tools call the command that has no name here.
-_TRAIN = ("train", "fit", "run")
 
 
 def main() -> int:
@@ -70,6 +68,10 @@ def _main(arguments: list[str], check: Callable[[], None]) -> int:
     if any(re.fullmatch(r"-h|--help?|--version", argument) for argument in arguments):
         from dtrain.controller.commands import help
 
+        about = next((argument for argument in arguments if argument in COMMANDS), None)
+        if about is not None:
+            command = importlib.import_module(f"dtrain.controller.commands.{about}")
+            return int(command.main(["--help"]))
         return help.main(arguments)
     if re.fullmatch(r"[\w-]*[a-z]", first) and not first.startswith("-"):
         error = _no_command(first, arguments[1:])
@@ -85,20 +87,22 @@ def _main(arguments: list[str], check: Callable[[], None]) -> int:
 
 
 def _no_command(name: str, rest: list[str]) -> UsageError:
-    from dtrain.config import groups, schema  # not above: a task process may import this module
+    # Not above: a task process may import this module.
+    from dtrain.config import other_tools, suggest, words
+    from dtrain.controller import newest
 
-    near = nearest(name, COMMANDS)
-    hint = f"python -m dtrain {near or '--help'}"
-    if name in _TRAIN:
-        hint = shlex.join(["python", "-m", "dtrain", *rest])
-    elif name in groups.GROUPS:
-        hint = f"python -m dtrain {name}={rest[0] if rest else groups.GROUPS[name]}"
-    elif name in schema.Config.__dataclass_fields__:
-        hint = f"python -m dtrain {name}={'true' if name == 'dry_run' else 'VALUE'}"
-    return UsageError(
-        "COMMAND", name, "there is no such command",
-        f"{', '.join(COMMANDS)}, or overrides (KEY=VALUE), which train", hint,
-    )  # fmt: skip
+    problem = "there is no such command"
+    accepted = f"{', '.join(COMMANDS)}, or overrides (KEY=VALUE), which train"
+    theirs = other_tools.COMMANDS
+    near = name if name in theirs else nearest(name, [*COMMANDS, *theirs])
+    found = None if near is None else theirs.get(near, near)
+    if found is None or (name not in theirs and suggest.is_named(name)):
+        return words.refusal(name, rest, problem=problem, accepted=accepted)
+    if found in newest.ON_RUNS and not rest:
+        hint = newest.hint(found)
+    else:
+        hint = " ".join(filter(None, ("python -m dtrain", found, shlex.join(rest))))
+    return UsageError(name, ALONE, problem, accepted, hint)
 
 
 if __name__ == "__main__":

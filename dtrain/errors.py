@@ -37,6 +37,12 @@ INTERRUPTED = 75  # EX_TEMPFAIL of sysexits.h: try the same command again
 #: but of ``os._exit`` in the user's code, or of a library.
 OF_TASK = 100
 _LONGEST = 500  # characters of a value that a message shows whole
+_LISTED = 80  # characters of what is accepted, in front of what to type
+#: How like a name has to be: below it most are of other things.
+_NEAR = 0.66
+_WORDS = re.compile(r"[\W_]+")
+#: Value of what was typed without one.
+ALONE = object()
 _LINE, _LINES = 4000, 200  # characters of a line of a message, and lines of it
 #: Files of dtrain's and IPython's.
 _OF_OTHERS = re.compile(rf"{re.escape(os.path.dirname(__file__))}/|.*/IPython/")
@@ -74,7 +80,7 @@ class UsageError(DtrainError):
 
     Args:
         key: the configuration key, such as ``trainer.batch_size``.
-        value: what was given.
+        value: what was given; :data:`ALONE` where ``key`` is all that was typed.
         problem: why it is refused, as a clause ("must be at least 1").
         accepted: what is accepted instead.
         hint: what to do: overrides or a command where there are any, else advice.
@@ -83,7 +89,14 @@ class UsageError(DtrainError):
     exit_code = USAGE
 
     def __init__(self, key: str, value: object, problem: str, accepted: str, hint: str):
-        text = f"{key}={value}: {problem}; accepted: {accepted}; {_label(hint)}: {hint}"
+        if value is ALONE:
+            head, value = key, ""
+        else:
+            head = f"{key}={value}"
+        parts = [f"accepted: {accepted}", f"{_label(hint)}: {hint}"]
+        if len(accepted) > _LISTED:  # what to type is not to be looked for behind a long list
+            parts.reverse()
+        text = "; ".join([f"{head}: {problem}", *parts])
         if secrets.is_secret(value, key):
             text = text.replace(str(value), secrets.HIDDEN)
         elif len(str(value)) > _LONGEST:
@@ -206,16 +219,25 @@ def behind(error: BaseException) -> DtrainError | None:
     return found
 
 
-def nearest(name: str, names: Iterable[str], cutoff: float = 0.5) -> str | None:
+def nearest(name: str, names: Iterable[str], cutoff: float = _NEAR) -> str | None:
     """Return the one of ``names`` that is most like ``name``, or None if none is near.
+
+    Near is a name of the same words in any order (``accuracy_val``), the only one that begins so
+    (``acc``), and one that differs in few letters. Small letters and capitals are the same.
 
     Args:
         name: as it was typed.
         names: those that there are.
         cutoff: how near, from 0 to 1, the same.
     """
-    found = difflib.get_close_matches(name, list(names), n=1, cutoff=cutoff)
-    return found[0] if found else None
+    lower = {each.lower(): each for each in names}
+    typed = name.lower()
+    words = sorted(_WORDS.split(typed))
+    same = [each for each in lower if sorted(_WORDS.split(each)) == words]
+    begun = [each for each in lower if len(typed) > 2 and each.startswith(typed)]
+    close = difflib.get_close_matches(typed, lower, n=1, cutoff=cutoff)
+    found = same or (begun if len(begun) == 1 else close)
+    return lower[found[0]] if found else None
 
 
 def shortened(text: str) -> str:

@@ -1,7 +1,8 @@
-"""Writes ``docs/reference.md`` and the schemas of editors: ``python -m tests.reference``.
+"""Writes ``docs/reference.md``, the end of ``docs/coming-from.md``, and the schemas of editors.
 
-Both are made of the dataclasses of the configuration, of ``conf/``, and of the parsers of the
-commands. ``tests/test_reference.py`` fails where a file is not what this gives.
+``python -m tests.reference`` makes them of the dataclasses of the configuration, of ``conf/``, of
+the parsers of the commands, and of the table of other tools' names. ``tests/test_reference.py``
+fails where a file is not what this gives.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import importlib
 import io
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ import yaml
 
 from dtrain import errors
 from dtrain.__main__ import COMMANDS
-from dtrain.config import fine_tuning, groups, key_help, schema
+from dtrain.config import fine_tuning, groups, key_help, other_tools, schema
 from dtrain.config.key_help import Help
 from dtrain.config.ranges import typed
 from dtrain.controller.commands import help
@@ -49,6 +51,12 @@ A key with the default `???` must be set. An option without its own table has on
 for all options of its group. Options called `custom` take the parameters of the function that they
 name. A reference such as `${oc.env:NAME}` can be used for any value.
 """
+NAMES = "## Names"
+ABOUT_NAMES = """\
+
+What other tools call a key, one of its values, or a command. Who types it is told what it is called
+here. `VALUE` is what was typed.
+"""
 EXIT_CODES = {
     errors.OK: "done",
     errors.FAILED: "training, or what the command does, has failed",
@@ -68,7 +76,28 @@ def main() -> None:
 def files() -> dict[Path, str]:
     """Return the text of each file that is generated."""
     made = {DOCS / "schemas" / f"{name}.json": text for name, text in editor.texts().items()}
-    return {DOCS / "reference.md": page(), **made}
+    return {DOCS / "reference.md": page(), DOCS / "coming-from.md": names(), **made}
+
+
+def names() -> str:
+    """Return the page about other tools, with the tables of their names at its end."""
+    written = (DOCS / "coming-from.md").read_text(encoding="utf-8").partition(NAMES)[0]
+    parts = [written + NAMES, ABOUT_NAMES]
+    for tool, rows in other_tools.TOOLS.items():
+        lines = [f"| `{theirs}` | {_ours(ours)} |" for theirs, ours in rows.items()]
+        parts += [f"### {tool}\n", "\n".join(["| there | here |", "|---|---|", *lines]) + "\n"]
+    lines = [f"| `{theirs}` | `{f'python -m dtrain {ours}'.strip()}` |"
+             for theirs, ours in other_tools.COMMANDS.items()]  # fmt: skip
+    parts += ["### Commands\n", "\n".join(["| there | here |", "|---|---|", *lines]) + "\n"]
+    return "\n".join(parts)
+
+
+def _ours(text: str) -> str:
+    """Return what is typed here as code, and a clause as text with its links."""
+    message = str(errors.UsageError("key", "value", "is wrong", "others", text))
+    if " " not in text or "VALUE" in text or message.endswith(f"type: {text}"):
+        return f"`{text}`"
+    return re.sub(r"\bdocs/([\w-]+\.md)", r"[\1](\1)", text)
 
 
 def page() -> str:

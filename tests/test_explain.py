@@ -48,8 +48,8 @@ def test_the_wrong_one_is_found_by_halves(position: int, composed: list[int]) ->
 PACKAGE = "# @package _global_\n"
 FILES = {
     "key": (f"{PACKAGE}trainer: {{learning_rate: 0.1}}", [
-        "mine.yaml: has trainer.learning_rate, and there is no such key; accepted: batch_size, ",
-        "hint: optimizer.learning_rate in its place"]),
+        "mine.yaml: has trainer.learning_rate, and there is no such key; hint: "
+        "optimizer.learning_rate in its place; accepted: batch_size, "]),
     "misspelt": (f"{PACKAGE}trainer: {{epoch: 3}}", ["hint: trainer.epochs in its place"]),
     "package": ("trainer: {epochs: 3}", ["hint: # @package _global_ as its first line"]),
     "package, below a comment": (f"# First.\n{PACKAGE}defaults: [override /model: mlp]", [
@@ -110,5 +110,5 @@ def test_an_option_may_stand_between_overrides() -> None:
 
 def test_a_later_value_of_a_sweep(composed: list[int]) -> None:
     found = module.explain(ValueError(), ["seed=1,2,x", "trainer.epochs=1,2,3"])
-    assert str(found).startswith("seed=x: has the wrong type")
+    assert str(found).startswith("seed=x: is not a whole number")
     assert len(composed) <= 6

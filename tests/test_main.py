@@ -28,23 +28,27 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, 
 
 @pytest.mark.parametrize(
     ("word", "near"),
-    [("compre", "compare"), ("chekpoint", "checkpoint"), ("trainn", "--help")],
+    [("compre", "compare"), ("chekpoint", "checkpoint"), ("trainn", "x")],
 )
 def test_a_misspelt_command(word: str, near: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = printed(capsys, word, "x")
     assert (code, out) == (errors.USAGE, "")
-    assert err.startswith(f"error: COMMAND={word}: there is no such command; accepted: compare, ui")
-    assert err.endswith(f"python -m dtrain {near}\n")
+    assert err.startswith(f"error: {word}: there is no such command; type: python -m dtrain {near}")
+    assert "; accepted: compare, ui" in err
 
 
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        (["train", "model=mlp", "name=a b"], "model=mlp 'name=a b'"),
-        (["fit"], ""),
-        (["model", "mlp"], "model=mlp"),
-        (["strategy"], "strategy=default"),
-        (["dry_run"], "dry_run=true"),
+        (["train", "model=mlp", "name=a b"], "type: python -m dtrain model=mlp 'name=a b'"),
+        (["fit"], "type: python -m dtrain"),
+        (["test"], "hint: python -m dtrain evaluate outputs/DATE/TIME_NAME"),
+        (["infer", "a/run"], "type: python -m dtrain predict a/run"),
+        (["list"], "type: python -m dtrain compare outputs"),
+        (["model", "mlp"], "type: model=mlp"),
+        (["strategy"], "hint: strategy=VALUE"),
+        (["dry_run"], "type: dry_run=true"),
+        (["epochs", "3"], "type: trainer.epochs=3"),
     ],
 )
 def test_what_trains_needs_no_command(
@@ -52,13 +56,13 @@ def test_what_trains_needs_no_command(
 ) -> None:
     code, _, err = printed(capsys, *words)
     assert code == errors.USAGE
-    assert err.endswith(f"; type: python -m dtrain {hint}".rstrip() + "\n")
+    assert f"; {hint}; accepted: compare, " in err
 
 
 def test_a_command_is_found(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = printed(capsys, "checkpoint", "nowhere")
     assert code == errors.USAGE
-    assert err.startswith("error: PATH=nowhere: is not there; accepted: a run folder")
+    assert err.startswith("error: PATH=nowhere: is not there; ")
 
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:

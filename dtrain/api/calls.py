@@ -11,6 +11,7 @@ from dtrain.api import arrays, command, hints, keywords, predictions, training, 
 from dtrain.api.line import Line
 from dtrain.api.run import Comparison, Run, Sweep
 from dtrain.api.training import OBJECTS, Call
+from dtrain.config import suggest
 from dtrain.config.given import FOLDER
 from dtrain.errors import UsageError, nearest
 from dtrain.files import reading, writing
@@ -243,7 +244,8 @@ def _formats(to: Any) -> str:
     several = to.split(",") if isinstance(to, str) else to if isinstance(to, list | tuple) else [to]
     wrong = [each for each in several or [[]] if str(each) not in FORMATS]
     if wrong:
-        near = nearest(str(wrong[0]), list(FORMATS)) or "savedmodel"
+        meant = suggest.corrected("to", str(wrong[0])) or ""
+        near = meant.removeprefix("to=") or nearest(str(wrong[0]), FORMATS) or "FORMAT"
         raise UsageError(
             "to", values.shortened(wrong[0]), "is no format",
             f"{', '.join(FORMATS)}, or a list of several", f"to='{near}'",

@@ -95,7 +95,7 @@ def compare(
             metric,
             "no run has it",
             ", ".join(names),
-            f"--metric {nearest(metric, names) or names[0]}",
+            f"--metric {nearest(metric, names) or 'NAME'}",
         )
     own = [name for name in names if not times.is_of_the_machine(name)] or names
     usual = "loss" if "loss" in names or not names else own[0]

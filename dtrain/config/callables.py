@@ -46,10 +46,11 @@ def bind(
     name = next(iter(unknown or missing), "")
     if unknown:
         reason = f"got an unexpected keyword argument {name!r}"
-    near = nearest(name, takes)
+    near = nearest(name, [each for each in takes if each not in given])
     hint = f"the command without {key}.{name}"
-    if near is not None:
-        hint = _hint(key, near, given.get(name, "VALUE") if "[" in key else "...")
+    if near is not None or name in missing:
+        plus = "" if "[" in key else "+"  # a key that the option of the group does not have
+        hint = plus + _hint(key, near or name, given.get(name, "VALUE"))
     raise UsageError(
         f"{key}.{name}", given.get(name), f"{target} does not take these arguments ({reason})",
         ", ".join(takes) or "no arguments", hint,

@@ -13,6 +13,8 @@ _KEYS, _DTYPES = {"dtype", "shape"}, ("string", "int64", "float32")
 
 
 def _separator(value: Any) -> str | None:
+    if value == "tab":
+        return None
     if not isinstance(value, str) or len(value) != 1:
         return "is not one character"
     if value in "\n\r\0\"'." or value.isalnum():
@@ -132,7 +134,7 @@ COLUMNS = Form("a column, a list of columns, or columns by name", _columns, "COL
 NAMES = Each(Form("the name of a column", lambda value: words(value, 1000)), 1, _FILES, "[COLUMN]")
 ARRAYS = Form("the name of an array, a list of such, or names by input or output", _columns, "NAME")
 IMAGES = Form("sizes of images by column", _images, "{image: [64, 64, 3]}")
-SEPARATOR = Form("one character", _separator, "';'")
+SEPARATOR = Form("one character, or tab", _separator, "';'")
 TOKENS = choice("bytes", "characters")
 MEMBERS = Form("nodes with _target_, by name", _members,
                "{a: {_target_: dtrain.datasets.digits}}")  # fmt: skip

@@ -5,8 +5,8 @@ Hydra's own advice for a misspelt group (``+modle=cnn``) would silently train so
 
 from __future__ import annotations
 
+import dataclasses
 import re
-import shlex
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
@@ -20,10 +20,18 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain.config import former_keys, groups, hydra_options, preset_errors, schema, suggest
+from dtrain.config import (
+    former_keys,
+    groups,
+    hydra_options,
+    key_help,
+    preset_errors,
+    schema,
+    suggest,
+)
 from dtrain.config.overrides import parse
 from dtrain.config.search_space import number
-from dtrain.errors import DtrainError, UsageError, nearest
+from dtrain.errors import ALONE, DtrainError, UsageError, nearest
 
 _ERRORS = (HydraException, OmegaConfBaseException)
 #: Hydra's own launcher and sweeper: no choice, they know nothing of jobs of several processes.
@@ -49,7 +57,8 @@ def explain(error: Exception, arguments: list[str]) -> DtrainError:
         return found
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(groups.folder("conf")), version_base="1.3"):
-        choices = Choices(known.config_dir)
+        chosen = (o.get_value_element_as_str() for o in overrides if o.key_or_group == "action")
+        choices = Choices(known.config_dir, next(chosen, "train"))
         for override in overrides:  # groups first: which keys exist depends on them
             problem = choices.check_group(override)
             if problem is not None:
@@ -72,7 +81,7 @@ def _of_command(text: str, overrides: list[Override]) -> UsageError | None:
         return UsageError(
             given.name, given.value or "", "has several values, and only a sweep (-m) takes these",
             "one value, a list in brackets, or a sweep",
-            f"-m {shlex.quote(several[1])}",
+            suggest.several(given.name, given.value or "", swept=False),
         )  # fmt: skip
     added = re.match(r"Could not override '([^'@]+)'", text)
     own = [each for each in overrides if added is not None and each.key_or_group == added[1]]
@@ -88,7 +97,7 @@ def _of_command(text: str, overrides: list[Override]) -> UsageError | None:
         key, accepted = missing[1], "a value"
         if key.endswith("._target_"):
             accepted = "the dotted name of a function or class, such as mine.build"
-        return UsageError(key, "???", "has no value yet", accepted, f"{key}=VALUE")
+        return UsageError(key, ALONE, "has no value yet", accepted, f"{key}=VALUE")
     return None
 
 
@@ -127,9 +136,11 @@ class Choices:
 
     Args:
         folder: of ``--config-dir``, or None.
+        action: what the command does.
     """
 
-    def __init__(self, folder: str | None):
+    def __init__(self, folder: str | None, action: str = "train"):
+        self.action = action
         loader = GlobalHydra.instance().config_loader()
         top = [name for name in loader.list_groups("") if name not in ("schema", "hydra")]
         nested = [f"optimizer/{name}" for name in loader.list_groups("optimizer")]
@@ -156,19 +167,27 @@ class Choices:
             return None
         names = sorted({*self.groups, *schema.Config.__dataclass_fields__})
         if key not in names:
-            near = nearest(key, names, cutoff=0.6)
-            hint = suggest.assigned(key, value) or (near and f"{near}={value}")
-            return UsageError(
-                key, value, "there is no such group or key", ", ".join(names),
-                hint or "python -m dtrain --help",
-            )  # fmt: skip
+            hint = suggest.meant(key, value, names) or "python -m dtrain --help"
+            if self._has_action_key(key):
+                hint = f"action.{key}={value}"
+            return UsageError(key, value, "there is no such group or key", ", ".join(names), hint)
         options = sorted(self.groups.get(key, []))
         if key not in self.groups or value == "null" or value in options:
             return None
-        near = nearest(value, options) or options[0]
+        near = nearest(value, options)
+        hint = near and f"{key}={near}"
+        if key == "experiment":
+            hint = hint or suggest.of_preset(value)
+        else:
+            hint = suggest.corrected(key, value) or hint
         return UsageError(
-            key, value, "there is no such option", ", ".join(options), f"{key}={near}"
+            key, value, "there is no such option", ", ".join(options), hint or "one of these"
         )
+
+    def _has_action_key(self, name: str) -> bool:
+        """Whether the command's own action has such a key."""
+        kind = groups.SCHEMAS["action"].get(self.action)
+        return kind is not None and name in {each.name for each in dataclasses.fields(kind)}
 
     def check_keys(self, overrides: list[Override]) -> UsageError | None:
         """Say what is wrong with the first ``a.b=value`` that is, given the groups chosen."""
@@ -220,23 +239,78 @@ class Choices:
             return None  # Hydra's own text is better
         if not OmegaConf.is_config(node):
             head, names = key.split(".")[0], sorted(str(k) for k in config if k != "hydra")
-            right = (nearest(head, names) or "trainer") + key[len(head) :]
+            hint = suggest.meant(key, value)
+            if hint is None and (near := nearest(head, names)):
+                hint = f"{near}{key[len(head) :]}={value}"
             return UsageError(
-                key, value, f"there is no {parent}", ", ".join(names), f"{right}={value}"
-            )
+                key, value, f'there is no group "{parent}"', ", ".join(names),
+                hint or "python -m dtrain --help",
+            )  # fmt: skip
         names = sorted(str(k) for k in node)
         if name not in names and not override.is_add():
             return UsageError(
                 key, value, "there is no such key", ", ".join(names),
                 _right(parent, name, value, [each for each in names if each != "_target_"]),
             )  # fmt: skip
-        text = _first_line(cause)
         plain: Any = OmegaConf.to_container(node, resolve=False)  # references need a job
-        example = plain.get(name)
+        return _wrong_value(override, value, _first_line(cause), plain.get(name))
+
+
+def _wrong_value(override: Override, value: str, text: str, default: Any) -> UsageError:
+    """Return what is wrong with a value of a key that there is.
+
+    Args:
+        override: with the key.
+        value: of it.
+        text: what OmegaConf says.
+        default: the value that the key has.
+    """
+    key = override.key_or_group
+    if text.startswith("Could not append"):
         return UsageError(
-            key, value, f"has the wrong type ({text})", preset_errors.accepted(text),
-            f"{key}={_typed(example)}",
+            key, value, "is a key already, which no + adds", f"{key}=VALUE",
+            suggest.assigned(key, value) or f"{key}=VALUE",
         )  # fmt: skip
+    try:
+        range_of = key_help.help_of(key)
+    except UsageError:
+        range_of = None
+    if "does not support deletion" in text:
+        optional = range_of is not None and "null" in range_of.accepted
+        none = f"{key}=null" if optional else None
+        return UsageError(
+            f"~{key}", ALONE, "cannot be left out", f"{key}=VALUE",
+            suggest.none_of(key) or none or f"the command without ~{key}, for the default",
+        )  # fmt: skip
+    accepted = preset_errors.accepted(text)
+    problem = f"has the wrong type ({text})"
+    right = suggest.corrected(key, value)
+    options = re.search(r"expected one of \[(.*?)\]", text)
+    if options is not None:
+        near = nearest(value, options[1].split(", "))
+        right = right or (near and f"{key}={near}")
+        return UsageError(key, value, "is none of them", accepted, right or "one of these")
+    if accepted == "whole numbers":
+        problem = "is not a whole number"
+        whole = re.fullmatch(r"(\d+)\.0", value)
+        right = f"{key}={whole[1]}" if whole else right
+    elif accepted == "a list: [A,B]":
+        problem, right = "is not a list", _as_list(key, value, default)
+    elif "is not Optional" in text:
+        problem = "is no value of this key"
+    if accepted in ("whole numbers", "a value of the default's type") and range_of is not None:
+        accepted = range_of.accepted
+    return UsageError(key, value, problem, accepted, right or f"{key}={_typed(default)}")
+
+
+def _as_list(key: str, value: str, default: Any) -> str | None:
+    """Return the override of a list where something else was typed."""
+    if key == "trainer.callbacks":
+        return suggest.assigned(key, value)
+    if value.startswith("{"):  # names that stand for columns
+        value = ",".join(re.findall(r":\s*([\w.]+)", value))
+    number = len(default) if isinstance(default, list) and "," not in value else 1
+    return f"'{key}=[{','.join([value] * max(number, 1))}]'" if value else None
 
 
 def _right(parent: str, name: str, value: str, names: list[str]) -> str:
@@ -246,15 +320,11 @@ def _right(parent: str, name: str, value: str, names: list[str]) -> str:
         parent, name, value: as they were typed.
         names: of the keys that the parent has.
     """
+    key = f"{parent}.{name}" if parent else name
     if not names:  # a function of one's own may take what no file has: it is added
-        return f"+{parent}.{name}={value}"
-    options = suggest.options_with(parent.replace(".", "/"), name)
-    if options:
-        return f"{parent}.{name} is a key of {parent.replace('.', '/')}={', '.join(options)}"
-    near = suggest.key_like(name, names)
-    if near is not None:
-        return ".".join(filter(None, (parent, near))) + f"={value}"
-    return suggest.assigned(name, value) or "a key of these"
+        return f"+{key}={value}"
+    help_of = parent if parent in key_help.sections() else ""
+    return suggest.meant(key, value, names) or f"python -m dtrain --help {help_of}".strip()
 
 
 def _typed(example: Any) -> str:

@@ -59,6 +59,7 @@ def refusal(key: str, value: object, where: str | None = None) -> UsageError | N
         return None
     problem, accepted, hint = _GONE[key]
     place = f" ({where})" if where else ""
+    hint = hint.replace("RUN_DIR", str(value))
     return UsageError(key, value, f"is gone{place}: {problem}", accepted, hint)
 
 

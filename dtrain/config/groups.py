@@ -9,27 +9,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 import dtrain
 from dtrain.config import strategies
 from dtrain.config.overrides import parse
 from dtrain.config.presets import datasets, debug, launchers, models, optimizers, tables
 from dtrain.config.presets.actions import Predict
-from dtrain.config.schema import (
-    Action,
-    Checkpointing,
-    Config,
-    Evaluate,
-    Hardware,
-    Launcher,
-    MLflow,
-    Sidecar,
-    Sweep,
-    Tracking,
-    Trainer,
-)
-from dtrain.errors import UsageError, nearest
+from dtrain.config.schema import Action, Config, Evaluate, Launcher, MLflow, Tracking
+from dtrain.errors import UsageError
 
 #: Option of each group that has to be chosen, as in ``conf/config.yaml``.
 GROUPS = {
@@ -150,31 +138,11 @@ def refuse_removed(choices: Mapping[str, str | None]) -> None:
     """
     for group, default in GROUPS.items():
         if choices.get(group) is None:
+            options = {path.stem for path in (folder("conf") / group).glob("*.yaml")}
             raise UsageError(
                 group, "null", "a group cannot be left out", "one of its options",
-                f"{group}={default}",
+                f"{group}={'none' if 'none' in options else default}",
             )  # fmt: skip
-
-
-def refuse_unknown(config: DictConfig) -> None:
-    """Refuse keys that ``+key=value`` has put beside those that code reads.
-
-    Raises:
-        UsageError: for the first one found. Keys of models, datasets... are checked where the
-            function is called that takes them.
-    """
-    typed = {"": Config, "hardware": Hardware, "trainer": Trainer}
-    sections = {"checkpoint": Checkpointing, "sidecar": Sidecar, "sweep": Sweep}
-    for prefix, kind in {**typed, **sections}.items():
-        known = [field.name for field in dataclasses.fields(kind)]
-        for name in map(str, OmegaConf.select(config, prefix) if prefix else config):
-            if name not in known:
-                key = f"{prefix}.{name}" if prefix else name
-                near = nearest(name, known) or known[0]
-                raise UsageError(
-                    key, OmegaConf.select(config, key), "nothing reads this key",
-                    ", ".join(sorted(known)), f"{prefix}.{near}=..." if prefix else f"{near}=...",
-                )  # fmt: skip
 
 
 def register() -> None:

@@ -276,7 +276,10 @@ def _run_one(config: DictConfig, command: Any) -> None:
 
 
 def _check_options(options: Any) -> None:
-    for name in ("config_name", "config_path", "experimental_rerun", "hydra_help", "help"):
+    for name in ("config_name", "config_path"):
+        if value := getattr(options, name):
+            raise hydra_options.of_file(f"--{name.replace('_', '-')}", value)
+    for name in ("experimental_rerun", "hydra_help", "help"):
         value = getattr(options, name)
         if value:
             option = f"--{name.replace('_', '-')}"

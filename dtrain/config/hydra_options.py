@@ -9,13 +9,19 @@ from typing import NoReturn
 from hydra._internal.utils import get_args_parser
 
 from dtrain.config import suggest
-from dtrain.errors import UsageError
+from dtrain.errors import ALONE, UsageError
 
 _ACCEPTED = "--help, --version, --cfg, --info, -m, --config-dir, and overrides (KEY=VALUE)"
 
 
 class _Parser(argparse.ArgumentParser):
+    arguments: list[str]
+
     def error(self, message: str) -> NoReturn:
+        file = re.search(r"ambiguous option: (--\w+)|argument (--cfg)/-c: invalid choice", message)
+        if file is not None:
+            option = file[1] or "-c"
+            raise of_file(option, _behind(option, self.arguments))
         option = re.match(r"argument (--?[\w-]+)\S*: (.*)", message)
         key, problem = (option[1], option[2]) if option else ("options", message)
         raise UsageError(key, "", problem, _ACCEPTED, "python -m dtrain --help")
@@ -28,6 +34,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
         UsageError: there is no such option, or it lacks its value.
     """
     parser = _Parser(add_help=False, parents=[get_args_parser()])
+    parser.arguments = arguments
     options, unknown = parser.parse_known_args(arguments)
     wrong = [word for word in unknown if word.startswith("-")]
     if wrong:
@@ -36,13 +43,29 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     return options
 
 
-def _refusal(option: str, arguments: list[str]) -> UsageError:
-    name, _, value = option.partition("=")
-    behind = arguments[arguments.index(option) + 1 :]
-    if not value and behind and not behind[0].startswith("-") and "=" not in behind[0]:
-        value = behind[0]
-    key = name.lstrip("-").replace("-", "_")
-    hint = suggest.assigned(key, value or "VALUE")
+def of_file(option: str, value: str) -> UsageError:
+    """Return what to raise for an option that other tools read a file of keys by."""
     return UsageError(
-        name, value, "there is no such option", _ACCEPTED, hint or "python -m dtrain --help"
-    )
+        option, value or ALONE, "is no option: a file of keys is an experiment", _ACCEPTED,
+        suggest.of_preset(value or "NAME"),
+    )  # fmt: skip
+
+
+def _behind(option: str, arguments: list[str]) -> str:
+    """Return the value of an option that is not known, or an empty text."""
+    found = next(word for word in arguments if word.startswith(option))
+    _, _, value = found.partition("=")
+    behind = arguments[arguments.index(found) + 1 :]
+    if not value and behind and not behind[0].startswith("-") and "=" not in behind[0]:
+        return behind[0]
+    return value
+
+
+def _refusal(option: str, arguments: list[str]) -> UsageError:
+    name, value = option.partition("=")[0], _behind(option, arguments)
+    key = name.lstrip("-").replace("-", "_")
+    hint = suggest.known(key, value or suggest.VALUE)
+    return UsageError(
+        name, value or ALONE, "there is no such option", _ACCEPTED,
+        hint or "python -m dtrain --help",
+    )  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from dtrain.config import groups, schema, strategies
 from dtrain.config.ranges import accepted, typed
-from dtrain.errors import UsageError, nearest
+from dtrain.errors import UsageError
 
 _LINE = re.compile(r"^\s+(\w+): (.+)$", re.M)
 
@@ -51,11 +51,11 @@ def help_of(key: str) -> Help:
         field = next((each for each in dataclasses.fields(kind) if each.name == name), None)
         if field is not None:
             return _help(kind, field, key)
-    known = keys()
-    near = nearest(key, known)
+    from dtrain.config import suggest  # not above: it reads the keys that are here
+
     raise UsageError(
         "--help", key, "there is no such key", "the keys that --cfg job prints",
-        f"--help {near or 'trainer.batch_size'}",
+        suggest.of_help(key) or "python -m dtrain --cfg job, which prints them",
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dtrain.config import kinds, sources, targets
+from dtrain.config import kinds, sources, suggest, targets
 from dtrain.config.callables import KNOWN, bind, check_kinds
 from dtrain.data.options import divided
 from dtrain.errors import UsageError, nearest
@@ -94,16 +94,6 @@ def _check_arguments(key: str, node: Mapping[str, Any]) -> None:
         check_kinds(target, signature, made, key)
 
 
-def _missing(key: str, target: str, position: int, names: set[str]) -> UsageError:
-    parts = target.split(".")
-    near = nearest(parts[position], sorted(n for n in names if not n.startswith("_")))
-    whole = ".".join([*parts[:position], near or "NAME", *parts[position + 1 :]])
-    return UsageError(
-        key, target, f"{parts[position]!r} does not exist",
-        "a function or class that can be imported from here", f"{key}={whole}",
-    )  # fmt: skip
-
-
 # -- Keras ---------------------------------------------------------------------------------------
 
 
@@ -122,7 +112,7 @@ def _check_keras(key: str, target: str) -> None:
         if names is None or folder is None:
             return  # a class, whose attributes are not known
         if part not in names:
-            raise _missing(key, target, position, names)
+            raise targets.missing(key, target, position, names)
         folder = folder / part
 
 
@@ -151,8 +141,9 @@ def _check_texts(key: str, value: Any, what: str, package: str, more: tuple[str,
             return
         lower = sorted(name for name in {*names, *more} if name == name.lower())
         begun = (name for name in lower if name.startswith(f"{value.lower()}_"))
-        near = next(begun, None) or nearest(value, lower) or (more[0] if more else "mse")
+        near = next(begun, None) or nearest(value, lower) or "NAME"
         hint = f"{key}={near}" if what == "loss" else f"'{key}=[{near}]'"
+        hint = suggest.corrected("trainer.loss", value) or hint if what == "loss" else hint
         raise UsageError(
             key, value, f"is no {what} that Keras knows",
             f"names of keras.{package}, or nodes with _target_", hint,
@@ -200,13 +191,34 @@ def check_monitor(key: str, name: str, names: list[str]) -> None:
     """
     if name in names or name == "learning_rate":
         return
-    near = nearest(name.removeprefix("val_"), names, cutoff=0.3) or "loss"
-    if name.startswith("val_") and f"val_{near}" in names:
-        near = f"val_{near}"
+    near = _number(name, names)
     raise UsageError(
         key, name, "is not among the metrics of this run, and the callback would never act",
-        ", ".join(names), f"monitor:{near} in the callback",
+        ", ".join(names), f"monitor:{near} in the callback" if near else "one of these",
     )  # fmt: skip
+
+
+def check_objective(name: str, names: list[str]) -> None:
+    """Refuse an objective that the run does not have.
+
+    Raises:
+        UsageError: naming the number that is meant.
+    """
+    if name in (AUTO, *names):
+        return
+    near = _number(name, names)
+    raise UsageError(
+        "objective", name, "is not among the metrics of this run", ", ".join(names),
+        f"objective={near}" if near else "objective=auto, or one of these",
+    )  # fmt: skip
+
+
+def _number(name: str, names: list[str]) -> str | None:
+    """Return the metric that is meant by a name: of the validation where that is said."""
+    bare = nearest(name.removeprefix("val_"), [each for each in names if "val_" not in each])
+    if name.startswith("val_") and f"val_{bare}" in names:
+        return f"val_{bare}"
+    return nearest(name, names) or bare
 
 
 def _check_monitors(trainer: Mapping[str, Any]) -> None:
@@ -224,21 +236,6 @@ def _check_monitors(trainer: Mapping[str, Any]) -> None:
     names = [name for each in ("loss", *metrics) for name in (each, f"val_{each}")]
     for key, name in monitored(callbacks):
         check_monitor(key, name, names)
-
-
-def check_objective(objective: str, names: list[str]) -> None:
-    """Refuse an objective that no metric of the run is.
-
-    Raises:
-        UsageError: naming the nearest.
-    """
-    if objective not in (AUTO, *names):
-        turned = re.sub(r"(.+)_val", r"val_\1", objective)  # as in `accuracy_val`
-        near = nearest(turned, names, cutoff=0.66) or AUTO
-        raise UsageError(
-            "objective", objective, "is not among the metrics of this run", ", ".join(names),
-            f"objective={near}",
-        )  # fmt: skip
 
 
 def _check_objective(config: Mapping[str, Any], trainer: Mapping[str, Any]) -> None:
@@ -271,7 +268,7 @@ def _check_own(key: str, target: str) -> None:
     if names is None:
         return
     if parts[depth] not in names:
-        raise _missing(key, target, depth, names)
+        raise targets.missing(key, target, depth, names)
     if (home := sources.imported(target, depth)) and not targets.is_home_trusted(home, target):
         raise targets.imported(key, target, home)
     if not key.startswith("trainer.callbacks") or depth != len(parts) - 1:

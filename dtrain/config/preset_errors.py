@@ -36,10 +36,10 @@ def explained(
         return _no_package(_place(file, folder), group)
     if unmatched is not None:
         name = unmatched[1].removeprefix(f"{group}/")
-        near = nearest(name, options) or "model"
+        near = nearest(name, options)
         return UsageError(
             *_place(file, folder), f"its defaults override {unmatched[1]}, which is no group",
-            ", ".join(sorted(options)), f"- override /{near}: OPTION in its defaults",
+            ", ".join(sorted(options)), f"- override /{near or 'GROUP'}: OPTION in its defaults",
         )  # fmt: skip
     unknown = re.search(r"Key '([^']+)' not in '(\w+)'\s+full_key: (\S+)", text)
     if unknown is not None:
@@ -87,7 +87,7 @@ def _no_option(
             f"- override /{inner}: {option} in its defaults",
         )  # fmt: skip
     known = sorted(options.get(of, []))
-    near = nearest(option, known) or (known[0] if known else "OPTION")
+    near = nearest(option, known) or "OPTION"
     own = f"- {near} in its defaults" if of == group else f"{of}={near}"
     if of and (of != group or not place[1]):
         place = (of, option)
@@ -101,12 +101,11 @@ def _no_key(file: str, folder: str | None, key: str, kind: str, whole: str) -> U
     parent = whole.rpartition(".")[0]
     if kind == "Config" and key == group:
         return _no_package(_place(file, folder), group)
-    elsewhere = [each for each in suggest.keys_named(key) if re.split(r"[./]", each)[-1] == key]
-    near = suggest.key_like(key, names)
-    right = elsewhere[0] if elsewhere else ".".join(filter(None, (parent, near or names[0])))
+    right = suggest.meant(f"{parent}.{key}" if parent else key, suggest.VALUE, names) or ""
+    right = right.removesuffix(f"={suggest.VALUE}")
     return UsageError(
         *_place(file, folder), f"has {whole}, and there is no such key",
-        ", ".join(names), f"{right} in its place",
+        ", ".join(names), f"{right} in its place" if right else "the file without it",
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from dtrain.config import former_keys, groups, hydra_options, overrides
+from dtrain.config import former_keys, groups, hydra_options, overrides, suggest, words
 from dtrain.errors import UsageError
 
 #: Most bytes of a file, and most values in it, an alias counting as all that it stands for.
@@ -37,6 +37,8 @@ def check(arguments: list[str]) -> None:
         UsageError: naming file and line.
     """
     known = hydra_options.parsed(arguments)
+    if not known.shell_completion:
+        words.check(known.overrides, known.multirun)
     for override in known.overrides:
         _check_option(override)
     if known.config_dir is None:
@@ -54,18 +56,15 @@ def _check_option(override: str) -> None:
     """Refuse ``GROUP=null`` and the like, over which Hydra raises a ValueError."""
     sign, group, given = overrides.parse(override)
     option = given or ""
-    if given is not None and not group.strip():
-        raise UsageError(
-            "override", override, "has no key", "KEY=VALUE, without blanks", "trainer.epochs=5"
-        )
     if "~" in sign or option == "null":
         groups.refuse_removed({**groups.GROUPS, group: None})
     known = group in ("experiment", "hydra/sweeper", "hydra/launcher", *groups.GROUPS)
     number = re.fullmatch(r"[+-]?[\d._]+(e[+-]?\d+)?|[+-]?inf|nan|null|true|false", option, re.I)
     if known and number:
         raise UsageError(
-            group, option, "is not the name of an option", "one of its options",
-            f"the command without {group}=",
+            group, option, "is not the name of an option",
+            ", ".join(suggest.options_of(group)) or "one of its options",
+            suggest.corrected(group, option) or f"the command without {group}=",
         )  # fmt: skip
 
 

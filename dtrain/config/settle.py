@@ -27,7 +27,7 @@ def settle(node: DictConfig) -> Config:
     """
     if HydraConfig.initialized():
         groups.refuse_removed(HydraConfig.get().runtime.choices)
-    groups.refuse_unknown(node)
+    values.refuse_unknown(node)
     references.check_sizes(node)
     try:
         environment.resolve(node)

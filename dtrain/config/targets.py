@@ -17,7 +17,7 @@ import inspect
 import os
 import re
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -90,9 +90,12 @@ def _check_name(target: Any, key: str, argument: bool) -> None:
     wanted = kinds.at(key.removesuffix("_target_").rstrip("."), argument)
     accepted = "; ".join(kind.accepted for kind in wanted)
     if not isinstance(target, str) or "." not in target or _PATH.search(target):
-        hint = f"{key}=keras.applications.MobileNetV2"
-        if isinstance(target, str) and target.endswith(".py"):
-            hint = f"{key}={os.path.basename(target)[:-3]}.NAME, of a function in the file"
+        hint = f"{key}=keras.applications.MobileNetV2" if kinds.MODEL in wanted else f"{key}=NAME"
+        module = os.path.basename(str(target)).removesuffix(".py")
+        if kinds.CALLBACK in wanted and (near := nearest(str(target), kinds.CALLBACKS)):
+            hint = f"_target_: keras.callbacks.{near}"
+        elif isinstance(target, str) and (module != target or os.path.isfile(f"{module}.py")):
+            hint = f"{key}={module}.NAME, of a function in {module}.py"
         raise UsageError(
             key, target, "is not the dotted name of a function or class",
             accepted or "package.module.name", hint,
@@ -119,10 +122,11 @@ def _allow(target: str, key: str, wanted: tuple[kinds.Kind, ...]) -> None:
     elif not kinds.named(target, wanted):
         what = " or ".join(kind.what for kind in wanted) or "public name"
         hint = f"{_trust(target)} in front of the command, if you trust what it does"
+        if kinds.AUGMENT in wanted and target.startswith("keras.layers."):
+            hint = "the layer at the beginning of the model"
         if kinds.CALLBACK in wanted:
-            of_keras = [f"keras.callbacks.{name}" for name in kinds.CALLBACKS]
-            near = nearest(target, of_keras, cutoff=0.9)
-            hint = f"_target_: {near}, or {hint}" if near else hint
+            near = nearest(target.rpartition(".")[2], kinds.CALLBACKS)
+            hint = f"_target_: keras.callbacks.{near}, or {hint}" if near else hint
         raise UsageError(
             key, target, f"is no {what} that a configuration may name",
             "; ".join(kind.accepted for kind in wanted or tuple(kinds.PLACES.values())), hint,
@@ -190,6 +194,18 @@ def is_inside(path: Any) -> bool:
     return not ({"", ".", ".."}.intersection(parts) or re.search(r"[{}\\~\0]", text))
 
 
+def missing(key: str, target: str, position: int, names: Iterable[str]) -> UsageError:
+    """Return what to raise for a name whose part at ``position`` is none of ``names``."""
+    parts = target.split(".")
+    near = nearest(parts[position], sorted(name for name in names if not name.startswith("_")))
+    whole = ".".join([*parts[:position], near or "NAME", *parts[position + 1 :]])
+    return UsageError(
+        key, target, f"{parts[position]!r} does not exist",
+        "a function or class that can be imported from here",
+        f"_target_: {whole}, in its place" if "[" in key else f"{key}={whole}",
+    )  # fmt: skip
+
+
 def locate(target: str, key: str, argument: bool = False) -> Callable[..., Any]:
     """Import and return what ``target`` names.
 
@@ -230,15 +246,7 @@ def locate(target: str, key: str, argument: bool = False) -> Callable[..., Any]:
                     f"a module that is installed, or a file of {os.getcwd()}",
                     f"{key}=MODULE.NAME, of a file MODULE.py in the current directory",
                 )  # fmt: skip
-            near = nearest(name, names)
-            whole = ".".join([*parts[:position], near or "NAME", *parts[position + 1 :]])
-            raise UsageError(
-                key,
-                target,
-                f"{name!r} does not exist",
-                "a function or class that can be imported from here",
-                f"{key}={whole}",
-            )
+            raise missing(key, target, position, names)
         found = getattr(found, name)
         # A trusted module may hold what is not: `mine.os.system`, `mine.keras.utils.get_file`.
         # A partial is its own, whatever it calls.

@@ -18,10 +18,10 @@ from hydra.core.override_parser.types import Sweep
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain.config import groups, schema, strategies, targets
+from dtrain.config import groups, schema, strategies, suggest, targets
 from dtrain.config.presets.datasets import Dataset
 from dtrain.config.ranges import Range, Rule, accepted, optional, rule, typed
-from dtrain.errors import UsageError
+from dtrain.errors import ALONE, UsageError
 
 _CHARACTERS = 100_000  # of a text that no rule knows
 _DEPTH = 32  # of nodes in nodes
@@ -55,6 +55,28 @@ def check_node(node: DictConfig, key: str) -> None:
         UsageError: for the first one found.
     """
     _node(node, key, _kind(node))
+
+
+def refuse_unknown(config: DictConfig) -> None:
+    """Refuse keys that ``+key=value`` has put beside those that code reads.
+
+    Raises:
+        UsageError: for the first one found. Keys of models, datasets... are checked where the
+            function is called that takes them.
+    """
+    kinds = {"": schema.Config, "hardware": schema.Hardware, "trainer": schema.Trainer,
+             "checkpoint": schema.Checkpointing, "sidecar": schema.Sidecar,
+             "sweep": schema.Sweep}  # fmt: skip
+    for prefix, kind in kinds.items():
+        names = sorted(_fields(kind))
+        for name in map(str, OmegaConf.select(config, prefix) if prefix else config):
+            if name not in names:
+                key = f"{prefix}.{name}" if prefix else name
+                value = OmegaConf.select(config, key)
+                raise UsageError(
+                    key, value, "nothing reads this key", ", ".join(names),
+                    suggest.meant(key, typed(value), names) or f"the command without +{key}",
+                )  # fmt: skip
 
 
 def check_overrides(config: DictConfig, overrides: Sequence[str]) -> None:
@@ -124,7 +146,7 @@ def _node(node: DictConfig, key: str, kind: type | None) -> None:
 
 def _field(node: DictConfig, name: str, key: str, field: dataclasses.Field[Any]) -> None:
     if OmegaConf.is_missing(node, name):
-        raise UsageError(key, "???", "has no value yet", accepted(field), f"{key}=VALUE")
+        raise UsageError(key, ALONE, "has no value yet", accepted(field), f"{key}=VALUE")
     child = node[name]
     if isinstance(child, DictConfig):
         kind = _kind(child)
@@ -227,6 +249,8 @@ def _plain(node: DictConfig, name: Any) -> Any:
 
 def _hint(key: str, value: Any, field: dataclasses.Field[Any], found: Rule) -> str:
     """Return what to type."""
+    if (meant := suggest.corrected(key, typed(value))) is not None:
+        return meant
     default = field.default
     node = found.instead(value) if isinstance(value, dict) else None
     if node is not None:

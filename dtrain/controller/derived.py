@@ -76,7 +76,8 @@ class Derived(cli.Command):
         if not self.rundir.path.is_dir():
             raise UsageError(
                 "RUN", self._run, "is not a folder", "a folder that a run printed as its run "
-                "folder, or RUN/checkpoints/STEP", f"python -m dtrain {self.name} outputs/DATE/...",
+                "folder, or RUN/checkpoints/STEP",
+                f"python -m dtrain {self.name} outputs/DATE/TIME_NAME",
             )  # fmt: skip
         for override in given:
             key = key_of(override)
@@ -99,7 +100,9 @@ class Derived(cli.Command):
         own += [f"action={self.name}", "tracking=none"]
         # Which checkpoint is the best is the run's: its objective stays.
         replaced = {*known, *_OF_A_RUN, *(_SIZES if "strategy" in known else ())} - {"objective"}
-        return resume.of_run("RUN", self._run, self.rundir, own, replaced)
+        return resume.of_run(
+            "RUN", self._run, self.rundir, own, replaced, f"python -m dtrain {self.name} "
+        )
 
     def _translated(self, override: str) -> str:
         """Return an override with the action's key in the place of the command's own."""

@@ -13,10 +13,10 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dtrain.config import consent, load, section
+from dtrain.config import consent, load, section, suggest
 from dtrain.config.overrides import key_of, parse
 from dtrain.config.schema import Config
-from dtrain.controller import taken
+from dtrain.controller import newest, taken
 from dtrain.controller.folders import lock, open_existing, read_command
 from dtrain.controller.launchers import automatic
 from dtrain.errors import CheckpointError, DamagedFile, UsageError
@@ -82,7 +82,12 @@ def arguments(given: list[str]) -> list[str]:
 
 
 def of_run(
-    key: str, folder: str, rundir: RunDir, given: list[str], replaced: Collection[str]
+    key: str,
+    folder: str,
+    rundir: RunDir,
+    given: list[str],
+    replaced: Collection[str],
+    typed: str | None = None,
 ) -> list[str]:
     """Put the overrides of a run before those ``given``.
 
@@ -92,6 +97,7 @@ def of_run(
         rundir: the run's folder.
         given: a command line, without the program's name.
         replaced: keys, and groups, that the run's overrides of are left out.
+        typed: what stands before the folder in the command; None for ``KEY=``.
 
     Raises:
         UsageError: it is no run folder.
@@ -100,13 +106,7 @@ def of_run(
     if rundir.path.is_dir():
         past = read_command(open_existing(rundir.path, key))
     if past is None or not rundir.config.is_file():
-        run = Path(folder).parent.parent
-        of_run = Path(folder).parent.name == "checkpoints" and RunDir(run).config.is_file()
-        raise UsageError(
-            key, folder, f"is not a run folder (it has no {rundir.command.name})",
-            "a folder that a run printed as its run folder",
-            f"{key}={run}" if of_run else f"{key}=outputs/DATE/TIME_NAME",
-        )  # fmt: skip
+        raise _no_run(key, folder, rundir, f"{key}=" if typed is None else typed)
     refuse_derived(key, folder, past)
     overrides, config_dir = consent.accept(key, folder, past, given)
     kept = [
@@ -122,6 +122,26 @@ def of_run(
     # ORDER: flags stand before the first override: Hydra takes no two groups of overrides.
     first = next((i for i, w in enumerate(given) if "=" in w and not w.startswith("-")), 0)
     return [*flags, *given[:first], *kept, *given[first:]]
+
+
+def _no_run(key: str, folder: str, rundir: RunDir, typed: str) -> UsageError:
+    """Return what to raise for a value of ``key`` that is no run folder.
+
+    It is ``typed`` behind what :func:`of_run` says.
+    """
+    problem = f"is not a run folder (it has no {rundir.command.name})"
+    if not rundir.path.exists():
+        problem = f"there is no such folder (looked in {os.getcwd()})"
+    run = Path(folder).parent.parent
+    if Path(folder).parent.name == "checkpoints" and RunDir(run).config.is_file():
+        right = str(run)
+    else:
+        below = newest.run(folder) if rundir.path.is_dir() else None
+        right = below or "outputs/DATE/TIME_NAME"
+    return UsageError(
+        key, folder, problem, "a folder that a run printed as its run folder",
+        suggest.corrected(key, folder) or f"{typed}{right}",
+    )  # fmt: skip
 
 
 def refuse_derived(key: str, folder: object, command: dict[str, Any] | None) -> None:

@@ -50,7 +50,7 @@ class Archive:
             name: of it.
         """
         if name not in self._names:
-            near = nearest(name, self._names) or next(iter(self._names), "NAME")
+            near = nearest(name, self._names) or "NAME"
             raise UsageError(
                 key, name, f"{self._file.name} has no array of that name",
                 ", ".join(self._names), f"{key}={near}",

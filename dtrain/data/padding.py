@@ -88,7 +88,7 @@ class Padded(Wrapped):
         }
         for name, given in self._lengths.items():
             if name not in found:
-                near = nearest(name, found) or next(iter(found), "x")
+                near = nearest(name, found) or "NAME"
                 raise UsageError(
                     "dataset.pad", name, "has no rows of different lengths",
                     ", ".join(found) or "nothing of this dataset",

@@ -81,13 +81,21 @@ def role_of(names: Names, key: str, table: Table) -> Role:
                         key, whole, f"the columns of a list become one array, and {name} holds "
                         f"{described(column)}",
                         "columns with one number a row in a list; others by a name: {NAME: COLUMN}",
-                        f"{key}={{{name}:{name}}}",
+                        f"'{key}={{{_by_names(part, table)}}}'",
                     )  # fmt: skip
         else:
             raise _form(key, whole)
 
     check(names)
     return Role(names, key)
+
+
+def _by_names(names: Sequence[str], table: Table) -> str:
+    """Return all columns of a list by names: those of one number a row are one array."""
+    known = [name for name in names if name in table.columns]
+    single = [n for n in known if table.columns[n].is_number and not table.columns[n].shape]
+    others = [f"{name}:{name}" for name in known if name not in single]
+    return ",".join([*([f"numbers:[{','.join(single)}]"] if single else []), *others])
 
 
 def _form(key: str, value: Any) -> UsageError:
@@ -102,10 +110,10 @@ def _known(name: str, key: str, table: Table, alone: bool) -> None:
         raise UsageError(
             key, name, table.refused[name],
             "columns of numbers, booleans, text, bytes, or lists of numbers, alike in all files",
-            f"{key}={next(iter(table.columns), 'COLUMN')}",
+            f"{key}=COLUMN",
         )  # fmt: skip
     if name not in table.columns:
-        near = nearest(name, table.columns) or next(iter(table.columns), "COLUMN")
+        near = nearest(name, table.columns) or "COLUMN"
         raise UsageError(
             key, name, f"{table.files[0].name} has no such column",
             ", ".join(table.columns), f"{key}={near}" if alone else f"{near} in place of {name}",

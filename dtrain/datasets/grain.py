@@ -54,7 +54,7 @@ def array_record(
             raise UsageError(
                 "dataset.decode", decode, "is nothing that a record is decoded as",
                 "example, npy or bytes",
-                f"dataset.decode={nearest(decode, ('example', *kinds)) or 'example'}",
+                f"dataset.decode={nearest(decode, ('example', *kinds)) or 'NAME'}",
             )  # fmt: skip
         return of_tables(
             kinds[decode], path, inputs, target, weight, validation_path, validation_split,

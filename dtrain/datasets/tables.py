@@ -141,16 +141,16 @@ def csv(
         path: a file, a pattern, or a list of them, with the same header.
         label: name of the label column; None: the last one, or none where ``inputs`` are named.
             Words are classes in alphabetical order.
-        separator: between columns.
+        separator: between columns; ``tab`` is one.
         validation_split: fraction to split off.
         split_seed: of the shuffle before the split.
         inputs: names of the columns of the inputs; all but the label if None.
         header: whether the first line names the columns; else they are called ``0``, ``1``, ...;
             None: it does, and is refused where all names are numbers.
     """
-    from dtrain.data.formats.csv_form import Form
+    from dtrain.data.formats.csv_form import TAB, Form
 
-    found = files(path)
+    found, separator = files(path), "\t" if separator == TAB else separator
     form = Form(separator, header, label, None if inputs is None else tuple(inputs))
     if len(found) == 1 and (len(separator) > 1 or _is_small(found[0])):
         return _in_memory(found[0], form, validation_split, split_seed)
@@ -193,12 +193,13 @@ def is_counted(
     Raises:
         UsageError: there is no such file or column.
     """
-    found = files(path)
+    from dtrain.data.formats.csv_form import TAB, Form
+
+    found, separator = files(path), "\t" if separator == TAB else separator
     if len(separator) > 1 or (len(found) == 1 and _is_small(found[0])):
         return True
     from dtrain.data.formats.csv_convert import is_converted
     from dtrain.data.formats.csv_files import names_of
-    from dtrain.data.formats.csv_form import Form
 
     form = Form(separator, header, label, None if inputs is None else tuple(inputs))
     names = names_of(found[0], form)
@@ -231,20 +232,23 @@ def _in_memory(file: DataFile, form: Form, validation_split: float, split_seed: 
             table = pd.read_csv(lines, sep=separator, engine=engine, **whole)
     except Exception as error:  # of pandas, and of each of its unpackers another
         raise unreadable(path, error) from None
+    if not len(table):
+        raise UsageError("dataset.path", path, "has no rows", "a table", "dataset.path=FILE.csv")
     table.columns = pd.Index([str(name) for name in table.columns])
     chosen = form.columns(list(table.columns), path)
     label, names = chosen.target, list(chosen.inputs)
     table = table[names + ([] if label is None else [label])]
     sound = (table.dtypes.map(lambda kind: kind.kind in "iufb") & table.notna().all()).to_numpy()
+    bad = chosen.without([*itertools.compress(table.columns, ~sound)])
     for name in itertools.compress(table.columns, ~sound):
         column = table[name]
         empty = column.isna().to_numpy()
         words = pd.to_numeric(column, errors="coerce").isna().to_numpy() & ~empty
         if empty.any():
-            raise unsound(path, name, int(np.argmax(empty)) + form.first, None)
+            raise unsound(path, name, int(np.argmax(empty)) + form.first, None, form, bad)
         if name != label and words.any():
             row = int(np.argmax(words))
-            raise unsound(path, name, row + form.first, str(column.iloc[row]))
+            raise unsound(path, name, row + form.first, str(column.iloc[row]), form, bad)
     x = table[names].to_numpy(dtype=np.float32)
     y: np.ndarray | None = None
     classes: list[str] | None = None

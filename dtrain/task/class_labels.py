@@ -53,9 +53,25 @@ def check(built: keras.Model, predicted: Any, config: Config, splits: Splits) ->
     classes = splits.count_classes() if width is not None and loss == LOSS else None
     if classes is not None and width is not None and classes > width:
         raise UsageError(
-            "model.classes", width, f"the labels of the dataset go up to {classes - 1}",
-            f"{classes} or more", f"model.classes={classes}",
+            "model", f"{width} outputs", f"the labels of the dataset go up to {classes - 1}, and "
+            f"{LOSS} takes an output for each class",
+            f"a model with {classes} outputs or more", _hint(config, width, classes),
         )  # fmt: skip
+
+
+def _hint(config: Config, width: int, classes: int) -> str:
+    """Return what to do about a model with fewer outputs than there are classes.
+
+    Args:
+        config: of the run.
+        width: how many outputs there are.
+        classes: how many there should be.
+    """
+    if config.model["_target_"].startswith("dtrain.models.") or "classes" in config.model:
+        return f"model.classes={classes}"
+    if width == 1 and classes == 2:  # one sigmoid
+        return "trainer.loss=binary_crossentropy"
+    return f"{classes} in the last layer, or classes, an argument of {config.model['_target_']}"
 
 
 def _labels(source: Any) -> Any:

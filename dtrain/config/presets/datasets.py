@@ -160,7 +160,7 @@ class Csv(Split):
         _target_: function that loads the data.
         path: a CSV file, a pattern such as part-*.csv, or a list of them, with the same header.
         label: column of the target; null: the last one, or none where inputs are named.
-        separator: character between two columns.
+        separator: character between two columns; tab is one, too.
         inputs: columns of the inputs, in their order; null: all but the target.
         header: the first line has names; false: they are 0, 1, ...; null: true, if not all numbers.
     """

@@ -6,7 +6,6 @@ Exit codes: 0 all is sound, 1 something is damaged or nothing sound is there, 2 
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import time
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 from dtrain import errors
 from dtrain.config.objective import Mode
 from dtrain.controller.commands import failures
+from dtrain.controller.commands.parsing import Parser
 from dtrain.errors import CheckpointError, DamagedFile, UsageError, printable
 from dtrain.files import reading
 from dtrain.host.columns import aligned
@@ -198,7 +198,7 @@ def main(arguments: list[str] | None = None) -> int:
     Args:
         arguments: in place of those of the process.
     """
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m dtrain checkpoint",
         description="List and verify the checkpoints of a run.",
         epilog="Every file is read. Exit codes: 0 all checkpoints are intact, 1 a checkpoint is "

@@ -13,11 +13,12 @@ from dtrain.compare import load_tracked, write_all
 from dtrain.compare.comparison import Comparison, compare
 from dtrain.compare.load_folders import of_folders
 from dtrain.controller.commands import failures
+from dtrain.controller.commands.parsing import Parser
 from dtrain.errors import DtrainError, UsageError
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="python -m dtrain compare",
         description="Print a table of runs; write comparison.html, comparison.csv and curves.csv.",
     )

@@ -18,6 +18,7 @@ from dtrain.config.schema import Config
 from dtrain.config.settle import settle
 from dtrain.controller import cli
 from dtrain.controller.commands import failures
+from dtrain.controller.commands.parsing import Parser
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.launchers.data_report import report
 from dtrain.controller.plan import plan, sizes
@@ -31,8 +32,8 @@ from dtrain.host.forkserver import warm
 _MOST = 1000  # examples that are shown
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="python -m dtrain data", allow_abbrev=False,
         description="Show a dataset without training: number of examples, order, structure, "
         "classes, first examples, reading speed.",

@@ -5,7 +5,6 @@ Exit codes: 0 a run would start, 2 it would be rejected; the last line says why.
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from dtrain import errors
 from dtrain.config.schema import Config
 from dtrain.config.settle import settle
 from dtrain.controller import cli, taken
+from dtrain.controller.commands.parsing import Parser
 from dtrain.controller.examination import machine, network
 from dtrain.controller.examination.finding import Finding
 from dtrain.controller.launchers import automatic
@@ -136,7 +136,7 @@ def main(arguments: list[str] | None = None) -> int:
     Args:
         arguments: in place of those of the process.
     """
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m dtrain doctor", allow_abbrev=False,
         description="Check devices, memory, versions, cluster, network, disks and tracking, and "
         "show what would be started where. Nothing is started.",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dtrain import errors
+from dtrain.config import suggest
 from dtrain.config.schema import Precision
 from dtrain.config.settle import settle
 from dtrain.controller import exporting
@@ -18,7 +19,7 @@ from dtrain.controller.commands import of_model, of_run
 from dtrain.controller.commands.of_model import OfModel
 from dtrain.controller.terminal import exports as terminal
 from dtrain.controller.terminal.activity import Activity
-from dtrain.errors import UsageError, printable
+from dtrain.errors import UsageError, nearest, printable
 from dtrain.host.versions import version
 from dtrain.run import checkpoint
 from dtrain.run.exports import FORMATS
@@ -90,10 +91,7 @@ def _formats(text: str) -> list[str]:
     names = list(dict.fromkeys(part.strip() for part in text.strip("[]").split(",")))
     for name in names:
         if name not in FORMATS:
-            raise UsageError(
-                "to", name, "is no format", f"{', '.join(FORMATS)}, several with commas between",
-                "to=savedmodel",
-            )  # fmt: skip
+            raise _no_format(name)
         for package in FORMATS[name].packages:
             if version(package) is None:
                 raise UsageError(
@@ -101,6 +99,14 @@ def _formats(text: str) -> list[str]:
                     "formats whose packages are installed", 'pip install "dtrain[export]"',
                 )  # fmt: skip
     return names
+
+
+def _no_format(name: str) -> UsageError:
+    near = nearest(name, FORMATS)
+    return UsageError(
+        "to", name, "is no format", f"{', '.join(FORMATS)}, several with commas between",
+        suggest.corrected("to", name) or (f"to={near}" if near else "one of these"),
+    )  # fmt: skip
 
 
 _PARSER = of_run.parser(

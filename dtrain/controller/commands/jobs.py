@@ -6,7 +6,6 @@ or its run folder. Those of other users, and of other programs, are left alone.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 from dtrain import errors
 from dtrain.controller.commands import failures
+from dtrain.controller.commands.parsing import Parser
 from dtrain.controller.launchers.slurm import batch, client
 from dtrain.errors import TrainingError, UsageError, printable
 from dtrain.host.columns import aligned
@@ -97,7 +97,7 @@ def main(given: Sequence[str] | None = None) -> int:
     words = list(sys.argv[2:] if given is None else given)
     if words[:1] == ["run"] and words[2:3] == ["--"] and len(words) > 3:  # of a batch script
         return batch.main(Path(words[1]), words[3:])
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m dtrain jobs",
         description="List your SLURM jobs that dtrain has submitted, or cancel one. Other jobs are "
         "never touched.",

@@ -78,7 +78,10 @@ class OfModel(cli.Command):
         known = {key_of(override) for override in own}
         replaced = {*known, "resume", "fork", "output_dir", "tracking", "debug", "sidecar", "sweep"}
         replaced.add("hydra")
-        return resume.of_run("RUN", self._run, self._rundir, [*own, "tracking=none"], replaced)
+        return resume.of_run(
+            "RUN", self._run, self._rundir, [*own, "tracking=none"], replaced,
+            f"python -m dtrain {self.name} ",
+        )  # fmt: skip
 
     def _is_word(self, override: str) -> bool:
         """Take one of the command's own words; say whether it was one."""

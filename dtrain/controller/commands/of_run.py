@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Sequence
 
 from dtrain.controller import cli, early_import
 from dtrain.controller.commands import failures
+from dtrain.controller.commands.parsing import Parser
 
 
 def parser(
@@ -14,7 +14,7 @@ def parser(
     description: str,
     keys: str,
     run: tuple[str, str] = ("RUN", "a run folder, or RUN/checkpoints/STEP"),
-) -> argparse.ArgumentParser:
+) -> Parser:
     """Return the parser of such a command line.
 
     Args:
@@ -23,7 +23,7 @@ def parser(
         keys: those that it takes, in a paragraph.
         run: what its first argument is called, and what that is.
     """
-    made = argparse.ArgumentParser(
+    made = Parser(
         prog=f"python -m dtrain {command}", allow_abbrev=False, description=description, epilog=keys
     )
     made.add_argument("run", metavar=run[0], help=run[1])
@@ -35,9 +35,7 @@ def parser(
     return made
 
 
-def parsed(
-    parser: argparse.ArgumentParser, arguments: Sequence[str] | None
-) -> tuple[str, list[str]]:
+def parsed(parser: Parser, arguments: Sequence[str] | None) -> tuple[str, list[str]]:
     """Return the run that a command line names, and the rest of it, as Hydra takes that.
 
     Args:

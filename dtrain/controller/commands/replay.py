@@ -25,6 +25,7 @@ from dtrain.controller.code import state as states
 from dtrain.controller.code.checkout import Checkout, link_data
 from dtrain.controller.code.state import State
 from dtrain.controller.commands import failures
+from dtrain.controller.commands.parsing import Parser
 from dtrain.data.data_file import is_address
 from dtrain.errors import DtrainError, UsageError, printable
 from dtrain.run import schemas
@@ -34,8 +35,8 @@ from dtrain.run.folder import RunDir, short, write_json
 FILE = "replay.json"
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="python -m dtrain replay", allow_abbrev=False,
         description="Restore the code of a run from its commit, changes and untracked files, "
         "repeat the run in a new folder, and compare the results bit by bit.",

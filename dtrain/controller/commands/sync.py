@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
@@ -16,6 +15,7 @@ from dtrain.config.settle import settle
 from dtrain.controller import cli, folders, logging_models, remote, resume, shipping
 from dtrain.controller.commands import failures
 from dtrain.controller.commands.of_model import OfModel
+from dtrain.controller.commands.parsing import Parser
 from dtrain.controller.commands.promote import tracked_run
 from dtrain.controller.terminal.activity import Activity
 from dtrain.errors import NotPromoted, UsageError, printable
@@ -149,7 +149,7 @@ def main(given: list[str] | None = None) -> int:
     Args:
         given: in place of those of the process.
     """
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m dtrain sync",
         description="Upload to MLflow what is missing there of a run or a sweep.",
     )

@@ -21,6 +21,7 @@ from dtrain.config.schema import Config
 from dtrain.config.settle import settle
 from dtrain.controller import cli, tuned
 from dtrain.controller.commands import failures
+from dtrain.controller.commands.parsing import Parser
 from dtrain.controller.launchers import Local
 from dtrain.controller.plan import Plan
 from dtrain.controller.resources.devices import Machine, machine
@@ -48,8 +49,8 @@ _OF_A_RUN = (
 _RESERVE = 0.1
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="python -m dtrain tune", allow_abbrev=False,
         description="Measure, in about two minutes of short runs, which threads, replicas, "
         "kernels, precision and readers make a model fast on this machine, and store the fastest "

@@ -5,7 +5,6 @@ Exit codes: 0 the user ended it, 1 the server did not start or died, 2 wrong usa
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -24,6 +23,7 @@ from typing import IO, Any
 from urllib.parse import quote
 
 from dtrain import errors
+from dtrain.controller.commands.parsing import Parser
 from dtrain.errors import DamagedFile, DtrainError, UsageError, printable
 from dtrain.host import terminal
 
@@ -153,7 +153,8 @@ def _check(output_dir: Path) -> None:
     if not store.is_file():
         raise UsageError(
             "--output-dir", output_dir, "holds no tracking store (mlflow.db)",
-            "the output_dir of tracked runs", "python -m dtrain",
+            "the output_dir of tracked runs",
+            "--output-dir FOLDER, or a run with tracking=mlflow, which is the default",
         )  # fmt: skip
     address = f"file:{quote(str(store.absolute()))}?mode=ro"
     try:
@@ -183,7 +184,7 @@ def main(arguments: list[str] | None = None) -> int:
     Args:
         arguments: in place of those of the process.
     """
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m dtrain ui",
         description="Open MLflow's UI for the embedded store, on localhost; stop it with Ctrl-C.",
     )

@@ -82,6 +82,11 @@ def device_count(config: Config, strategy: StrategyPlan, kind: str, gpus: int, s
     each = gpus // sharing
     if kind == "gpu" and (devices or 1) > each:
         tasks = f", which {sharing} tasks share" if sharing > 1 else ""
+        if gpus == 0:
+            raise UsageError(
+                "hardware", "gpu", "this machine has no GPU that nvidia-smi and TensorFlow see",
+                "cpu, or auto, which takes a GPU where there is one", "hardware=cpu",
+            )  # fmt: skip
         raise UsageError(
             "hardware.devices", devices or 1, f"this machine has {gpus} GPUs{tasks}",
             f"up to {each}, or the CPU", f"hardware.devices={each}" if each else "hardware=cpu",

@@ -192,7 +192,7 @@ def _check_baseline(baseline: str | None, drafts: list[Draft], source: Source) -
         raise UsageError(
             "sweep.baseline", baseline, "no job has it, or all have",
             ", ".join(found) or "a sweep of several jobs",
-            f"sweep.baseline={near or next(iter(found), 'null')}",
+            f"sweep.baseline={near or 'KEY=VALUE'}",
         )  # fmt: skip
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import io
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -20,7 +21,7 @@ from pandas.io.common import get_handle
 
 from dtrain.data import cache
 from dtrain.data.files import DataFile
-from dtrain.data.formats.csv_form import Form
+from dtrain.data.formats.csv_form import Chosen, Form
 from dtrain.data.formats.shown import UNREADABLE, sentence
 from dtrain.data.lines import Lines
 from dtrain.errors import UsageError, printable
@@ -70,13 +71,27 @@ def unreadable(path: str, error: Exception) -> UsageError:
     )  # fmt: skip
 
 
-def unsound(path: str, name: str, line: int, word: str | None) -> UsageError:
-    """Return the error of a cell in a line that is empty, or a word that is no number."""
+def unsound(
+    path: str, name: str, line: int, word: str | None, form: Form, others: Chosen
+) -> UsageError:
+    """Return the error of a cell in a line that is empty, or a word that is no number.
+
+    Args:
+        path, name, line: of the cell: file, column, line.
+        word: that is there; None where it is empty.
+        form: of the file.
+        others: columns without that one, and others like it that are known.
+    """
     what = "empty" if word is None else f"{word!r}, a text"
+    hint = others.typed() if others.inputs else "a file with columns of numbers"
+    if name == others.target:
+        hint = f"the file without the rows that have no {name}"
+    elif form.label is None and others.inputs:
+        hint = f"dataset.label={name} where it is the target, else {hint}"
     return UsageError(
         "dataset.path", path, f"column {name!r} is {what}, in line {line}",
         "numbers in every column but the label's",
-        f"dataset.label={name}, or take the column out",
+        hint,
     )  # fmt: skip
 
 
@@ -129,7 +144,12 @@ def _convert(file: DataFile, form: Form, names: list[str], path: Path) -> None:
     width = len(places)
     fields = [(INPUTS, pa.list_(pa.float32(), width)), (LABEL, pa.string())]
     schema = pa.schema([*fields, (NUMBER, pa.float64())])
-    cells = [_Cells(file.name, name) for name in names]
+    cells = [
+        _Cells(
+            functools.partial(unsound, file.name, name, form=form, others=chosen.without([name]))
+        )
+        for name in names
+    ]
     target = _Target()
     read = sorted([*places, *([] if label is None else [label])])
     to = {place: at for at, place in enumerate(places)}
@@ -196,17 +216,15 @@ def _blocks(file: DataFile, form: Form, names: list[str]) -> Iterator[pa.RecordB
 class _Cells:
     """The cells of one column of inputs."""
 
-    def __init__(self, path: str, name: str):
-        self._path, self._name = path, name
+    def __init__(self, unsound: Callable[[int, str | None], UsageError]):
+        self._unsound = unsound
         self._kind = ""
         self._first: tuple[int, str] = 0, ""  # line and word of the first that is a boolean
 
     def refuse_empty(self, cells: pa.Array, line: int) -> None:
         """Refuse those of which one is empty; ``line`` is that of the first."""
         if cells.null_count:
-            raise unsound(
-                self._path, self._name, line + pc.index(cells.is_null(), True).as_py(), None
-            )
+            raise self._unsound(line + pc.index(cells.is_null(), True).as_py(), None)
 
     def numbers(self, cells: pa.Array, line: int) -> np.ndarray:
         """Return the numbers that they are; ``line`` is that of the first.
@@ -220,9 +238,9 @@ class _Cells:
         if kind == "words" or (self._kind == "numbers" and kind == "booleans"):
             at = int(np.argmax(np.isnan(_to_numeric(cells))))
             first = (line + at, cells[at].as_py())
-            raise unsound(self._path, self._name, *(self._first if self._first[1] else first))
+            raise self._unsound(*(self._first if self._first[1] else first))
         if self._kind == "booleans" and kind == "numbers":
-            raise unsound(self._path, self._name, *self._first)
+            raise self._unsound(*self._first)
         self._kind = kind
         return found
 

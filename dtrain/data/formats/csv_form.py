@@ -7,6 +7,10 @@ from collections.abc import Sequence
 
 from dtrain.errors import UsageError, nearest
 
+#: What is typed for the separator that no shell has a plain way to type.
+TAB = "tab"
+_LISTED = 8  # columns that a message lists
+
 
 @dataclasses.dataclass(frozen=True)
 class Chosen:
@@ -19,6 +23,16 @@ class Chosen:
 
     inputs: tuple[str, ...]
     target: str | None
+
+    def without(self, names: Sequence[str]) -> Chosen:
+        """Return those of the same target, less the inputs of these names."""
+        return Chosen(tuple(each for each in self.inputs if each not in names), self.target)
+
+    def typed(self) -> str:
+        """Return them as overrides."""
+        listed = self.inputs if len(self.inputs) <= _LISTED else (*self.inputs[:_LISTED], "...")
+        target = "" if self.target is None else f" dataset.label={self.target}"
+        return f"'dataset.inputs=[{','.join(listed)}]'{target}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,11 +63,10 @@ class Form:
             UsageError: it has no such column, or only one, or its first line is no header.
         """
         if len(names) == 1 and (self.inputs is None or self.inputs != tuple(names)):
-            separators = (s for s in (";", "|", " ", ",") if s in names[0] and s != self.separator)
+            separators = (s for s in (*";|\t ,",) if s in names[0] and s != self.separator)
             raise UsageError(
                 "dataset.separator", self.separator, f"leaves {path} with one column, {names[0]!r}",
-                "what stands between the columns of the file",
-                f"dataset.separator={next(separators, 'X')!r}",
+                "what stands between the columns of the file", separated(next(separators, None)),
             )  # fmt: skip
         if self.header is None and _are_numbers(names):
             raise UsageError(
@@ -77,9 +90,17 @@ class Form:
         return Chosen(inputs, label)
 
 
+def separated(separator: str | None) -> str:
+    """Return the override of a separator as a shell takes it."""
+    text = "CHARACTER" if separator is None else f"'{separator}'"
+    if separator == "\t":  # no shell has a plain way to type it
+        text = TAB
+    return f'"dataset.separator={text}"' if "'" in text else f"dataset.separator={text}"
+
+
 def _check(name: str, names: Sequence[str], path: str, key: str) -> None:
     if name not in names:
-        near = nearest(name, names) or names[-1]
+        near = nearest(name, names) or "COLUMN"
         raise UsageError(
             key, name, f"{path} has no such column", ", ".join(names),
             f"{key}={near}" if key == "dataset.label" else f"'{key}=[{near}, ...]'",

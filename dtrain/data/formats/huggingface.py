@@ -114,7 +114,7 @@ def opened(path: str, split: str, validation: str | None) -> list[Part]:
     parts = []
     for key, name in (("dataset.split", split), ("dataset.validation", validation)):
         if name is not None and name not in found:
-            near = nearest(name, found) or next(iter(found), "NAME")
+            near = nearest(name, found) or "NAME"
             raise UsageError(
                 key, name, f"{path} has no such split", ", ".join(found), f"{key}={near}"
             )

@@ -108,7 +108,7 @@ class Prepared:
         try:
             found = splits[split].file_instructions
         except (KeyError, ValueError, AssertionError) as error:
-            near = nearest(split, splits) or next(iter(splits), "NAME")
+            near = nearest(split, splits) or "NAME"
             raise UsageError(
                 key, split, f"{self.name} has no such split ({str(error).strip().splitlines()[0]})",
                 f"{', '.join(splits)}, or a part such as {near}[:80%]", f"{key}={near}",
