@@ -119,6 +119,7 @@ def test_more_points_than_one_call_takes(shipper: Any) -> None:
     assert len(client.get_metric_history(run.info.run_id, "loss")) == 2500
 
 
+@pytest.mark.usefixtures("store")  # a new one takes longer than is waited, on a busy machine
 def test_the_tracker_follows_a_journal(shipper: Any) -> None:
     journal = Journal(shipper.rundir.journal)
     warnings: list[str] = []
@@ -424,6 +425,7 @@ def test_a_later_start_with_other_values(shipper: Any, tmp_path: Path) -> None:
         assert not [tag for tag in recorded_run.data.tags if tag.startswith("resumed.")]
 
 
+@pytest.mark.usefixtures("store")  # a new one takes longer than is waited, on a busy machine
 def test_a_run_that_failed_before_training(shipper: Any) -> None:
     rundir = shipper.rundir
     rundir.logs.mkdir()
