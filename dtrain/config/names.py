@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import importlib.util
 import os
 import re
 import sys
@@ -18,6 +17,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
+from dtrain.config import keras_source
 from dtrain.config.callables import KNOWN
 from dtrain.errors import UsageError, nearest
 
@@ -39,10 +39,12 @@ def check(config: Mapping[str, Any]) -> None:
     Raises:
         UsageError: naming the key, with the nearest name.
     """
-    targets = list(_targets(config, ""))
-    for key, target in targets:
+    nodes = list(_nodes(config, ""))
+    targets = [(f"{key}._target_", node["_target_"]) for key, node in nodes]
+    for (key, target), (place, node) in zip(targets, nodes, strict=True):
         if target.split(".")[0] == "keras":
             _check_keras(key, target)
+            keras_source.check_arguments(place, node)
         elif target.split(".")[0] not in KNOWN:
             _check_own(key, target)
     if all(target.split(".")[0] in KNOWN for _, target in targets):  # else it may register names
@@ -52,15 +54,16 @@ def check(config: Mapping[str, Any]) -> None:
         _check_monitors(trainer)
 
 
-def _targets(node: Any, key: str) -> Iterator[tuple[str, str]]:
+def _nodes(node: Any, key: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield what names a function or class, by its key."""
     if isinstance(node, Mapping):
         if isinstance(target := node.get("_target_"), str) and "." in target:
-            yield f"{key}._target_", target
+            yield key, node
         for name, value in node.items():
-            yield from _targets(value, f"{key}.{name}" if key else str(name))
+            yield from _nodes(value, f"{key}.{name}" if key else str(name))
     elif isinstance(node, list | tuple):
         for index, value in enumerate(node):
-            yield from _targets(value, f"{key}[{index}]")
+            yield from _nodes(value, f"{key}[{index}]")
 
 
 def _missing(key: str, target: str, position: int, names: set[str]) -> UsageError:
@@ -76,16 +79,10 @@ def _missing(key: str, target: str, position: int, names: set[str]) -> UsageErro
 # -- Keras ---------------------------------------------------------------------------------------
 
 
-@functools.cache
-def _keras() -> Path | None:
-    spec = importlib.util.find_spec("keras")
-    return Path(spec.origin).parent if spec is not None and spec.origin is not None else None
-
-
 def _check_keras(key: str, target: str) -> None:
     """Refuse a name that a public package of Keras' does not have."""
     _, *parts = target.split(".")
-    folder = _keras()
+    folder = keras_source.folder()
     for position, part in enumerate(parts, 1):
         names = None if folder is None else _public(folder)
         if names is None or folder is None:
@@ -131,7 +128,7 @@ def _check_texts(key: str, value: Any, what: str, package: str, more: tuple[str,
 @functools.cache
 def _texts(package: str) -> frozenset[str] | None:
     """Return the texts that ``keras.losses.get`` or ``keras.metrics.get`` takes."""
-    folder = _keras()
+    folder = keras_source.folder()
     tree = None if folder is None else _tree(folder / "src" / package / "__init__.py")
     names: set[str] = set()
     for node in () if tree is None else ast.walk(tree):

@@ -257,10 +257,11 @@ def optimizer(
     """Build the optimizer of the ``optimizer`` group, with its learning-rate schedule.
 
     ``schedule`` is a node whose target takes ``learning_rate``, ``total_steps`` and
-    ``steps_per_epoch`` (:mod:`dtrain.schedules`), or None for a constant rate.
+    ``steps_per_epoch`` (:mod:`dtrain.schedules`), or None for a constant rate. One of Keras' begins
+    with that rate, and lasts as long as the run, unless the node says otherwise.
 
     Raises:
-        UsageError: there is no node, or Keras does not take its values.
+        UsageError: there is no node, its schedule lacks a rate, or Keras does not take its values.
     """
     if not node or "_target_" not in node:  # with ~optimizer its schedule is still there
         raise UsageError(
@@ -269,14 +270,23 @@ def optimizer(
         )  # fmt: skip
     node = dict(node)
     schedule = node.pop("schedule", None)
+    rate = node.get("learning_rate")
+    if rate is None:
+        node.pop("learning_rate", None)
     if schedule is not None:
+        names = ("learning_rate", "total_steps")
+        if rate is None and schedule["_target_"].startswith("dtrain."):
+            raise UsageError(
+                "optimizer.learning_rate", None, "the schedule needs the highest rate",
+                "a number above 0", "optimizer.learning_rate=0.001",
+            )  # fmt: skip
+        if schedule["_target_"].startswith("keras."):
+            names = ("initial_learning_rate", "decay_steps")
+        derived = dict(zip(names, (rate, total_steps), strict=True))
         node["learning_rate"] = targets.instantiate(
-            schedule,
-            "optimizer.schedule",
-            learning_rate=node["learning_rate"],
-            total_steps=total_steps,
-            steps_per_epoch=steps_per_epoch,
-        )
+            schedule, "optimizer.schedule", steps_per_epoch=steps_per_epoch,
+            **{name: value for name, value in derived.items() if value is not None},
+        )  # fmt: skip
     made: keras.optimizers.Optimizer = targets.instantiate(node, "optimizer")
     return made
 
