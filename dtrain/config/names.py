@@ -23,6 +23,12 @@ from dtrain.errors import UsageError, nearest
 
 #: What a model is compiled with as text, beside the names of metrics.
 _CHOSEN = ("accuracy", "acc", "crossentropy", "ce")
+#: Metrics of classes that dtrain makes of Keras': a mean over the classes, or of all together.
+SCORES = (
+    "f1", "f1_macro", "f1_micro", "f1_weighted", "precision_macro", "precision_micro",
+    "precision_weighted", "recall_macro", "recall_micro", "recall_weighted", "auc_macro",
+    "auc_micro",
+)  # fmt: skip
 #: Value of ``trainer.loss`` and ``trainer.metrics``: by the targets; and what the metrics may be.
 AUTO, OF_AUTO = "auto", ("accuracy", "mae")
 #: Callbacks of Keras' that look at a number by its name, and what they look at by default.
@@ -50,7 +56,9 @@ def check(config: Mapping[str, Any]) -> None:
     if all(target.split(".")[0] in KNOWN for _, target in targets):  # else it may register names
         trainer = config.get("trainer") or {}
         _check_texts("trainer.loss", trainer.get("loss"), "loss", "losses", ())
-        _check_texts("trainer.metrics", trainer.get("metrics"), "metric", "metrics", _CHOSEN)
+        _check_texts(
+            "trainer.metrics", trainer.get("metrics"), "metric", "metrics", (*_CHOSEN, *SCORES)
+        )
         _check_monitors(trainer)
 
 

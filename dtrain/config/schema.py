@@ -105,7 +105,7 @@ class Trainer(Section):
         loss_weights: factors of the losses of several outputs, a list or {name: 0.5}; null: 1.
         gradient_reduction: sum: the model's own code divides its losses by the global batch.
         class_weight: weights of examples by class, {0: 1.0, 1: 3.0}; a class not named weighs 1.
-        metrics: of keras.metrics, nodes, a list, {output: [...]}; auto: accuracy or mae.
+        metrics: names (accuracy, f1_macro), nodes, a list, {output: [...]}; auto: accuracy or mae.
         callbacks: Keras callbacks, such as {_target_: keras.callbacks.EarlyStopping, patience: 3}.
         terminate_on_nan: end the run with an error when the loss is NaN or infinite.
         deterministic: TensorFlow's op determinism, which a GPU needs for the same bits.

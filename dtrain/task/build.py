@@ -26,6 +26,7 @@ from dtrain.task import (
     optimizers,
     probabilities,
     reading,
+    scores,
     stateful,
 )
 from dtrain.task.finetune import lora, rates, stages
@@ -139,7 +140,8 @@ def model(
                 loss=_loss(trainer.loss),
                 loss_weights=trainer.loss_weights,
                 metrics=_with(
-                    _metrics(trainer.metrics, "trainer.metrics"), more(config, predicted)
+                    _metrics(trainer.metrics, "trainer.metrics", trainer.loss),
+                    more(config, predicted),
                 ),
                 jit_compile=False,  # ours to do: steps.py compiles the whole step
             )
@@ -299,16 +301,28 @@ def _named(value: Any, key: str) -> Any:
     return targets.instantiate(value, key) if isinstance(value, dict) else value
 
 
-def _metrics(value: Any, key: str) -> Any:
-    """Return metrics: a list of them, or lists by the names of outputs."""
+def _metrics(value: Any, key: str, loss: Any) -> Any:
+    """Return metrics: a list of them, or lists by the names of outputs.
+
+    Args:
+        value: of the configuration.
+        key: of the value.
+        loss: ``trainer.loss``, or that of the output.
+    """
     if key == "trainer.metrics" and (isinstance(value, str) or "_target_" in value):
         value = [value]
     if isinstance(value, dict) and "_target_" not in value:
-        return {name: _metrics(each, f"{key}.{name}") for name, each in value.items()}
+        losses = loss if isinstance(loss, dict) else {}
+        return {
+            name: _metrics(each, f"{key}.{name}", losses.get(name, loss))
+            for name, each in value.items()
+        }
     if isinstance(value, list):
-        return [_metrics(each, f"{key}[{index}]") for index, each in enumerate(value)]
+        return [_metrics(each, f"{key}[{index}]", loss) for index, each in enumerate(value)]
+    if isinstance(value, str):
+        return scores.named(value, loss)
     if not _is_function(value, key) or not _lacks_two(value, key):
-        return _named(value, key)
+        return scores.with_classes(_named(value, key))
     made = _named({**value, "_partial_": True}, key)
     # Keras calls the metric as its function is called.
     return functools.update_wrapper(made, made.func) if made.keywords else made.func
