@@ -17,7 +17,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-from dtrain.config import keras_source
+from dtrain.config import early_stopping, keras_source
 from dtrain.config.callables import KNOWN
 from dtrain.errors import UsageError, nearest
 
@@ -156,8 +156,15 @@ def _snake(name: str) -> str:
     return re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()
 
 
-def monitored(callbacks: Any) -> Iterator[tuple[str, str]]:
-    """Yield the keys of Keras' callbacks that look at a number, each with its name."""
+def monitored(callbacks: Any, stopping: Any) -> Iterator[tuple[str, str]]:
+    """Yield the keys of Keras' callbacks that look at a number, each with its name.
+
+    Args:
+        callbacks: ``trainer.callbacks``.
+        stopping: ``trainer.early_stopping``.
+    """
+    if (name := early_stopping.monitor(stopping)) is not None:
+        yield f"{early_stopping.KEY}.monitor", name
     for index, node in enumerate(callbacks or ()):
         head, _, name = str(node.get("_target_")).rpartition(".")
         if head != "keras.callbacks" or name not in _MONITORS:
@@ -196,7 +203,7 @@ def _check_monitors(trainer: Mapping[str, Any]) -> None:
     if not isinstance(trainer.get("loss"), str):  # of several outputs there are more numbers
         return
     names = [name for each in ("loss", *metrics) for name in (each, f"val_{each}")]
-    for key, name in monitored(callbacks):
+    for key, name in monitored(callbacks, trainer.get("early_stopping")):
         check_monitor(key, name, names)
 
 

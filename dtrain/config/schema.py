@@ -12,6 +12,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
+from dtrain.config import durations, early_stopping
 from dtrain.config.fine_tuning import FineTuning, Init
 from dtrain.config.forms import (
     CALLBACKS,
@@ -107,6 +108,9 @@ class Trainer(Section):
         class_weight: weights of examples by class, {0: 1.0, 1: 3.0}; a class not named weighs 1.
         metrics: names (accuracy, f1_macro), nodes, a list, {output: [...]}; auto: accuracy or mae.
         callbacks: Keras callbacks, such as {_target_: keras.callbacks.EarlyStopping, patience: 3}.
+        early_stopping: end after so many epochs without a better objective, 3 or {patience: 3,
+            monitor: val_loss, restore_best: true}; null: never.
+        max_time: end after 2h, 90m, 1h30m or so many seconds of this command; null: never.
         terminate_on_nan: end the run with an error when the loss is NaN or infinite.
         deterministic: TensorFlow's op determinism, which a GPU needs for the same bits.
         log_every_steps: steps between two metric points; null: about 200 points a run.
@@ -124,6 +128,8 @@ class Trainer(Section):
     class_weight: Any = formed(None, CLASS_WEIGHT)
     metrics: Any = formed("auto", METRICS)
     callbacks: list[Any] = formed([], CALLBACKS)
+    early_stopping: Any | None = formed(None, early_stopping.FORM)
+    max_time: Any | None = formed(None, durations.FORM)
     terminate_on_nan: bool = True
     deterministic: bool = False
     log_every_steps: int | None = within(None, 1, MANY)
