@@ -22,6 +22,8 @@ COMMANDS = (
     "compare", "ui", "sync", "checkpoint", "data", "evaluate", "predict", "export", "promote",
     "serve", "doctor", "jobs", "tune", "replay",
 )  # fmt: skip
+#: Those that are given no run.
+_NO_RUN = ("data", "doctor", "tune")
 #: What other tools call the command that has no name here.
 _TRAIN = ("train", "fit", "run")
 
@@ -62,6 +64,14 @@ def _main(arguments: list[str], check: Callable[[], None]) -> int:
     first = arguments[0] if arguments else ""
     if first in COMMANDS:
         command = importlib.import_module(f"dtrain.controller.commands.{first}")
+        if first not in _NO_RUN and any(each.endswith("latest") for each in arguments[1:]):
+            from dtrain.controller import latest
+
+            try:
+                arguments = [first, *latest.resolved(arguments[1:], ("",))]
+            except UsageError as error:
+                print(f"error: {error}", file=sys.stderr)
+                return error.exit_code
         if any(is_far(each) for each in arguments[1:]):
             from dtrain.controller.commands import far
 

@@ -62,8 +62,8 @@ def node(value: Any, objective: str, mode: str) -> dict[str, Any]:
         objective: that is looked at where the value names no metric.
         mode: which of it is better.
     """
-    given = {"patience": value} if isinstance(value, int) else dict(value)
-    name = given.get("monitor", objective)
+    given: dict[str, Any] = {"patience": value} if isinstance(value, int) else dict(value)
+    name: str = given.get("monitor", objective)
     better = mode if name == objective else Mode.auto.of(name).name
     return {
         "_target_": "keras.callbacks.EarlyStopping", "monitor": name,

@@ -313,8 +313,8 @@ class Config(Section):
         objective: metric that the job returns, and by which the best checkpoint is chosen; auto:
             the first of val_accuracy, val_loss, accuracy and loss that the run has.
         objective_mode: is a larger one better (max) or not (min); auto: min for losses and errors.
-        resume: run folder to resume, or auto: the unfinished run of this very command.
-        fork: run folder, or one of its checkpoints, whose weights begin a new run.
+        resume: run folder to resume; latest: the newest; auto: the unfinished one of this command.
+        fork: run folder (latest: the newest) or its checkpoint, whose weights begin a new run.
         record_code: the run folder holds commit, changes and untracked files, for replay.
         dry_run: print the plan and stop.
     """
