@@ -22,6 +22,8 @@ COMMANDS = (
     "compare", "ui", "sync", "checkpoint", "data", "evaluate", "predict", "export", "promote",
     "serve", "doctor", "jobs", "tune", "replay",
 )  # fmt: skip
+#: Those that are given no run.
+_NO_RUN = ("data", "doctor", "tune")
 
 
 def main() -> int:
@@ -60,6 +62,14 @@ def _main(arguments: list[str], check: Callable[[], None]) -> int:
     first = arguments[0] if arguments else ""
     if first in COMMANDS:
         command = importlib.import_module(f"dtrain.controller.commands.{first}")
+        if first not in _NO_RUN and any(each.endswith("latest") for each in arguments[1:]):
+            from dtrain.controller import latest
+
+            try:
+                arguments = [first, *latest.resolved(arguments[1:], ("",))]
+            except UsageError as refusal:
+                print(f"error: {refusal}", file=sys.stderr)
+                return refusal.exit_code
         if any(is_far(each) for each in arguments[1:]):
             from dtrain.controller.commands import far
 
@@ -89,7 +99,7 @@ def _main(arguments: list[str], check: Callable[[], None]) -> int:
 def _no_command(name: str, rest: list[str]) -> UsageError:
     # Not above: a task process may import this module.
     from dtrain.config import other_tools, suggest, words
-    from dtrain.controller import newest
+    from dtrain.controller import latest
 
     problem = "there is no such command"
     accepted = f"{', '.join(COMMANDS)}, or overrides (KEY=VALUE), which train"
@@ -98,8 +108,8 @@ def _no_command(name: str, rest: list[str]) -> UsageError:
     found = None if near is None else theirs.get(near, near)
     if found is None or (name not in theirs and suggest.is_named(name)):
         return words.refusal(name, rest, problem=problem, accepted=accepted)
-    if found in newest.ON_RUNS and not rest:
-        hint = newest.hint(found)
+    if found in latest.ON_RUNS and not rest:
+        hint = latest.hint(found)
     else:
         hint = " ".join(filter(None, ("python -m dtrain", found, shlex.join(rest))))
     return UsageError(name, ALONE, problem, accepted, hint)

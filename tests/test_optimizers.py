@@ -6,9 +6,14 @@ from typing import Any
 
 import pytest
 
+from dtrain.config import groups
 from tests import warm
 from tests.conftest import Commands
+from tests.sampled import sampled
 from tests.test_steps import prepare, settings
+
+#: Options of the group ``optimizer``.
+OPTIMIZERS = [*groups.SCHEMAS["optimizer"], "custom"]
 
 GAN = {
     "model": {"_target_": "tests.test_optimizers.gan"},
@@ -259,3 +264,110 @@ def test_workers_that_do_not_wait_may_share_no_optimizers_inside_another() -> No
         strategy.prepare(optimizer)
     strategy._update = "sync"
     strategy.prepare(optimizer)
+
+
+MLP = {"_target_": "dtrain.models.mlp"}
+
+
+def trained(name: str, kind: str, devices: int) -> dict[str, Any]:
+    """Return the variables after some steps with an optimizer of the configuration."""
+    import keras
+
+    from dtrain.config import targets
+    from dtrain.task import train_state
+    from tests.test_schema import GIVEN, node
+
+    keras.utils.clear_session()  # each model's variables have the same names
+    preset = targets.plain(node(f"optimizer={name}", *GIVEN.get(f"optimizer={name}", [])).optimizer)
+    changed = {"optimizer": {**preset, "schedule": None}, "model": {**MLP, "units": [64, 32]}}
+    model, strategy, steps, _ = prepare(kind, devices, settings(**changed))
+    steps.train(4)
+    return train_state.snapshot(model, strategy)
+
+
+@pytest.mark.task(devices=2)
+@pytest.mark.parametrize("name", sampled(OPTIMIZERS, "muon", "adafactor", "nadam"))
+def test_every_optimizer_updates_replicas_as_one_device(name: str) -> None:
+    import numpy as np
+
+    one, two = trained(name, "OneDevice", 1), trained(name, "Mirrored", 2)
+    assert one.keys() == two.keys()
+    for key, array in one.items():
+        np.testing.assert_allclose(two[key], array, rtol=1e-5, atol=1e-6, err_msg=key)
+    assert all(np.isfinite(array).all() for array in one.values())
+
+
+@pytest.mark.task
+def test_options_and_their_parameters_are_those_of_keras() -> None:
+    import inspect
+
+    import keras
+
+    space = keras.optimizers
+    #: They update by others, which are arguments: `optimizer=custom`.
+    holders = {"Optimizer", "LossScaleOptimizer", "MultiOptimizer"}
+    kinds = {
+        n for n, k in vars(space).items() if inspect.isclass(k) and issubclass(k, space.Optimizer)
+    }
+    named = {kind()._target_ for kind in groups.SCHEMAS["optimizer"].values()}
+    assert named == {f"keras.optimizers.{name}" for name in kinds - holders}
+
+
+def test_a_parameter_that_an_optimizer_or_a_schedule_lacks_is_refused_at_once(
+    dtrain: Commands,
+) -> None:
+    for words, problem in (
+        (["optimizer=lion", "+optimizer.rho=1"], "optimizer.rho=1: keras.optimizers.Lion has no"),
+        (["optimizer=lion", "optimizer.epsilon=1"], "is a key of optimizer=adadelta"),
+        (["optimizer=custom", "optimizer._target_=keras.optimizers.Lamb", "+optimizer.beta1=0.5"],
+         "hint: optimizer.beta_1=..."),
+        (["optimizer.schedule={_target_: keras.optimizers.schedules.CosineDecay, steps: 3}"],
+         "CosineDecay has no such parameter; accepted: initial_learning_rate, decay_steps"),
+    ):  # fmt: skip
+        run = dtrain(*words, "dry_run=true")
+        assert run.code == 2 and problem in run.output, run.output
+
+
+#: Schedules of Keras', what has to be said of each, and the rates at the steps 0, 8 and 16 of 16.
+SCHEDULES: dict[str, tuple[dict[str, Any], list[float]]] = {
+    "ExponentialDecay": ({"decay_rate": 0.25}, [0.8, 0.4, 0.2]),
+    "PiecewiseConstantDecay": ({"boundaries": [4, 9], "values": [3.0, 2.0, 1.0]}, [3, 2, 1]),
+    "PolynomialDecay": ({"end_learning_rate": 0.2}, [0.8, 0.5, 0.2]),
+    "InverseTimeDecay": ({"decay_rate": 1.0}, [0.8, 0.8 / 1.5, 0.4]),
+    "CosineDecay": ({"alpha": 0.25}, [0.8, 0.5, 0.2]),
+    "CosineDecayRestarts": ({"first_decay_steps": 8}, [0.8, 0.8, 0.4]),
+}
+
+
+@pytest.mark.task
+def test_schedules_of_keras_begin_with_the_rate_and_last_as_long_as_the_run() -> None:
+    import keras
+    import numpy as np
+
+    from dtrain.task import build
+
+    space = keras.optimizers.schedules
+    names = {name for name in vars(space) if name[0].isupper()} - {"LearningRateSchedule"}
+    assert names == SCHEDULES.keys()
+    for name, (arguments, expected) in SCHEDULES.items():
+        schedule = {"_target_": f"keras.optimizers.schedules.{name}", **arguments}
+        node = {"_target_": "keras.optimizers.SGD", "learning_rate": 0.8, "schedule": schedule}
+        made = build.optimizer(node, 16, 4)
+        found = [float(made._learning_rate(step)) for step in (0, 8, 16)]
+        np.testing.assert_allclose(found, expected, rtol=1e-6, err_msg=name)
+
+
+@pytest.mark.task
+def test_schedule_free_begins_with_the_weights_that_a_run_begins_with() -> None:
+    import numpy as np
+
+    from dtrain.task import train_state
+
+    node = {"_target_": "keras.optimizers.ScheduleFreeAdamW"}
+    model, strategy, _, _ = prepare("OneDevice", 1, settings(optimizer=node))
+    arrays = train_state.snapshot(model, strategy)
+    others = {n: array + 1 for n, array in arrays.items() if n.startswith("model/")}
+    train_state.restore(model, strategy, others, forked=True)
+    copies = [v for v in model.optimizer.variables if v.path.endswith("_momentum")]
+    for copy, weight in zip(copies, model.trainable_weights, strict=True):
+        np.testing.assert_array_equal(copy.numpy(), weight.numpy())

@@ -27,6 +27,7 @@ EXPERIMENTS = sorted(f"experiment={p.stem}" for p in groups.folder("experiments"
 #: What presets leave to the user.
 GIVEN = {
     "model=custom": ["model._target_=keras.applications.MobileNetV2"],
+    "optimizer=custom": ["optimizer._target_=keras.optimizers.Lion"],
     "dataset=custom": ["dataset._target_=dtrain.datasets.digits"],
     "dataset=csv": ["dataset.path=x.csv"],
     "dataset=npz": ["dataset.path=x.npz"],
@@ -99,7 +100,7 @@ def default(field: dataclasses.Field[Any]) -> Any:
 
 
 #: What a preset chooses although Keras' default is another.
-CHOSEN = {"keras.optimizers.SGD.momentum": 0.0}
+CHOSEN = {"keras.optimizers.SGD.momentum": 0.0, "keras.optimizers.Adafactor.epsilon_1": 1e-30}
 #: Parameters that the schema leaves to the dataset, the schedule, or the rest of the optimizer.
 FILLED_IN = ("input_shape", "classes", "learning_rate", "total_steps", "steps_per_epoch")
 

@@ -167,15 +167,15 @@ class Choices:
             return None
         names = sorted({*self.groups, *schema.Config.__dataclass_fields__})
         if key not in names:
-            hint = suggest.meant(key, value, names) or "python -m dtrain --help"
+            meant = suggest.meant(key, value, names) or "python -m dtrain --help"
             if self._has_action_key(key):
-                hint = f"action.{key}={value}"
-            return UsageError(key, value, "there is no such group or key", ", ".join(names), hint)
+                meant = f"action.{key}={value}"
+            return UsageError(key, value, "there is no such group or key", ", ".join(names), meant)
         options = sorted(self.groups.get(key, []))
         if key not in self.groups or value == "null" or value in options:
             return None
         near = nearest(value, options)
-        hint = near and f"{key}={near}"
+        hint = f"{key}={near}" if near is not None else None
         if key == "experiment":
             hint = hint or suggest.of_preset(value)
         else:

@@ -15,23 +15,32 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dtrain.config import kinds, sources, suggest, targets
+from dtrain.config import early_stopping, kinds, sources, suggest, targets
 from dtrain.config.callables import KNOWN, bind, check_kinds
 from dtrain.data.options import divided
 from dtrain.errors import UsageError, nearest
 
 #: What a model is compiled with as text, beside the names of metrics.
 _CHOSEN = ("accuracy", "acc", "crossentropy", "ce")
+#: Metrics of classes that dtrain makes of Keras': a mean over the classes, or of all together.
+SCORES = (
+    "f1", "f1_macro", "f1_micro", "f1_weighted", "precision_macro", "precision_micro",
+    "precision_weighted", "recall_macro", "recall_micro", "recall_weighted", "auc_macro",
+    "auc_micro",
+)  # fmt: skip
 #: Value of ``objective``, ``trainer.loss`` and ``trainer.metrics``; and what the metrics may be.
 AUTO, OF_AUTO = "auto", ("accuracy", "mae")
+_NO_RATE = ("learning_rate", None)
 #: Callbacks of Keras' that look at a number by its name, and what they look at by default.
 _MONITORS = ("EarlyStopping", "ReduceLROnPlateau", "ModelCheckpoint")
 MONITORED = "val_loss"
 #: Arguments that a run fills in.
 _FILLED = {
     "model": ("input_shape", "classes", "outputs"),
-    "optimizer.schedule": ("learning_rate", "total_steps", "steps_per_epoch"),
-}
+    "optimizer.schedule": (
+        "learning_rate", "total_steps", "steps_per_epoch", "initial_learning_rate", "decay_steps",
+    ),
+}  # fmt: skip
 
 
 def check(config: Mapping[str, Any]) -> None:
@@ -56,12 +65,15 @@ def check(config: Mapping[str, Any]) -> None:
         # Code of the user's may register names.
         trainer = config.get("trainer") or {}
         _check_texts("trainer.loss", trainer.get("loss"), "loss", "losses", ())
-        _check_texts("trainer.metrics", trainer.get("metrics"), "metric", "metrics", _CHOSEN)
+        _check_texts(
+            "trainer.metrics", trainer.get("metrics"), "metric", "metrics", (*_CHOSEN, *SCORES)
+        )
         _check_monitors(trainer)
         _check_objective(config, trainer)
 
 
 def _nodes(node: Any, key: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield what names a function or class, by its key."""
     if isinstance(node, Mapping):
         if isinstance(target := node.get("_target_"), str) and "." in target:
             yield key, node
@@ -83,7 +95,9 @@ def _check_arguments(key: str, node: Mapping[str, Any]) -> None:
     made = {
         name: object() if isinstance(value, Mapping) and "_target_" in value else value
         for name, value in given.items()
-        if name not in ("_target_", "_partial_", *(["schedule"] if key == "optimizer" else []))
+        if name not in ("_target_", "_partial_")
+        # A schedule makes the rate; without one, null leaves it to the optimizer.
+        and not (key == "optimizer" and (name == "schedule" or (name, value) == _NO_RATE))
     }
     made = dict.fromkeys(name for name in filled if name in signature.parameters) | made
     partial = bool(node.get("_partial_")) or key in ("dataset.augment", "action.function")
@@ -173,8 +187,15 @@ def _snake(name: str) -> str:
     return re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()
 
 
-def monitored(callbacks: Any) -> Iterator[tuple[str, str]]:
-    """Yield the keys of Keras' callbacks that look at a number, each with its name."""
+def monitored(callbacks: Any, stopping: Any) -> Iterator[tuple[str, str]]:
+    """Yield the keys of Keras' callbacks that look at a number, each with its name.
+
+    Args:
+        callbacks: ``trainer.callbacks``.
+        stopping: ``trainer.early_stopping``.
+    """
+    if (name := early_stopping.monitor(stopping)) is not None:
+        yield f"{early_stopping.KEY}.monitor", name
     for index, node in enumerate(callbacks or ()):
         head, _, name = str(node.get("_target_")).rpartition(".")
         if head != "keras.callbacks" or name not in _MONITORS:
@@ -234,7 +255,7 @@ def _check_monitors(trainer: Mapping[str, Any]) -> None:
     if not isinstance(trainer.get("loss"), str):  # of several outputs there are more numbers
         return
     names = [name for each in ("loss", *metrics) for name in (each, f"val_{each}")]
-    for key, name in monitored(callbacks):
+    for key, name in monitored(callbacks, trainer.get("early_stopping")):
         check_monitor(key, name, names)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
+from dtrain.config import durations, early_stopping
 from dtrain.config.fine_tuning import FineTuning, Init
 from dtrain.config.forms import (
     CALLBACKS,
@@ -105,8 +106,11 @@ class Trainer(Section):
         loss_weights: factors of the losses of several outputs, a list or {name: 0.5}; null: 1.
         gradient_reduction: sum: the model's own code divides its losses by the global batch.
         class_weight: weights of examples by class, {0: 1.0, 1: 3.0}; a class not named weighs 1.
-        metrics: of keras.metrics, nodes, a list, {output: [...]}; auto: accuracy or mae.
+        metrics: names (accuracy, f1_macro), nodes, a list, {output: [...]}; auto: accuracy or mae.
         callbacks: Keras callbacks, such as {_target_: keras.callbacks.EarlyStopping, patience: 3}.
+        early_stopping: end after so many epochs without a better objective, 3 or {patience: 3,
+            monitor: val_loss, restore_best: true}; null: never.
+        max_time: end after 2h, 90m, 1h30m or so many seconds of this command; null: never.
         terminate_on_nan: end the run with an error when the loss is NaN or infinite.
         deterministic: deterministic operations, which a GPU needs for bit-identical results.
         log_every_steps: steps between two log entries; null: about 200 entries a run.
@@ -124,6 +128,8 @@ class Trainer(Section):
     class_weight: Any = formed(None, CLASS_WEIGHT)
     metrics: Any = formed("auto", METRICS)
     callbacks: list[Any] = formed([], CALLBACKS)
+    early_stopping: Any | None = formed(None, early_stopping.FORM)
+    max_time: Any | None = formed(None, durations.FORM)
     terminate_on_nan: bool = True
     deterministic: bool = False
     log_every_steps: int | None = within(None, 1, MANY)
@@ -307,8 +313,8 @@ class Config(Section):
         objective: metric that the job returns, and by which the best checkpoint is chosen; auto:
             the first of val_accuracy, val_loss, accuracy and loss that the run has.
         objective_mode: is a larger one better (max) or not (min); auto: min for losses and errors.
-        resume: run folder to resume, or auto: the unfinished run of this very command.
-        fork: run folder, or one of its checkpoints, whose weights begin a new run.
+        resume: run folder to resume; latest: the newest; auto: the unfinished one of this command.
+        fork: run folder (latest: the newest) or its checkpoint, whose weights begin a new run.
         record_code: record commit, changes and untracked files for replay.
         dry_run: print the plan and stop.
     """

@@ -54,8 +54,8 @@ def meant(key: str, value: str, names: Collection[str] = ()) -> str | None:
     near = nearest(name, names)
     if name not in everywhere and near is not None:
         return assigned(f"{parent}.{near}" if parent else near, value)
-    found = (assigned(each, value) for each in keys_named(name)[:3])
-    return " or ".join(filter(None, found)) or None
+    places = (assigned(each, value) for each in keys_named(name)[:3])
+    return " or ".join(filter(None, places)) or None
 
 
 def known(key: str, value: str) -> str | None:

@@ -19,7 +19,7 @@ from dtrain.config import consent, environment, groups, guard, load, preset_file
 from dtrain.config.explain import explain
 from dtrain.config.schema import Config
 from dtrain.config.settle import settle
-from dtrain.controller import debugging, folders, remote, resume, starting, taken
+from dtrain.controller import debugging, folders, latest, remote, resume, starting, taken
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.start import start
 from dtrain.controller.sweep.job_source import Source
@@ -56,6 +56,7 @@ class Command:
         Raises:
             UsageError: it names a folder that is none of a run.
         """
+        given = latest.resolved(given, latest.KEYS)
         given, _ = remote.arguments(given, ("resume", "fork", "sweep.resume"))
         return resume.arguments(arguments(given))
 

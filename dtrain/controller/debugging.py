@@ -152,6 +152,7 @@ def _overfit(config: Config) -> None:
     trainer, node = config.trainer, config.debug
     trainer.batch_size, trainer.steps_per_epoch = node["examples"], 1
     trainer.epochs, trainer.callbacks, trainer.validation_batch_size = node["steps"], [], None
+    trainer.early_stopping = trainer.max_time = None
 
 
 def _one_batch(config: Config) -> None:

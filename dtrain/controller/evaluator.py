@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from dtrain.config import load
+from dtrain.config import early_stopping, load
 from dtrain.config.schema import Config
 from dtrain.controller.launchers import Launcher, LocalProcesses
 from dtrain.controller.resources.devices import Machine
@@ -117,6 +117,14 @@ def check_data(config: Config, splits: Splits | None) -> None:
 
 
 def _check_callbacks(config: Config) -> None:
+    if early_stopping.restores(config.trainer.early_stopping, config.objective):
+        raise UsageError(
+            f"{early_stopping.KEY}.restore_best", "true",
+            "a validation is seen when the model has trained on: with sidecar.evaluate other "
+            "weights than the best would be kept",
+            "checkpoint.best=true, which keeps those that were evaluated",
+            f"{early_stopping.KEY} without restore_best, or sidecar.evaluate=false",
+        )  # fmt: skip
     nodes: list[dict[str, Any]] = load.select(config, "trainer.callbacks")
     for index, node in enumerate(nodes):
         name = str(node.get("_target_")).rpartition(".")[2]

@@ -16,13 +16,13 @@ from typing import Any
 from dtrain.config import consent, load, section, suggest
 from dtrain.config.overrides import key_of, parse
 from dtrain.config.schema import Config
-from dtrain.controller import newest, taken
+from dtrain.controller import latest, taken
 from dtrain.controller.folders import lock, open_existing, read_command
 from dtrain.controller.launchers import automatic
 from dtrain.errors import CheckpointError, DamagedFile, UsageError
 from dtrain.files import reading
 from dtrain.run import checkpoint, identity, schemas
-from dtrain.run.folder import RunDir
+from dtrain.run.folder import RunDir, short
 from dtrain.run.journal import Follower
 
 AUTO = "auto"
@@ -136,8 +136,8 @@ def _no_run(key: str, folder: str, rundir: RunDir, typed: str) -> UsageError:
     if Path(folder).parent.name == "checkpoints" and RunDir(run).config.is_file():
         right = str(run)
     else:
-        below = newest.run(folder) if rundir.path.is_dir() else None
-        right = below or "outputs/DATE/TIME_NAME"
+        below = latest.find(folder) if rundir.path.is_dir() else None
+        right = "outputs/DATE/TIME_NAME" if below is None else short(below)
     return UsageError(
         key, folder, problem, "a folder that a run printed as its run folder",
         suggest.corrected(key, folder) or f"{typed}{right}",

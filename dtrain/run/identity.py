@@ -27,6 +27,7 @@ FIXED = (
     "trainer.validation_steps",
     "trainer.metrics",
     "trainer.callbacks",
+    "trainer.early_stopping",
     "hardware.precision",
     "strategy.compress",
     "strategy.sync_every",

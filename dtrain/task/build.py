@@ -26,6 +26,7 @@ from dtrain.task import (
     optimizers,
     probabilities,
     reading,
+    scores,
     stateful,
 )
 from dtrain.task.finetune import lora, rates, stages
@@ -139,7 +140,8 @@ def model(
                 loss=_loss(trainer.loss),
                 loss_weights=trainer.loss_weights,
                 metrics=_with(
-                    _metrics(trainer.metrics, "trainer.metrics"), more(config, predicted)
+                    _metrics(trainer.metrics, "trainer.metrics", trainer.loss),
+                    more(config, predicted),
                 ),
                 jit_compile=False,  # ours to do: steps.py compiles the whole step
             )
@@ -257,10 +259,11 @@ def optimizer(
     """Build the optimizer of the ``optimizer`` group, with its learning-rate schedule.
 
     ``schedule`` is a node whose target takes ``learning_rate``, ``total_steps`` and
-    ``steps_per_epoch`` (:mod:`dtrain.schedules`), or None for a constant rate.
+    ``steps_per_epoch`` (:mod:`dtrain.schedules`), or None for a constant rate. One of Keras' begins
+    with that rate, and lasts as long as the run, unless the node says otherwise.
 
     Raises:
-        UsageError: there is no node, or Keras does not take its values.
+        UsageError: there is no node, its schedule lacks a rate, or Keras does not take its values.
     """
     if not node or "_target_" not in node:  # with ~optimizer its schedule is still there
         raise UsageError(
@@ -269,14 +272,23 @@ def optimizer(
         )  # fmt: skip
     node = dict(node)
     schedule = node.pop("schedule", None)
+    rate = node.get("learning_rate")
+    if rate is None:
+        node.pop("learning_rate", None)
     if schedule is not None:
+        names = ("learning_rate", "total_steps")
+        if rate is None and schedule["_target_"].startswith("dtrain."):
+            raise UsageError(
+                "optimizer.learning_rate", None, "the schedule needs the highest rate",
+                "a number above 0", "optimizer.learning_rate=0.001",
+            )  # fmt: skip
+        if schedule["_target_"].startswith("keras."):
+            names = ("initial_learning_rate", "decay_steps")
+        derived = dict(zip(names, (rate, total_steps), strict=True))
         node["learning_rate"] = targets.instantiate(
-            schedule,
-            "optimizer.schedule",
-            learning_rate=node["learning_rate"],
-            total_steps=total_steps,
-            steps_per_epoch=steps_per_epoch,
-        )
+            schedule, "optimizer.schedule", steps_per_epoch=steps_per_epoch,
+            **{name: value for name, value in derived.items() if value is not None},
+        )  # fmt: skip
     made: keras.optimizers.Optimizer = targets.instantiate(node, "optimizer")
     return made
 
@@ -289,16 +301,28 @@ def _named(value: Any, key: str) -> Any:
     return targets.instantiate(value, key) if isinstance(value, dict) else value
 
 
-def _metrics(value: Any, key: str) -> Any:
-    """Return metrics: a list of them, or lists by the names of outputs."""
+def _metrics(value: Any, key: str, loss: Any) -> Any:
+    """Return metrics: a list of them, or lists by the names of outputs.
+
+    Args:
+        value: of the configuration.
+        key: of the value.
+        loss: ``trainer.loss``, or that of the output.
+    """
     if key == "trainer.metrics" and (isinstance(value, str) or "_target_" in value):
         value = [value]
     if isinstance(value, dict) and "_target_" not in value:
-        return {name: _metrics(each, f"{key}.{name}") for name, each in value.items()}
+        losses = loss if isinstance(loss, dict) else {}
+        return {
+            name: _metrics(each, f"{key}.{name}", losses.get(name, loss))
+            for name, each in value.items()
+        }
     if isinstance(value, list):
-        return [_metrics(each, f"{key}[{index}]") for index, each in enumerate(value)]
+        return [_metrics(each, f"{key}[{index}]", loss) for index, each in enumerate(value)]
+    if isinstance(value, str):
+        return scores.named(value, loss)
     if not _is_function(value, key) or not _lacks_two(value, key):
-        return _named(value, key)
+        return scores.with_classes(_named(value, key))
     made = _named({**value, "_partial_": True}, key)
     # Keras calls the metric as its function is called.
     return functools.update_wrapper(made, made.func) if made.keywords else made.func

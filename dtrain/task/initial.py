@@ -204,6 +204,7 @@ def load(past: Checkpoint, model: keras.Model, strategy: Strategy, rules: list[A
                 array = arrays[found.source]
                 _check_numbers(array, found.source, str(past.path))
                 each.variable.assign(array)
+        train_state.begin_with_weights(model)
     return "\n".join(table(wanted, matched, {name: shapes[name] for name in left}, past.path))
 
 

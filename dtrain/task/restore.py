@@ -146,7 +146,7 @@ def adopt(restored: Checkpoint, fingerprints: dict[str, str]) -> tuple[Checkpoin
     if "optimizer" in changed:
         dropped += [n for n in restored.arrays if n.startswith("optimizer/") and _is_rate(n)]
         meta["began"] = {"values": [], **meta.get("began", {}), "learning_rate": None}
-    if "trainer.callbacks" in changed:
+    if changed & {"trainer.callbacks", "trainer.early_stopping"}:
         dropped += [n for n in restored.arrays if n.startswith("callbacks/")]
         meta["callbacks"] = []
         meta.pop("began", None)

@@ -166,6 +166,7 @@ def restore(
                 raise CheckpointError(f"{problem}: it is of another model")
         if left:
             _begin_where_another_was(left, model, arrays)
+            begin_with_weights(model, left)
 
 
 def restore_weights(
@@ -266,6 +267,23 @@ def _begin_where_another_was(
             weights = keras_internals.updated(updating(optimizer))
         for average, weight in zip(averages, weights, strict=True):
             average.assign(weight.value)  # Keras starts them at the first step only
+
+
+def begin_with_weights(model: keras.Model, slots: Mapping[str, Any] | None = None) -> None:
+    """Set the slots that Keras makes as copies of the weights to what the weights are now.
+
+    Args:
+        model: with its optimizers.
+        slots: only those that are among these variables; None: all.
+    """
+    chosen = None if slots is None else {id(variable) for variable in slots.values()}
+    for optimizer in map(updating, optimizers.named(model).values()):
+        if not isinstance(optimizer, keras.optimizers.ScheduleFreeAdamW) or not optimizer.built:
+            continue
+        copies = [v for v in optimizer.variables if v.path.endswith("_momentum")]
+        for copy, weight in zip(copies, keras_internals.updated(optimizer), strict=True):
+            if chosen is None or id(copy) in chosen:
+                copy.assign(weight.value)
 
 
 def pack_sums(**named: Sums) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

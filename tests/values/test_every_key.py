@@ -16,6 +16,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from dtrain.config import (
     data_forms,
+    durations,
+    early_stopping,
     fine_tuning,
     forms,
     groups,
@@ -70,6 +72,8 @@ NODES: list[Any] = [[], {}, [1], {"a": 1}]
 NAMES = (data_forms.ARRAYS, data_forms.COLUMNS, data_forms.PATHS)
 #: What is wrong elsewhere, and one of these forms.
 RIGHT: list[tuple[Form, list[Any]]] = [
+    (durations.FORM, [3]),
+    (early_stopping.FORM, [3]),
     (forms.LOSS, [{"a": None}]),
     (forms.METRICS, [[], [[]], {"a": []}, {"a": None}]),
     (forms.LOSS_WEIGHTS, [[3], {"a": 1}, {"a": None}]),

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from dtrain import errors
 from dtrain.config import other_tools, suggest
-from dtrain.controller import newest
+from dtrain.controller import latest
 from dtrain.errors import ALONE, UsageError
 
 
@@ -29,16 +29,16 @@ class Parser(argparse.ArgumentParser):
             hint = "python -m dtrain compare outputs"
             return UsageError(
                 missing[1], ALONE, "is missing", usage,
-                hint if command == "compare" else newest.hint(command),
+                hint if command == "compare" else latest.hint(command),
             )  # fmt: skip
         unknown = re.match(r"unrecognized arguments: (--?)([\w-]+)[= ]?(\S*)", message)
         if unknown is not None:
             name, value = unknown[2].replace("-", "_"), unknown[3] or suggest.VALUE
             word = other_tools.WORDS.get(command, {}).get(name)
-            hint = f"{word}={value}" if word else suggest.known(name, value)
+            known = f"{word}={value}" if word else suggest.known(name, value)
             return UsageError(
                 f"{unknown[1]}{unknown[2]}", ALONE, f"{command} has no such option", usage,
-                hint or f"{self.prog} --help",
+                known or f"{self.prog} --help",
             )  # fmt: skip
         option = re.match(r"argument (--?[\w-]+)\S*: (.*)", message)
         key, problem = (option[1], option[2]) if option else (command, message)

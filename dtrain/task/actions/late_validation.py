@@ -107,7 +107,14 @@ class LateValidation:
         while True:
             self._records.wait()  # ORDER: what is taken in is let go before it is counted
             waiting, ready, stop, *_ = self._strategy.all_reduce_numbers(
-                [self.points.waiting(), self.points.ready(), stopping(), 0, 0]  # as the loop does
+                [
+                    self.points.waiting(),
+                    self.points.ready(),
+                    stopping(),
+                    0,
+                    0,
+                    0,
+                ]  # as the loop does
             )
             for _ in range(int(ready)):
                 take()

@@ -37,6 +37,7 @@ from dtrain.task.snapshots import Saving, Snapshot
 from dtrain.task.step_schedule import Schedule
 from dtrain.task.strategies import Strategy
 from dtrain.task.strategies.steps import Steps
+from dtrain.task.time_limit import TimeLimit
 
 
 class Loop:
@@ -54,6 +55,7 @@ class Loop:
         identity: JSON values to be saved with every checkpoint.
         begun: called once, when there is something that a stop would have to save.
         late: takes in what an evaluator finds; None where validations are done here.
+        limit: of the time.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Loop:
         identity: dict[str, Any],
         begun: Callable[[], None] = lambda: None,
         late: LateValidation | None = None,
+        limit: TimeLimit | None = None,
     ):
         self._late, self._model = late, model
         self._strategy = strategy
@@ -80,6 +83,7 @@ class Loop:
         self._stopping = stopping
         self._saving = Saving(model, strategy, schedule, callbacks, records, identity)
         self._begun = begun
+        self._limit = limit or TimeLimit()
 
         self.step = 0
         self.examples = 0  # that were trained on
@@ -91,8 +95,9 @@ class Loop:
         self._unvalidated: dict[str, float] | None = None
         self._notices = Notices(records)
         self._loss: float | None = None  # of the last call
-        # What the tasks have agreed on for the next call; end: a callback ended the training.
-        self._stop = self._end = self._save_now = False
+        # What the tasks have agreed on for the next call; end: a callback ended the training; over:
+        # its time is over.
+        self._stop = self._end = self._over = self._save_now = False
 
     def run(self, checkpoint: Checkpoint | None = None) -> None:
         """Train to the end.
@@ -114,7 +119,7 @@ class Loop:
             self._end_epoch(self.step // schedule.steps_per_epoch - 1, due=True)
         while self.step < schedule.total_steps:
             count = self._consult()
-            if self._end:
+            if self._end or self._over:
                 break
             epoch, before = self.step // schedule.steps_per_epoch, self.step
             if not (self._stop or self._save_now):
@@ -138,6 +143,8 @@ class Loop:
         if self._saving.step != self.step:
             self._save()
         self._records.wait()
+        if self._over:
+            self._end_by_time()
         if self._late is not None and not self._late.wait(self._stopping, self._take_in,
                                                           self._report_progress):  # fmt: skip
             self._saving.interrupt(self.step, None)
@@ -163,16 +170,18 @@ class Loop:
         count = min(count, self._steps.max_steps)
         is_chief = self._records.is_chief
         late = [] if self._late is None else [self._late.points.ready()]
-        steps, stop, end, save, *ready = self._strategy.all_reduce_numbers([
+        steps, stop, end, save, over, *ready = self._strategy.all_reduce_numbers([
             max(1, count) if is_chief else 0,
             self._stopping(),
             self._model.stop_training,
             is_chief and self.step > max(0, self._saving.step) and self._saving.by_time(),
+            is_chief and self.timing.calls > 0 and self._limit.over,
             *late,
         ])  # fmt: skip
         for _ in range(int(sum(ready))):
             self._take_in()
         self._stop, self._end, self._save_now = stop > 0, end > 0, save > 0
+        self._over = over > 0
         return int(steps)
 
     def _next_boundary(self) -> int:
@@ -188,7 +197,7 @@ class Loop:
 
     def _train_until(self, boundary: int, count: int) -> None:
         schedule = self._schedule
-        while not (self._stop or self._end or self._save_now):
+        while not (self._stop or self._end or self._over or self._save_now):
             count = schedule.steps_of_call(self.step, count, boundary, self._strategy.sync_every)
             batch = self.step % schedule.steps_per_epoch
             self._records.profile(self.step)
@@ -325,6 +334,10 @@ class Loop:
             if due:
                 self._saving.submit(self.step, taken)
                 taken = None
+        return self._evaluate(taken)
+
+    def _evaluate(self, taken: Snapshot | None) -> dict[str, float]:
+        """Evaluate; where a stop is asked for, end the run once what was ``taken`` is saved."""
         hooks, sums = self._callbacks.hooks, None
         if not self._stop:
             hooks.on_test_begin()
@@ -340,6 +353,24 @@ class Loop:
         validation = self._steps.results(sums, training=False)
         hooks.on_test_end(validation)
         return validation
+
+    def _end_by_time(self) -> None:
+        """Evaluate what was saved when the time was over, and say why the run ends."""
+        schedule, done = self._schedule, "saved"
+        epoch, inside = divmod(self.step, schedule.steps_per_epoch)
+        # At the end of an epoch with a validation there was one.
+        due = schedule.validation_examples and (inside or not schedule.validates(epoch - 1))
+        if due and self._late is None:
+            found = {f"{PREFIX}{name}": v for name, v in self._evaluate(None).items()}
+            self._records.point(self.step, epoch + bool(inside), "validation", found)
+            self.logs = {**self.logs, **found}
+            self._objective.see(self.step, self.logs, whole=False)
+            done = "saved and evaluated"
+        message = (
+            f"trainer.max_time={self._limit.value} is over: the run ends at step {self.step} of "
+            f"{schedule.total_steps}, {done}; resume=RUN_DIR trains on, for as long again"
+        )
+        self._records.event("notice", message=message)
 
     def _save(self) -> None:
         """Take a snapshot and have it written while training continues."""

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from dtrain import errors
-from dtrain.config import names
+from dtrain.config import early_stopping, names
 from dtrain.config.objective import AUTO, ORDER, Mode
 from dtrain.config.schema import Config
 from dtrain.data.streams import examples_in
@@ -35,6 +35,7 @@ from dtrain.task.step_schedule import Schedule
 from dtrain.task.strategies import Strategy
 from dtrain.task.strategies.steps import Steps
 from dtrain.task.tensorboard import Summaries
+from dtrain.task.time_limit import TimeLimit
 
 
 class Train(Action):
@@ -59,15 +60,16 @@ class Train(Action):
         # What a step or a callback of the user's own names, is not known before it ran.
         if has_own(model, "train_step", "compute_metrics"):
             return
+        trainer = config.trainer
         known = [name for name, _ in named("", model.get_metrics_result())]
         if schedule.validation_examples:
             known += [f"val_{name}" for name in known]
         self._names = known
         if any(not str(each.get("_target_")).startswith("keras.") for each in
-               config.trainer.callbacks):  # fmt: skip
+               trainer.callbacks):  # fmt: skip
             self._names = [name for name in known if name == ORDER[0]]  # one of theirs may be it
             return
-        for key, name in names.monitored(config.trainer.callbacks):
+        for key, name in names.monitored(trainer.callbacks, trainer.early_stopping):
             names.check_monitor(key, name, known)
         names.check_objective(config.objective, known)
 
@@ -79,19 +81,6 @@ class Train(Action):
         """
         config, strategy, process = session.config, session.strategy, session.process
         model, schedule, steps, past = session.model, session.schedule, session.steps, session.past
-        callbacks = Callbacks(
-            [*made(config.trainer.callbacks, process.rundir.path), *session.callbacks],
-            model,
-            schedule.epochs,
-            schedule.steps_per_epoch,
-            functools.partial(shared, strategy, process.is_chief),
-            late=config.sidecar.evaluate,
-            logged=process.logged.take,
-        )
-        if config.trainer.callbacks:
-            LocalCalls(model, strategy)
-        if strategy.sync_every > 1:
-            schedule.check_meetings(strategy.sync_every, callbacks.every_batch)
         late = _late_points(session)
         records = make_records(process.rundir, config, process.journal, past, late)
         examples = examples_in(session.inputs.train)
@@ -100,6 +89,20 @@ class Train(Action):
             config.objective, config.objective_mode, records, past.meta if past else None
         )
         objective.choose(self._names)
+        nodes = [*config.trainer.callbacks, *_early_stopping(config, objective, schedule)]
+        callbacks = Callbacks(
+            [*made(nodes, process.rundir.path), *session.callbacks],
+            model,
+            schedule.epochs,
+            schedule.steps_per_epoch,
+            functools.partial(shared, strategy, process.is_chief),
+            late=config.sidecar.evaluate,
+            logged=process.logged.take,
+        )
+        if nodes:
+            LocalCalls(model, strategy)
+        if strategy.sync_every > 1:
+            schedule.check_meetings(strategy.sync_every, callbacks.every_batch)
         whole = {**derived(model, strategy, schedule, examples), **objective.fields()}
         if config.trainer.loss == AUTO and isinstance(model.loss, str):
             whole["trainer.loss"] = model.loss  # which of its values auto is
@@ -125,6 +128,7 @@ class Train(Action):
             },
             begun=functools.partial(_begun, process, model, steps),
             late=late_validation,
+            limit=TimeLimit.of(config.trainer.max_time, process.rundir),
         )  # fmt: skip
         self.begins(loop)
         status = "FAILED"
@@ -154,6 +158,18 @@ class Train(Action):
         """Report where the time of the training went, if there is something to report."""
         timing = loop.timing
         session.process.notice(bottleneck.sentence(timing.seconds, timing.shares))
+
+
+def _early_stopping(
+    config: Config, objective: Objective, schedule: Schedule
+) -> list[dict[str, Any]]:
+    """Return the callback of ``trainer.early_stopping`` as a node, if there is one."""
+    value = config.trainer.early_stopping
+    if value is None:
+        return []
+    # Of a model whose metrics are known after the first epoch alone no objective is chosen yet.
+    name = objective.name or ("val_loss" if schedule.validation_examples else "loss")
+    return [early_stopping.node(value, name, objective.mode or "min")]
 
 
 def _begun(process: Process, model: keras.Model, steps: Steps) -> None:

@@ -1,0 +1,66 @@
+"""Runs that end before their last epoch: by ``trainer.early_stopping`` and ``trainer.max_time``."""
+
+from __future__ import annotations
+
+import pytest
+
+from dtrain.config import durations, early_stopping
+from dtrain.run import checkpoint
+from tests.conftest import Commands, Run
+
+
+def arrays(run: Run, step: int) -> dict[str, bytes]:
+    assert run.rundir is not None
+    found = checkpoint.load(run.rundir.checkpoints / str(step)).arrays
+    return {name: array.tobytes() for name, array in found.items()}
+
+
+def test_early_stopping_ends_a_run_and_a_resumed_one_at_the_same_epoch(
+    dtrain: Commands, quick: tuple[str, ...]
+) -> None:
+    """No epoch is better by 100, so the first is the best, and two more are waited for."""
+    stop = "trainer.early_stopping={patience: 2, min_delta: 100, restore_best: true}"
+    words = [*quick, stop, "objective=val_loss", "checkpoint.keep=9"]
+    whole = dtrain(*words, "trainer.epochs=9")
+    assert whole.code == 0 and whole.result["step"] == 12, whole.output + whole.log
+    first = dtrain(*words, "trainer.epochs=2")
+    again = dtrain(f"resume={first.rundir.path}", "trainer.epochs=9")
+    assert again.code == 0 and again.result["step"] == 12, again.output + again.log
+    assert arrays(again, 12) == arrays(whole, 12)
+    assert whole.rundir.model.read_bytes() != b""
+    refused = dtrain(f"resume={first.rundir.path}", "trainer.early_stopping=3")
+    assert refused.code == 2 and "would change the numbers" in refused.output
+
+
+def test_a_run_whose_time_is_over_is_saved_evaluated_and_can_be_resumed(
+    dtrain: Commands, quick: tuple[str, ...]
+) -> None:
+    whole = dtrain(*quick, "strategy=mirrored", "hardware.devices=2")
+    short = dtrain(*quick, "strategy=mirrored", "hardware.devices=2", "trainer.max_time=0.001")
+    assert short.code == 0 and short.result["status"] == "FINISHED", short.output + short.log
+    assert short.result["step"] == 1 and list(short.points("val_loss")) == [1]
+    assert "trainer.max_time=0.001 is over: the run ends at step 1 of 8" in short.output
+    again = dtrain(f"resume={short.rundir.path}", "trainer.max_time=null")
+    assert again.code == 0 and again.result["step"] == 8, again.output + again.log
+    assert arrays(again, 8) == arrays(whole, 8)
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [("2h", 7200), ("90m", 5400), ("1h30m", 5400), (3600, 3600), ("1d", 86400), ("1.5h", 5400)],
+)
+def test_lengths_of_time(value: object, seconds: float) -> None:
+    assert durations.seconds(value) == seconds and durations.FORM.problem(value) is None
+    for wrong in ("", "2 hours", "h", "30m1h", True, [1], 0, "0s", "9999d"):
+        assert durations.FORM.problem(wrong) is not None, wrong
+
+
+def test_what_early_stopping_takes() -> None:
+    for right in (3, {"patience": 1, "monitor": "val_f1", "mode": "max"}):
+        assert early_stopping.FORM.problem(right) is None
+    for wrong in (0, True, "3", {}, {"patience": 3, "min_dela": 1}, {"patience": 3, "mode": "up"}):
+        assert early_stopping.FORM.problem(wrong) is not None, wrong
+    found = early_stopping.node({"patience": 2, "monitor": "val_f1"}, "val_loss", "min")
+    assert (found["monitor"], found["mode"]) == ("val_f1", "max")
+    found = early_stopping.node(2, "val_loss", "min")
+    assert (found["monitor"], found["mode"], found["patience"]) == ("val_loss", "min", 2)
