@@ -59,9 +59,9 @@ here. `VALUE` is what was typed.
 """
 EXIT_CODES = {
     errors.OK: "done",
-    errors.FAILED: "training, or what the command does, has failed",
+    errors.FAILED: "training, or the command, has failed",
     errors.USAGE: "the configuration or the usage is wrong, and nothing was started",
-    errors.INTERRUPTED: "interrupted, with a checkpoint: the same command with `resume=` resumes",
+    errors.INTERRUPTED: "interrupted after a checkpoint: continue with `resume=`",
 }
 
 

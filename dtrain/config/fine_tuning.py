@@ -93,7 +93,7 @@ class Init(Section):
 
 @dataclasses.dataclass
 class FineTuning(Section):
-    """Which weights are trained, from when on, and how fast.
+    """Frozen weights, unfreezing, learning rates by layer, LoRA.
 
     Attributes:
         freeze: patterns of paths of weights that are not trained, such as ['^backbone/'].

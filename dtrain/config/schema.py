@@ -300,10 +300,10 @@ class Config(Section):
         debug: a check instead of the training: what is wrong, or slow.
         launcher: what starts the tasks of a run.
         hardware: devices, their memory, and the arithmetic on them.
-        trainer: how long is trained, on what batches, with which loss and metrics.
+        trainer: batch size, epochs, loss, metrics and callbacks.
         tracking: where a run is recorded besides its folder.
         init: weights that a new run begins with.
-        finetune: which weights are trained, from when on, and how fast.
+        finetune: frozen weights, unfreezing, learning rates by layer, LoRA.
         checkpoint: when checkpoints are saved, and which are kept.
         sidecar: a process that evaluates and exports during the training.
         sweep: many jobs by one command (-m).
