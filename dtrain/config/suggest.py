@@ -54,8 +54,8 @@ def meant(key: str, value: str, names: Collection[str] = ()) -> str | None:
     near = nearest(name, names)
     if name not in everywhere and near is not None:
         return assigned(f"{parent}.{near}" if parent else near, value)
-    found = (assigned(each, value) for each in keys_named(name)[:3])
-    return " or ".join(filter(None, found)) or None
+    several = (assigned(each, value) for each in keys_named(name)[:3])
+    return " or ".join(filter(None, several)) or None
 
 
 def known(key: str, value: str) -> str | None:
@@ -115,6 +115,11 @@ def corrected(key: str, value: str) -> str | None:
 def none_of(key: str) -> str | None:
     """Return the override by which a key is to have none, where that is no null."""
     return VALUES.get(f"{key}=null")
+
+
+def is_help(key: str) -> bool:
+    """Say whether there is a help of a key or a group."""
+    return key.replace("/", ".") in keys()
 
 
 def of_help(key: str) -> str | None:

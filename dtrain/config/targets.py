@@ -337,7 +337,7 @@ def _make(
             if n not in given and signature.parameters[n].default is inspect.Parameter.empty
         ]
         name = next(iter(unknown or lacking), "")
-        near = nearest(name, [each for each in takes if each not in given])
+        near = nearest(name, [each for each in takes if each not in node])
         hint = f"the command without {key}.{name}"
         if near is not None and "[" in key:
             hint = f"{near}: {given[name]} there"

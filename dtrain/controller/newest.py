@@ -18,4 +18,6 @@ def run(folder: str = "outputs") -> str | None:
 
 def hint(command: str, folder: str = "outputs") -> str:
     """Return a command on the newest run below ``folder``, or on one that is to be named."""
+    if command == "compare":
+        return f"python -m dtrain compare {folder}"
     return f"python -m dtrain {command} {run(folder) or 'outputs/DATE/TIME_NAME'}"
