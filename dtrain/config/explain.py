@@ -176,13 +176,13 @@ class Choices:
         if key not in self.groups or value == "null" or value in options:
             return None
         near = nearest(value, options)
-        hint: str | None = near and f"{key}={near}"
+        right = near and f"{key}={near}"
         if key == "experiment":
-            hint = hint or suggest.of_preset(value)
+            right = right or suggest.of_preset(value)
         else:
-            hint = suggest.corrected(key, value) or hint
+            right = suggest.corrected(key, value) or right
         return UsageError(
-            key, value, "there is no such option", ", ".join(options), hint or "one of these"
+            key, value, "there is no such option", ", ".join(options), right or "one of these"
         )
 
     def _has_action_key(self, name: str) -> bool:
