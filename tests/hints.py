@@ -6,7 +6,10 @@ import re
 import shlex
 
 from dtrain.__main__ import COMMANDS
+from dtrain.config import key_help
 from dtrain.config.overrides import key_of
+
+KEYS = key_help.keys()
 
 
 def hint(message: str) -> str | None:
@@ -30,8 +33,12 @@ def followed(words: list[str], message: str) -> list[str]:
     if right[:3] == ["python", "-m", "dtrain"]:
         return right[3:]
     wrong = message.removeprefix("error: ").partition("=")[0].partition(": ")[0]
-    keys = {key_of(word) for word in right} | {key_of(wrong), wrong}
-    parts = set(message.removeprefix("error: ").partition(": ")[0].replace("=", " ").split())
+    head, _, problem = message.removeprefix("error: ").partition(": ")
+    keys, parts = {key_of(word) for word in right}, set()
+    # Where the key is right and so is its value, something else is wrong with them.
+    if key_of(wrong) not in KEYS or problem.startswith(("is ", "has ", "there is no such")):
+        keys |= {key_of(wrong), wrong}
+        parts = set(head.replace("=", " ").split())
     kept = [w for w in words if key_of(w) not in keys and w not in parts and w != "="]
     options = [word for word in right if word.startswith("-")]
     return [*kept, *options, *(word for word in right if word not in options)]

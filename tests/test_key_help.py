@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from dtrain.config import key_help, schema, strategies
+from dtrain.config import key_help, schema, strategies, suggest
 from dtrain.config.presets import datasets, models, optimizers
 from dtrain.controller.sweep import options
 from dtrain.errors import UsageError
@@ -80,5 +80,10 @@ def test_the_default_option_of_a_group_answers_for_its_key() -> None:
 
 
 def test_an_unknown_key_is_refused_with_the_nearest() -> None:
-    with pytest.raises(UsageError, match=r"--help trainer\.epochs"):
+    with pytest.raises(UsageError, match="there is no such key"):
         key_help.help_of("trainer.epoch")
+    for key in ("trainer.epoch", "max_epochs", "epochs"):
+        assert suggest.of_help(key) == "python -m dtrain --help trainer.epochs"
+    assert suggest.of_help("lr") == "python -m dtrain --help optimizer.learning_rate"
+    assert suggest.of_help("mirrored") == "python -m dtrain --help strategy"
+    assert suggest.of_help("zzzqq") is None

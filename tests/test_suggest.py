@@ -18,7 +18,8 @@ KEYS = key_help.keys()
 #: What other branches of the same issue make: the table points to it already.
 LATER = ("trainer.early_stopping", "trainer.max_time", "resume=latest")
 #: A value of another tool's key.
-TYPED = {"max_time": "2h", "monitor": "val_loss", "accelerator": "gpu", "precision": "16-mixed",
+TYPED = {"max_time": "2h", "monitor": "val_loss", "accelerator": "gpu", "device": "gpu",
+         "precision": "16-mixed",
          "logger": "mlflow", "report_to": "mlflow", "callbacks": "early_stopping",
          "mixed_precision": "bf16", "backend": "ray", "format": "csv"}  # fmt: skip
 

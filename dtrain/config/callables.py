@@ -46,7 +46,7 @@ def bind(
     name = next(iter(unknown or missing), "")
     if unknown:
         reason = f"got an unexpected keyword argument {name!r}"
-    near = nearest(name, [each for each in takes if each not in given])
+    near = nearest(name, takes)
     hint = f"the command without {key}.{name}"
     if near is not None or name in missing:
         plus = "" if "[" in key else "+"  # a key that the option of the group does not have

@@ -5,6 +5,7 @@ Hydra's own advice for a misspelt group (``+modle=cnn``) would silently train so
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Iterable
@@ -162,7 +163,7 @@ class Choices:
 
     def check_group(self, override: Override) -> UsageError | None:
         """Say what is wrong with ``group=option``, where this is one."""
-        key, value = override.key_or_group, override.get_value_element_as_str().strip("'\"")
+        key, value = override.key_or_group, _raw(override)
         if "." in key or (key.startswith("hydra") and key not in self.groups):
             return None
         names = sorted({*self.groups, *schema.Config.__dataclass_fields__})
@@ -175,13 +176,13 @@ class Choices:
         if key not in self.groups or value == "null" or value in options:
             return None
         near = nearest(value, options)
-        hint = f"{key}={near}" if near is not None else None
+        right = near and f"{key}={near}"
         if key == "experiment":
-            hint = hint or suggest.of_preset(value)
+            right = right or suggest.of_preset(value)
         else:
-            hint = suggest.corrected(key, value) or hint
+            right = suggest.corrected(key, value) or right
         return UsageError(
-            key, value, "there is no such option", ", ".join(options), hint or "one of these"
+            key, value, "there is no such option", ", ".join(options), right or "one of these"
         )
 
     def _has_action_key(self, name: str) -> bool:
@@ -229,7 +230,7 @@ class Choices:
     def _wrong_key(
         self, config: DictConfig, override: Override, cause: BaseException
     ) -> UsageError | None:
-        key, value = override.key_or_group, override.get_value_element_as_str().strip("'\"")
+        key, value = override.key_or_group, _raw(override)
         gone = former_keys.refusal(key, value)
         if gone is not None:
             return gone
@@ -292,10 +293,15 @@ def _wrong_value(override: Override, value: str, text: str, default: Any) -> Usa
         return UsageError(key, value, "is none of them", accepted, right or "one of these")
     if accepted == "whole numbers":
         problem = "is not a whole number"
-        whole = re.fullmatch(r"(\d+)\.0", value)
-        right = f"{key}={whole[1]}" if whole else right
+        with contextlib.suppress(ValueError, OverflowError):
+            whole = float(value)
+            right = f"{key}={int(whole)}" if whole.is_integer() else right
     elif accepted == "a list: [A,B]":
         problem, right = "is not a list", _as_list(key, value, default)
+    elif "of type 'list'" in text:
+        problem, right = "is a list", suggest.several(key, value.strip("[]"), swept=True)
+    elif isinstance(default, dict):
+        problem, right = "is a group of keys", f"{key}.KEY=VALUE"
     elif "is not Optional" in text:
         problem = "is no value of this key"
     if accepted in ("whole numbers", "a value of the default's type") and range_of is not None:
@@ -311,6 +317,11 @@ def _as_list(key: str, value: str, default: Any) -> str | None:
         value = ",".join(re.findall(r":\s*([\w.]+)", value))
     number = len(default) if isinstance(default, list) and "," not in value else 1
     return f"'{key}=[{','.join([value] * max(number, 1))}]'" if value else None
+
+
+def _raw(override: Override) -> str:
+    """Return the value of an override as it was typed, without quotes."""
+    return (parse(override.input_line or "").value or "").strip("'\"")
 
 
 def _right(parent: str, name: str, value: str, names: list[str]) -> str:

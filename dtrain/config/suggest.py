@@ -117,6 +117,11 @@ def none_of(key: str) -> str | None:
     return VALUES.get(f"{key}=null")
 
 
+def is_help(key: str) -> bool:
+    """Say whether there is a help of a key or a group."""
+    return key.replace("/", ".") in keys()
+
+
 def of_help(key: str) -> str | None:
     """Return the help that was meant by ``--help KEY``; None where nothing is near."""
     ours = KEYS.get(key.rpartition(".")[2], "")

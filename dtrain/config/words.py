@@ -94,8 +94,10 @@ def refusal(
         problem: what is wrong with it where it is none of those that are known.
         accepted: what may stand there.
     """
-    key = word.rstrip(":")
-    behind = rest[0] if rest and "=" not in rest[0] and not rest[0].startswith("-") else None
+    key, _, value = word.partition(":")
+    behind = value or None
+    if not value:
+        behind = rest[0] if rest and "=" not in rest[0] and not rest[0].startswith("-") else None
     suffix = Path(word).suffix.lower()
     hint = None
     if (Path(word) / "command.json").is_file():

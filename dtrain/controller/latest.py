@@ -84,6 +84,8 @@ def find(folder: str = _FOLDER) -> Path | None:
 
 def hint(command: str) -> str:
     """Return a command on the newest run of the default folder, or on one that is to be named."""
+    if command == "compare":
+        return f"python -m dtrain compare {_FOLDER}"
     run = find()
     return f"python -m dtrain {command} {'outputs/DATE/TIME_NAME' if run is None else short(run)}"
 

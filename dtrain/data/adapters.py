@@ -16,7 +16,7 @@ from dtrain.data.plain import is_array, is_frame, rows_of, structured
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.streams import Stream
 from dtrain.data.target_kind import of_labels
-from dtrain.errors import UsageError
+from dtrain.errors import ALONE, UsageError
 
 #: Names of splits in a mapping of them, as the datasets of Hugging Face have.
 _TRAIN = ("train", "training")
@@ -177,6 +177,11 @@ def _stream(value: Any, key: str, split: str) -> Stream:
 
 
 def _refused(key: str, value: Any, split: str) -> UsageError:
+    if value is None:
+        return UsageError(
+            f"{key}._target_", ALONE, f"its function returned None ({split})", ACCEPTED,
+            "the data behind `return` in the function",
+        )  # fmt: skip
     problem = f"is no data ({split})"
     missing = [name for name in ("take", "__getitem__") if hasattr(value, name)]
     if missing and not isinstance(value, str | bytes | type | tuple | list | Mapping):

@@ -26,11 +26,7 @@ class Parser(argparse.ArgumentParser):
         usage = " ".join(self.format_usage().split()).removeprefix("usage: ")
         missing = re.match(r"the following arguments are required: ([^,\s]+)", message)
         if missing is not None:
-            hint = "python -m dtrain compare outputs"
-            return UsageError(
-                missing[1], ALONE, "is missing", usage,
-                hint if command == "compare" else latest.hint(command),
-            )  # fmt: skip
+            return UsageError(missing[1], ALONE, "is missing", usage, latest.hint(command))
         unknown = re.match(r"unrecognized arguments: (--?)([\w-]+)[= ]?(\S*)", message)
         if unknown is not None:
             name, value = unknown[2].replace("-", "_"), unknown[3] or suggest.VALUE
