@@ -280,8 +280,8 @@ def _passed_on(init: ast.FunctionDef) -> tuple[list[str], ast.Call | None] | Non
                 calls.append(None)
         elif isinstance(node, ast.Call):
             function = node.func
-            taken = isinstance(function, ast.Attribute) and _is(function.value, name)
-            if taken and function.attr in ("pop", "get"):  # type: ignore[union-attr]
+            method = function.attr if isinstance(function, ast.Attribute) else ""
+            if method in ("pop", "get") and _is(function.value, name):  # type: ignore[attr-defined]
                 if not node.args or not isinstance(node.args[0], ast.Constant):
                     return None
                 names.append(str(node.args[0].value))
