@@ -67,9 +67,9 @@ def _main(arguments: list[str], check: Callable[[], None]) -> int:
 
             try:
                 arguments = [first, *latest.resolved(arguments[1:], ("",))]
-            except UsageError as refusal:
-                print(f"error: {refusal}", file=sys.stderr)
-                return refusal.exit_code
+            except UsageError as refused:
+                print(f"error: {refused}", file=sys.stderr)
+                return refused.exit_code
         if any(is_far(each) for each in arguments[1:]):
             from dtrain.controller.commands import far
 

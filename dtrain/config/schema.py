@@ -108,8 +108,8 @@ class Trainer(Section):
         class_weight: weights of examples by class, {0: 1.0, 1: 3.0}; a class not named weighs 1.
         metrics: names (accuracy, f1_macro), nodes, a list, {output: [...]}; auto: accuracy or mae.
         callbacks: Keras callbacks, such as {_target_: keras.callbacks.EarlyStopping, patience: 3}.
-        early_stopping: end after so many epochs without a better objective, 3 or {patience: 3,
-            monitor: val_loss, restore_best: true}; null: never.
+        early_stopping: epochs without a better objective after which training ends, or a mapping,
+            such as {patience: 3, monitor: val_loss, restore_best: true}; null: never.
         max_time: end after 2h, 90m, 1h30m or so many seconds of this command; null: never.
         terminate_on_nan: end the run with an error when the loss is NaN or infinite.
         deterministic: deterministic operations, which a GPU needs for bit-identical results.
