@@ -373,13 +373,20 @@ def _build_metrics(built: keras.Model, x: Any, y: Any, predicted: Any, weight: A
     except (ValueError, TypeError, KeyError, IndexError, tf.errors.OpError) as error:
         unknown = re.search(r"interpret metric identifier: (\w+)", str(error))
         if unknown is not None:
-            near = nearest(unknown[1], [*dir(keras.metrics), "accuracy"]) or "accuracy"
+            near = nearest(unknown[1], [*dir(keras.metrics), "accuracy"]) or "NAME"
             raise UsageError(
                 "trainer.metrics", unknown[1], "is no metric that Keras knows",
                 "names of keras.metrics, or nodes with _target_", f"'trainer.metrics=[{near}]'",
             ) from None  # fmt: skip
+        if getattr(getattr(y, "dtype", None), "kind", "") in ("O", "S", "U"):
+            raise UsageError(
+                "dataset", "labels", f"are {nest.outline(y)}", "whole numbers, from 0 on",
+                "numpy.unique(y, return_inverse=True)[1] in the dataset",
+            ) from None  # fmt: skip
         if not has_own(built, "train_step"):
             usual = "trainer.loss=sparse_categorical_crossentropy 'trainer.metrics=[accuracy]'"
+            if _loss_name(built.loss) == class_labels.LOSS:  # what does not fit is a metric
+                usual = "'trainer.metrics=[accuracy]'"
             if getattr(y, "shape", None) == getattr(predicted, "shape", ()):
                 usual = "trainer.loss=categorical_crossentropy of one-hot targets, mse of others"
             single = not nest.is_nest(x)

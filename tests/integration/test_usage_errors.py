@@ -215,7 +215,7 @@ LATE = {
         ["dataset=npz", "dataset.path=negative.npz", "model=mlp", "trainer.batch_size=1"],
         ["a target is -1", "type: dataset.task=regression"],
     ),
-    "labels": (["model.classes=5"], ["model.classes=5", "up to 9", "type: model.classes=10"]),
+    "labels": (["model.classes=5"], ["model=5 outputs", "up to 9", "type: model.classes=10"]),
     "target": (
         ["model=custom", "model._target_=keras.applications.MobileNetV22"],
         ["MobileNetV22", "does not exist", "keras.applications.MobileNetV2"],
