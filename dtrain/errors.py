@@ -96,7 +96,7 @@ class UsageError(DtrainError):
         parts = [f"accepted: {accepted}", f"{_label(hint)}: {hint}"]
         if (
             accepted.count(", ") >= _LISTED
-        ):  # what to type is not to be looked for behind a long list
+        ):  # what to type is not to be looked for
             parts.reverse()
         text = "; ".join([f"{head}: {problem}", *parts])
         if secrets.is_secret(value, key):
