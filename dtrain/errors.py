@@ -37,7 +37,7 @@ INTERRUPTED = 75  # EX_TEMPFAIL of sysexits.h: try the same command again
 #: but of ``os._exit`` in the user's code, or of a library.
 OF_TASK = 100
 _LONGEST = 500  # characters of a value that a message shows whole
-_LISTED = 80  # characters of what is accepted, in front of what to type
+_LISTED = 8  # names of what is accepted, in front of what to type
 #: How like a name has to be: below it most are of other things.
 _NEAR = 0.66
 _WORDS = re.compile(r"[\W_]+")
@@ -94,7 +94,7 @@ class UsageError(DtrainError):
         else:
             head = f"{key}={value}"
         parts = [f"accepted: {accepted}", f"{_label(hint)}: {hint}"]
-        if len(accepted) > _LISTED:  # what to type is not to be looked for behind a long list
+        if accepted.count(", ") >= _LISTED:  # what to type is not to be looked for
             parts.reverse()
         text = "; ".join([f"{head}: {problem}", *parts])
         if secrets.is_secret(value, key):

@@ -408,6 +408,29 @@ def three_outputs(input_shape: Any) -> Any:
     return keras.Sequential([keras.Input(input_shape), keras.layers.Dense(3, "softmax")])
 
 
+def one_output(input_shape: Any) -> Any:
+    import keras
+
+    return keras.Sequential([keras.Input(input_shape), keras.layers.Dense(1, "sigmoid")])
+
+
+@pytest.mark.task
+def test_more_classes_than_outputs_are_answered_for_the_model_at_hand() -> None:
+    from dtrain.errors import UsageError
+
+    for name, labels, hint in (
+        ("one_output", [0, 1, 1], "type: trainer.loss=binary_crossentropy"),
+        ("three_outputs", [0, 4, 1], "hint: 5 in the last layer, or classes, an argument of tests"),
+    ):
+        with pytest.raises(UsageError, match=hint):
+            build_model(
+                model={"_target_": f"tests.test_build.{name}"},
+                dataset={"_target_": "tests.test_build.labelled", "labels": labels},
+                trainer={"loss": "sparse_categorical_crossentropy", "metrics": [],
+                         "steps_per_epoch": 1},
+            )  # fmt: skip
+
+
 @pytest.mark.task
 def test_labels_that_are_no_classes_are_refused() -> None:
     import tensorflow as tf

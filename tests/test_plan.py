@@ -231,7 +231,7 @@ REFUSED: list[tuple[list[str], Machine, int | None, tuple[str, str, str]]] = [
         "hardware.hosts=4", "strategy=ps does not run a process on each host",
         "strategy=multiworker")),
     (["hardware=gpu"], PLAIN, None, (
-        "hardware.devices=1", "this machine has 0 GPUs", "hardware=cpu")),
+        "hardware=gpu", "this machine has no GPU", "hardware=cpu")),
     ([MULTIWORKER, "hardware.devices=2"], Machine(3, 8), None, (
         "hardware.devices=2", "this machine has 3 GPUs, which 2 tasks share",
         "hardware.devices=1")),

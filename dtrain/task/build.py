@@ -399,15 +399,22 @@ def _build_metrics(
     except (ValueError, TypeError, KeyError, IndexError, tf.errors.OpError) as error:
         unknown = re.search(r"interpret metric identifier: (\w+)", str(error))
         if unknown is not None:
-            near = nearest(unknown[1], [*dir(keras.metrics), "accuracy"]) or "accuracy"
+            near = nearest(unknown[1], [*dir(keras.metrics), "accuracy"]) or "NAME"
             raise _refused(
                 configured, "metrics", unknown[1], "is no metric that Keras knows",
                 "names of keras.metrics, or nodes with _target_", {"metrics": [near]},
+            ) from None  # fmt: skip
+        if getattr(getattr(y, "dtype", None), "kind", "") in ("O", "S", "U"):
+            raise UsageError(
+                "dataset", "labels", f"are {nest.outline(y)}", "whole numbers, from 0 on",
+                "numpy.unique(y, return_inverse=True)[1] in the dataset",
             ) from None  # fmt: skip
         if not has_own(built, "train_step"):
             usual: dict[str, Any] = {
                 "loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"],
             }  # fmt: skip
+            if _loss_name(built.loss) == class_labels.LOSS:  # what does not fit is a metric
+                del usual["loss"]
             more = ""
             if getattr(y, "shape", None) == getattr(predicted, "shape", ()):
                 usual = {"loss": "categorical_crossentropy"}
