@@ -190,6 +190,7 @@ def test_data_that_readers_do_not_have(dtrain: Any) -> None:
 
 POOLS = '''
 import multiprocessing
+import os
 import signal
 from concurrent.futures import ProcessPoolExecutor
 
@@ -203,8 +204,11 @@ def value(row):
     return float(row % 7)
 
 
-def ends_by(number):
-    return signal.getsignal(number) == signal.SIG_DFL
+def check():
+    pid = os.fork()
+    if not pid:
+        os._exit(signal.getsignal(signal.SIGTERM) != signal.SIG_DFL)
+    assert os.waitpid(pid, 0)[1] == 0, "a Pool ends its processes by SIGTERM, and waits for them"
 
 
 class Rows:
@@ -217,6 +221,7 @@ class Rows:
 
     def __getitem__(self, row):
         if Rows.pool is None:
+            check()
             Rows.pool = multiprocessing.Pool(1)
             print("pool", *[process.pid for process in multiprocessing.active_children()])
         found = Rows.pool.map_async(value, [row]).get(60)[0]
@@ -226,8 +231,7 @@ class Rows:
 def load():
     methods = multiprocessing.get_all_start_methods()  # of which the first is Python's default
     assert multiprocessing.get_start_method() == methods[0]
-    with ProcessPoolExecutor(1) as pool:
-        assert pool.submit(ends_by, signal.SIGTERM).result(60), "a Pool ends its processes by it"
+    check()
     rows, found = range(8), []
     for context in (multiprocessing, multiprocessing.get_context("spawn")):
         with context.Pool(2) as pool:
