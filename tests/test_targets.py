@@ -416,6 +416,7 @@ def test_derived_arguments_fill_what_is_left_out(given: dict[str, Any], expected
     node = {"_target_": "tmine.make", "a": 1, **given}
     made = targets.instantiate(node, "m", classes=10, unknown=1)
     assert made == {"a": 1, "b": 2, "input_shape": None, "classes": expected}
+    assert targets.instantiate(node, "m", b=None)["b"] == 2, "None fills no default"
     assert "classes" not in targets.instantiate({"_target_": "tmine.Made"}, "m", classes=1).given
 
 

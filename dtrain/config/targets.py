@@ -314,6 +314,7 @@ def instantiate(node: Mapping[str, Any], key: str, **derived: Any) -> Any:
         key: where the node stands in the configuration, for messages.
         derived: arguments that are filled in where the callable takes them and the node leaves
             them out or null (``input_shape``, ``classes``); what is a function returns the value.
+            None is filled in only where the callable has no default.
 
     Raises:
         UsageError: the target may not be named there, does not exist, or does not take these
@@ -329,8 +330,12 @@ def _make(
     given = arguments(node, key)
     signature = signature_of(function)
     for name, value in (derived or {}).items():
-        if name in signature.parameters and given.get(name) is None:
-            given[name] = value() if callable(value) else value
+        parameter = signature.parameters.get(name)
+        if parameter is None or given.get(name) is not None:
+            continue
+        value = value() if callable(value) else value
+        if value is not None or parameter.default is parameter.empty:
+            given[name] = value  # else its own default says more
     partial = bool(node.get("_partial_"))
     bind(node["_target_"], signature, given, key, partial)
     if _home(function).split(".")[0] in KNOWN:

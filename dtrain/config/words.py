@@ -33,6 +33,10 @@ def check(words: Sequence[str], swept: bool = False) -> None:
             raise _with_blanks(parse(joined), joined, swept)
         if given.value is None and "~" not in given.sign:
             raise refusal(word, rest, parse(words[position - 1]) if position else None)
+        value = given.value or ""
+        if value.startswith("=") and (value := value.strip("= ")):
+            hint = suggest.known(given.name, value) or suggest.quoted(given.name, value)
+            raise UsageError(word, ALONE, "has more than one =", _FORM, hint)
         if not given.name.strip():
             raise UsageError(word, ALONE, "has no key", _FORM, "python -m dtrain --help")
 
