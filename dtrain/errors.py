@@ -94,7 +94,7 @@ class UsageError(DtrainError):
         else:
             head = f"{key}={value}"
         parts = [f"accepted: {accepted}", f"{_label(hint)}: {hint}"]
-        if accepted.count(", ") >= _LISTED:  # what to type is not to be looked for
+        if str(accepted).count(", ") >= _LISTED:  # what to type is not to be looked for
             parts.reverse()
         text = "; ".join([f"{head}: {problem}", *parts])
         if secrets.is_secret(value, key):

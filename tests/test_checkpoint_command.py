@@ -295,8 +295,8 @@ def test_what_cannot_be_looked_at_is_told(show: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "the following arguments are required: PATH"),
-        (["a", "b"], "unrecognized arguments: b"),
+        ([], "error: PATH: is missing"),
+        (["a", "b"], "error: checkpoint: unrecognized arguments: b"),
     ],
 )
 def test_wrong_words_are_refused(
@@ -306,5 +306,5 @@ def test_wrong_words_are_refused(
         main(arguments)
     assert caught.value.code == 2
     error = capsys.readouterr().err
-    assert "usage: python -m dtrain checkpoint [-h] PATH" in error
+    assert "accepted: python -m dtrain checkpoint [-h] PATH" in error
     assert message in error

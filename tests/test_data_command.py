@@ -153,8 +153,8 @@ def test_a_table(show: Any, tmp_path: Path) -> None:
     "wrong",
     [
         ("dataset=csv",),
-        ("dataset=csv", "dataset.path=rows.csv", "dataset.label=knd"),
-        ("dataset=csv", "dataset.path=rows.csv", "trainer.batch_size=64"),
+        ("dataset=csv", "model=mlp", "dataset.path=rows.csv", "dataset.label=knd"),
+        ("dataset=csv", "model=mlp", "dataset.path=rows.csv", "trainer.batch_size=64"),
         ("datset=csv",),
         ("trainer.epochs=1,2",),
         ("dataset=custom", "dataset._target_=os.getcwd"),
@@ -435,7 +435,7 @@ def test_the_data_of_a_run(show: Any, dtrain: Any) -> None:
         (("--images", "folder.png"), "--images=folder.png: is a folder"),
         (("hydra.mode=MULTIRUN",), "hydra.mode=MULTIRUN: data is shown of one configuration"),
         (("--config-dir", "gone"), "is no folder"),
-        (("resume=gone",), "resume=gone: is not a run folder"),
+        (("resume=gone",), "resume=gone: there is no such folder"),
     ],
 )
 def test_wrong_options(show: Any, tmp_path: Path, words: tuple[str, ...], message: str) -> None:
@@ -452,7 +452,7 @@ def test_wrong_usage(show: Any, capfd: pytest.CaptureFixture[str], words: tuple[
     with pytest.raises(SystemExit) as caught:
         show(*words)
     assert caught.value.code == 2
-    assert "usage: python -m dtrain data" in capfd.readouterr().err
+    assert "accepted: python -m dtrain data [-h]" in capfd.readouterr().err
 
 
 def below(pid: int) -> set[int]:

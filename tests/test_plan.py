@@ -334,7 +334,7 @@ def test_a_worker_of_parameter_servers_has_one_device() -> None:
 
 
 def test_a_value_that_was_left_open() -> None:
-    with pytest.raises(UsageError, match=r"dataset.path=\?\?\?: has no value yet.*path=VALUE"):
+    with pytest.raises(UsageError, match=r"dataset.path: has no value yet.*path=VALUE"):
         planned("dataset=csv")
 
 

@@ -276,4 +276,4 @@ def test_a_name_that_is_not_there() -> None:
             prepare("Default", 1, settings(**BLOCKS, hardware={"remat": ["block_0", pattern]}))
         assert str(caught.value).startswith(f"hardware.remat={pattern}: {problem}")
         assert ", block_0, block_1, dense" in str(caught.value)
-        assert str(caught.value).endswith("type: 'hardware.remat=[]'")
+        assert "; type: 'hardware.remat=[]'; " in str(caught.value)

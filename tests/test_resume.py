@@ -135,8 +135,11 @@ def test_a_folder_that_is_none(key: str, missing: str, begun) -> None:
         shutil.rmtree(rundir.path)
     else:
         (rundir.path / missing).unlink()
+    problem = "is not a run folder (it has no command.json)"
+    if missing == "all":
+        problem = f"there is no such folder (looked in {os.getcwd()})"
     refused(
-        f"{key}={rundir.path}: is not a run folder (it has no command.json); "
+        f"{key}={rundir.path}: {problem}; "
         f"accepted: a folder that a run printed as its run folder; "
         f"hint: {key}=outputs/DATE/TIME_NAME",
         resume.arguments, [f"{key}={rundir.path}"],

@@ -75,7 +75,7 @@ def node(*overrides: str) -> Any:
 def test_every_preset_composes_and_passes_the_checks(preset: str) -> None:
     config = node(preset, *GIVEN.get(preset, []))
     checked(config)
-    groups.refuse_unknown(config)
+    values.refuse_unknown(config)
 
 
 def test_there_are_presets() -> None:

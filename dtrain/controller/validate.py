@@ -15,11 +15,14 @@ from dtrain.controller.plan import Plan, plan, sizes
 from dtrain.controller.resources.devices import machine
 from dtrain.data.data_file import is_address
 from dtrain.data.sources import Splits
+from dtrain.errors import UsageError
 from dtrain.host import forkserver
 from dtrain.tracking import choose
 
 #: Keys that may differ between the commands of one cluster.
 _OF_A_HOST = ("tracking", "launcher", "output_dir", "resume", "fork", "dry_run", "name")
+#: Models whose inputs are images.
+_OF_IMAGES = ("dtrain.models.cnn", "dtrain.models.resnet")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +91,7 @@ def check(
         launcher = launcher.here(kind.trains)
     logging_models.check(config, choose.tracker(config))
     if kind.trains:
+        _check_model(config)
         evaluator.check_launcher(config, launcher)
         if launcher.sees_data:
             initial.check(config)
@@ -114,3 +118,13 @@ def check(
 
 def _shared(key: str) -> bool:
     return key.partition(".")[0] not in _OF_A_HOST and key != "action.run"
+
+
+def _check_model(config: Config) -> None:
+    """Refuse a model of images for a CSV: that is known before any row is read."""
+    model = str(config.model.get("_target_"))
+    if model in _OF_IMAGES and config.dataset.get("_target_") == "dtrain.datasets.csv":
+        raise UsageError(
+            "model", model.rpartition(".")[2], "takes images, and a CSV has rows of columns",
+            "mlp, or a model of your own", "model=mlp",
+        )  # fmt: skip

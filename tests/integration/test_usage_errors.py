@@ -62,6 +62,10 @@ EARLY = {
         ["dataset=csv", "dataset.path=text.csv", "dataset.label=label", "model=mlp"],
         ["'colour'", "type: 'dataset.inputs=[size]' dataset.label=label"],
     ),
+    "images of a table": (
+        ["dataset=csv", "dataset.path=text.csv"],
+        ["model=cnn: takes images", "type: model=mlp"],
+    ),
     "tab": (
         ["dataset=csv", "dataset.path=tab.csv", "model=mlp", "trainer.batch_size=1"],
         ["type: dataset.separator=tab"],
@@ -205,7 +209,7 @@ EARLY = {
     "resume and fork": (["fork=a", "resume=b"], ["fork=a", "cannot be given with resume="]),
     "output": (["output_dir=text.csv"], ["output_dir=", "Not a directory", "output_dir=FOLDER"]),
     "text column": (
-        ["dataset=csv", "dataset.path=text.csv"],
+        ["dataset=csv", "dataset.path=text.csv", "model=mlp"],
         ["dataset.path=text.csv", "'colour'", "'red'", "line 2"],
     ),
     "target": (

@@ -10,7 +10,7 @@ from typing import NoReturn
 from dtrain import errors
 from dtrain.config import other_tools, suggest
 from dtrain.controller import latest
-from dtrain.errors import ALONE, UsageError
+from dtrain.errors import ALONE, UsageError, nearest
 
 
 class Parser(argparse.ArgumentParser):
@@ -31,7 +31,11 @@ class Parser(argparse.ArgumentParser):
         if unknown is not None:
             name, value = unknown[2].replace("-", "_"), unknown[3] or suggest.VALUE
             word = other_tools.WORDS.get(command, {}).get(name)
-            known = f"{word}={value}" if word else suggest.known(name, value)
+            own = [option for action in self._actions for option in action.option_strings]
+            known = f"{word}={value}" if word else None
+            if known is None and (near := nearest(f"--{unknown[2]}", own)) is not None:
+                known = f"{self.prog} {near} {value}"
+            known = known or suggest.known(name, value)
             return UsageError(
                 f"{unknown[1]}{unknown[2]}", ALONE, f"{command} has no such option", usage,
                 known or f"{self.prog} --help",
