@@ -290,7 +290,7 @@ def _wrong_value(override: Override, value: str, text: str, default: Any) -> Usa
     if options is not None:
         near = nearest(value, options[1].split(", "))
         right = right or (near and f"{key}={near}")
-        return UsageError(key, value, "is none of them", accepted, right or "one of these")
+        return UsageError(key, value, "is not one of these", accepted, right or "one of these")
     if accepted == "whole numbers":
         problem = "is not a whole number"
         with contextlib.suppress(ValueError, OverflowError):

@@ -264,7 +264,7 @@ def _predicted(value: Any) -> str | None:
 def choice(*values: str) -> Form:
     """Return the form of one of several texts."""
     return Form(
-        " or ".join(values), lambda v: None if v in values else "is none of them", values[0], values
+        " or ".join(values), lambda v: None if v in values else "is not one of these", values[0], values
     )
 
 

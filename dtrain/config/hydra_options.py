@@ -9,9 +9,16 @@ from typing import NoReturn
 from hydra._internal.utils import get_args_parser
 
 from dtrain.config import suggest
-from dtrain.errors import ALONE, UsageError
+from dtrain.errors import ALONE, UsageError, nearest
 
 _ACCEPTED = "--help, --version, --cfg, --info, -m, --config-dir, and overrides (KEY=VALUE)"
+#: What to type for an option that is nearly one of these.
+_HINTS = {
+    "--help": "python -m dtrain --help",
+    "--version": "python -m dtrain --version",
+    "--multirun": "-m KEY=VALUE,VALUE",
+    "--config-dir": "--config-dir FOLDER",
+}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -65,6 +72,8 @@ def _refusal(option: str, arguments: list[str]) -> UsageError:
     name, value = option.partition("=")[0], _behind(option, arguments)
     key = name.lstrip("-").replace("-", "_")
     hint = suggest.known(key, value or suggest.VALUE)
+    if (near := nearest(name, _HINTS)) is not None:
+        hint = _HINTS[near]
     return UsageError(
         name, value or ALONE, "there is no such option", _ACCEPTED,
         hint or "python -m dtrain --help",

@@ -22,7 +22,7 @@ _TEXTS = {"true": True, "false": False}
 
 def _problem(value: Any) -> str | None:
     known = isinstance(value, bool) or (isinstance(value, str) and value in (*_TEXTS, AUTO))
-    return None if known else "is none of them"
+    return None if known else "is not one of these"
 
 
 SWITCH = Form("true, false or auto", _problem, "false")
