@@ -110,6 +110,8 @@ def _no_command(name: str, rest: list[str]) -> UsageError:
         return words.refusal(name, rest, problem=problem, accepted=accepted)
     if found in latest.ON_RUNS and not rest:
         hint = latest.hint(found)
+    elif not found and rest and os.path.isdir(rest[0]):
+        hint = shlex.join([f"resume={rest[0]}", *rest[1:]])
     else:
         hint = " ".join(filter(None, ("python -m dtrain", found, shlex.join(rest))))
     return UsageError(name, ALONE, problem, accepted, hint)

@@ -36,7 +36,7 @@ def followed(words: list[str], message: str) -> list[str]:
     head, _, problem = message.removeprefix("error: ").partition(": ")
     keys, parts = {key_of(word) for word in right}, set()
     # Where the key is right and so is its value, something else is wrong with them.
-    if key_of(wrong) not in KEYS or problem.startswith(("is ", "has ", "there is no such")):
+    if key_of(wrong) not in KEYS or problem.startswith(("is ", "has ", "there is no ")):
         keys |= {key_of(wrong), wrong}
         parts = set(head.replace("=", " ").split())
     kept = [w for w in words if key_of(w) not in keys and w not in parts and w != "="]

@@ -146,6 +146,11 @@ def test_a_folder_that_is_none(key: str, missing: str, begun) -> None:
     )  # fmt: skip
 
 
+def test_a_word_that_is_nearly_latest() -> None:
+    refused("resume=lastest: there is no such folder*; type: resume=latest",
+            resume.arguments, ["resume=lastest"])  # fmt: skip
+
+
 def test_a_word_without_a_value(begun, monkeypatch: pytest.MonkeyPatch) -> None:
     refused("resume=: is not a run folder*", resume.arguments, ["resume"])
     monkeypatch.chdir(begun().path)

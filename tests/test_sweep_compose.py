@@ -40,12 +40,12 @@ def refused(parts: list[str], call: Any, *arguments: Any) -> Exception:
 
 def test_what_differs() -> None:
     _, drafts = composed(
-        "strategy=mirrored optimizer/schedule=cosine seed=1 +model.x=1",
-        "strategy=one_device optimizer/schedule=constant seed=1 +model.x=2",
+        "strategy=mirrored optimizer/schedule=cosine seed=1 model.dropout=0.1",
+        "strategy=one_device optimizer/schedule=constant seed=1 model.dropout=0.2",
     )
     assert [d.differs for d in drafts] == [
-        {"strategy": "mirrored", "optimizer/schedule": "cosine", "model.x": "1"},
-        {"strategy": "one_device", "optimizer/schedule": "constant", "model.x": "2"},
+        {"strategy": "mirrored", "optimizer/schedule": "cosine", "model.dropout": "0.1"},
+        {"strategy": "one_device", "optimizer/schedule": "constant", "model.dropout": "0.2"},
     ]
     assert [d.config.strategy.name for d in drafts] == ["mirrored", "one_device"]
     assert [d.config.name for d in drafts] == ["cnn_mirrored", "cnn_one_device"]

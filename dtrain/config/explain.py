@@ -241,7 +241,11 @@ class Choices:
         if not OmegaConf.is_config(node):
             head, names = key.split(".")[0], sorted(str(k) for k in config if k != "hydra")
             hint = suggest.meant(key, value)
-            if hint is None and (near := nearest(head, names)):
+            above, _, own = parent.rpartition(".")
+            around = OmegaConf.select(config, above) if above else config
+            if name == "_target_" and OmegaConf.is_config(around) and own in around:
+                hint = suggest.quoted(parent, f"{{_target_:{value}}}")
+            elif hint is None and (near := nearest(head, names)):
                 hint = f"{near}{key[len(head) :]}={value}"
             return UsageError(
                 key, value, f'there is no group "{parent}"', ", ".join(names),

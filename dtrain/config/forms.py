@@ -263,9 +263,11 @@ def _predicted(value: Any) -> str | None:
 
 def choice(*values: str) -> Form:
     """Return the form of one of several texts."""
-    return Form(
-        " or ".join(values), lambda v: None if v in values else "is not one of these", values[0], values
-    )
+
+    def why(value: Any) -> str | None:
+        return None if value in values else "is not one of these"
+
+    return Form(" or ".join(values), why, values[0], values)
 
 
 def text(most: int = 1000) -> Form:

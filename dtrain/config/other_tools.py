@@ -43,7 +43,7 @@ TOOLS: dict[str, dict[str, str]] = {
         "use_multiprocessing": "dataset.workers=2",
         "mixed_precision": "hardware.precision",
         "optimizer/schedule=exponential": "'optimizer.schedule={_target_:"
-        "keras.optimizers.schedules.ExponentialDecay,decay_steps:1000,decay_rate:0.9}'",
+        "keras.optimizers.schedules.ExponentialDecay,decay_rate:0.1}'",
         "optimizer/schedule=reduce_on_plateau":
             "'trainer.callbacks=[{_target_:keras.callbacks.ReduceLROnPlateau,patience:3}]'",
         "optimizer/schedule=onecycle": _WARMUP,

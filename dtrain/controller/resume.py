@@ -19,7 +19,7 @@ from dtrain.config.schema import Config
 from dtrain.controller import latest, taken
 from dtrain.controller.folders import lock, open_existing, read_command
 from dtrain.controller.launchers import automatic
-from dtrain.errors import CheckpointError, DamagedFile, UsageError
+from dtrain.errors import CheckpointError, DamagedFile, UsageError, nearest
 from dtrain.files import reading
 from dtrain.run import checkpoint, identity, schemas
 from dtrain.run.folder import RunDir, short
@@ -138,6 +138,8 @@ def _no_run(key: str, folder: str, rundir: RunDir, typed: str) -> UsageError:
     else:
         below = latest.find(folder) if rundir.path.is_dir() else None
         right = "outputs/DATE/TIME_NAME" if below is None else short(below)
+    if (word := nearest(folder, (latest.LATEST,))) is not None:
+        right = word
     return UsageError(
         key, folder, problem, "a folder that a run printed as its run folder",
         suggest.corrected(key, folder) or f"{typed}{right}",

@@ -62,6 +62,10 @@ EARLY = {
         ["dataset=csv", "dataset.path=text.csv", "dataset.label=label", "model=mlp"],
         ["'colour'", "type: 'dataset.inputs=[size]' dataset.label=label"],
     ),
+    "function of a schedule": (
+        ["optimizer.schedule._target_=keras.optimizers.schedules.CosineDecay"],
+        ["type: 'optimizer.schedule={_target_:keras.optimizers.schedules.CosineDecay}'"],
+    ),
     "images of a table": (
         ["dataset=csv", "dataset.path=text.csv"],
         ["model=cnn: takes images", "type: model=mlp"],
