@@ -607,7 +607,7 @@ def test_a_training_that_is_killed(
         (["nothing"], "MODEL=nothing: is no run folder, no model of a registry and no SavedModel"),
         (["models:/a"], "MODEL=models:/a: is no model of a registry"),
         (["models:/a/1", "follow=true"], "tracking.uri=: "),
-        (["run", "prot=1"], "prot=1: says nothing of a server; hint: the command with port=; accepted: follow="),
+        (["run", "prot=1"], "prot=1: says nothing of a server; hint: the command with port="),
         (["run", "port=70000"], "port=70000: cannot be; accepted: a whole number from 0 to 65,535"),
         (["run", "follow=perhaps"], "follow=perhaps: is neither; accepted: true or false"),
         (["run", "host=0.0.0.0"], "host=0.0.0.0: others could ask the server, and no token"),

@@ -195,7 +195,7 @@ def test_the_folder_is_found_again_and_functions_make_columns(home: Path, predic
         (("checkpoint=7777",), "the run has no such checkpoint"),
         (("checkpoint=all",), "predictions are of one checkpoint"),
         (("weights=ema",), "has no averages of its weights"),
-        (("predict.format=xml",), "type: predict.format=parquet"),
+        (("predict.format=xml",), "accepted: parquet, npy, jsonl, csv"),
         (("action.format=csv",), "is of a training"),
         (("workers=0",), "workers"),
         (("workers=5000",), "more processes than this machine"),
