@@ -205,7 +205,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     ),
     "words": (
         None, "text", {"tokens": "xyz"}, "dataset.tokens=xyz", ["no kind of token"],
-        "dataset.tokens=bytes",
+        "dataset.tokens=bytes, or characters",
     ),
     "fraction": (
         None, "text", {"validation_split": 1}, "dataset.validation_split=1", ["but not 1"],

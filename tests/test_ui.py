@@ -54,7 +54,8 @@ def test_no_store(capsys: pytest.CaptureFixture[str], started: Any) -> None:
     assert started("", "--output-dir", "nowhere") == 2
     assert capsys.readouterr().err == (
         "error: --output-dir=nowhere: holds no tracking store (mlflow.db); accepted: the "
-        "output_dir of tracked runs; type: python -m dtrain\n"
+        "output_dir of tracked runs; hint: --output-dir FOLDER, or a run with tracking=mlflow, "
+        "which is the default\n"
     )
 
 

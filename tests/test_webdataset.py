@@ -367,10 +367,10 @@ def test_no_column_of_that_name() -> None:
     shard("a.tar", range(2))
     with pytest.raises(UsageError) as caught:
         datasets.webdataset("a.tar", "json.labels")
-    assert "dataset.target=json.labels: a.tar has no such column; accepted: cls, txt, js" in str(
-        caught.value
+    assert str(caught.value).startswith(
+        "dataset.target=json.labels: a.tar has no such column; type: dataset.target=json.label; "
+        "accepted: cls, txt, js"
     )
-    assert str(caught.value).endswith("type: dataset.target=json.label")
 
 
 def test_the_members_of_an_example_are_nests() -> None:

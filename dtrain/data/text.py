@@ -72,7 +72,7 @@ def text(
     else:
         raise UsageError(
             "dataset.tokens", tokens, "is no kind of token", "bytes or characters",
-            f"dataset.tokens={nearest(tokens, ('bytes', 'characters')) or 'NAME'}",
+            f"dataset.tokens={nearest(tokens, ('bytes', 'characters')) or 'bytes, or characters'}",
         )  # fmt: skip
     held = round(count * validation_split)
     _check_room(count - held, "to train on", tokens, length, path)
