@@ -238,7 +238,7 @@ def test_tables_train_as_in_fit() -> None:
 @pytest.mark.parametrize(
     ("value", "texts"),
     [
-        (None, ["a NoneType", "is no data (train)"]),
+        (None, ["its function returned None (train)", "hint: the data behind `return`"]),
         (3, ["a int", "is no data (train)", "return dtrain.datasets.Splits"]),
         ("data.csv", ["a str", "is no data"]),
         ((), ["is no data"]),
@@ -260,7 +260,7 @@ def test_tables_train_as_in_fit() -> None:
         (lambda: X, ["returns a ndarray and no iterator"]),
         (lambda: {"a": X}, ["returns a dict and no iterator"]),
         (lambda x: iter([x]), ["is no data"]),
-        ({"train": None, "test": (X, Y)}, ["is no data (train)"]),
+        ({"train": None, "test": (X, Y)}, ["returned None (train)"]),
     ],
 )  # fmt: skip
 def test_what_is_refused(value: Any, texts: list[str]) -> None:

@@ -491,7 +491,7 @@ def test_what_does_not_fit_is_refused_with_its_key() -> None:
         ({"model": {"_target_": "tests.test_build.nothing"}}, "model._target_"),
         ({"model": {**mlp, "unit": [3]}}, "model.unit"),
         ({"model": {"_target_": "os.system"}}, "model._target_"),
-        ({"model": {**mlp, "classes": 2}}, "model.classes"),
+        ({"model": {**mlp, "classes": 2}}, "model"),
         ({"optimizer": {**adam, "clipnorm": 1.0, "clipvalue": 1.0}}, "optimizer"),
         ({"optimizer": {**adam, "beta": 1.0}}, "optimizer"),
         (

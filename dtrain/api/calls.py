@@ -11,7 +11,6 @@ from dtrain.api import arrays, command, hints, keywords, predictions, training, 
 from dtrain.api.line import Line
 from dtrain.api.run import Comparison, Run, Sweep
 from dtrain.api.training import OBJECTS, Call
-from dtrain.config import suggest
 from dtrain.config.given import FOLDER
 from dtrain.errors import UsageError, nearest
 from dtrain.files import reading, writing
@@ -244,6 +243,8 @@ def _formats(to: Any) -> str:
     several = to.split(",") if isinstance(to, str) else to if isinstance(to, list | tuple) else [to]
     wrong = [each for each in several or [[]] if str(each) not in FORMATS]
     if wrong:
+        from dtrain.config import suggest  # not above: it imports OmegaConf
+
         meant = suggest.corrected("to", str(wrong[0])) or ""
         near = meant.removeprefix("to=") or nearest(str(wrong[0]), FORMATS) or "FORMAT"
         raise UsageError(
