@@ -281,7 +281,7 @@ REFUSED: dict[str, tuple[Callable[[], object] | None, str, dict[str, Any], str, 
     ),
     "npz without x": (
         save(x_train=ROWS, labels=ROWS), "npz", {"path": "a.npz"}, "dataset.x=x",
-        ["a.npz has no array of that name", "x_train, labels"], "dataset.x=x_train",
+        ["a.npz has no array of that name", "x_train, labels"], "dataset.x=NAME",
     ),
     "npz without y": (
         save(x=ROWS, label=ROWS), "npz", {"path": "a.npz", "y": "labels"}, "dataset.y=labels",
@@ -340,19 +340,21 @@ REFUSED: dict[str, tuple[Callable[[], object] | None, str, dict[str, Any], str, 
     ),
     "csv label far": (
         text("a,kind\n1,0\n"), "csv", {"path": "a.csv", "label": "zzz"}, "dataset.label=zzz",
-        ["a, kind"], "dataset.label=kind",
+        ["a, kind"], "dataset.label=COLUMN",
     ),
     "csv text": (
         text("a,b,y\n1,2,0\n1,red,1\n"), "csv", {"path": "a.csv"}, "dataset.path=a.csv",
-        ["column 'b' is 'red', a text, in line 3"], "dataset.label=b, or take the column out",
+        ["column 'b' is 'red', a text, in line 3"],
+        "dataset.label=b where it is the target, else 'dataset.inputs=[a]' dataset.label=y",
     ),
     "csv gap": (
         text("a,b,y\n1,2,0\n1,2,1\n,2,1\n"), "csv", {"path": "a.csv"}, "dataset.path=a.csv",
-        ["column 'a' is empty, in line 4"], "dataset.label=a, or take the column out",
+        ["column 'a' is empty, in line 4"],
+        "dataset.label=a where it is the target, else 'dataset.inputs=[b]' dataset.label=y",
     ),
     "csv without a label": (
         text("a,y\n1,ant\n2,\n"), "csv", {"path": "a.csv"}, "dataset.path=a.csv",
-        ["column 'y' is empty, in line 3"], "dataset.label=y, or take the column out",
+        ["column 'y' is empty, in line 3"], "the file without the rows that have no y",
     ),
     "channels": (
         None, "image_folder", {"path": ".", "channels": 4}, "dataset.channels=4", ["1 or 3"],
@@ -413,12 +415,12 @@ UNUSABLE = {
         "dataset.x_validation=v", ["shape (2,)", "()"], "dataset.x_validation=NAME",
     ),
     "csv of a header": (
-        text("a,y\n"), "csv", {"path": "a.csv"}, "dataset.validation_split=0.2", ["0 examples"],
-        "dataset.validation_split=0",
+        text("a,y\n"), "csv", {"path": "a.csv"}, "dataset.path=a.csv", ["has no rows"],
+        "dataset.path=FILE.csv",
     ),
     "csv separator": (
         text("a;y\n1;0\n2;1\n"), "csv", {"path": "a.csv"}, "dataset.separator=,",
-        ["one column", "'a;y'"], "dataset.separator=';'",
+        ["one column", "'a;y'"], "\"dataset.separator=';'\"",
     ),
     "nothing left to train on": (
         text("a,y\n1,0\n2,1\n"), "csv", {"path": "a.csv", "validation_split": 0.9},

@@ -292,7 +292,7 @@ SAME = {
     ),
     "infinite": (["a,y", "1,3", "2,inf"], "dataset.label=y: holds NaN or infinity"),
     "one column": (["a;y", "1;2"], "dataset.separator=,: leaves a.csv with one column, 'a;y'"),
-    "header alone": (["a,y"], "dataset.validation_split=0.2: leaves none of 0 examples"),
+    "header alone": (["a,y"], "dataset.path=a.csv: has no rows"),
     "nothing": ([], "dataset.path=a.csv: cannot be read as CSV (No columns to parse from file)"),
 }  # fmt: skip
 

@@ -323,7 +323,10 @@ def test_a_manifest_is_written_for_its_user_alone(dtrain: Commands) -> None:
         (["launcher.user=0"], "launcher.user=0: must be at least 1"),
         (["hydra.run.dir=x"], "the run folder is in the cluster"),
         (["sidecar.evaluate=true"], "Kubernetes starts no process beside the training"),
-        (["+dataset.api_key=hunter2hunter2"], "a secret that is typed would be in the manifest"),
+        (
+            ["tracking.uri=http://me:hunter2hunter2@host"],
+            "a secret that is typed would be in the manifest",
+        ),
         (["launcher.gpus=1", "hardware=gpu", "hardware.devices=2"], "hardware.devices=2"),
         (["-m", "seed=1,2"], "cannot run one job beside another"),
     ],

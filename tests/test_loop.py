@@ -852,7 +852,8 @@ def beside(says: Callable[[], list[float]]) -> Any:
 
         def all_reduce_numbers(self, numbers: list[float]) -> list[float]:
             self.told.append([float(number) for number in numbers])
-            return [a + b for a, b in zip(numbers, says(), strict=False)]
+            others = [*says(), *[0] * len(numbers)]
+            return [a + b for a, b in zip(numbers, others, strict=False)]
 
     return Beside()
 
@@ -912,7 +913,7 @@ def test_a_callback_of_another_task_ends_the_training_of_all(
     assert callback.seen[-1] == ("done", {"loss": 15.5})
     assert [entry[1] for entry in callback.seen if entry[0] == "begin"] == [0, 1]
     assert trained.saved == ([20] if is_chief else [])
-    assert all(end == 0 for _, _, end, _ in strategy.told)
+    assert all(end == 0 for _, _, end, *_ in strategy.told)
 
 
 @pytest.mark.task
@@ -927,7 +928,7 @@ def test_a_callback_of_this_task_is_told_to_the_others(tmp_path: Path) -> None:
     )  # fmt: skip
     trained.loop.run()
     assert trained.loop.step == 20
-    assert [end for _, _, end, _ in strategy.told] == [0] * 20 + [1]
+    assert [end for _, _, end, *_ in strategy.told] == [0] * 20 + [1]
 
 
 @pytest.mark.task
@@ -973,14 +974,14 @@ def test_only_the_chief_looks_at_the_clock_to_save(tmp_path: Path) -> None:
     plan = {"log_every": 20, "checkpoint_seconds": 3.0}
     steps, strategy = Scripted(Clock(), seconds=1.0), beside(lambda: [1, 0, 0, 0])
     looped(tmp_path / "other", steps, strategy=strategy, is_chief=False, **plan).loop.run()
-    assert {save for *_, save in strategy.told} == {0.0}
+    assert {save for _, _, _, save, *_ in strategy.told} == {0.0}
 
     steps, strategy = Scripted(Clock(), seconds=1.0), beside(lambda: [0, 0, 0, 0])
     trained = looped(tmp_path / "chief", steps, strategy=strategy, **plan)
     trained.loop.run()
     assert trained.saved == [3, 6, 9, 12, 15, 18, 20]
     # It asks when the time is over, and the save is over before the next step.
-    asked = [save for *_, save in strategy.told]
+    asked = [save for _, _, _, save, *_ in strategy.told]
     assert asked.count(1.0) == 6
 
     # A task that does not lead stands still for it: its part of the state is wanted too.

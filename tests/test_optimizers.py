@@ -317,12 +317,12 @@ def test_a_parameter_that_an_optimizer_or_a_schedule_lacks_is_refused_at_once(
     dtrain: Commands,
 ) -> None:
     for words, problem in (
-        (["optimizer=lion", "+optimizer.rho=1"], "optimizer.rho=1: keras.optimizers.Lion has no"),
+        (["optimizer=lion", "+optimizer.rho=1"], "optimizer.rho=1: keras.optimizers.Lion does not"),
         (["optimizer=lion", "optimizer.epsilon=1"], "is a key of optimizer=adadelta"),
         (["optimizer=custom", "optimizer._target_=keras.optimizers.Lamb", "+optimizer.beta1=0.5"],
-         "hint: optimizer.beta_1=..."),
+         "type: +optimizer.beta_1=0.5"),
         (["optimizer.schedule={_target_: keras.optimizers.schedules.CosineDecay, steps: 3}"],
-         "CosineDecay has no such parameter; accepted: initial_learning_rate, decay_steps"),
+         "CosineDecay does not take these arguments"),
     ):  # fmt: skip
         run = dtrain(*words, "dry_run=true")
         assert run.code == 2 and problem in run.output, run.output

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -163,6 +163,7 @@ def csv(
     from dtrain.data.formats.csv_files import Csv
 
     table = Csv(found, form)
+    _check_rows(table, found[0].name)
     if not np.isfinite([table.low, table.high]).all():
         raise UsageError(
             "dataset.label", table.chosen.target, "holds NaN or infinity", "finite numbers",
@@ -207,6 +208,11 @@ def is_counted(
     return all(is_converted(file, form, names) for file in found)
 
 
+def _check_rows(table: Sized, path: str) -> None:
+    if not len(table):
+        raise UsageError("dataset.path", path, "has no rows", "a table", "dataset.path=FILE.csv")
+
+
 def _is_small(file: DataFile) -> bool:
     from pandas.io.common import infer_compression
 
@@ -232,8 +238,7 @@ def _in_memory(file: DataFile, form: Form, validation_split: float, split_seed: 
             table = pd.read_csv(lines, sep=separator, engine=engine, **whole)
     except Exception as error:  # of pandas, and of each of its unpackers another
         raise unreadable(path, error) from None
-    if not len(table):
-        raise UsageError("dataset.path", path, "has no rows", "a table", "dataset.path=FILE.csv")
+    _check_rows(table, path)
     table.columns = pd.Index([str(name) for name in table.columns])
     chosen = form.columns(list(table.columns), path)
     label, names = chosen.target, list(chosen.inputs)
