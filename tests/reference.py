@@ -54,8 +54,7 @@ name. A reference such as `${oc.env:NAME}` can be used for any value.
 NAMES = "## Names"
 ABOUT_NAMES = """\
 
-What other tools call a key, one of its values, or a command. Who types it is told what it is called
-here. `VALUE` is what was typed.
+If you type one of these names, the message gives the dtrain name. `VALUE` stands for what you typed.
 """
 EXIT_CODES = {
     errors.OK: "done",
