@@ -105,15 +105,15 @@ def _no_command(name: str, rest: list[str]) -> UsageError:
     accepted = f"{', '.join(COMMANDS)}, or overrides (KEY=VALUE), which train"
     theirs = other_tools.COMMANDS
     near = name if name in theirs else nearest(name, [*COMMANDS, *theirs])
-    found = None if near is None else theirs.get(near, near)
-    if found is None or (name not in theirs and suggest.is_named(name)):
+    command = None if near is None else theirs.get(near, near)
+    if command is None or (name not in theirs and suggest.is_named(name)):
         return words.refusal(name, rest, problem=problem, accepted=accepted)
-    if found in latest.ON_RUNS and not rest:
-        hint = latest.hint(found)
-    elif not found and rest and os.path.isdir(rest[0]):
+    if command in latest.ON_RUNS and not rest:
+        hint = latest.hint(command)
+    elif not command and rest and os.path.isdir(rest[0]):
         hint = shlex.join([f"resume={rest[0]}", *rest[1:]])
     else:
-        hint = " ".join(filter(None, ("python -m dtrain", found, shlex.join(rest))))
+        hint = " ".join(filter(None, ("python -m dtrain", command, shlex.join(rest))))
     return UsageError(name, ALONE, problem, accepted, hint)
 
 

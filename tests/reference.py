@@ -54,7 +54,8 @@ name. A reference such as `${oc.env:NAME}` can be used for any value.
 NAMES = "## Names"
 ABOUT_NAMES = """\
 
-If you type one of these names, the message gives the dtrain name. `VALUE` stands for what you typed.
+If you type one of these names, the message gives the dtrain name. `VALUE` stands for what you
+typed.
 """
 EXIT_CODES = {
     errors.OK: "done",

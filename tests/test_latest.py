@@ -33,6 +33,7 @@ def test_the_newest_run_is_meant(capsys: pytest.CaptureFixture[str]) -> None:
     for words, keys, expected in (
         (["latest", "checkpoint=latest"], ("",), [newest, "checkpoint=latest"]),
         (["mine/latest"], ("",), ["mine/d/t_c"]),
+        (["models:/mine/latest"], ("",), ["models:/mine/latest"]),
         (["fork=latest", "output_dir=mine"], latest.KEYS, ["fork=mine/d/t_c", "output_dir=mine"]),
         (["init.weights='latest'"], latest.KEYS, [f"init.weights={newest}"]),
     ):

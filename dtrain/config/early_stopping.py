@@ -43,15 +43,15 @@ FORM = Form(
 
 def monitor(value: Any) -> str | None:
     """Return the metric that a value names; None where that is the objective, or there is none."""
-    found: str | None = value.get("monitor") if isinstance(value, Mapping) else None
-    return found
+    name: str | None = value.get("monitor") if isinstance(value, Mapping) else None
+    return name
 
 
 def restores(value: Any, objective: str) -> bool:
     """Say whether weights of an earlier epoch may be put back by what a validation finds."""
-    seen = monitor(value) or objective
-    kept = isinstance(value, Mapping) and bool(value.get("restore_best"))
-    return kept and (seen == AUTO or seen.startswith("val_"))
+    metric = monitor(value) or objective
+    restores_best = isinstance(value, Mapping) and bool(value.get("restore_best"))
+    return restores_best and (metric == AUTO or metric.startswith("val_"))
 
 
 def node(value: Any, objective: str, mode: str) -> dict[str, Any]:
@@ -62,12 +62,12 @@ def node(value: Any, objective: str, mode: str) -> dict[str, Any]:
         objective: that is looked at where the value names no metric.
         mode: which of it is better.
     """
-    given: dict[str, Any] = {"patience": value} if isinstance(value, int) else dict(value)
-    name: str = given.get("monitor", objective)
+    options: dict[str, Any] = {"patience": value} if isinstance(value, int) else dict(value)
+    name: str = options.get("monitor", objective)
     better = mode if name == objective else Mode.auto.of(name).name
     return {
         "_target_": "keras.callbacks.EarlyStopping", "monitor": name,
-        "patience": given["patience"], "min_delta": given.get("min_delta", 0),
-        "mode": given.get("mode", better),
-        "restore_best_weights": given.get("restore_best", False),
+        "patience": options["patience"], "min_delta": options.get("min_delta", 0),
+        "mode": options.get("mode", better),
+        "restore_best_weights": options.get("restore_best", False),
     }  # fmt: skip

@@ -60,9 +60,9 @@ def of_file(option: str, value: str) -> UsageError:
 
 def _behind(option: str, arguments: list[str]) -> str:
     """Return the value of an option that is not known, or an empty text."""
-    found = next(word for word in arguments if word.startswith(option))
-    _, _, value = found.partition("=")
-    behind = arguments[arguments.index(found) + 1 :]
+    typed = next(word for word in arguments if word.startswith(option))
+    _, _, value = typed.partition("=")
+    behind = arguments[arguments.index(typed) + 1 :]
     if not value and behind and not behind[0].startswith("-") and "=" not in behind[0]:
         return behind[0]
     return value

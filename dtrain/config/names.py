@@ -90,11 +90,11 @@ def _check_arguments(key: str, node: Mapping[str, Any]) -> None:
     signature = sources.signature(target)
     if signature is None:
         return
-    given = divided(node)[0] if key == "dataset" or key.startswith("dataset.members.") else node
+    arguments = divided(node)[0] if key == "dataset" or key.startswith("dataset.members.") else node
     filled = _FILLED.get(key, ())
     made = {
         name: object() if isinstance(value, Mapping) and "_target_" in value else value
-        for name, value in given.items()
+        for name, value in arguments.items()
         if name not in ("_target_", "_partial_")
         # A schedule makes the rate; without one, null leaves it to the optimizer.
         and not (key == "optimizer" and (name == "schedule" or (name, value) == _NO_RATE))
@@ -157,7 +157,8 @@ def _check_texts(key: str, value: Any, what: str, package: str, more: tuple[str,
         begun = (name for name in lower if name.startswith(f"{value.lower()}_"))
         near = next(begun, None) or nearest(value, lower) or "NAME"
         hint = f"{key}={near}" if what == "loss" else f"'{key}=[{near}]'"
-        hint = suggest.corrected("trainer.loss", value) or hint if what == "loss" else hint
+        if what == "loss":
+            hint = suggest.corrected("trainer.loss", value) or hint
         raise UsageError(
             key, value, f"is no {what} that Keras knows",
             f"names of keras.{package}, or nodes with _target_", hint,
@@ -262,13 +263,13 @@ def _check_monitors(trainer: Mapping[str, Any]) -> None:
 def _check_objective(config: Mapping[str, Any], trainer: Mapping[str, Any]) -> None:
     """Look at the objective where model, loss and metrics are such that all numbers are known."""
     metrics = OF_AUTO if trainer.get("metrics") == AUTO else trainer.get("metrics")
-    known = {*(_texts("metrics") or ()), *_CHOSEN}
+    metric_names = {*(_texts("metrics") or ()), *_CHOSEN}
     model = (config.get("model") or {}).get("_target_")
     if (
         not re.match(r"dtrain\.models\.|keras\.applications\.", str(model))
         or not isinstance(trainer.get("loss"), str)
         or not isinstance(metrics, list | tuple)
-        or not all(isinstance(each, str) and each in known for each in metrics)
+        or not all(isinstance(each, str) and each in metric_names for each in metrics)
     ):
         return
     names = list(dict.fromkeys(["loss", *metrics, *map(_snake, metrics)]))
@@ -281,10 +282,10 @@ def _check_objective(config: Mapping[str, Any], trainer: Mapping[str, Any]) -> N
 def _check_own(key: str, target: str) -> None:
     """Refuse a name that a user's module does not define, and a class that is no callback."""
     parts = target.split(".")
-    found = sources.module(target)
-    if found is None:
+    module = sources.module(target)
+    if module is None:
         return
-    path, depth = found
+    path, depth = module
     names = sources.defined(path)
     if names is None:
         return

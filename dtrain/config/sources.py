@@ -7,6 +7,7 @@ decorator, a name that is bound twice, a base class that is not found) is for th
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
 import inspect
 import os
@@ -29,7 +30,7 @@ def module(name: str) -> tuple[Path, int] | None:
     """Return the file of the module that a name begins with, and of how many parts its name is."""
     parts = name.split(".")
     path: list[str] = [*sys.path, os.getcwd()]
-    found = None
+    file = None
     for depth in range(1, len(parts)):
         name = ".".join(parts[:depth])
         if name in sys.modules and parts[0] not in KNOWN:
@@ -37,11 +38,11 @@ def module(name: str) -> tuple[Path, int] | None:
         spec = PathFinder.find_spec(name, path)
         if spec is None or spec.origin is None:
             break
-        found = Path(spec.origin), depth
+        file = Path(spec.origin), depth
         if spec.submodule_search_locations is None:
             break
         path = list(spec.submodule_search_locations)
-    return found if found is not None and found[0].suffix == ".py" else None
+    return file if file is not None and file[0].suffix == ".py" else None
 
 
 def tree(path: Path) -> ast.Module | None:
@@ -85,35 +86,42 @@ def _outside(whole: ast.Module) -> Iterator[ast.AST]:
             pending += ast.iter_child_nodes(node)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Import:
+    """What an import binds to a name: the dotted name of the thing."""
+
+    target: str
+
+
 class _Module:
     """A module's file."""
 
     def __init__(self, name: str, path: Path):
         self.name, self.path = name, path
 
-    def bound(self, name: str) -> ast.stmt | ast.alias | None:
-        """Return the statement at the top that binds a name, where one alone does.
-
-        Of an import it is the part of the statement, with the module as ``module``.
-        """
-        found: list[Any] = []
+    def bound(self, name: str) -> Definition | _Import | None:
+        """Return what the module binds a name to at its top, where one statement alone does."""
         whole = tree(self.path)
-        for node in () if whole is None else _outside(whole):
+        if whole is None:
+            return None
+        bindings: list[Definition | _Import | None] = []
+        for node in _outside(whole):
             if isinstance(node, Definition) and node.name == name:
-                found.append(node)
+                bindings.append(node if node in whole.body else None)
             elif isinstance(node, ast.Import | ast.ImportFrom):
-                for each in node.names:
-                    if (each.asname or each.name.split(".")[0]) == name:
-                        each.module = self._absolute(node)  # type: ignore[attr-defined]
-                        found.append(each)
+                bindings += [_Import(self._imported(node, each)) for each in node.names
+                             if (each.asname or each.name.split(".")[0]) == name]  # fmt: skip
             elif isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store):
-                found.append(node)
-        plain = found and (found[0] in whole.body or isinstance(found[0], ast.alias))  # type: ignore[union-attr]
-        return found[0] if plain and len(found) == 1 else None
+                bindings.append(None)
+        return bindings[0] if len(bindings) == 1 else None
 
-    def _absolute(self, node: ast.Import | ast.ImportFrom) -> str:
+    def _imported(self, node: ast.Import | ast.ImportFrom, name: ast.alias) -> str:
+        """Return the dotted name of what a part of an import binds."""
         if isinstance(node, ast.Import):
-            return ""
+            return name.name if name.asname else name.name.split(".")[0]
+        return f"{self._absolute(node)}.{name.name}".lstrip(".")
+
+    def _absolute(self, node: ast.ImportFrom) -> str:
         if not node.level:
             return node.module or ""
         parts = self.name.split(".")
@@ -128,10 +136,8 @@ class _Module:
         if not isinstance(expression, ast.Name):
             return None
         bound = self.bound(expression.id)
-        if isinstance(bound, ast.alias):
-            module: str = bound.module  # type: ignore[attr-defined]
-            whole = bound.name if bound.asname or module else bound.name.split(".")[0]
-            return f"{module}.{whole}" if module else whole
+        if isinstance(bound, _Import):
+            return bound.target
         return f"{self.name}.{expression.id}" if isinstance(bound, Definition) else None
 
 
@@ -150,10 +156,7 @@ def definition(target: str, hops: int = 12) -> tuple[Definition, _Module] | None
     bound = place.bound(parts[-1])
     if isinstance(bound, Definition):
         return bound, place
-    if not isinstance(bound, ast.alias):
-        return None
-    name = place.named(ast.Name(parts[-1]))
-    return None if name is None else definition(name, hops - 1)
+    return definition(bound.target, hops - 1) if isinstance(bound, _Import) else None
 
 
 def imported(target: str, depth: int) -> str | None:
@@ -163,8 +166,8 @@ def imported(target: str, depth: int) -> str | None:
     if found is None or found[1] != depth:
         return None
     place = _Module(".".join(parts[:depth]), found[0])
-    is_import = isinstance(place.bound(parts[depth]), ast.alias)
-    return place.named(ast.Name(parts[depth])) if is_import else None
+    bound = place.bound(parts[depth])
+    return bound.target if isinstance(bound, _Import) else None
 
 
 def is_class(target: str) -> bool:

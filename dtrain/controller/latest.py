@@ -24,7 +24,8 @@ KEYS = ("resume", "fork", "init.weights")
 
 def is_latest(word: str) -> bool:
     """Say whether a word without a key stands for the newest run, here or in another folder."""
-    return Path(word).name == LATEST and not is_address(word) and not os.path.lexists(word)
+    elsewhere = is_address(word) or word.startswith("models:")  # of MLflow's registry
+    return Path(word).name == LATEST and not elsewhere and not os.path.lexists(word)
 
 
 def resolved(given: list[str], keys: Container[str]) -> list[str]:
