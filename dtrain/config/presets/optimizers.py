@@ -92,20 +92,29 @@ class Adagrad(Optimizer):
 
 
 @dataclasses.dataclass
-class Adam(Optimizer):
-    """Adam (Kingma and Ba 2014).
+class OfMoments(Optimizer):
+    """What optimizers take that keep means of gradients and of their squares.
 
     Attributes:
         beta_1: decay of the mean of gradients.
         beta_2: decay of the mean of their squares.
         epsilon: added to the denominator.
+    """
+
+    beta_1: float = within(0.9, 0, 1, below=True)
+    beta_2: float = within(0.999, 0, 1, below=True)
+    epsilon: float = within(1e-7, 0, 1, above=True)
+
+
+@dataclasses.dataclass
+class Adam(OfMoments):
+    """Adam (Kingma and Ba 2014).
+
+    Attributes:
         amsgrad: use the AMSGrad variant.
     """
 
     _target_: str = target("keras.optimizers.Adam")
-    beta_1: float = within(0.9, 0, 1, below=True)
-    beta_2: float = within(0.999, 0, 1, below=True)
-    epsilon: float = within(1e-7, 0, 1, above=True)
     amsgrad: bool = False
 
 
@@ -160,19 +169,10 @@ class Ftrl(Optimizer):
 
 
 @dataclasses.dataclass
-class Lamb(Optimizer):
-    """LAMB (You et al. 2019): Adam with a trust ratio for each layer, for large batches.
-
-    Attributes:
-        beta_1: decay of the mean of gradients.
-        beta_2: decay of the mean of their squares.
-        epsilon: added to the denominator.
-    """
+class Lamb(OfMoments):
+    """LAMB (You et al. 2019): Adam with a trust ratio for each layer, for large batches."""
 
     _target_: str = target("keras.optimizers.Lamb")
-    beta_1: float = within(0.9, 0, 1, below=True)
-    beta_2: float = within(0.999, 0, 1, below=True)
-    epsilon: float = within(1e-7, 0, 1, above=True)
 
 
 @dataclasses.dataclass
@@ -230,19 +230,10 @@ class Muon(Optimizer):
 
 
 @dataclasses.dataclass
-class Nadam(Optimizer):
-    """Adam with Nesterov's momentum (Dozat 2015).
-
-    Attributes:
-        beta_1: decay of the mean of gradients.
-        beta_2: decay of the mean of their squares.
-        epsilon: added to the denominator.
-    """
+class Nadam(OfMoments):
+    """Adam with Nesterov's momentum (Dozat 2015)."""
 
     _target_: str = target("keras.optimizers.Nadam")
-    beta_1: float = within(0.9, 0, 1, below=True)
-    beta_2: float = within(0.999, 0, 1, below=True)
-    epsilon: float = within(1e-7, 0, 1, above=True)
 
 
 @dataclasses.dataclass
