@@ -107,6 +107,8 @@ def _no_command(name: str, rest: list[str]) -> UsageError:
     near = name if name in theirs else nearest(name, [*COMMANDS, *theirs])
     command = None if near is None else theirs.get(near, near)
     if command is None or (name not in theirs and suggest.is_named(name)):
+        if rest and rest[0].startswith("="):  # a blank before it, and perhaps behind it
+            rest = [*filter(None, [rest[0][1:]]), *rest[1:]]
         return words.refusal(name, rest, problem=problem, accepted=accepted)
     if command in latest.ON_RUNS and not rest:
         hint = latest.hint(command)

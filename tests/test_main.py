@@ -49,6 +49,7 @@ def test_a_misspelt_command(word: str, near: str, capsys: pytest.CaptureFixture[
         (["strategy"], "hint: strategy=VALUE"),
         (["dry_run"], "type: dry_run=true"),
         (["epochs", "3"], "type: trainer.epochs=3"),
+        (["epochs", "=", "3"], "type: trainer.epochs=3"),
     ],
 )
 def test_what_trains_needs_no_command(
