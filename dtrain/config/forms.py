@@ -261,6 +261,11 @@ def _predicted(value: Any) -> str | None:
     return None if value in ("argmax", "top_k") else node_problem(value)
 
 
+def _shard(value: Any) -> str | None:
+    match = re.fullmatch(r"(\d{1,5})/(\d{1,5})", str(value), re.ASCII)
+    return None if match and int(match[1]) < int(match[2]) else "is no number below another"
+
+
 def choice(*values: str) -> Form:
     """Return the form of one of several texts."""
 
@@ -297,6 +302,7 @@ CLASS_WEIGHT = Form(
 )
 CALLBACKS = Each(NODE, 0, 1000, "[]")
 PREDICTED = Form("argmax, top_k, or a node with _target_", _predicted, "argmax")
+SHARD = Form("K/N, with K from 0 to N-1", _shard, "0/2")
 SPLIT = choice("train", "validation")
 PARTS = Each(choice("inputs", "labels"), 0, 2, "[labels]")
 PATTERNS = Each(Form("a regular expression", _regular), 0, 1000, "[]")
