@@ -68,7 +68,7 @@ class Split(Dataset):
 
 @dataclasses.dataclass
 class Digits(Split):
-    """scikit-learn's digits.
+    """Handwritten digits.
 
     Attributes:
         _target_: function that loads the data.
