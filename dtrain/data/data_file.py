@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from pathlib import Path
@@ -73,3 +74,8 @@ class DataFile:
 def is_address(path: str) -> bool:
     """Say whether a path is an address, such as ``s3://bucket/x``, and no file of this machine."""
     return re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*://", path) is not None
+
+
+def is_full(error: BaseException) -> bool:
+    """Say whether an error means that what is written has no room, and not what is read."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -7,7 +7,6 @@ are those that fsspec finds in the environment; retries are those of its file sy
 from __future__ import annotations
 
 import concurrent.futures
-import errno
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -16,15 +15,13 @@ from urllib.parse import urlsplit
 
 from dtrain import secrets
 from dtrain.data import cache, servers
-from dtrain.data.data_file import DataFile
+from dtrain.data.data_file import DataFile, is_full
 from dtrain.errors import DataError, UsageError, printable
 
 #: Servers that are asked at once.
 _THREADS = 16
 #: Bytes of a file above which a notice says that it is copied.
 _LARGE = 10**9
-#: Errors that are of the disk of the cache, and not of the server.
-_OF_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class RemoteFile(DataFile):
@@ -72,7 +69,7 @@ class RemoteFile(DataFile):
             server.invalidate_cache()
             facts = servers.facts(server.info(self._address))
         except Exception as error:  # of each kind of server another
-            if isinstance(error, OSError) and error.errno in _OF_DISK:
+            if is_full(error):
                 raise
             problem = f"cannot be fetched ({servers.reason(error)})"
             raise DataError(self.name, problem) from None
