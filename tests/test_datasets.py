@@ -278,7 +278,7 @@ REFUSED: dict[str, tuple[Callable[[], object] | None, str, dict[str, Any], str, 
         "dataset.path=FILE",
     ),
     "npz is a folder": (
-        None, "npz", {"path": "."}, "dataset.path=.", ["no such file"], "dataset.path=FILE",
+        None, "npz", {"path": "."}, "dataset.path=.", ["is a folder"], "'dataset.path=./*'",
     ),
     "npz without x": (
         save(x_train=ROWS, labels=ROWS), "npz", {"path": "a.npz"}, "dataset.x=x",

@@ -10,15 +10,15 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dtrain.data import draws, nest
+from dtrain.data.file_arrays import FileArray
 from dtrain.data.files import DataFile, files
 from dtrain.data.images import Images
-from dtrain.data.rows import Rows
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.tables import Names, Table, TableSource, described
 from dtrain.data.target_kind import of_labels
 from dtrain.errors import UsageError
 
-_Array = TypeVar("_Array", np.ndarray, Rows)
+_Array = TypeVar("_Array", np.ndarray, FileArray)
 
 
 def check_batch(batch: int, replicas: int, examples: int | None) -> None:
