@@ -18,14 +18,13 @@ from dtrain.data.class_weights import weighted
 from dtrain.data.image_cache import DecodedImages
 from dtrain.data.mixture import Mixture, Subset, labels
 from dtrain.data.options import OnError, Options, Shuffle, divided
-from dtrain.data.order import Balanced
+from dtrain.data.order import Balanced, Order, order_of
 from dtrain.data.padding import padded
 from dtrain.data.sources import Splits
 from dtrain.data.streams import Stream, examples_in
 from dtrain.errors import UsageError
 from dtrain.task import data_identity, reading, streaming, unreadable
 from dtrain.task.inputs import Augment
-from dtrain.task.orders import InNumPy, Order, order_of
 from dtrain.task.readers import Pool
 
 
@@ -154,7 +153,7 @@ def _balanced(source: Any, seed: int) -> Order:
             "dataset.balance", "true", "the classes of the examples are not known without their "
             "inputs", "a dataset whose target is one column of classes", "dataset.balance=false",
         )  # fmt: skip
-    return InNumPy(Balanced(known, seed))
+    return Balanced(known, seed)
 
 
 def _order(splits: Splits, options: Options, seed: int) -> Order | None:

@@ -7,12 +7,12 @@ from typing import Any
 
 from dtrain.config.schema import Config
 from dtrain.data.mixture import Mixture
+from dtrain.data.order import Blocks, Mixed, Sequential
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.streams import Stream, examples_in
 from dtrain.errors import UsageError
 from dtrain.task.dataset import Data, lengths
 from dtrain.task.inputs import Inputs
-from dtrain.task.orders import InNumPy, Mixed, Sequential
 from dtrain.task.step_schedule import make_schedule
 
 #: Members of a mixture that are named.
@@ -95,7 +95,7 @@ def _order(config: Config, data: Data) -> str:
         return _mixture(config, data, source)
     if isinstance(order, Sequential):
         return "none: that of the dataset, in every pass"
-    if isinstance(order, InNumPy):
+    if isinstance(order, Blocks):
         blocks = source.blocks()
         least, most = int(blocks.min()), int(blocks.max())
         sizes = f"{least:,}" if least == most else f"{least:,} to {most:,}"
