@@ -11,13 +11,13 @@ import numpy as np
 from dtrain.data import nest
 from dtrain.data.data_file import DataFile, is_address
 from dtrain.data.files import files
+from dtrain.data.holdout import Holdout
 from dtrain.data.npy import of_files
 from dtrain.data.npz import Archive
 from dtrain.data.rows import Rows, is_large
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.splits import (
     as_targets,
-    check_fraction,
     existing_file,
     numbers,
     same_length,
@@ -231,7 +231,7 @@ class _Examples:
 
     def split(self, scale: float, fraction: float, seed: int) -> Splits:
         """Hold a part out."""
-        check_fraction(fraction)
+        Holdout(fraction)
         if not self.is_stored():
             return split(
                 self._inputs(scale), self._targets(), fraction, seed, self._weights(), len(self)

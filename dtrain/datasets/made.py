@@ -7,10 +7,12 @@ import importlib.util
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 
 from dtrain.data import draws
+from dtrain.data.holdout import Holdout, HoldoutKeys
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.splits import split
 from dtrain.errors import UsageError
@@ -21,7 +23,7 @@ _ROWS = 1024
 _SHAPE = (28, 28, 1)
 
 
-def digits(validation_split: float = 0.2, split_seed: int = 0) -> Splits:
+def digits(**holdout: Unpack[HoldoutKeys]) -> Splits:
     """Handwritten digits of scikit-learn: 1,797 images, float32 ``[8, 8, 1]`` in 0..1, 10 classes.
 
     The file is read where scikit-learn keeps it (``datasets/data/digits.csv.gz``), which spares
@@ -38,7 +40,7 @@ def digits(validation_split: float = 0.2, split_seed: int = 0) -> Splits:
     with gzip.open(path, "rt") as file:
         table = np.loadtxt(file, delimiter=",", dtype=np.float32)
     x = (table[:, :-1] / 16.0).reshape(-1, 8, 8, 1)
-    return split(x, table[:, -1].astype(np.int64), validation_split, split_seed)
+    return split(x, table[:, -1].astype(np.int64), Holdout(**holdout))
 
 
 def synthetic(
