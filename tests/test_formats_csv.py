@@ -6,9 +6,7 @@ import bz2
 import gzip
 import itertools
 import lzma
-import os
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ import pytest
 
 from dtrain import datasets
 from dtrain.data import cache
-from dtrain.data.data_file import DataFile
+from dtrain.data.files import DataFile
 from dtrain.data.formats import csv_convert
 from dtrain.data.formats.csv_form import Form
 from dtrain.data.formats.parquet_file import RowGroups
@@ -29,17 +27,12 @@ from dtrain.errors import UsageError
 
 
 @pytest.fixture(autouse=True)
-def _converted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def _converted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Convert files of any size, a few lines at a time."""
     monkeypatch.setattr(tables, "_SMALL", 0)
     monkeypatch.setattr(tables, "_SMALL_PACKED", 0)
     monkeypatch.setattr(csv_convert, "_BLOCK", 300)
     monkeypatch.setenv(cache.FOLDER, str(tmp_path / "cache"))
-    monkeypatch.setattr(cache, "_held", {})
-    monkeypatch.setattr(cache, "_leases", {})
-    yield
-    for descriptor in cache._leases.values():
-        os.close(descriptor)
 
 
 def test_a_table_at_an_address_is_converted_once(
@@ -347,9 +340,8 @@ def test_too_many_different_words(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_cannot_be_written_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(cache.FOLDER, "/proc/none")
-    monkeypatch.setattr(cache.tempfile, "tempdir", "/proc/none")
     write(["a,y", "1,0"])
-    assert refusal("a.csv").startswith("DTRAIN_CACHE=/proc/none: what is made of the dataset")
+    assert refusal("a.csv").startswith("DTRAIN_CACHE=/proc/none: cannot be written")
 
 
 def test_random_tables_are_those_of_pandas() -> None:

@@ -30,10 +30,7 @@ class DataFile:
         Raises:
             DataError: it is not there any more.
         """
-        try:
-            return self.local().stat().st_size
-        except OSError as error:
-            raise DataError(self.name, f"cannot be read ({error.strerror})") from None
+        return self._stat().st_size
 
     def stamp(self) -> str:
         """Return what changes when the file does: its size and the time of its last change.
@@ -41,11 +38,14 @@ class DataFile:
         Raises:
             DataError: it is not there any more.
         """
+        found = self._stat()
+        return f"{found.st_size}-{found.st_mtime_ns}"
+
+    def _stat(self) -> os.stat_result:
         try:
-            found = self.local().stat()
+            return self.local().stat()
         except OSError as error:
             raise DataError(self.name, f"cannot be read ({error.strerror})") from None
-        return f"{found.st_size}-{found.st_mtime_ns}"
 
     def open(self) -> IO[bytes]:
         """Open it to read from any place of it.

@@ -55,11 +55,11 @@ def cached(key: str, make: Callable[[Path], None]) -> tuple[Path, int]:
     """Return a ``.npy`` file of the cache, and where its elements begin.
 
     Args:
-        key, make: of :func:`dtrain.data.cache.entry`.
+        key, make: of :func:`dtrain.data.cache.cached`.
     """
     from dtrain.data import cache  # not above: what is in memory needs none
 
-    path = cache.entry(key, ".npy", make)
+    path = cache.cached("array.npy", key, make)
     with path.open("rb") as opened:
         head(opened)
         return path, opened.tell()

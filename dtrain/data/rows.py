@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data.files import DataFile, have_waited
+from dtrain.data.files import DataFile
 from dtrain.data.tables import Pieces
 from dtrain.errors import DataError
 
@@ -138,7 +137,6 @@ class _Opened:
         self._shape, self._dtype = array.shape[1:], array.dtype
         self._rows = len(array)
         self._size = array.nbytes // max(1, self._rows)
-        self._waits = False
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -169,15 +167,9 @@ class _Opened:
 
     def _fill_all(self, parts: list[memoryview], places: list[int]) -> None:
         descriptor = self._descriptor
-        if self._waits and len(parts) > 1:  # the disk then reads them side by side
-            for place, part in zip(places, parts, strict=True):
-                os.posix_fadvise(descriptor, place, len(part), os.POSIX_FADV_WILLNEED)
-        begun = time.perf_counter()
         for place, part in zip(places, parts, strict=True):
             if os.preadv(descriptor, (part,), place) != len(part):
                 self._fill(part, place)
-        size = sum(map(len, parts))
-        self._waits = have_waited(time.perf_counter() - begun, len(parts), size)
 
     def _fill(self, part: memoryview, place: int) -> None:
         while len(part):

@@ -120,12 +120,12 @@ def entry(file: DataFile, form: Form, names: list[str]) -> Path:
             print(printable(text), file=sys.stderr, flush=True)
         _convert(file, form, names, path)
 
-    return cache.entry(_key(file, form, names), ".arrow", make)
+    return cache.cached("csv.arrow", _key(file, form, names), make)
 
 
 def is_converted(file: DataFile, form: Form, names: list[str]) -> bool:
     """Return whether the Arrow file of a text file is there already."""
-    return cache.present(_key(file, form, names), ".arrow") is not None
+    return cache.path_of("csv.arrow", _key(file, form, names)).exists()
 
 
 def _key(file: DataFile, form: Form, names: list[str]) -> str:

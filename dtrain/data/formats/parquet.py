@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dtrain.data import cache
 from dtrain.data.files import DataFile
 from dtrain.data.formats import columns, values
 from dtrain.data.formats.arrow import Arrow
@@ -44,9 +43,8 @@ class Parquet(Table):
         self.columns: dict[str, Column] = {n: form.column for n, form in self._forms.items()}
         self._pieces = Pieces([len(each.pieces) for each in self._groups])
         self._most = share(files)  # of decoded columns; of one row group all, however many
-        #: By file the columns that are in the cache, and the bytes of all of them.
+        #: By file the columns that are in the cache.
         self._moved: dict[int, list[str]] = {}
-        self._written = 0
         self._begin()
 
     def _begin(self) -> None:
@@ -143,7 +141,7 @@ class Parquet(Table):
     # What is decoded into the cache
 
     def _is_to_move(self, file: int, group: int, names: Sequence[str]) -> bool:
-        """Say whether a file is to be decoded into the cache, where there is room for it.
+        """Say whether a file is to be decoded into the cache.
 
         Rows are read in no order if row groups have been decoded again of which less than half was
         taken, as many times as there are row groups.
@@ -154,10 +152,6 @@ class Parquet(Table):
         unordered = in_vain and self._in_vain > sum(len(g.pieces.ends) for g in self._groups)
         if not unordered and each.size(group, names) <= LARGE:
             return False
-        size = sum(each.size(i, names) for i in range(len(each.pieces.ends)))
-        if self._written + size > cache.limit() // 2:
-            return False
-        self._written += size
         self._moved[file] = []
         return True
 

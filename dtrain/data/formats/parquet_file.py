@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -160,6 +159,6 @@ class RowGroups:
                         writer.write_batch(made)
 
         unchanged(self.file, self._stamp)
-        path = cache.entry(json.dumps(key), ".arrow", make)
+        path = cache.cached("parquet.arrow", key, make)
         given = {name: dataclasses.replace(forms[name], path=(name,)) for name in names}
         return Arrow([DataFile(str(path))], given, [Shown(self.file.name)])
