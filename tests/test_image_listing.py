@@ -85,5 +85,5 @@ class TestFolders:
         assert pixels.shape[:2] == (4, 6) and np.abs(pixels - value).max() <= 2
         assert as_png([f"pets/cat/{name}"], channels) == [path]
         Path(f"pets/cat/2{Path(name).suffix}").write_bytes(b"none")
-        with pytest.raises(DataError, match="2.* is no image that can be read"):
+        with pytest.raises(DataError, match=r"2\..* is no image that can be read"):
             as_png([f"pets/cat/2{Path(name).suffix}"], channels)

@@ -234,7 +234,11 @@ class _Examples:
         Holdout(fraction)
         if not self.is_stored():
             return split(
-                self._inputs(scale), self._targets(), fraction, seed, self._weights(), len(self)
+                self._inputs(scale),
+                self._targets(),
+                Holdout(fraction, seed),
+                self._weights(),
+                len(self),
             )
         whole = self.stored(scale)
         count = whole.counted()

@@ -31,7 +31,7 @@ class Dataset:
 
     Attributes:
         task: targets are classes (classification) or numbers (regression); auto looks at them.
-        augment: nodes that change training examples in turn: Keras' layers, dtrain.augment.*, your own.
+        augment: nodes that change training examples, in turn: Keras' layers, dtrain.augment.*.
         shuffle: order of a pass: examples, blocks (of what is read at once), none, or auto.
         window: blocks whose examples are mixed with each other, of shuffle=blocks.
         balance: draw each class as often as any other.
