@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -81,6 +83,15 @@ def test_what_cannot_be_divided_is_refused(keys, message):
     with pytest.raises(UsageError) as error:
         Holdout(**keys).rows(ROWS, lambda: CLASSES, columns.get)
     text = str(error.value).replace("\n", " ").replace(": ", " ")
-    import re
-
     assert re.search(message.replace(": ", " "), text), text
+
+
+def test_cross_validation_as_a_sweep(dtrain):
+    folds = ["dataset.folds=3", "dataset.fold=range(3)", "trainer.epochs=1", "tracking=none"]
+    run = dtrain("-m", *folds, "model=mlp")
+    assert run.code == 0, run.output
+    values = [float(value) for value in re.findall(r"FINISHED  val_accuracy (\S+)", run.output)]
+    [line] = [line for line in run.output.splitlines() if line.startswith("mean: ")]
+    mean, deviation = map(float, re.findall(r"val_accuracy (\S+) .* of (\S+) \(", line)[0])
+    assert len(values) == 3 and "3 runs that differ in dataset.fold" in line
+    assert abs(mean - np.mean(values)) < 1e-3 and abs(deviation - np.std(values, ddof=1)) < 1e-2
