@@ -58,7 +58,7 @@ def listed(path: str, key: str = "dataset.path", names: Sequence[str] | None = N
     """
     root = Path(path)
     if root.suffix.lower() == ".csv" and root.is_file():
-        pairs, notices = list(_in_csv(root, key)), []
+        pairs, notices = list(_in_csv(root, key)), list[str]()
         classes = sorted({name for _, name in pairs})
     elif root.is_dir():
         classes = [p.name for p in sorted(root.iterdir()) if p.is_dir() and not _is_hidden(p, root)]
@@ -89,7 +89,8 @@ def listed(path: str, key: str = "dataset.path", names: Sequence[str] | None = N
 
 
 def _in_folders(root: Path, classes: Sequence[str]) -> tuple[list[tuple[Path, str]], list[str]]:
-    pairs, notices, others = [], [], collections.Counter[str]()
+    pairs, notices = list[tuple[Path, str]](), list[str]()
+    others = collections.Counter[str]()
     for name in classes:
         count = len(pairs)
         for file in sorted((root / name).rglob("*")):

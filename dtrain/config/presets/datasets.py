@@ -40,6 +40,7 @@ class Dataset:
         on_error: fail, or skip: leave out unreadable examples; all are read once before.
         identity: bytes that the digest of the data covers: a sample, or all.
         accept_changes: resume a run although its data has changed.
+        test: files that `evaluate` evaluates on, all of their rows; null: the validation.
     """
 
     task: Task = Task.auto
@@ -52,6 +53,7 @@ class Dataset:
     on_error: OnError = OnError.fail
     identity: Identity = Identity.sample
     accept_changes: bool = False
+    test: Any | None = formed(None, PATHS)
 
 
 @dataclasses.dataclass
