@@ -8,8 +8,8 @@ from typing import Any
 from dtrain.config import load
 from dtrain.config.section import Node
 from dtrain.data import options
-from dtrain.run import journal
 from dtrain.errors import UsageError
+from dtrain.run import journal
 from dtrain.run.folder import RunDir
 
 #: Keys that say what is held out, or what to evaluate on.
