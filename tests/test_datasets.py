@@ -431,11 +431,6 @@ UNUSABLE = {
         images, "image_folder", {"path": "images", "size": [64]}, "dataset.size=[64]",
         ["height and width"], "'dataset.size=[64,64]'",
     ),
-    "grey BMP": (
-        lambda: [images(), Path("images/cat/0.png").rename("images/cat/0.BMP")],
-        "image_folder", {"path": "images", "channels": 1}, "dataset.channels=1",
-        ["images/cat/0.BMP", "PNG and JPEG"], "dataset.channels=3",
-    ),
 }  # fmt: skip
 
 

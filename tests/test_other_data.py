@@ -45,7 +45,7 @@ def test_a_csv_by_name_and_as_a_whole(frame: pd.DataFrame, capfd: Any) -> None:
         "trainer.class_weight={0:1,1:3}",
     ) == 0  # fmt: skip
 
-    assert here("evaluate", "run", "dataset.path=turned.csv") == 0
+    assert here("evaluate", "run", "dataset.test=turned.csv") == 0
     assert here("predict", "run", "dataset.path=same.csv", "to=same", "predict.format=jsonl") == 0
     assert here("predict", "run", "dataset.path=bare.csv", "to=bare", "predict.format=jsonl") == 0
     files = [Path(name, "predictions.jsonl").read_text() for name in ("same", "bare")]
@@ -96,6 +96,10 @@ TABLE = {
         ({"path": "a", "validation_split": 0.2}, {"path": "b", "validation_split": 0.5}, True, {}),
         ({"path": "a", "validation_split": 0.2}, {"path": "a"}, True, {}),
         ({"path": "a", "validation_split": 0.2}, {"split_seed": 1}, True, {}),
+        ({"path": "a", "test": None, "folds": 5, "fold": 1, "validation": "v"}, {"test": "t"},
+         False, {"path": "t", "folds": None, "fold": 0, "validation": None}),
+        ({"path": "a", "test": "t"}, {}, True, {"path": "t"}),
+        ({"path": "a", "test": "t"}, {}, False, {}),
         (TABLE, {"path": "b"}, True,
          {"validation_split": 0.0, "validation_path": None, "inputs": NAMES}),
         (TABLE, {"path": "b", "validation_path": "c"}, True, {"inputs": NAMES}),

@@ -129,11 +129,22 @@ def _images(value: Any) -> str | None:
     return None
 
 
+def _split_by(value: Any) -> str | None:
+    if isinstance(value, str):
+        return None if value in ("random", "classes") else "is neither random nor classes"
+    if not isinstance(value, dict) or not {"by"} <= value.keys() <= {"by", "ordered"}:
+        return "is not {by: COLUMN}"
+    if not isinstance(value.get("ordered", True), bool):
+        return "has no true or false for ordered"
+    return words(value["by"], 1000)
+
+
 PATHS = Form("a path, a pattern such as shards/*.parquet, or a list of them", _paths, "FILE")
 COLUMNS = Form("a column, a list of columns, or columns by name", _columns, "COLUMN")
 NAMES = Each(Form("the name of a column", lambda value: words(value, 1000)), 1, _FILES, "[COLUMN]")
 ARRAYS = Form("the name of an array, a list of such, or names by input or output", _columns, "NAME")
 IMAGES = Form("sizes of images by column", _images, "{image: [64, 64, 3]}")
+SPLIT_BY = Form("random, classes, or {by: COLUMN}", _split_by, "classes")
 SEPARATOR = Form("one character, or tab", _separator, "';'")
 TOKENS = choice("bytes", "characters")
 MEMBERS = Form("nodes with _target_, by name", _members,

@@ -125,6 +125,11 @@ def node_problem(value: Any) -> str | None:
     return None
 
 
+def _augment(value: Any) -> str | None:
+    items = value if isinstance(value, list) else [value]
+    return next((problem for each in items if (problem := node_problem(each))), None)
+
+
 def _named(value: Any) -> str | None:
     """Say why Keras has no loss or metric of such a name, as far as its form goes."""
     if isinstance(value, str):
@@ -292,6 +297,8 @@ STORE = Form(
     f"null, or an address of {', '.join(_STORES)}", _store, "http://HOST:PORT"
 )  # fmt: skip
 NODE = Form("a node with _target_", node_problem)
+AUGMENT = Form("a node with _target_, or a list of them", _augment,
+               "[{_target_: keras.layers.RandomFlip}]")  # fmt: skip
 LOSS = Form("a name of keras.losses, or a node with _target_ (or a list or mapping of them, one "
             "for each output)", _loss, "{_target_: keras.losses.Huber}")  # fmt: skip
 METRICS = Form("a name of keras.metrics or a node with _target_, a list of them, or such by output",

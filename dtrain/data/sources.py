@@ -69,6 +69,7 @@ class Splits:
         task: whether the targets are classes or numbers; ``auto``: as they look.
         columns: of a table: the names of its columns that are ``inputs`` and ``target``; other
             files that the model is used on are read by them.
+        notices: sentences about the data for the user, such as what was left out.
     """
 
     train: Any
@@ -76,6 +77,7 @@ class Splits:
     classes: int | Callable[[], int | None] | None = None
     task: Task = Task.auto
     columns: Mapping[str, Any] | None = None
+    notices: tuple[str, ...] = ()
 
     def count_classes(self) -> int | None:
         """Return the number of classes; None where targets are no classes.

@@ -6,10 +6,12 @@ import gzip
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 
 from dtrain.data import draws
+from dtrain.data.holdout import Holdout, HoldoutKeys
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.splits import split
 from dtrain.errors import UsageError
@@ -21,7 +23,7 @@ _ROWS = 1024
 _SHAPE = (28, 28, 1)
 
 
-def digits(validation_split: float = 0.2, split_seed: int = 0) -> Splits:
+def digits(**holdout: Unpack[HoldoutKeys]) -> Splits:
     """Handwritten digits: 1,797 images, float32 ``[8, 8, 1]`` in 0..1, 10 classes.
 
     Source: E. Alpaydin, C. Kaynak, Optical Recognition of Handwritten Digits, UCI repository, 1998
@@ -30,7 +32,7 @@ def digits(validation_split: float = 0.2, split_seed: int = 0) -> Splits:
     with gzip.open(_DIGITS, "rt") as file:
         table = np.loadtxt(file, delimiter=",", dtype=np.float32)
     x = (table[:, :-1] / 16.0).reshape(-1, 8, 8, 1)
-    return split(x, table[:, -1].astype(np.int64), validation_split, split_seed)
+    return split(x, table[:, -1].astype(np.int64), Holdout(**holdout))
 
 
 def synthetic(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from dtrain.data.files import DataFile, files
+from dtrain.data.holdout import Holdout
 from dtrain.data.lines import Lines
 from dtrain.data.sources import Splits
 from dtrain.data.splits import as_targets, counted, of_tables, split, split_indices
@@ -263,5 +264,5 @@ def _in_memory(file: DataFile, form: Form, validation_split: float, split_seed: 
             words, y = np.unique(y.astype(str), return_inverse=True)
             classes = words.tolist()
         y = as_targets(y, "dataset.label", label)
-    made = split(x, y, validation_split, split_seed, class_names=classes)
+    made = split(x, y, Holdout(validation_split, split_seed), class_names=classes)
     return dataclasses.replace(made, columns=dataclasses.asdict(chosen))
