@@ -29,14 +29,14 @@ SCORES = (
     "auc_micro",
 )  # fmt: skip
 #: Value of ``objective``, ``trainer.loss`` and ``trainer.metrics``; and what the metrics may be.
-AUTO, OF_AUTO = "auto", ("accuracy", "mae")
+AUTO, OF_AUTO = "auto", ("accuracy", "mae", "binary_accuracy")
 _NO_RATE = ("learning_rate", None)
 #: Callbacks of Keras' that look at a number by its name, and what they look at by default.
 _MONITORS = ("EarlyStopping", "ReduceLROnPlateau", "ModelCheckpoint")
 MONITORED = "val_loss"
 #: Arguments that a run fills in.
 _FILLED = {
-    "model": ("input_shape", "classes", "outputs"),
+    "model": ("input_shape", "classes", "outputs", "encoding"),
     "optimizer.schedule": (
         "learning_rate", "total_steps", "steps_per_epoch", "initial_learning_rate", "decay_steps",
     ),

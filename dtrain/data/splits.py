@@ -141,11 +141,11 @@ def of_tables(
         except UsageError as error:
             raise error.of_key(key) if error.key == "dataset.path" else error from None
         held = source(found, whole.inputs.names, target, weight, words=whole.words)
-        _check_alike(whole, held, validation_path)
+        check_alike(whole, held, validation_path)
     return of_sources(whole, held, "path", path, validation_split, split_seed, classes, images)
 
 
-def _check_alike(whole: TableSource, held: TableSource, path: object) -> None:
+def check_alike(whole: TableSource, held: TableSource, path: object) -> None:
     """Refuse files to evaluate on whose columns hold something else than those to train on."""
     for role in (whole.inputs, whole.target, whole.weight):
         for name in role.columns() if role is not None else ():
@@ -274,7 +274,7 @@ def counted(*sources: TableSource) -> Callable[[], int | None]:
     target = sources[0].target
     if target is None or not isinstance(target.names, str):
         return lambda: None
-    if not sources[0].table.columns[target.names].is_number:
+    if sources[0].is_worded(target.names):
         return lambda: max(len(each.words()) for each in sources)
     return sources[0].counted(*sources[1:])
 

@@ -24,6 +24,7 @@ from dtrain.data.order import Balanced, Order, order_of
 from dtrain.data.padding import padded
 from dtrain.data.sources import Splits
 from dtrain.data.streams import Stream, examples_in
+from dtrain.data.table.encoding import Encoding
 from dtrain.errors import UsageError
 from dtrain.task import data_identity, reading, streaming, unreadable
 from dtrain.task.inputs import Augment
@@ -60,25 +61,28 @@ class Data:
         return dataclasses.replace(self, splits=dataclasses.replace(self.splits, validation=None))
 
 
-def load(config: Config, trains: bool = True) -> Data:
+def load(config: Config, trains: bool = True, encoding: Encoding | None = None) -> Data:
     """Make the examples of a run from its ``dataset`` group.
 
     Args:
         config: of the run.
         trains: whether they are trained on: the weights of classes are of a training alone.
+        encoding: by which the columns of a table are read; None: it is fitted.
 
     Raises:
         UsageError: they cannot be read, or are not what the other keys ask for.
     """
     with before_training(config.dataset):
-        return _loaded(config, trains)
+        return _loaded(config, trains, encoding)
 
 
-def _loaded(config: Config, trains: bool) -> Data:
+def _loaded(config: Config, trains: bool, encoding: Encoding | None) -> Data:
     node, options = divided(config.dataset)
 
     def made() -> Splits:
-        return adapted(targets.instantiate(node, "dataset"))
+        return adapted(
+            targets.instantiate(node, "dataset", on_error=options.on_error, encoding=encoding)
+        )
 
     splits = dataclasses.replace(_with_some(made(), node), task=options.task)
     splits = padded(splits, options.pad)
@@ -94,6 +98,9 @@ def _loaded(config: Config, trains: bool) -> Data:
         (train, one), (held, other) = map(_sound, (splits.train, splits.validation))
         splits = dataclasses.replace(splits, train=train, validation=held)
         notices += [one, other]
+    if splits.encoding is not None:
+        out = splits.encoding().left_out
+        notices += [f"the column {name!r} is left out: {why}" for name, why in out.items()]
     found = data_identity.records(splits, options.identity)
     notices += streaming.counted(splits, config)
     streaming.settled(splits, made)
@@ -119,12 +126,12 @@ def _with_some(splits: Splits, node: Mapping[str, Any]) -> Splits:
     held = splits.validation
     if held is None or isinstance(held, Stream) or len(held):
         return splits
-    if node.get("validation_path") or "validation_split" not in node:
-        given = node.get("validation_path", "of the dataset")
+    key = next((k for k in ("validation", "validation_path") if node.get(k)), None)
+    if key or "validation_split" not in node:
         raise UsageError(
-            "dataset.validation_path" if "validation_path" in node else "dataset", given,
+            f"dataset.{key}" if key else "dataset", node[key] if key else "of the dataset",
             "the validation has no example", "one or more, or no validation",
-            "dataset.validation_path=null" if "validation_path" in node
+            f"dataset.{key}=null" if key
             else "have the dataset return None for it, or what to train on alone",
         )  # fmt: skip
     return dataclasses.replace(splits, validation=None)

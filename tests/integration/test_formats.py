@@ -197,7 +197,7 @@ def parquet(x: np.ndarray, y: np.ndarray) -> list[str]:
 
     table(x, y, lambda made, path: pq.write_table(made, path, row_group_size=7), "parquet")
     return ["dataset=parquet", "dataset.path=[a.parquet,b.parquet]", "dataset.target=y",
-            "dataset.validation_path=held.parquet"]  # fmt: skip
+            "dataset.validation=held.parquet"]  # fmt: skip
 
 
 def arrow(x: np.ndarray, y: np.ndarray) -> list[str]:
@@ -205,7 +205,7 @@ def arrow(x: np.ndarray, y: np.ndarray) -> list[str]:
 
     table(x, y, lambda made, path: feather.write_feather(made, path, chunksize=7), "arrow")
     return ["dataset=arrow", "dataset.path=[a.arrow,b.arrow]", "dataset.target=y",
-            "dataset.validation_path=held.arrow"]  # fmt: skip
+            "dataset.validation=held.arrow"]  # fmt: skip
 
 
 def huggingface(x: np.ndarray, y: np.ndarray) -> list[str]:
@@ -253,7 +253,7 @@ def webdataset(x: np.ndarray, y: np.ndarray) -> list[str]:
                     member.size = len(data)
                     file.addfile(member, io.BytesIO(data))
     return ["dataset=webdataset", "dataset.path=[a.tar,b.tar]", "dataset.target=cls",
-            "dataset.inputs=npy", "dataset.validation_path=held.tar"]  # fmt: skip
+            "dataset.inputs=npy", "dataset.validation=held.tar"]  # fmt: skip
 
 
 def array_record(x: np.ndarray, y: np.ndarray) -> list[str]:

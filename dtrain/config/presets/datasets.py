@@ -12,15 +12,13 @@ from dtrain.config.data_forms import (
     CACHE,
     IMAGE_SIZE,
     MEMBERS,
-    NAMES,
     PAD,
     PATHS,
-    SEPARATOR,
     SPLIT_BY,
     TOKENS,
     WEIGHTS,
 )
-from dtrain.config.forms import AUGMENT, PATH, SHAPE, target, text
+from dtrain.config.forms import AUGMENT, PATH, SHAPE, target
 from dtrain.config.ranges import LARGE, MANY, SEED, WIDE, formed, within
 from dtrain.data.options import Identity, OnError, Shuffle, Task
 
@@ -168,27 +166,6 @@ class Npy(Split):
     validation_target_path: Any | None = formed(None, PATHS)
     validation_weight_path: Any | None = formed(None, PATHS)
     scale: float = within(1.0, -LARGE, LARGE)
-
-
-@dataclasses.dataclass
-class Csv(Split):
-    """A table of numbers.
-
-    Attributes:
-        _target_: function that loads the data.
-        path: a CSV file, a pattern such as part-*.csv, or a list of them, with the same header.
-        label: column of the target; null: the last one, or none where inputs are named.
-        separator: character between two columns; tab is one, too.
-        inputs: columns of the inputs, in their order; null: all but the target.
-        header: the first line has names; false: they are 0, 1, ...; null: true, if not all numbers.
-    """
-
-    _target_: str = target("dtrain.datasets.csv")
-    path: Any = formed(MISSING, PATHS)
-    label: str | None = formed(None, text())
-    separator: str = formed(",", SEPARATOR)
-    inputs: list[str] | None = formed(None, NAMES)
-    header: bool | None = None
 
 
 @dataclasses.dataclass

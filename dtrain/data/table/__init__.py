@@ -19,15 +19,22 @@ class Column:
     Attributes:
         dtype: of NumPy; ``object`` for text and bytes.
         shape: of the value of a row; None in the place of a length that differs by row.
+        kind: ``number``, ``boolean``, ``date``, ``text`` or ``bytes``, where the format says it.
     """
 
     dtype: np.dtype[Any]
     shape: tuple[int | None, ...] = ()
+    kind: str = "number"
 
     @property
     def is_number(self) -> bool:
         """Whether it holds numbers or booleans."""
         return self.dtype.kind in "biuf"
+
+    @property
+    def is_cell(self) -> bool:
+        """Whether it is one number, boolean, date or text a row: :class:`Encoding` takes it."""
+        return not self.shape and self.kind != "bytes" and (self.is_number or self.kind != "number")
 
     @property
     def is_ragged(self) -> bool:
