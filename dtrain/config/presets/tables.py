@@ -19,7 +19,7 @@ from dtrain.config.data_forms import (
     SEPARATOR,
 )
 from dtrain.config.forms import PATH, target, text
-from dtrain.config.presets.datasets import Split
+from dtrain.config.presets.datasets import Held, Split
 from dtrain.config.ranges import WIDE, formed, within
 
 
@@ -56,7 +56,7 @@ class Table(Columns):
 
 
 @dataclasses.dataclass
-class Encoded(Columns):
+class Encoded(Columns, Held):
     """Columns of rows whose inputs become one matrix of numbers.
 
     Attributes:
@@ -100,7 +100,7 @@ class HuggingFace(Encoded):
         path: the folder of a Dataset or a DatasetDict that save_to_disk has written.
         name: of a dataset in the package's cache, NAME or NAME/CONFIGURATION.
         target: column, list of columns of numbers, or columns by the names of outputs; null: none.
-        split: split to train on.
+        train: split to train on.
         validation: split to evaluate on; null: a part of the rows is split off.
     """
 
@@ -108,7 +108,7 @@ class HuggingFace(Encoded):
     path: str | None = formed(None, PATH)
     name: str | None = formed(None, text())
     target: Any | None = formed(None, COLUMNS)
-    split: str = formed("train", text())
+    train: str = formed("train", text())
     validation: str | None = formed(None, text())
 
 

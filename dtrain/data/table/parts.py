@@ -114,7 +114,7 @@ def is_quick(file: DataFile, reading: Reading) -> bool:
         return True
     if kind == "arrow":
         return _is_small(file) or not _mapped(file)[1]
-    return _is_small(file) or cache.present(_text_key(file, kind, reading), ".arrow") is not None
+    return _is_small(file) or cache.path_of("table.arrow", _text_key(file, kind, reading)).exists()
 
 
 def part_of(file: DataFile, reading: Reading) -> Part:
@@ -184,7 +184,7 @@ def _load_parquet(file: DataFile, stamp: str, in_memory: bool) -> pa.Table | Pat
             with file.local().open("rb") as stream:
                 whole = pq.ParquetFile(stream, page_checksum_verification=True)
                 return whole.read(use_threads=False)
-        return cache.entry(json.dumps(["table 2", file.place(), stamp]), ".arrow", write)
+        return cache.cached("table.arrow", ["table 2", file.place(), stamp], write)
     except UNREADABLE as error:
         raise _unreadable_column(file, error) from None
 
@@ -259,7 +259,7 @@ def _load_arrow(file: DataFile, stamp: str, packed: bool) -> pa.Table | Path:
     try:
         if _is_small(file):
             return pa.Table.from_batches([_plain(b, file) for b in _mapped(file)[0]])
-        return cache.entry(json.dumps(["table 2", file.place(), stamp]), ".arrow", write)
+        return cache.cached("table.arrow", ["table 2", file.place(), stamp], write)
     except UNREADABLE as error:
         raise DataError(file.name, f"cannot be read ({_sentence(error)})") from None
 
@@ -334,7 +334,7 @@ def _text(file: DataFile, kind: str, reading: Reading) -> Part:
         _announce(file)
         text.convert(file, dialect, reading.types, path)
 
-    path = cache.entry(_text_key(file, kind, reading), ".arrow", write)
+    path = cache.cached("table.arrow", _text_key(file, kind, reading), write)
     batches, _ = _mapped(DataFile(str(path)))
     rows = sum(map(len, batches))
     load = functools.partial(Path, path)
