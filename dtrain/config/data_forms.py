@@ -130,6 +130,16 @@ def _images(value: Any) -> str | None:
     return None
 
 
+def _split_by(value: Any) -> str | None:
+    if isinstance(value, str):
+        return None if value in ("random", "classes") else "is neither random nor classes"
+    if not isinstance(value, dict) or not {"by"} <= value.keys() <= {"by", "ordered"}:
+        return "is not {by: COLUMN}"
+    if not isinstance(value.get("ordered", True), bool):
+        return "has no true or false for ordered"
+    return words(value["by"], 1000)
+
+
 def _kinds(value: Any) -> str | None:
     if not isinstance(value, dict) or not value:
         return "is no mapping from columns to kinds"
@@ -143,6 +153,7 @@ PATHS = Form("a path, a pattern such as shards/*.parquet, or a list of them", _p
 COLUMNS = Form("a column, a list of columns, or columns by name", _columns, "COLUMN")
 ARRAYS = Form("the name of an array, a list of such, or names by input or output", _columns, "NAME")
 IMAGES = Form("sizes of images by column", _images, "{image: [64, 64, 3]}")
+SPLIT_BY = Form("random, classes, or {by: COLUMN}", _split_by, "classes")
 SEPARATOR = Form("one character, or tab", _separator, "';'")
 TOKENS = choice("bytes", "characters")
 MEMBERS = Form("nodes with _target_, by name", _members,

@@ -65,7 +65,11 @@ DATASET = Kind(
     "dataset", "dtrain.datasets.*",
     rf"dtrain\.datasets\.({_DATASETS})",
 )  # fmt: skip
-AUGMENT = Kind("augmentation", "dtrain.augment.*", r"dtrain\.augment\.shift_flip")
+AUGMENT = Kind(
+    "augmentation", "dtrain.augment.*, keras.layers.*",
+    rf"dtrain\.augment\.shift_flip|keras\.layers\.(?!({_CODE})$){_CLASS}",
+    ("layers.Layer",),
+)  # fmt: skip
 STRATEGY = Kind(
     "strategy", "dtrain.task.strategies.*",
     r"dtrain\.task\.strategies\.(CentralStorage|Default|LayerPlacement|Mesh|Mirrored|MultiWorker"

@@ -100,8 +100,8 @@ def _check_arguments(key: str, node: Mapping[str, Any]) -> None:
         and not (key == "optimizer" and (name == "schedule" or (name, value) == _NO_RATE))
     }
     made = dict.fromkeys(name for name in filled if name in signature.parameters) | made
-    partial = bool(node.get("_partial_")) or key in ("dataset.augment", "action.function")
-    if key.startswith("trainer.") and not sources.is_class(target):
+    partial = bool(node.get("_partial_")) or key == "action.function"
+    if key.startswith(("trainer.", "dataset.augment")) and not sources.is_class(target):
         partial = True  # a function of (y_true, y_pred)
     bind(target, signature, made, key, partial)
     if target.split(".")[0] in KNOWN:

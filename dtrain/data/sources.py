@@ -73,7 +73,7 @@ class Splits:
         columns: of a table: the names of its columns that are ``inputs`` and ``target``; other
             files that the model is used on are read by them.
         encoding: of a table whose columns become one matrix: returns how, fitted on ``train``.
-        notices: what is to be reported of the data.
+        notices: sentences about the data for the user, such as what was left out.
     """
 
     train: Any

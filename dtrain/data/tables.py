@@ -10,7 +10,7 @@ import numpy as np
 
 from dtrain.data import nest
 from dtrain.data.files import DataFile
-from dtrain.data.order import blocks_of
+from dtrain.data.mixture import blocks_of
 from dtrain.data.ragged import Ragged
 from dtrain.data.roles import Names, Role, check_weights, role_of
 from dtrain.data.table import Column, Pieces, Table, encoding

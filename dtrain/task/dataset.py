@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from dtrain import augment
 from dtrain.config import callables, targets
 from dtrain.config.schema import Config
 from dtrain.data import nest
@@ -18,7 +20,7 @@ from dtrain.data.class_weights import weighted
 from dtrain.data.image_cache import DecodedImages
 from dtrain.data.mixture import Mixture, Subset, labels
 from dtrain.data.options import OnError, Options, Shuffle, divided
-from dtrain.data.order import Balanced
+from dtrain.data.order import Balanced, Order, order_of
 from dtrain.data.padding import padded
 from dtrain.data.sources import Splits
 from dtrain.data.streams import Stream, examples_in
@@ -26,8 +28,10 @@ from dtrain.data.table.encoding import Encoding
 from dtrain.errors import UsageError
 from dtrain.task import data_identity, reading, streaming, unreadable
 from dtrain.task.inputs import Augment
-from dtrain.task.orders import InNumPy, Order, order_of
 from dtrain.task.readers import Pool
+
+#: Examples whose range of values is looked at before Keras' layers change them, at most.
+_TRIED = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +92,8 @@ def _loaded(config: Config, trains: bool, encoding: Encoding | None) -> Data:
             "by one", "dataset.cache=none, or fail", "dataset.cache=none",
         )  # fmt: skip
     pool = Pool(splits, options.workers, node, options.pad)
-    splits, notices = pool.splits, list[str | None]([*splits.notices, *pool.notices])
+    splits = pool.splits
+    notices: list[str | None] = [*splits.notices, *pool.notices]
     if options.on_error is OnError.skip:
         (train, one), (held, other) = map(_sound, (splits.train, splits.validation))
         splits = dataclasses.replace(splits, train=train, validation=held)
@@ -106,9 +111,9 @@ def _loaded(config: Config, trains: bool, encoding: Encoding | None) -> Data:
     classes = config.trainer.class_weight
     if classes is not None and trains:
         splits = dataclasses.replace(splits, train=weighted(splits, classes, reading.first))
-    augment = _augment(options, splits)
     order = _order(splits, options, config.seed)
-    return Data(splits, options, augment, order, found, pool, tuple(filter(None, notices)))
+    changes = _augment(options, splits)
+    return Data(splits, options, changes, order, found, pool, tuple(filter(None, notices)))
 
 
 def _with_some(splits: Splits, node: Mapping[str, Any]) -> Splits:
@@ -165,7 +170,7 @@ def _balanced(source: Any, seed: int) -> Order:
             "dataset.balance", "true", "the classes of the examples are not known without their "
             "inputs", "a dataset whose target is one column of classes", "dataset.balance=false",
         )  # fmt: skip
-    return InNumPy(Balanced(known, seed))
+    return Balanced(known, seed)
 
 
 def _order(splits: Splits, options: Options, seed: int) -> Order | None:
@@ -196,15 +201,33 @@ def _has_blocks(source: Any) -> bool:
 
 
 def _augment(options: Options, splits: Splits) -> Augment | None:
-    node = options.augment
-    if node is None:
+    nodes = options.augment
+    if not nodes:
         return None
-    augment: Augment = targets.instantiate({**node, "_partial_": True}, "dataset.augment")
-    if node["_target_"].partition(".")[0] in callables.KNOWN:  # tried once, before the run begins
-        x, *_ = reading.first(splits.train, 1)
-        with callables.blame("dataset.augment", node, node["_target_"]), tf.device("CPU:0"):
-            augment(nest.mapped(lambda leaf: leaf[0], x), seed=tf.zeros([2], tf.int32))
-    return augment
+    keys = {"dataset.augment": nodes} if isinstance(nodes, Mapping) else {
+        f"dataset.augment[{index}]": node for index, node in enumerate(nodes)
+    }  # fmt: skip
+    functions = [_one_augment(key, node, splits) for key, node in keys.items()]
+    return augment.in_turn(functions)
+
+
+def _one_augment(key: str, node: Mapping[str, Any], splits: Splits) -> Augment:
+    made = targets.instantiate({**node, "_partial_": True}, key)
+    is_layer = inspect.isclass(made.func)
+    function: Augment = augment.Layer(made(), key) if is_layer else made
+    if is_layer or node["_target_"].partition(".")[0] in callables.KNOWN:  # tried before training
+        count = reading.available(splits.train, _TRIED) if is_layer else 1
+        x, *_ = reading.first(splits.train, count)
+        if isinstance(function, augment.Layer):
+            for leaf in nest.leaves(x):
+                function.check(key, np.asarray(leaf))
+        with callables.blame(key, node, node["_target_"]), tf.device("CPU:0"):
+            one = nest.mapped(lambda leaf: leaf[0], x)
+            changed = function(one, seed=tf.zeros([2], tf.int32))
+            if is_layer and changed.shape != one.shape:
+                raise ValueError(f"makes an example of shape {changed.shape} of {one.shape}: the "
+                                 "model is built for the other shape")  # fmt: skip
+    return function
 
 
 def lengths(splits: Splits) -> tuple[int | None, int | None]:

@@ -12,6 +12,7 @@ import tensorflow as tf
 from dtrain.config.schema import Config
 from dtrain.data import nest
 from dtrain.data.mixture import place
+from dtrain.data.order import Sequential
 from dtrain.data.ragged import Ragged
 from dtrain.data.streams import Stream, examples_in
 from dtrain.errors import UsageError
@@ -22,7 +23,6 @@ from dtrain.task.dataset import Data
 from dtrain.task.inputs import Augment
 from dtrain.task.inspection import classes, facts, pictures, speed, structure, values
 from dtrain.task.inspection.structure import Leaf
-from dtrain.task.orders import Sequential
 from dtrain.task.process import hardware
 
 #: Sends a part: ``doing`` (what is done next, a clause), ``lines`` (a title and lines below it), or
@@ -171,8 +171,7 @@ def _at(data: Data, begin: int, count: int) -> tuple[Any, ...]:
     if data.order is None or isinstance(source, Stream):
         return reading.first(source, count, begin)
     with tf.device("CPU:0"):
-        positions = tf.range(begin, begin + count, dtype=tf.int64)
-        return reading.take(source, data.order(positions))
+        return reading.take(source, data.order(np.arange(begin, begin + count)))
 
 
 def _speed(config: Config, data: Data, send: Send) -> None:
