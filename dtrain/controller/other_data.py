@@ -24,7 +24,7 @@ _OF_FILES = (
 #: Without a part that is held out.
 _NOTHING_HELD: dict[str, Any] = {"validation_split": 0.0, "split": None, "folds": None, "fold": 0}
 #: Keys that say what the targets and the weights are.
-_LABELS = ("target", "label", "y", "target_path", "weight", "weight_path")
+_LABELS = ("target", "y", "target_path", "weight", "weight_path")
 
 
 def settled(node: Node, rundir: RunDir, typed: Set[str], labels: bool) -> Node:
@@ -62,8 +62,8 @@ def settled(node: Node, rundir: RunDir, typed: Set[str], labels: bool) -> Node:
     columns = _columns(rundir)
     if columns is not None and is_free("inputs") and node["inputs"] is None:
         changes["inputs"] = columns["inputs"]
-    if columns is not None and is_free("label") and node["label"] is None:
-        changes["label"] = columns["target"]
+    if columns is not None and is_free("target") and node["target"] is None:
+        changes["target"] = columns["target"]
     # Files beside the run's inputs are not beside these.
     changes |= {key: None for key in ("target_path", "weight_path") if is_free(key)}
     if not labels:

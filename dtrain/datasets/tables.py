@@ -124,14 +124,16 @@ def of_tables(
                 "dataset.columns", name, f"{whole.files[0].name} has no such column",
                 ", ".join(whole.columns), f"'dataset.columns={{{near}: {declared[name]}}}'",
             )  # fmt: skip
-    if encoding is not None:
-        target = _own_target(target, whole, encoding)
+    if encoding is not None and not isinstance(inputs, str | Mapping):
+        if inputs is None and target is None:
+            target = _own_target(whole, encoding)
+        inputs = [feature.name for feature in encoding.features]
     elif target is None and inputs is None and is_text:
         target = list(whole.columns)[-1]
         notices.append(f"dataset.target={target}: the last column, where none is named")
     chosen, left_out = inputs is not None, dict[str, str]()
     if inputs is None:
-        inputs, left_out = _inputs(whole, target, weight, declared, encoding)
+        inputs, left_out = _inputs(whole, target, weight, declared)
     encodes = not isinstance(inputs, str | Mapping) and inputs is not None
     kind = EncodedSource if encodes else TableSource
     categories = [name for name in _flat(target) if declared.get(name) == "category"]
@@ -194,12 +196,12 @@ def _flat(names: Names) -> list[str]:
     return [names] if isinstance(names, str) else list(names or ())
 
 
-def _own_target(target: Names, whole: ArrowTable, encoding: Encoding) -> Names:
+def _own_target(whole: ArrowTable, encoding: Encoding) -> Names:
     """Return the target of a training where a table has it; else none, as of data to predict."""
-    names = _flat(target) or list(encoding.target.columns if encoding.target else ())
+    names = list(encoding.target.columns if encoding.target else ())
     if not names or not set(names) <= set(whole.columns):
         return None
-    return target if target is not None else names[0] if len(names) == 1 else names
+    return names[0] if len(names) == 1 else names
 
 
 def _inputs(
@@ -207,11 +209,8 @@ def _inputs(
     target: Names,
     weight: Names,
     declared: Mapping[str, str],
-    encoding: Encoding | None,
 ) -> tuple[Names, dict[str, str]]:
     """Return the inputs where none are named, and the columns that are left out, with reasons."""
-    if encoding is not None:
-        return [f.name for f in encoding.features if f.name in whole.columns], {}
     taken = {*_flat(target), *_flat(weight)}
     left = [name for name in (*whole.columns, *whole.refused) if name not in taken]
     out = {}

@@ -99,8 +99,12 @@ def _loaded(config: Config, trains: bool, encoding: Encoding | None) -> Data:
         splits = dataclasses.replace(splits, train=train, validation=held)
         notices += [one, other]
     if splits.encoding is not None:
-        out = splits.encoding().left_out
-        notices += [f"the column {name!r} is left out: {why}" for name, why in out.items()]
+        made_of = splits.encoding()
+        if encoding is None:
+            out = made_of.left_out.items()
+            notices += [f"the column {name!r} is left out: {why}" for name, why in out]
+        names = [feature.name for feature in made_of.features]
+        splits = dataclasses.replace(splits, columns={**(splits.columns or {}), "inputs": names})
     found = data_identity.records(splits, options.identity)
     notices += streaming.counted(splits, config)
     streaming.settled(splits, made)

@@ -31,7 +31,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+import dtrain.models
+
 EXAMPLES = 90
+
+
+def plain(input_shape, classes=None, units=(), dropout=0.0, l2=0.0, outputs=None):
+    """The model without what normalises columns."""
+    return dtrain.models.mlp(input_shape, classes, units, dropout, l2, outputs)
 
 
 def loss(y_true, y_pred):
@@ -282,7 +289,7 @@ def csv(x: np.ndarray, y: np.ndarray) -> list[str]:
         Path(f"{name}.csv").write_text("\n".join([head, *lines]) + "\n")
     # It has no files of its own to evaluate on.
     return ["dataset=csv", "dataset.path=[a.csv,b.csv]", "dataset.validation_split=0",
-            "objective=loss"]  # fmt: skip
+            "objective=loss", "model._target_=mine.plain"]  # fmt: skip
 
 
 BUILDER = '''

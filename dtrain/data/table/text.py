@@ -24,8 +24,8 @@ from dtrain.errors import UsageError
 TAB = "tab"
 #: Bytes from which separator, header and decimal point are found out; and of a block of a table.
 _HEAD, _BLOCK = 1 << 16, 1 << 22
-#: Cells that are empty: pandas' list, beside pyarrow's own.
-_EMPTY = [*pacsv.ConvertOptions().null_values, "<NA>", "None"]
+#: Cells that are empty. "None" is a category of many tables, and no empty cell.
+_EMPTY = [*pacsv.ConvertOptions().null_values, "<NA>"]
 #: Separators, those first that stand least often in a cell.
 _SEPARATORS = "\t;|,"
 _DECIMAL = re.compile(r"[+-]?\d+,\d+")

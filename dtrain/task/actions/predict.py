@@ -20,6 +20,7 @@ from dtrain.data.streams import Stream
 from dtrain.errors import DtrainError, UsageError
 from dtrain.run import checkpoint, identity
 from dtrain.run.checkpoint import Checkpoint
+from dtrain.run.columns import read_encoding
 from dtrain.run.folder import RunDir
 from dtrain.run.predictions import Manifest, size_of
 from dtrain.run.predictions.formats import CLASS
@@ -94,7 +95,7 @@ class Predict(Action):
         Raises:
             UsageError: model, data and checkpoint do not go together.
         """
-        data = dataset.load(config, self.trains)
+        data = dataset.load(config, self.trains, read_encoding(self._rundir))
         with before_training(config.dataset):
             name, source = self._chosen(data)
             for message in data.notices:
@@ -188,7 +189,8 @@ class Predict(Action):
             of_run = copy.copy(config)
             of_run.dataset = own
             try:
-                built_on = dataset.load(of_run, self.trains).splits
+                encoding = read_encoding(self._rundir)
+                built_on = dataset.load(of_run, self.trains, encoding).splits
             except (DtrainError, OSError) as error:
                 process.notice(
                     f"the data of the run cannot be read ({error}): its model is built for the "
