@@ -142,7 +142,8 @@ class ArraysOfTable(Arrays):
     def __init__(self, source: EncodedSource):
         y, weight = source.targets()
         super().__init__(source.whole, y, weight, len(source), source.words().tolist())
-        self._source = source
+        #: The table that they are of.
+        self.source = source
         self.files = source.files
         self.where, self.column, self.blocks = source.where, source.column, source.blocks
 
