@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import pyarrow as pa
 
 from dtrain.data.files import DataFile, files
+from dtrain.data.holdout import Holdout, HoldoutKeys
 from dtrain.data.images import Images
 from dtrain.data.options import OnError
 from dtrain.data.sources import Splits
-from dtrain.data.splits import check_alike, counted, split_indices
+from dtrain.data.splits import check_alike, counted
 from dtrain.data.table.encoding import KINDS, Encoding
 from dtrain.data.table.parts import EXTENSIONS, Reading, is_quick
 from dtrain.data.table.reader import ArrowTable, index_column
@@ -30,8 +31,6 @@ def table(
     inputs: Names = None,
     weight: Names = None,
     validation: Paths | None = None,
-    validation_split: float = 0.2,
-    split_seed: int = 0,
     format: str | None = None,
     separator: str | None = None,
     header: bool | None = None,
@@ -40,6 +39,7 @@ def table(
     images: Mapping[str, Sequence[int]] | None = None,
     on_error: OnError = OnError.fail,
     encoding: Encoding | None = None,
+    **holdout: Unpack[HoldoutKeys],
 ) -> Splits:
     """Columns of Parquet, Arrow, CSV and JSON lines.
 
@@ -54,7 +54,6 @@ def table(
         inputs: a list of columns, one column, or columns by name; None: all but the target.
         weight: column of the weights of the examples.
         validation: files to evaluate on; None: a part of the rows is split off.
-        validation_split, split_seed: of that part.
         format: parquet, arrow, csv or json; None: by the file's first bytes and its name.
         separator: between the columns of text; None: it is found out.
         header: whether the first line names the columns; None: it is found out.
@@ -63,6 +62,7 @@ def table(
         images: columns of encoded images, by name: height, width and channels of each.
         on_error: whether rows without a target are refused, or left out.
         encoding: of a training, by which the columns are read; None: it is fitted.
+        **holdout: how a part is held out (:class:`dtrain.data.holdout.Holdout`).
     """
     declared = dict(columns or {})
     for name, kind in declared.items():
@@ -82,8 +82,8 @@ def table(
     whole = opened(path, "dataset.path")
     others = None if validation is None else opened(validation, "dataset.validation")
     return of_tables(
-        whole, others, path, inputs, target, weight, validation, validation_split, split_seed,
-        classes, images, declared, on_error, encoding,
+        whole, others, path, inputs, target, weight, validation, Holdout(**holdout), classes,
+        images, declared, on_error, encoding,
     )  # fmt: skip
 
 
@@ -95,8 +95,7 @@ def of_tables(
     target: Names,
     weight: Names,
     validation: object,
-    validation_split: float,
-    split_seed: int,
+    holdout: Holdout,
     classes: int | None,
     images: Mapping[str, Sequence[int]] | None,
     declared: Mapping[str, str],
@@ -156,8 +155,8 @@ def of_tables(
             rows, other = check_targets(held, others, skip)
             held = held if rows is None else held.subset(rows)
         notices += [each for each in (notice, other) if each is not None]
-    if held is None and validation_split:
-        first, second = split_indices(len(all_rows), validation_split, split_seed)
+    if held is None and holdout.holds:
+        first, second = holdout.rows(len(all_rows), all_rows.labels, all_rows.column)
         train, held = all_rows.subset(first), all_rows.subset(second) if len(second) else None
     fit = None
     if isinstance(train, EncodedSource):
@@ -295,13 +294,12 @@ def huggingface(
     name: str | None = None,
     split: str = "train",
     validation: str | None = None,
-    validation_split: float = 0.2,
-    split_seed: int = 0,
     columns: Mapping[str, str] | None = None,
     classes: int | None = None,
     images: Mapping[str, Sequence[int]] | None = None,
     on_error: OnError = OnError.fail,
     encoding: Encoding | None = None,
+    **holdout: Unpack[HoldoutKeys],
 ) -> Splits:
     """Columns of a dataset of Hugging Face's: a folder of ``save_to_disk``, or a name of the Hub.
 
@@ -311,8 +309,8 @@ def huggingface(
             is downloaded.
         split: name of the split to train on; a ``Dataset`` is that split.
         validation: name of the split to evaluate on; None: a part of the rows is split off.
-        target, inputs, weight, validation_split, split_seed, columns, on_error, encoding: as of
-            :func:`table`. Images are bytes.
+        target, inputs, weight, columns, on_error, encoding, **holdout: as of :func:`table`. Images
+            are bytes.
         classes: number of classes; None: those of a ``ClassLabel``, else those of the target's
             column, which is read for it.
         images: columns of images, by name: height, width and channels of each.
@@ -326,7 +324,7 @@ def huggingface(
     tables = [hub.HubTable(part) for part in parts]
     return of_tables(
         tables[0], tables[1] if validation is not None else None, path or name, inputs, target,
-        weight, validation, validation_split, split_seed, classes, images, dict(columns or {}),
+        weight, validation, Holdout(**holdout), classes, images, dict(columns or {}),
         on_error, encoding,
     )  # fmt: skip
 
@@ -337,13 +335,12 @@ def webdataset(
     inputs: Names = None,
     weight: Names = None,
     validation: Paths | None = None,
-    validation_split: float = 0.2,
-    split_seed: int = 0,
     columns: Mapping[str, str] | None = None,
     classes: int | None = None,
     images: Mapping[str, Sequence[int]] | None = None,
     on_error: OnError = OnError.fail,
     encoding: Encoding | None = None,
+    **holdout: Unpack[HoldoutKeys],
 ) -> Splits:
     """Examples of tar files, in any order: members of one name up to its first dot are an example.
 
@@ -352,8 +349,8 @@ def webdataset(
 
     Args:
         path: a file, a pattern, or a list of them.
-        target, inputs, weight, validation, validation_split, split_seed, columns, classes, images,
-            on_error, encoding: as of :func:`table`.
+        target, inputs, weight, validation, columns, classes, images, on_error, encoding,
+            **holdout: as of :func:`table`.
     """
     from dtrain.data.table import hub
 
@@ -362,6 +359,6 @@ def webdataset(
     if validation is not None:
         held = hub.tar_table(files(validation, "dataset.validation"))
     return of_tables(
-        whole, held, path, inputs, target, weight, validation, validation_split, split_seed,
+        whole, held, path, inputs, target, weight, validation, Holdout(**holdout),
         classes, images, dict(columns or {}), on_error, encoding,
     )  # fmt: skip

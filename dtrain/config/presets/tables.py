@@ -19,7 +19,7 @@ from dtrain.config.data_forms import (
     SEPARATOR,
 )
 from dtrain.config.forms import PATH, target, text
-from dtrain.config.presets.datasets import Split
+from dtrain.config.presets.datasets import Held, Split
 from dtrain.config.ranges import WIDE, formed, within
 
 
@@ -56,7 +56,7 @@ class Table(Columns):
 
 
 @dataclasses.dataclass
-class Encoded(Columns):
+class Encoded(Columns, Held):
     """Columns of rows whose inputs become one matrix of numbers.
 
     Attributes:
