@@ -210,8 +210,8 @@ def test_offsets_that_lead_out_of_the_file() -> None:
     for wrong in ([0, 2, 4, 2**30], [0, -5, 4, 6], [0, 4, 2, 6]):
         data[at : at + 16] = np.array(wrong, np.int32).tobytes()
         path.write_bytes(data)
-        message = str(pytest.raises((UsageError, DataError), lambda: take(load(), [0, 1, 2])).value)
-        assert "0.x" in message
+        with pytest.raises((UsageError, DataError), match=r"0\.x"):
+            take(load(), [0, 1, 2])
 
 
 def test_files_that_vanish_or_change(kind: str) -> None:

@@ -149,11 +149,14 @@ def of_tables(
     if skip or whole.is_small:
         rows, notice = check_targets(all_rows, whole, skip)
         if rows is not None:
-            train = all_rows = all_rows.subset(rows)
+            train = all_rows = kind(whole, inputs, target, weight, rows, categories=categories)
         other = None
         if held is not None and others is not None:
             rows, other = check_targets(held, others, skip)
-            held = held if rows is None else held.subset(rows)
+            if rows is not None:
+                held = kind(
+                    others, held.inputs.names, target, weight, rows, all_rows.words, categories
+                )
         notices += [each for each in (notice, other) if each is not None]
     if held is None and holdout.holds:
         first, second = holdout.rows(len(all_rows), all_rows.labels, all_rows.column)

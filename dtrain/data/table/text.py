@@ -115,7 +115,8 @@ def dialect_of(file: DataFile, separator: str | None, header: bool | None) -> Di
         accepted = [each for each in _SEPARATORS if _is_consistent(_records(lines, each, head))]
         chosen = accepted[0] if accepted else ","
         if chosen != "," and not re.search(r"\.(tsv|tab)(\.\w+)?$", file.name):
-            notices.append(f"columns are separated by {'tabs' if chosen == chr(9) else chosen!r}")
+            shown = "tabs" if chosen == "\t" else repr(chosen)
+            notices.append(f"columns are separated by {shown}")
     records = _records(lines, chosen, head)
     if not records:
         raise UsageError(
