@@ -131,10 +131,11 @@ class _Opened:
         self._touched = 0
         try:
             loaded = part.load()
-            self._map = None if isinstance(loaded, pa.Table) else MappedFile(loaded)
-            if self._map is None:
+            self._map: MappedFile | None = None
+            if isinstance(loaded, pa.Table):
                 self._table: Any = loaded.combine_chunks()
                 return
+            self._map = MappedFile(loaded)
             self._stream = os.open(loaded, os.O_RDONLY | os.O_CLOEXEC)
             self._size = os.fstat(self._stream).st_size
             self._table = pa.Table.from_batches(self._map.batches())

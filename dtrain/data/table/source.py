@@ -144,6 +144,8 @@ class ArraysOfTable(Arrays):
 
     def __init__(self, source: EncodedSource):
         y, weight = source.targets()
+        if isinstance(y, np.ndarray) and y.ndim == 1 and np.array_equal(y, np.floor(y)):
+            y = y.astype(np.int64)  # may be classes, written with a point
         super().__init__(source.whole, y, weight, len(source), source.words().tolist())
         self._source = source
         self.files = source.files
