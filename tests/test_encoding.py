@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from dtrain import datasets
-from dtrain.data.table.encoding import Encoding
+from dtrain.data.encoding import Encoding
 from dtrain.errors import UsageError
 
 
@@ -45,9 +45,9 @@ def test_what_is_fitted_is_of_the_training_examples_alone() -> None:
     frame.loc[3, "city"] = "Paris"  # alone
     for seed in range(20):
         splits, made = fitted(frame, split_seed=seed)
-        if 3 in splits.validation._source._rows:
+        if 3 in splits.validation.source._rows:
             break
-    train = frame.iloc[splits.train._source._rows]
+    train = frame.iloc[splits.train.source._rows]
     assert len(train) == 192
     kinds = {feature.name: feature for feature in made.features}
     assert {name: f.kind for name, f in kinds.items()} == {
@@ -62,7 +62,7 @@ def test_what_is_fitted_is_of_the_training_examples_alone() -> None:
     assert kinds["since"].mean == pytest.approx(days.mean())
     assert kinds["city"].values == ("Bern", "Oslo", "Rome")
     at = made.width - 3 + [f.name for f in made.of("category")].index("city")
-    row = int(np.flatnonzero(splits.validation._source._rows == 3)[0])
+    row = int(np.flatnonzero(splits.validation.source._rows == 3)[0])
     assert splits.validation.x[row, at] == 0, "the training had no Paris"
     again = Encoding.from_json(json.loads(json.dumps(made.to_json())))
     assert again == made

@@ -13,7 +13,7 @@ from dtrain import datasets
 from dtrain.data.adapters import adapted
 from dtrain.data.options import Task
 from dtrain.data.sources import Splits
-from dtrain.data.table import parts, source
+from dtrain.data.tabular import parts, source
 from dtrain.errors import UsageError
 
 #: Targets by what they are, and the number of their classes; None of a regression.

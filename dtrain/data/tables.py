@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data import nest
+from dtrain.data import encoding, nest
 from dtrain.data.files import DataFile
 from dtrain.data.mixture import blocks_of
 from dtrain.data.ragged import Ragged
 from dtrain.data.roles import Names, Role, check_weights, role_of
-from dtrain.data.table import Column, Pieces, Table, described, encoding
+from dtrain.data.table import Column, Pieces, Table, described
 from dtrain.data.target_kind import Counted
 from dtrain.errors import DataError, UsageError
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
+from dtrain.data.encoding import Encoding
 from dtrain.data.files import files
 from dtrain.data.holdout import Holdout, HoldoutKeys
 from dtrain.data.options import OnError
 from dtrain.data.sources import Splits
-from dtrain.data.table.encoding import Encoding
 from dtrain.data.tables import Names
 from dtrain.errors import UsageError
 
@@ -55,9 +55,9 @@ def table(
         encoding: of a training, by which the columns are read; None: it is fitted.
         **holdout: how a part is held out (:class:`dtrain.data.holdout.Holdout`).
     """
-    from dtrain.data.table import dataset
-    from dtrain.data.table.parts import Reading
-    from dtrain.data.table.reader import ArrowTable
+    from dtrain.data.tabular import dataset
+    from dtrain.data.tabular.parts import Reading
+    from dtrain.data.tabular.reader import ArrowTable
 
     declared = dict(columns or {})
     dataset.check_kinds(declared)
@@ -94,8 +94,8 @@ def is_counted(
     Raises:
         UsageError: there is no such file.
     """
-    from dtrain.data.table import dataset
-    from dtrain.data.table.parts import Reading, is_quick
+    from dtrain.data.tabular import dataset
+    from dtrain.data.tabular.parts import Reading, is_quick
 
     reading = Reading(format, separator, header, dataset.types_of(columns or {}, None))
     every = dataset.files_of(path, "dataset.path", format)
@@ -110,17 +110,14 @@ def huggingface(
     inputs: Names = None,
     weight: Names = None,
     name: str | None = None,
-    split: str = "train",
+    train: str = "train",
     validation: str | None = None,
     columns: Mapping[str, str] | None = None,
     classes: int | None = None,
     images: Mapping[str, Sequence[int]] | None = None,
     on_error: OnError = OnError.fail,
     encoding: Encoding | None = None,
-    validation_split: float = 0.2,
-    split_seed: int = 0,
-    folds: int | None = None,
-    fold: int = 0,
+    **holdout: Unpack[HoldoutKeys],
 ) -> Splits:
     """Columns of a dataset of Hugging Face's: a folder of ``save_to_disk``, or a name of the Hub.
 
@@ -128,24 +125,24 @@ def huggingface(
         path: the folder of a ``Dataset`` or a ``DatasetDict``.
         name: of a dataset that the package's cache has, ``NAME`` or ``NAME/CONFIGURATION``; nothing
             is downloaded.
-        split: name of the split to train on; a ``Dataset`` is that split.
+        train: name of the split to train on; a ``Dataset`` is that split.
         validation: name of the split to evaluate on; None: a part of the rows is split off.
-        target, inputs, weight, columns, on_error, encoding: as of :func:`table`. Images are bytes.
-        validation_split, split_seed, folds, fold: of a part that is held out at random.
+        target, inputs, weight, columns, on_error, encoding, **holdout: as of :func:`table`. Images
+            are bytes.
         classes: number of classes; None: those of a ``ClassLabel``, else those of the target's
             column, which is read for it.
         images: columns of images, by name: height, width and channels of each.
     """
-    from dtrain.data.table import dataset, hub
+    from dtrain.data.tabular import dataset, hub
 
-    parts = hub.opened(path, name, split, validation)
+    parts = hub.opened(path, name, train, validation)
     if classes is None and isinstance(target, str):
         names = getattr(parts[0].features.get(target), "names", None)
         classes = None if names is None else len(names)
     tables = [hub.HubTable(part) for part in parts]
     return dataset.of_tables(
         tables[0], tables[1] if validation is not None else None, path or name, inputs, target,
-        weight, validation, Holdout(validation_split, split_seed, None, folds, fold), classes,
+        weight, validation, Holdout(**holdout), classes,
         images, dict(columns or {}), on_error, encoding,
     )  # fmt: skip
 
@@ -173,7 +170,7 @@ def webdataset(
         target, inputs, weight, validation, columns, classes, images, on_error, encoding,
             **holdout: as of :func:`table`.
     """
-    from dtrain.data.table import dataset, hub
+    from dtrain.data.tabular import dataset, hub
 
     whole = hub.tar_table(files(path))
     held = None

@@ -99,14 +99,14 @@ class HuggingFace(Encoded):
         _target_: function that loads the data.
         path: the folder of a Dataset or a DatasetDict that save_to_disk has written.
         name: of a dataset in the package's cache, NAME or NAME/CONFIGURATION.
-        split: split to train on.
+        train: split to train on.
         validation: split to evaluate on; null: a part of the rows is split off.
     """
 
     _target_: str = target("dtrain.datasets.huggingface")
     path: str | None = formed(MISSING, PATH)
     name: str | None = formed(None, text())
-    split: str = formed("train", text())
+    train: str = formed("train", text())
     validation: str | None = formed(None, text())
 
 

@@ -9,17 +9,17 @@ from typing import Any
 
 import pyarrow as pa
 
+from dtrain.data.encoding import KINDS, Encoding
 from dtrain.data.files import DataFile, files
 from dtrain.data.holdout import Holdout
 from dtrain.data.images import Images
 from dtrain.data.options import OnError
 from dtrain.data.sources import Splits
 from dtrain.data.splits import check_alike, counted
-from dtrain.data.table.encoding import KINDS, Encoding
-from dtrain.data.table.parts import EXTENSIONS
-from dtrain.data.table.reader import ArrowTable, index_column
-from dtrain.data.table.source import EncodedSource, Fit, arrays_or_source, check_targets
 from dtrain.data.tables import Names, TableSource
+from dtrain.data.tabular.parts import EXTENSIONS
+from dtrain.data.tabular.reader import ArrowTable, index_column
+from dtrain.data.tabular.source import EncodedSource, Fit, arrays_or_source, check_targets
 from dtrain.errors import UsageError, nearest
 
 

@@ -28,6 +28,8 @@ EXAMPLES = 1_000_000
 _DATES = (None, "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d-%m-%Y", "%d %b %Y", "%b %d, %Y")
 #: Share of the texts that are dates, from which on one that is none is an error.
 _ALMOST_ALL = 0.95
+#: Share of the rows that have a text of their own, above which no category can be learned.
+_OWN = 0.9
 #: As Keras' TextVectorization: ASCII letters become small, and punctuation goes.
 _STANDARD: dict[int, str | None] = {ord(c): None for c in "!\"#$%&()*+,-./:;<=>?@[\\]^_`{|}~'"}
 _STANDARD |= {ord(c): c.lower() for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
@@ -379,7 +381,7 @@ def _of_texts(name: str, given: list[str], place: Callable[[int], str]) -> Featu
     spaces = sum(len(text.split()) for text in full[:10_000]) / min(len(full), 10_000)
     if spaces >= 3 and different > max(20, 0.2 * len(full)):
         return _words(name, given)
-    if different == len(full) and len(full) > 20:
+    if different > _OWN * len(full) and len(full) > 20:
         if spaces >= 1.5:
             return _words(name, given)
         return "it has another text in each row, as an id has"

@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dtrain.data.files import DataFile
-from dtrain.data.table import Column, Pieces, Table, text, values
-from dtrain.data.table.forms import Form, agreed, forms
-from dtrain.data.table.parts import SMALL, UNREADABLE, MappedFile, Part, Reading, part_of
+from dtrain.data.table import Column, Pieces, Table
+from dtrain.data.tabular import text, values
+from dtrain.data.tabular.forms import Form, agreed, forms
+from dtrain.data.tabular.parts import SMALL, UNREADABLE, MappedFile, Part, Reading, part_of
 from dtrain.errors import DataError, UsageError
 
 #: Bytes of pages of a mapped file that may come into memory before they are released.
