@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import gc
-import gzip
 import hashlib
-import importlib
 import subprocess
 import sys
 import warnings
@@ -16,7 +14,6 @@ import pytest
 
 from dtrain import datasets
 from dtrain.errors import UsageError
-from dtrain.host import memory
 
 
 def refusal(name: str, arguments: dict[str, Any]) -> str:
@@ -185,59 +182,17 @@ def test_inputs_that_are_damaged_are_refused_when_they_are_read() -> None:
         (["7", "ant", "7"], 2, [0, 1, 0]),
     ],
 )
-@pytest.mark.parametrize("separator", [",", ";"])
-def test_csv(labels: list[str], classes: int | None, y: list[float], separator: str) -> None:
+def test_targets_of_a_table(labels: list[str], classes: int | None, y: list[float]) -> None:
     import pandas as pd
 
     table = pd.DataFrame({"a": [1, 2, 3], "label": labels, "b": [0.5, -1e3, 7]})
-    table.to_csv("a.csv", index=False, sep=separator)
-    splits = datasets.csv("a.csv", label="label", separator=separator, validation_split=0)
+    table.to_csv("a.csv", index=False)
+    splits = datasets.table("a.csv", "label", validation_split=0.0)
     assert splits.count_classes() == classes and splits.validation is None
     assert splits.train.x.tolist() == [[1, 0.5], [2, -1000], [3, 7]]
     assert splits.train.x.dtype == np.float32
     assert splits.train.y.tolist() == y
     assert splits.train.y.dtype == (np.float32 if classes is None else np.int64)
-
-
-def test_csv_takes_the_last_column_as_the_label() -> None:
-    text("a,b,c\n1,2,0\n3,4,1\n")()
-    train = datasets.csv("a.csv", validation_split=0).train
-    assert train.x.tolist() == [[1, 2], [3, 4]] and train.y.tolist() == [0, 1]
-
-
-@pytest.mark.parametrize("module", ["gzip", "bz2", "lzma"])
-def test_a_compressed_csv(module: str) -> None:
-    opener, name = importlib.import_module(module).open, {"lzma": "xz", "gzip": "gz"}
-    path = f"a.csv.{name.get(module, module)}"
-    with opener(path, "wb") as file:
-        file.write(b"a::b::c\n1::2::0\n3::4::1\n")
-    train = datasets.csv(path, separator="::", validation_split=0).train
-    assert train.x.tolist() == [[1, 2], [3, 4]] and train.y.tolist() == [0, 1]
-    Path(path).write_bytes(b"a,b\n1,2\n")
-    assert refusal("csv", {"path": path}).startswith(f"dataset.path={path}: cannot be read as CSV")
-
-
-def test_a_label_of_csv_is_a_word_from_its_first_line_on() -> None:
-    rows = ["x,label", *("1,07", "1,7") * 300_000, "1,ant"]
-    Path("a.csv").write_text("\n".join(rows))
-    train = datasets.csv("a.csv", validation_split=0).train
-    assert np.unique(train.y, return_counts=True)[1].tolist() == [300_000, 300_000, 1]
-
-
-def test_a_line_without_an_end_is_refused_before_it_takes_the_memory() -> None:
-    with open("a.csv", "wb") as file:
-        file.truncate(1 << 40)
-    found = refusal("csv", {"path": "a.csv"})
-    assert "(a line has more than 64 MB)" in found
-
-
-def test_a_table_larger_than_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with gzip.open("a.csv.gz", "wb", compresslevel=1) as file:
-        file.write(b"a,b\n" + b"1,0\n" * (20 << 20))
-    free = iter([40 << 30, 9 << 30])
-    monkeypatch.setattr(memory, "available", lambda: next(free))
-    found = refusal("csv", {"path": "a.csv.gz"})
-    assert "(it needs more memory than is free (40.0 GiB))" in found
 
 
 def test_image_folder() -> None:
@@ -319,44 +274,6 @@ REFUSED: dict[str, tuple[Callable[[], object] | None, str, dict[str, Any], str, 
         save(x=ROWS, y=np.where(ROWS == 3, np.inf, ROWS)), "npz", {"path": "a.npz"},
         "dataset.y=y", ["holds NaN or infinity"], "dataset.y=NAME",
     ),
-    "csv absent": (
-        None, "csv", {"path": "no.csv"}, "dataset.path=no.csv", ["no such file"],
-        "dataset.path=FILE",
-    ),
-    "csv empty": (
-        text(""), "csv", {"path": "a.csv"}, "dataset.path=a.csv",
-        ["cannot be read as CSV", "header line"], "dataset.path=FILE.csv",
-    ),
-    "csv is no text": (
-        text(b"\xff\xfe\x80\n"), "csv", {"path": "a.csv"}, "dataset.path=a.csv",
-        ["cannot be read as CSV"], "dataset.path=FILE.csv",
-    ),
-    "csv ragged": (
-        text("a,b\n1,0\n1,2,3,4\n"), "csv", {"path": "a.csv"}, "dataset.path=a.csv",
-        ["cannot be read as CSV", "line 3"], "dataset.path=FILE.csv",
-    ),
-    "csv label": (
-        text("a,kind\n1,0\n"), "csv", {"path": "a.csv", "label": "kinds"}, "dataset.label=kinds",
-        ["a.csv has no such column", "a, kind"], "dataset.label=kind",
-    ),
-    "csv label far": (
-        text("a,kind\n1,0\n"), "csv", {"path": "a.csv", "label": "zzz"}, "dataset.label=zzz",
-        ["a, kind"], "dataset.label=COLUMN",
-    ),
-    "csv text": (
-        text("a,b,y\n1,2,0\n1,red,1\n"), "csv", {"path": "a.csv"}, "dataset.path=a.csv",
-        ["column 'b' is 'red', a text, in line 3"],
-        "dataset.label=b where it is the target, else 'dataset.inputs=[a]' dataset.label=y",
-    ),
-    "csv gap": (
-        text("a,b,y\n1,2,0\n1,2,1\n,2,1\n"), "csv", {"path": "a.csv"}, "dataset.path=a.csv",
-        ["column 'a' is empty, in line 4"],
-        "dataset.label=a where it is the target, else 'dataset.inputs=[b]' dataset.label=y",
-    ),
-    "csv without a label": (
-        text("a,y\n1,ant\n2,\n"), "csv", {"path": "a.csv"}, "dataset.path=a.csv",
-        ["column 'y' is empty, in line 3"], "the file without the rows that have no y",
-    ),
     "channels": (
         None, "image_folder", {"path": ".", "channels": 4}, "dataset.channels=4", ["1 or 3"],
         "dataset.channels=3",
@@ -415,16 +332,8 @@ UNUSABLE = {
         "npz", {"path": "a.npz", "x_validation": "v", "y_validation": "y"},
         "dataset.x_validation=v", ["shape (2,)", "()"], "dataset.x_validation=NAME",
     ),
-    "csv of a header": (
-        text("a,y\n"), "csv", {"path": "a.csv"}, "dataset.path=a.csv", ["has no rows"],
-        "dataset.path=FILE.csv",
-    ),
-    "csv separator": (
-        text("a;y\n1;0\n2;1\n"), "csv", {"path": "a.csv"}, "dataset.separator=,",
-        ["one column", "'a;y'"], "\"dataset.separator=';'\"",
-    ),
     "nothing left to train on": (
-        text("a,y\n1,0\n2,1\n"), "csv", {"path": "a.csv", "validation_split": 0.9},
+        text("a,y\n1,0\n2,1\n"), "table", {"path": "a.csv", "validation_split": 0.9},
         "dataset.validation_split=0.9", ["2 examples"], "dataset.validation_split=0",
     ),
     "image size": (

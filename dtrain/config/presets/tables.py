@@ -99,15 +99,13 @@ class HuggingFace(Encoded):
         _target_: function that loads the data.
         path: the folder of a Dataset or a DatasetDict that save_to_disk has written.
         name: of a dataset in the package's cache, NAME or NAME/CONFIGURATION.
-        target: column, list of columns of numbers, or columns by the names of outputs; null: none.
         train: split to train on.
         validation: split to evaluate on; null: a part of the rows is split off.
     """
 
     _target_: str = target("dtrain.datasets.huggingface")
-    path: str | None = formed(None, PATH)
+    path: str | None = formed(MISSING, PATH)
     name: str | None = formed(None, text())
-    target: Any | None = formed(None, COLUMNS)
     train: str = formed("train", text())
     validation: str | None = formed(None, text())
 
@@ -173,11 +171,9 @@ class WebDataset(Encoded):
     Attributes:
         _target_: function that loads the data.
         path: a file, a pattern such as shards/*.tar, or a list of them; ordered by name.
-        target: column, list of columns of numbers, or columns by the names of outputs; null: none.
         validation: files to evaluate on; null: a part of the rows is split off.
     """
 
     _target_: str = target("dtrain.datasets.webdataset")
     path: Any = formed(MISSING, PATHS)
-    target: Any | None = formed(None, COLUMNS)
     validation: Any | None = formed(None, PATHS)
