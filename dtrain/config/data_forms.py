@@ -144,7 +144,6 @@ FEATURES = Form(
     "types of features by name; null in a shape is a length that differs", _features,
     "{image: {dtype: string}, label: {dtype: int64}, x: {dtype: float32, shape: [8]}}",
 )  # fmt: skip
-INDEX = choice("cache", "beside")
 DECODE = choice("example", "npy", "bytes")
 CACHE = choice("none", "memory", "disk")
 IMAGE_SIZE = Each(Range(1, 16_384), 2, 2, "[64,64]")

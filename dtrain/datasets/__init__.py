@@ -5,11 +5,11 @@ from dtrain.data.sources import Arrays, Source, Splits
 from dtrain.data.text import text
 from dtrain.datasets.arrays import npy, npz
 from dtrain.datasets.combined import columns, mixture
-from dtrain.datasets.grain import array_record, tfds
 from dtrain.datasets.images import image_folder
 from dtrain.datasets.made import digits, synthetic
-from dtrain.datasets.records import tfrecord, webdataset
+from dtrain.datasets.records import array_record, tfds, tfrecord
 from dtrain.datasets.tables import arrow, csv, huggingface, parquet
+from dtrain.datasets.webdataset import webdataset
 
 __all__ = [
     "Arrays",

@@ -1,15 +1,16 @@
-"""Records in files of many: TFRecord files, and tar files as of webdataset."""
+"""Records in files of many: TFRecord, ArrayRecord, and what TensorFlow Datasets has prepared."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dtrain.data.files import DataFile, files
+from dtrain.data.record_files import ArrayRecordFiles, RecordFiles, TFRecordFiles
+from dtrain.data.record_kinds import Bytes, Examples, SavedArrays, declared
+from dtrain.data.records import Names, RecordSource, split_records
 from dtrain.data.sources import Splits
-from dtrain.data.splits import of_tables
-from dtrain.data.tables import Names
-from dtrain.errors import UsageError
+from dtrain.errors import UsageError, nearest
 
 
 def tfrecord(
@@ -23,11 +24,11 @@ def tfrecord(
     split_seed: int = 0,
     classes: int | None = None,
     images: Mapping[str, Sequence[int]] | None = None,
-    index: str = "cache",
 ) -> Splits:
-    """Examples (``tf.train.Example``) of TFRecord files, in any order; compressed ones as a stream.
+    """Examples (``tf.train.Example``) of TFRecord files, in any order.
 
-    Before the first run the files are passed once, with all checksums, for an index of the records.
+    Before the first run the files are read once, with all checksums, for an index of the records.
+    What is compressed (GZIP, ZLIB) is unpacked into the cache.
 
     Args:
         path: a file, a pattern, or a list of them.
@@ -42,47 +43,18 @@ def tfrecord(
         split_seed: of the shuffle before the split.
         classes: number of classes; None: those of the target, for which all records are read.
         images: features of encoded images, by name: height, width and channels of each.
-        index: ``cache``, or ``beside`` (``FILE.index``, where that folder can be written).
     """
-    # Not above: with NumPy alone the other datasets can be imported.
-    from dtrain.data.formats import tfrecord_file
-    from dtrain.data.formats.examples import RecordSource
-    from dtrain.data.formats.tfrecord import TFRecords
-    from dtrain.data.formats.tfrecord_features import declared
-    from dtrain.data.formats.tfrecord_stream import stream
-
-    if index not in ("cache", "beside"):
-        raise UsageError(
-            "dataset.index", index, "is no place of an index", "cache or beside",
-            "dataset.index=cache",
-        )  # fmt: skip
-    known = declared(features)
-    found = files(path)
-    if any(map(tfrecord_file.compression, found)):
-        if validation_path is None and validation_split:
-            raise UsageError(
-                "dataset.validation_split", validation_split, f"{found[0].name} is compressed, so "
-                "it is read as a stream, of which no part can be split off",
-                "0, or files to evaluate on", "dataset.validation_split=0",
-            )  # fmt: skip
-        held = None
-        if validation_path is not None:
-            others = files(validation_path, "dataset.validation_path")
-            held = stream(others, known, inputs, target, weight, images)
-        return Splits(stream(found, known, inputs, target, weight, images), held, classes)
-
-    def table(given: list[DataFile]) -> TFRecords:
-        return TFRecords(given, known, index == "beside")
-
-    return of_tables(
-        table, path, inputs, target, weight, validation_path, validation_split, split_seed, classes,
-        images, RecordSource,
+    return _splits(
+        TFRecordFiles, lambda _: Examples(declared(features)), path, inputs, target, weight,
+        validation_path, validation_split, split_seed, classes, images,
     )  # fmt: skip
 
 
-def webdataset(
+def array_record(
     path: str | Sequence[str],
     target: Names,
+    decode: str = "example",
+    features: Mapping[str, Mapping[str, Any]] | None = None,
     inputs: Names = None,
     weight: Names = None,
     validation_path: str | Sequence[str] | None = None,
@@ -91,26 +63,123 @@ def webdataset(
     classes: int | None = None,
     images: Mapping[str, Sequence[int]] | None = None,
 ) -> Splits:
-    """Examples of tar files, in any order: members of one name up to its first dot are an example.
-
-    Its columns are their extensions: ``cls`` is a whole number, ``txt`` a text, ``npy`` an array,
-    ``json`` a number or text, or several: ``json.KEY``; all others are bytes, as of images. Before
-    the first run the headers of all members are read, for an index.
+    """Records of ArrayRecord files, in any order, by the index that each file has.
 
     Args:
         path: a file, a pattern, or a list of them.
-        target: a column, a list of numbers, or columns by name.
+        target: a column, a list of columns of numbers, or columns by name; None for none.
+        decode: what a record is. ``example``: a ``tf.train.Example``; its columns are ``features``.
+            ``npy``: what ``numpy.savez`` writes, whose arrays are its columns, or ``numpy.save``,
+            whose array is the column ``record``. ``bytes``: bytes, the column ``record``.
+        features: of an example, by name: ``dtype`` (string, int64 or float32) and ``shape`` of
+            each, as of ``dataset=tfrecord``.
         inputs: as the target; None for all that are neither target nor weight.
         weight: a column, or None.
-        validation_path: files to evaluate on; None: a part of the examples is split off.
+        validation_path: files to evaluate on; None: a part of the records is split off.
         validation_split: fraction to split off.
         split_seed: of the shuffle before the split.
-        classes: number of classes; None: those of the target's column, which is read for it.
+        classes: number of classes; None: those of the target, for which all records are read.
         images: columns of encoded images, by name: height, width and channels of each.
     """
-    from dtrain.data.formats.webdataset import Shards
-
-    return of_tables(
-        Shards, path, inputs, target, weight, validation_path, validation_split, split_seed,
-        classes, images,
+    kinds: dict[str, Callable[[RecordFiles], Any]] = {
+        "example": lambda _: Examples(declared(features or {})),
+        "npy": SavedArrays,
+        "bytes": lambda _: Bytes(),
+    }
+    if decode not in kinds:
+        raise UsageError(
+            "dataset.decode", decode, "is nothing that a record is decoded as",
+            "example, npy or bytes", f"dataset.decode={nearest(decode, kinds) or 'NAME'}",
+        )  # fmt: skip
+    if decode == "example" and features is None:
+        raise UsageError(
+            "dataset.features", "null", "what the examples have is not declared",
+            "types of features by name", "'dataset.features={x: {dtype: float32, shape: [8]}}'",
+        )  # fmt: skip
+    return _splits(
+        ArrayRecordFiles, kinds[decode], path, inputs, target, weight, validation_path,
+        validation_split, split_seed, classes, images,
     )  # fmt: skip
+
+
+def _splits(
+    open_files: Callable[[list[DataFile]], RecordFiles],
+    kind: Callable[[RecordFiles], Any],
+    path: str | Sequence[str],
+    inputs: Names,
+    target: Names,
+    weight: Names,
+    validation_path: str | Sequence[str] | None,
+    validation_split: float,
+    split_seed: int,
+    classes: int | None,
+    images: Mapping[str, Sequence[int]] | None,
+) -> Splits:
+    records, held = open_files(files(path)), None
+    train = RecordSource(records, kind(records), inputs, target, weight)
+    if validation_path is not None:
+        key = "dataset.validation_path"
+        try:
+            others = open_files(files(validation_path, key))
+        except UsageError as error:
+            raise error.of_key(key) if error.key == "dataset.path" else error from None
+        held = RecordSource(others, kind(others), train.names[0], target, weight, train.words)
+    return split_records(train, held, ("path", path), validation_split, split_seed, classes, images)
+
+
+def tfds(
+    builder: str,
+    split: str = "train",
+    validation: str | None = None,
+    data_dir: str | None = None,
+    target: Names = None,
+    inputs: Names = None,
+    weight: Names = None,
+    validation_split: float = 0.2,
+    split_seed: int = 0,
+    classes: int | None = None,
+    images: Mapping[str, Sequence[int]] | None = None,
+) -> Splits:
+    """Examples of a dataset that TensorFlow Datasets has prepared on this machine.
+
+    Columns are its features; those inside of others are called ``OUTER/INNER``. Images become
+    float32 in 0..1. Nothing is downloaded.
+
+    Args:
+        builder: name of the dataset, with a configuration and a version where there are several.
+        split: to train on, or a part of one: ``train[:80%]``.
+        validation: split to evaluate on; None: a part of the examples is split off.
+        data_dir: folder of datasets; None: ``$TFDS_DATA_DIR``, else ``~/tensorflow_datasets``.
+        target: a feature, a list of numbers, or features by name; None: that of the dataset's
+            supervised keys.
+        inputs: as the target.
+        weight: a feature, or None.
+        validation_split: fraction to split off.
+        split_seed: of the shuffle before the split.
+        classes: number of classes; None: as the dataset says, or those of the target, for which all
+            examples are read.
+        images: sizes of images, by name: height, width and channels; those of one size have it.
+    """
+    from dtrain.data.tfds import Prepared  # not above: few have the package
+
+    prepared = Prepared(builder, data_dir)
+    if target is None:
+        if prepared.supervised is None:
+            raise UsageError(
+                "dataset.target", "null", f"{builder} does not say which feature is the target",
+                ", ".join(prepared.features), "dataset.target=FEATURE",
+            )  # fmt: skip
+        target = prepared.supervised[1]
+    if inputs is None and prepared.supervised is not None and target == prepared.supervised[1]:
+        inputs = prepared.supervised[0]
+    if classes is None and isinstance(target, str):
+        classes = prepared.classes.get(target)
+    train, held = prepared.source("dataset.split", split, inputs, target, weight), None
+    if validation is not None:
+        held = prepared.source(
+            "dataset.validation", validation, train.names[0], target, weight, train.words
+        )
+    sizes = prepared.sizes(train, images)
+    return split_records(
+        train, held, ("split", split), validation_split, split_seed, classes, sizes
+    )

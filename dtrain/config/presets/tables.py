@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from dtrain.config.data_forms import COLUMNS, DECODE, FEATURES, IMAGES, INDEX, PATHS
+from dtrain.config.data_forms import COLUMNS, DECODE, FEATURES, IMAGES, PATHS
 from dtrain.config.forms import PATH, target, text
 from dtrain.config.presets.datasets import Split
 from dtrain.config.ranges import WIDE, formed, within
@@ -92,12 +92,10 @@ class TFRecord(Table):
         _target_: function that loads the data.
         features: types of features by name, such as {image: {dtype: string}}; with null first in
             its shape one has a length that differs.
-        index: where the index of the records is stored: cache, or beside the file.
     """
 
     _target_: str = target("dtrain.datasets.tfrecord")
     features: Any = formed(MISSING, FEATURES)
-    index: str = formed("cache", INDEX)
 
 
 @dataclasses.dataclass
