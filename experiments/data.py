@@ -150,8 +150,8 @@ def dtrain(name: str, kind: str, folder: Path) -> Any:
     from dtrain import datasets
     from dtrain.data.adapters import adapted
     from dtrain.data.options import Shuffle
+    from dtrain.data.order import order_of
     from dtrain.task import input_pipeline
-    from dtrain.task.orders import order_of
 
     images = IMAGES if kind == "jpeg" else None
     common: dict[str, Any] = {"target": "y", "images": images, "validation_split": 0, "classes": 10}

@@ -150,12 +150,12 @@ def test_examples_that_cannot_be_read_are_left_out(pad: Any) -> None:
 
 @pytest.mark.task
 def test_orders_by_the_keys() -> None:
-    from dtrain.task import orders
+    from dtrain.data import order as orders
 
     cases = [
-        ({}, orders.InNumPy), ({"shuffle": "blocks", "window": 2}, orders.InNumPy),
+        ({}, orders.Blocks), ({"shuffle": "blocks", "window": 2}, orders.Blocks),
         ({"shuffle": "examples"}, orders.Shuffled), ({"shuffle": "none"}, orders.Sequential),
-        ({"balance": True}, orders.InNumPy),
+        ({"balance": True}, orders.Balanced),
     ]  # fmt: skip
     for keys, kind in cases:
         assert type(load("rows", pad=PAD, **keys).order) is kind

@@ -66,8 +66,8 @@ def test_the_bits_are_those_without_a_cache(
     import tensorflow as tf
 
     images(*sizes)
-    plain = datasets.image_folder("images", [6, 5], channels, 0.3)
-    kept = datasets.image_folder("images", [6, 5], channels, 0.3, cache=place)
+    plain = datasets.image_folder("images", [6, 5], channels, validation_split=0.3)
+    kept = datasets.image_folder("images", [6, 5], channels, validation_split=0.3, cache=place)
     for ours, theirs in ((kept.train, plain.train), (kept.validation, plain.validation)):
         assert len(ours) == len(theirs)
         (x, y), (expected, labels) = whole(ours), whole(theirs)

@@ -41,19 +41,6 @@ def test_the_bits_are_the_iterators() -> None:
 
 
 @pytest.mark.task
-def test_the_order_of_the_host_is_that_of_the_graph() -> None:
-    import tensorflow as tf
-
-    from dtrain.task.orders import Sequential, Shuffled
-
-    for order in (Shuffled(50, 0), Shuffled(50, 300), Shuffled(70_000, 7), Sequential(50)):
-        for begin in (0, 13, 50 * 256 - 20, 70_000 - 30, 2**40):
-            positions = np.arange(begin, begin + 60)
-            expected = order(tf.constant(positions)).numpy()
-            assert order.on_host(positions).tolist() == expected.tolist()
-
-
-@pytest.mark.task
 def test_what_the_loop_does_not_read_itself() -> None:
     from dtrain.data.mixture import Mixture
     from dtrain.data.sources import Arrays, Windows

@@ -35,17 +35,12 @@ def test_a_pass_has_each_example_once() -> None:
         assert sorted(found.tolist()) == list(range(examples))
 
 
-@pytest.mark.task
 @pytest.mark.parametrize("examples", [65_536, 65_537])
 def test_an_order_has_each_example_once_a_pass(examples: int) -> None:
     """Of 4^k + 1 numbers the operation drops a bit of the last one."""
-    import tensorflow as tf
-
-    from dtrain.task.orders import Shuffled
+    from dtrain.data.order import Shuffled
 
     order = Shuffled(examples, 3)
     for begin in (0, 5 * examples):
-        positions = np.arange(begin, begin + examples)
-        found = order(tf.constant(positions)).numpy()
+        found = order(np.arange(begin, begin + examples))
         assert sorted(found.tolist()) == list(range(examples))
-        assert order.on_host(positions).tolist() == found.tolist()

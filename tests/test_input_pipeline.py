@@ -74,21 +74,20 @@ def noisy(x: Any, seed: Any) -> Any:
 @pytest.mark.task
 def test_the_order_is_a_permutation_for_every_pass_and_seed() -> None:
     import numpy as np
-    import tensorflow as tf
 
-    from dtrain.task.orders import example_order
+    from dtrain.data.order import Shuffled
 
     n, passes = 37, 6
     orders = set()
     for seed in (0, 1, 2**31 + 5, 2**32 - 1):
-        order = example_order(tf.range(passes * n, dtype=tf.int64), n, seed).numpy()
+        order = Shuffled(n, seed)(np.arange(passes * n))
         for each in order.reshape(passes, n):
             assert sorted(each) == list(range(n))
             orders.add(tuple(each))
     assert len(orders) == 4 * passes
     # One example, or two, can be shuffled as well.
-    assert not np.any(example_order(tf.range(5, dtype=tf.int64), 1, 0))
-    pairs = example_order(tf.range(40, dtype=tf.int64), 2, 0).numpy().reshape(20, 2)
+    assert not np.any(Shuffled(1, 0)(np.arange(5)))
+    pairs = Shuffled(2, 0)(np.arange(40)).reshape(20, 2)
     assert {tuple(pair) for pair in pairs} == {(0, 1), (1, 0)}
 
 
@@ -98,17 +97,17 @@ def test_no_pass_has_the_order_of_another() -> None:
     import numpy as np
     import tensorflow as tf
 
-    from dtrain.task.orders import example_order
+    from dtrain.data.order import Shuffled
 
     n, orders = 100, {}
     for seed in (0, 1, 255, 256, 257, 2**31 - 1):
         passes = 600 if seed in (0, 257) else 260  # each takes more than a millisecond
-        of = example_order(tf.range(passes * n, dtype=tf.int64), n, seed).numpy()
+        of = Shuffled(n, seed)(np.arange(passes * n))
         orders[seed] = [row.tobytes() for row in of.reshape(passes, n)]
         assert len(set(orders[seed])) == passes, seed
     for one, other in itertools.combinations(orders.values(), 2):
         assert not any(a == b for a, b in zip(one, other, strict=False))
-    first = [example_order(tf.range(n, dtype=tf.int64), n, seed).numpy() for seed in range(600)]
+    first = [Shuffled(n, seed)(np.arange(n)) for seed in range(600)]
     assert len({row.tobytes() for row in first}) > 590
     old = tf.raw_ops.RandomIndexShuffle(  # of the first 256 passes they are what they were
         index=tf.range(n, dtype=tf.int64),
@@ -117,22 +116,18 @@ def test_no_pass_has_the_order_of_another() -> None:
         rounds=16,
     )
     at = tf.range(200 * n, 201 * n, dtype=tf.int64)
-    np.testing.assert_array_equal(example_order(at, n, 7), old)
+    np.testing.assert_array_equal(Shuffled(n, 7)(at.numpy()), old)
 
 
 @pytest.mark.task
 def test_orders_have_nothing_to_do_with_each_other() -> None:
     import numpy as np
-    import tensorflow as tf
 
-    from dtrain.task.orders import example_order
+    from dtrain.data.order import Shuffled
 
     for n in (37, 200, 5000):
         # Small numbers, as people choose and as a run begins with: 4 passes of each seed.
-        orders = [
-            example_order(tf.range(4 * n, dtype=tf.int64), n, seed).numpy().reshape(4, n)
-            for seed in range(6)
-        ]
+        orders = [Shuffled(n, seed)(np.arange(4 * n)).reshape(4, n) for seed in range(6)]
         every = np.concatenate([[np.arange(n)], *orders])
         correlations = np.corrcoef(every) - np.eye(len(every))
         # Of random orders: normal, with a standard deviation of 1/sqrt(n).
@@ -142,12 +137,11 @@ def test_orders_have_nothing_to_do_with_each_other() -> None:
 @pytest.mark.task
 def test_every_place_gets_every_example_equally_often() -> None:
     import numpy as np
-    import tensorflow as tf
 
-    from dtrain.task.orders import example_order
+    from dtrain.data.order import Shuffled
 
     n, passes = 8, 1000
-    order = example_order(tf.range(passes * n, dtype=tf.int64), n, 0).numpy().reshape(passes, n)
+    order = Shuffled(n, 0)(np.arange(passes * n)).reshape(passes, n)
     counts = np.stack([np.bincount(order[:, place], minlength=n) for place in range(n)])
     # 7 standard deviations of a binomial distribution
     assert np.abs(counts - passes / n).max() < 7 * np.sqrt(passes / n * (1 - 1 / n))
@@ -156,15 +150,13 @@ def test_every_place_gets_every_example_equally_often() -> None:
 @pytest.mark.task
 def test_the_order_does_not_depend_on_how_it_is_asked_for() -> None:
     import numpy as np
-    import tensorflow as tf
 
-    from dtrain.task.orders import example_order
+    from dtrain.data.order import Shuffled
 
     positions = np.arange(60) + 2**33  # a long way into a run
-    whole = example_order(tf.constant(positions), 25, 7).numpy()
+    whole = Shuffled(25, 7)(positions)
     for size in (1, 4, 13):
-        dataset = tf.data.Dataset.from_tensor_slices(positions).batch(size)
-        parts = list(dataset.map(lambda p: example_order(p, 25, 7)).as_numpy_iterator())
+        parts = [Shuffled(25, 7)(part) for part in np.split(positions, range(size, 60, size))]
         np.testing.assert_array_equal(np.concatenate(parts), whole)
 
 
@@ -423,7 +415,7 @@ def test_a_source_that_says_so_is_read_by_several_threads() -> None:
 
 @pytest.mark.task
 def test_a_part_is_a_pure_function_of_step_and_place() -> None:
-    """A worker is told the step and reads its part of it, from the source bound elsewhere."""
+    """A worker is told the rows and reads its part of it, from the source bound elsewhere."""
     import numpy as np
     import tensorflow as tf
 
@@ -438,26 +430,22 @@ def test_a_part_is_a_pure_function_of_step_and_place() -> None:
     elsewhere.bind(source.tensors())
 
     @tf.function(autograph=False)
-    def part(step: Any, replica: Any) -> Any:
-        return input_pipeline.training_part(inputs, elsewhere, step, replica, replicas)
+    def part(begin: Any, indices: Any) -> Any:
+        return input_pipeline.training_part(inputs, elsewhere, begin, indices)
 
-    expected = global_batches(source, 9, augment=noisy)
+    expected, order = global_batches(source, 9, augment=noisy), inputs.positions
     for step in (8, 0, 3, 8):  # in any order, and as often as is wanted
-        parts = [
-            part(tf.constant(step, tf.int64), tf.constant(r, tf.int64)) for r in range(replicas)
-        ]
+        rows = inputs.rows(order, np.array([step]), replicas, slice(0, replicas))
+        parts = [part(*map(tf.constant, row)) for row in zip(*rows, strict=True)]
         assert {len(y) for _, y in parts} == {4}
         for column in (0, 1):
             found = np.concatenate([each[column] for each in parts])
             np.testing.assert_array_equal(found, expected[step][column])
 
     counts, rows = [], []
-    for step in range(5):
-        for replica in range(replicas):
-            (_, y), count = input_pipeline.evaluation_part(
-                inputs, source, tf.constant(step, tf.int64), replica, replicas
-            )
-            counts.append(int(count))
-            rows += y[: int(count)].numpy().tolist()
+    for begin, number in inputs.parts(replicas, slice(0, replicas)):
+        (_, y), count = input_pipeline.evaluation_part(source, 4, begin, number)
+        counts.append(int(count))
+        rows += y[: int(count)].numpy().tolist()
     assert rows == list(range(50))
     assert counts == [4] * 12 + [2, 0, 0]

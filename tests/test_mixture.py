@@ -70,21 +70,9 @@ def test_what_a_source_has_not_its_part_has_not() -> None:
     assert part.blocks() is None
     assert part.labels() is None
     assert part.where(0) == "example 2"
-    for name in ("finish", "files", "take_inside", "by_batch", "tensors"):
+    for name in ("finish", "files", "by_batch", "tensors"):
         assert not hasattr(part, name)
     assert (part.in_graph, part.thread_safe) == (False, False)
-
-
-def test_a_part_of_rows_that_are_padded_by_batch() -> None:
-    class Inside(Plain):
-        by_batch = frozenset({"x"})
-
-        def take_inside(self, indices: np.ndarray, batch: np.ndarray) -> Any:
-            return indices.tolist(), batch.tolist()
-
-    part = Subset(Inside(), np.array([2, 0]))
-    assert part.by_batch == {"x"}
-    assert part.take_inside(np.array([1]), np.array([1, 0])) == ([0], [0, 2])
 
 
 @pytest.mark.task

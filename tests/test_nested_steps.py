@@ -161,9 +161,9 @@ def parts(kind: str, rows: Any) -> list[Any]:
 def differing(kind: str, strategy: str, devices: int) -> Any:
     """Return the first step, or the validation, that differs from fit's; None where none does."""
     import keras
-    import tensorflow as tf
+    import numpy as np
 
-    from dtrain.task.orders import example_order
+    from dtrain.data.order import Shuffled
 
     # Of the output that has no loss.
     warnings.filterwarnings("ignore", "Gradients do not exist for variables")
@@ -173,7 +173,7 @@ def differing(kind: str, strategy: str, devices: int) -> Any:
     left = model.get_weights()
     keras.utils.clear_session()
     reference = prepare("Default", 1, config(kind))[0]
-    order = example_order(tf.range(STEPS * BATCH, dtype=tf.int64), N, 0).numpy()
+    order = Shuffled(N, 0)(np.arange(STEPS * BATCH))
     seen: list[dict[str, Any]] = []
 
     class Each(keras.callbacks.Callback):

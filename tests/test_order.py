@@ -5,12 +5,12 @@ from __future__ import annotations
 import collections
 import itertools
 import math
-import pickle
 
 import numpy as np
 import pytest
 
-from dtrain.data.order import CYCLE, Blocks, blocks_of, shares
+from dtrain.data.mixture import CYCLE, blocks_of, shares
+from dtrain.data.order import Blocks
 
 UNEVEN = np.array([3, 1, 7, 2, 5, 4, 6])
 
@@ -81,13 +81,6 @@ def test_equal_however_it_is_asked_for() -> None:
     np.testing.assert_array_equal(
         Blocks(UNEVEN, 2, 9)(far[10:20]), Blocks(UNEVEN, 2, 9)(far)[10:20]
     )
-
-
-def test_it_travels_to_another_process() -> None:
-    order = Blocks(UNEVEN, 2, 9)
-    order(np.arange(50))
-    there = pickle.loads(pickle.dumps(order))
-    np.testing.assert_array_equal(there(np.arange(90)), order(np.arange(90)))
 
 
 def test_a_million_examples() -> None:

@@ -1,4 +1,4 @@
-"""Orders of training in a graph: which example is at a position, whoever asks, and how often."""
+"""Orders of training: which example is at a position, whoever asks, and how often."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dtrain.data import order
 from dtrain.data.mixture import Concatenated, Mixture
 from dtrain.data.options import Shuffle
+from dtrain.data.order import order_of
 from dtrain.data.sources import Arrays
 
 
@@ -33,56 +35,30 @@ def numbers(n: int, first: int = 0) -> Arrays:
     return Arrays(np.arange(first, first + n, dtype=np.float32)[:, None], np.arange(n) + first)
 
 
-def at(order: Any, begin: int, count: int) -> np.ndarray:
-    import tensorflow as tf
-
-    return order(tf.range(begin, begin + count, dtype=tf.int64)).numpy()
+def at(each: Any, begin: int, count: int) -> np.ndarray:
+    return each(np.arange(begin, begin + count))
 
 
-@pytest.mark.task
 def test_which_order_a_source_has() -> None:
-    from dtrain.task import orders
-
     plain, blocks = numbers(20), InBlocks([4, 4, 4])
     cases = [
-        (plain, Shuffle.auto, orders.Shuffled, True),
-        (plain, Shuffle.examples, orders.Shuffled, True),
-        (plain, Shuffle.none, orders.Sequential, True),
-        (blocks, Shuffle.auto, orders.InNumPy, False),
-        (blocks, Shuffle.blocks, orders.InNumPy, False),
-        (blocks, Shuffle.examples, orders.Shuffled, True),
-        (blocks, Shuffle.none, orders.Sequential, True),
-        (Mixture([plain, plain], [1, 1]), Shuffle.auto, orders.Mixed, True),
-        (Mixture([plain, blocks], [1, 1]), Shuffle.auto, orders.Mixed, False),
+        (plain, Shuffle.auto, order.Shuffled),
+        (plain, Shuffle.examples, order.Shuffled),
+        (plain, Shuffle.none, order.Sequential),
+        (blocks, Shuffle.auto, order.Blocks),
+        (blocks, Shuffle.blocks, order.Blocks),
+        (blocks, Shuffle.examples, order.Shuffled),
+        (blocks, Shuffle.none, order.Sequential),
+        (Mixture([plain, blocks], [1, 1]), Shuffle.auto, order.Mixed),
     ]
-    for source, shuffle, kind, remote in cases:
-        order = orders.order_of(source, shuffle, 2, 0)
-        assert (type(order), order.remote) == (kind, remote)
-        assert at(order, 5, 3).dtype == np.int64
+    for source, shuffle, kind in cases:
+        found = order_of(source, shuffle, 2, 0)
+        assert type(found) is kind
+        assert at(found, 5, 3).dtype == np.int64
 
 
-@pytest.mark.task
 def test_the_order_of_the_source() -> None:
-    from dtrain.task.orders import Sequential
-
-    assert at(Sequential(5), 3, 9).tolist() == [3, 4, 0, 1, 2, 3, 4, 0, 1]
-
-
-@pytest.mark.task
-def test_blocks_are_read_in_a_graph() -> None:
-    import tensorflow as tf
-
-    from dtrain.data.order import Blocks
-    from dtrain.task.orders import InNumPy as Order
-
-    blocks = Blocks(np.array([4, 3, 5]), 2, 7)
-    order = Order(blocks)
-    dataset = tf.data.Dataset.range(8).map(
-        lambda i: order(i * 6 + tf.range(6, dtype=tf.int64)), num_parallel_calls=4
-    )
-    assert dataset.element_spec == tf.TensorSpec([6], tf.int64)
-    found = np.concatenate(list(dataset.as_numpy_iterator()))
-    np.testing.assert_array_equal(found, blocks(np.arange(48)))
+    assert at(order.Sequential(5), 3, 9).tolist() == [3, 4, 0, 1, 2, 3, 4, 0, 1]
 
 
 MIXTURES: list[tuple[list[int], list[float], list[int]]] = [
@@ -92,14 +68,11 @@ MIXTURES: list[tuple[list[int], list[float], list[int]]] = [
 ]
 
 
-@pytest.mark.task
 @pytest.mark.parametrize(("lengths", "weights", "expected"), MIXTURES)
 def test_members_are_drawn_as_often_as_their_weights_say(
     lengths: list[int], weights: list[float], expected: list[int]
 ) -> None:
     """By the ledger: of each cycle, and of each pass of each member."""
-    from dtrain.task.orders import order_of
-
     members = [numbers(n) for n in lengths]
     mixture = Mixture(members, weights)
     assert mixture.shares == expected
@@ -119,10 +92,7 @@ def test_members_are_drawn_as_often_as_their_weights_say(
         assert len(set(own[whole:].tolist())) == len(own) - whole
 
 
-@pytest.mark.task
 def test_a_member_that_hardly_counts() -> None:
-    from dtrain.task.orders import order_of
-
     mixture = Mixture([numbers(3), numbers(50)], [1e-6, 1])
     found = at(order_of(mixture, Shuffle.auto, 8, 5), 0, 3 * 10_001)
     counts = collections.Counter(found.tolist())
@@ -130,10 +100,7 @@ def test_a_member_that_hardly_counts() -> None:
     assert {counts[i] for i in range(3, 53)} == {600}
 
 
-@pytest.mark.task
 def test_members_of_one_length_have_orders_of_their_own() -> None:
-    from dtrain.task.orders import order_of
-
     n = 200
     mixture = Mixture([numbers(n), numbers(n)], [1, 1])
     found = at(order_of(mixture, Shuffle.auto, 8, 5), 0, 4 * n)
@@ -143,10 +110,7 @@ def test_members_of_one_length_have_orders_of_their_own() -> None:
     assert np.abs(correlations).max() < 6 / np.sqrt(n)
 
 
-@pytest.mark.task
 def test_mixtures_of_mixtures_of_blocks() -> None:
-    from dtrain.task.orders import order_of
-
     inner = Mixture([InBlocks([3, 2, 4]), numbers(4)], [3, 1])
     mixture = Mixture([inner, numbers(6)], [2, 1])
     found = at(order_of(mixture, Shuffle.auto, 2, 1), 0, 36 * 6)
@@ -158,7 +122,6 @@ def test_mixtures_of_mixtures_of_blocks() -> None:
 
 def batches(source: Any, replicas: int, start: int, steps: int) -> list[list[int]]:
     from dtrain.task import input_pipeline
-    from dtrain.task.orders import order_of
 
     inputs = input_pipeline.Inputs(
         source, None, 12, 3, start, order=order_of(source, Shuffle.auto, 2, 3)

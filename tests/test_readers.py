@@ -91,10 +91,8 @@ def test_what_is_read(name: str, workers: int, load: Any) -> None:
         sources += [(loaded[0].validation, pool.splits.validation)]
 
         def read(number: int) -> Any:
-            rows, batch = asked[number], asked[number] if number % 3 else asked[number - 1]
             own, pooled = sources[number % 2]
-            # Of a part of a batch the whole decides how long it is padded to.
-            return taken(own, rows, batch), pooled.take_inside(rows, batch)
+            return taken(own, asked[number]), pooled.take(asked[number])
 
         with ThreadPoolExecutor(4) as threads:
             found = list(threads.map(read, range(len(asked))))
@@ -381,8 +379,8 @@ def in_the_task(folder: Path, kind: str, workers: int, pad: Any) -> Any:
 @pytest.mark.task
 @pytest.mark.parametrize("name", ["numbers", "texts", "nested", "padded", "buckets"])
 def test_the_batches_of_a_run(name: str, tmp_path: Path) -> None:
+    from dtrain.data.order import Shuffled
     from dtrain.task import input_pipeline
-    from dtrain.task.orders import Shuffled
 
     pad = KINDS[name]
     found = []

@@ -245,7 +245,7 @@ def test_one_thread_reads_however_sources_are_put_together() -> None:
 @pytest.mark.task
 def test_members_that_have_no_turn_are_not_read() -> None:
     from dtrain.data.options import Shuffle
-    from dtrain.task.orders import order_of
+    from dtrain.data.order import order_of
 
     rare = Python(3, 500)
     mixture = Mixture([Python(), rare], [50, 1])

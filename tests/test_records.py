@@ -199,7 +199,7 @@ def test_text_is_classes_by_its_alphabet_and_images_are_decoded(kind: str) -> No
     assert found.count_classes() == 3
     for part in (found.train, found.validation):
         x, y = through_a_graph(part, np.arange(2))
-        assert y.numpy().tolist() == [[1, 0, 2, 0][row] for row in part.rows]
+        assert y.numpy().tolist() == [[1, 0, 2, 0][row] for row in part._source._rows]
         assert part.labels().tolist() == y.numpy().tolist()
         np.testing.assert_array_equal(x[0], pixels.astype(np.float32) / np.float32(255))
 
@@ -213,8 +213,8 @@ def test_labels_classes_and_columns_are_read_without_the_inputs(
     several(kind, 7)
     found = splits(kind, f"part-00.{kind}", validation_split=0.3)
     assert found.count_classes() == 3
-    assert found.train.labels().tolist() == [row % 3 for row in found.train.rows]
-    assert found.train.column("word").tolist() == [["ant", "cat"][n % 2] for n in found.train.rows]
+    assert found.train.labels().tolist() == [row % 3 for row in found.train._rows]
+    assert found.train.column("word").tolist() == [["ant", "cat"][n % 2] for n in found.train._rows]
     assert found.train.column("none") is found.train.column("tokens") is None
     assert splits(kind, f"part-00.{kind}", "weight").count_classes() is None
     assert splits(kind, f"part-00.{kind}", classes=9).count_classes() == 9

@@ -150,6 +150,7 @@ class Exporter:
                 "run": str(self._rundir.path),
                 "data": manifest["meta"].get("evaluated", ""),
                 "signature": written["signature"],
+                "classes": written["names"],
                 "examples": written["examples"],
                 "formats": kept,
             }

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data.order import blocks_of, shares
 from dtrain.data.sources import known_length
 
 
@@ -31,9 +30,6 @@ class Subset:
         # What concerns all rows alike is the source's; what is by row is not.
         if name in ("finish", "files", "readers", "by_batch"):
             return getattr(self.source, name)
-        if name == "take_inside":
-            inside = self.source.take_inside
-            return lambda indices, batch: inside(self.rows[indices], self.rows[batch])
         raise AttributeError(name)
 
     def __len__(self) -> int:
@@ -159,3 +155,46 @@ def column(source: Any, name: str) -> np.ndarray | None:
     """Return a column of a source of a table, be it an input or not; None where it has none."""
     known = getattr(source, "column", None)
     return None if known is None else known(name)
+
+
+def blocks_of(blocks: np.ndarray, rows: np.ndarray) -> np.ndarray | None:
+    """Return how many of some rows are in each block, without blocks that have none.
+
+    Args:
+        blocks: int64 ``[k]``, rows of each block.
+        rows: int64 ``[n]``, ascending; of others there are no blocks.
+    """
+    if np.any(np.diff(rows) <= 0):
+        return None
+    counts = np.diff(np.searchsorted(rows, np.cumsum(blocks)), prepend=0)
+    return counts[counts > 0]
+
+
+#: Positions of a cycle of a mixture, at most: weights are kept to one part in so many.
+CYCLE = 10_000
+#: Members of a mixture for which every cycle is tried.
+_FEW = 100
+
+
+def shares(weights: list[float]) -> list[int]:
+    """Return how many positions of a cycle each member of a mixture has; each has one at least.
+
+    The numbers are as small as they can be: of equal weights each is 1. Where no cycle of up to
+    10,000 positions has the weights exactly, it has 10,000, by largest remainders.
+    """
+    parts = np.array(weights) / sum(weights)
+    if np.all(parts == parts[0]):
+        return [1] * len(weights)
+    if len(weights) < _FEW:
+        cycles = np.arange(1, CYCLE + 1)[:, None]
+        exact = parts * cycles
+        whole = np.abs(exact - np.round(exact)).max(axis=1) < 1e-9
+        found = np.flatnonzero(whole & (np.round(exact).min(axis=1) >= 1))
+        if len(found):
+            return np.round(exact[found[0]]).astype(np.int64).tolist()
+    exact = parts * CYCLE
+    counts = np.floor(exact).astype(np.int64)
+    for index in np.argsort(counts - exact, kind="stable")[: CYCLE - int(counts.sum())]:
+        counts[index] += 1
+    counts = np.maximum(counts, 1)
+    return [int(count) for count in counts // np.gcd.reduce(counts)]

@@ -98,24 +98,13 @@ class Padded(Wrapped):
         self.by_batch = frozenset(n for n, given in self._lengths.items() if "buckets" in given)
 
     def take(self, indices: np.ndarray) -> tuple[Any, ...]:
-        """Read examples that are a batch by themselves."""
-        return self.take_inside(indices, indices)
-
-    def take_inside(self, indices: np.ndarray, batch: np.ndarray) -> tuple[Any, ...]:
-        """Read examples, padded as all of a batch are.
-
-        Args:
-            indices: int64 ``[b]``.
-            batch: those of the whole batch.
-        """
+        """Read the examples of a batch, and pad them."""
         found = tuple(self._source.take(indices))
-        alone = not self.by_batch or np.array_equal(indices, batch)
-        whole = found if alone else tuple(self._source.take(batch))
         leaves = []
-        for (name, leaf), like in zip(nest.named(found), nest.leaves(whole), strict=True):
+        for name, leaf in nest.named(found):
             given = self._lengths.get(place(name))
             if given is not None:
-                leaf = _rows(leaf).padded(_length(given, _rows(like)), given.get("value"))
+                leaf = _rows(leaf).padded(_length(given, _rows(leaf)), given.get("value"))
             leaves.append(leaf)
         return tuple(nest.packed(found, leaves))
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.data.record_files import RecordFiles
+from dtrain.data.table import Column
 from dtrain.errors import DataError
 
 #: The feature of records that are not taken apart.
@@ -20,35 +21,22 @@ _DTYPES = {"string": np.dtype(object), "int64": np.dtype(np.int64), "float32": n
 
 
 @dataclasses.dataclass(frozen=True)
-class Feature:
+class Feature(Column):
     """One feature of an example.
 
     Attributes:
-        dtype: of NumPy; ``object`` for text and bytes.
-        shape: of its values; None in the first place for a length that differs.
-        length: that such rows are padded to, and cut after; None where nothing says it.
+        length: that rows of different lengths are padded to, and cut after; None where nothing
+            says it.
         value: what they are padded with.
     """
 
-    dtype: np.dtype[Any]
-    shape: tuple[int | None, ...] = ()
     length: int | None = None
     value: Any = None
 
-    @property
-    def is_number(self) -> bool:
-        """Whether it holds numbers or booleans."""
-        return self.dtype.kind in "biuf"
-
-    @property
-    def is_ragged(self) -> bool:
-        """Whether its length differs."""
-        return None in self.shape
-
-    def __str__(self) -> str:
-        kind = str(self.dtype) if self.is_number else "text or bytes"
-        shape = ", ".join("?" if size is None else str(size) for size in self.shape)
-        return f"{kind} [{shape}]" if self.shape else kind
+    def column(self) -> Column:
+        """Return what it is in a table."""
+        shape = (self.length, *self.shape[1:]) if self.is_ragged else self.shape
+        return Column(self.dtype, shape)
 
 
 def declared(features: Mapping[str, Mapping[str, Any]]) -> dict[str, Feature]:

@@ -6,7 +6,7 @@ records are parsed in the input graph, as those of ``dataset=tfrecord``. Nothing
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,8 @@ from dtrain.data.data_file import is_address
 from dtrain.data.files import files
 from dtrain.data.record_files import ArrayRecordFiles, RecordFiles, TFRecordFiles
 from dtrain.data.record_kinds import Examples, Feature
-from dtrain.data.records import Names, RecordSource, flat
+from dtrain.data.records import RecordSource, RecordTable
+from dtrain.data.tables import Names
 from dtrain.errors import UsageError, nearest
 
 #: Formats of files that have records of ``tf.train.Example``, by their names.
@@ -87,14 +88,14 @@ class Prepared:
         inputs: Names,
         target: Names,
         weight: Names,
-        words: Callable[[str], np.ndarray] | None = None,
+        **options: Any,
     ) -> RecordSource:
         """Return the examples of a split, or of a part of one, such as ``train[:80%]``.
 
         Args:
             key: that names the split.
             split: it.
-            inputs, target, weight, words: as of :class:`RecordSource`.
+            inputs, target, weight, options: as of :class:`RecordSource`.
 
         Raises:
             UsageError: there is none of that name, or its files are not what was prepared.
@@ -122,8 +123,11 @@ class Prepared:
                     f"its dataset_info.json says {sum(sizes):,}", "files as they were prepared",
                     "prepare it again",
                 )  # fmt: skip
-        source = RecordSource(records, Examples(self.features), inputs, target, weight, words)
-        for name in self.encoded.intersection(flat(target)):
+        table = RecordTable(records, Examples(self.features))
+        source = RecordSource(table, inputs, target, weight, **options)
+        for name in [] if source.target is None else source.target.columns():
+            if name not in self.encoded:
+                continue
             raise UsageError(
                 "dataset.target", name, "is an image", "a feature of numbers or text",
                 "dataset.target=FEATURE",
@@ -133,14 +137,18 @@ class Prepared:
             for begin, shard in zip(np.cumsum([0, *sizes]), shards, strict=False)
         ]
         taken = np.concatenate(rows)
-        return source if len(taken) == sum(sizes) else source.subset(taken)
+        if len(taken) == sum(sizes):
+            return source
+        subset = source.subset(taken)
+        assert isinstance(subset, RecordSource)
+        return subset
 
     def sizes(
         self, source: RecordSource, images: Mapping[str, Sequence[int]] | None
     ) -> dict[str, Sequence[int]]:
         """Return the sizes of the images among the inputs: as given, else as they are declared."""
         found: dict[str, Sequence[int]] = dict(images or {})
-        for name in flat(source.names[0]):
+        for name in source.inputs.columns():
             if name in self.images:
                 found.setdefault(name, self.images[name])
             elif name in self.encoded and name not in found:

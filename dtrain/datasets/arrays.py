@@ -12,10 +12,10 @@ from dtrain.data import nest
 from dtrain.data.data_file import DataFile, is_address
 from dtrain.data.file_arrays import Archive, FileArray, is_large, of_files
 from dtrain.data.files import files
+from dtrain.data.holdout import Holdout
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.splits import (
     as_targets,
-    check_fraction,
     numbers,
     same_length,
     split,
@@ -226,10 +226,14 @@ class _Examples:
 
     def split(self, scale: float, fraction: float, seed: int) -> Splits:
         """Hold a part out."""
-        check_fraction(fraction)
+        Holdout(fraction)
         if not self.is_stored():
             return split(
-                self._inputs(scale), self._targets(), fraction, seed, self._weights(), len(self)
+                self._inputs(scale),
+                self._targets(),
+                Holdout(fraction, seed),
+                self._weights(),
+                len(self),
             )
         whole = self.stored(scale)
         count = whole.counted()

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dtrain.data.files import DataFile, files
+from dtrain.data.files import DataFile
 from dtrain.data.record_files import ArrayRecordFiles, RecordFiles, TFRecordFiles
 from dtrain.data.record_kinds import Bytes, Examples, SavedArrays, declared
-from dtrain.data.records import Names, RecordSource, split_records
+from dtrain.data.records import RecordSource, RecordTable
 from dtrain.data.sources import Splits
+from dtrain.data.splits import of_sources, of_tables
+from dtrain.data.tables import Names, TableSource
 from dtrain.errors import UsageError, nearest
 
 
@@ -44,9 +46,10 @@ def tfrecord(
         classes: number of classes; None: those of the target, for which all records are read.
         images: features of encoded images, by name: height, width and channels of each.
     """
-    return _splits(
-        TFRecordFiles, lambda _: Examples(declared(features)), path, inputs, target, weight,
-        validation_path, validation_split, split_seed, classes, images,
+    known = declared(features)
+    return of_tables(
+        lambda files: RecordTable(TFRecordFiles(files), Examples(known)), path, inputs, target,
+        weight, validation_path, validation_split, split_seed, classes, images, RecordSource,
     )  # fmt: skip
 
 
@@ -96,35 +99,15 @@ def array_record(
             "dataset.features", "null", "what the examples have is not declared",
             "types of features by name", "'dataset.features={x: {dtype: float32, shape: [8]}}'",
         )  # fmt: skip
-    return _splits(
-        ArrayRecordFiles, kinds[decode], path, inputs, target, weight, validation_path,
-        validation_split, split_seed, classes, images,
+
+    def table(files: list[DataFile]) -> RecordTable:
+        records = ArrayRecordFiles(files)
+        return RecordTable(records, kinds[decode](records))
+
+    return of_tables(
+        table, path, inputs, target, weight, validation_path, validation_split, split_seed, classes,
+        images, RecordSource if decode == "example" else TableSource,
     )  # fmt: skip
-
-
-def _splits(
-    open_files: Callable[[list[DataFile]], RecordFiles],
-    kind: Callable[[RecordFiles], Any],
-    path: str | Sequence[str],
-    inputs: Names,
-    target: Names,
-    weight: Names,
-    validation_path: str | Sequence[str] | None,
-    validation_split: float,
-    split_seed: int,
-    classes: int | None,
-    images: Mapping[str, Sequence[int]] | None,
-) -> Splits:
-    records, held = open_files(files(path)), None
-    train = RecordSource(records, kind(records), inputs, target, weight)
-    if validation_path is not None:
-        key = "dataset.validation_path"
-        try:
-            others = open_files(files(validation_path, key))
-        except UsageError as error:
-            raise error.of_key(key) if error.key == "dataset.path" else error from None
-        held = RecordSource(others, kind(others), train.names[0], target, weight, train.words)
-    return split_records(train, held, ("path", path), validation_split, split_seed, classes, images)
 
 
 def tfds(
@@ -176,10 +159,9 @@ def tfds(
         classes = prepared.classes.get(target)
     train, held = prepared.source("dataset.split", split, inputs, target, weight), None
     if validation is not None:
-        held = prepared.source(
-            "dataset.validation", validation, train.names[0], target, weight, train.words
-        )
+        key, names = "dataset.validation", train.inputs.names
+        held = prepared.source(key, validation, names, target, weight, words=train.words)
     sizes = prepared.sizes(train, images)
-    return split_records(
-        train, held, ("split", split), validation_split, split_seed, classes, sizes
+    return of_sources(
+        train, held, "split", split, validation_split, split_seed, classes, sizes or None
     )

@@ -58,11 +58,15 @@ FORMATS = {
 
 
 class Tensor(TypedDict):
-    """One input or output."""
+    """One input or output.
+
+    ``columns`` are those of the training's table that an input is made of, side by side.
+    """
 
     name: str
     dtype: str
     shape: list[int | None]
+    columns: NotRequired[list[str]]
 
 
 class Signature(TypedDict):
@@ -99,6 +103,7 @@ class Record(TypedDict):
     run: str
     data: NotRequired[str]
     signature: Signature
+    classes: NotRequired[list[str]]
     examples: schemas.Count
     formats: dict[str, Exported]
 

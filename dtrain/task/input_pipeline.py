@@ -1,7 +1,7 @@
 """The input pipeline: which examples a step has is a pure function of (seed, pass, position).
 
 Training reads an endless sequence of examples, pass after pass over the source, in an order
-(:mod:`dtrain.task.orders`). Global batch ``s`` is positions ``s*B .. s*B+B-1`` of that sequence;
+(:mod:`dtrain.data.order`). Global batch ``s`` is positions ``s*B .. s*B+B-1`` of that sequence;
 replica ``r`` of ``R`` gets the ``r``-th of its ``R`` equal parts. Nothing else describes the data:
 a run resumes from a step number, on any number of replicas, and sees every example of every pass
 exactly once. A stream has its own order, and the same positions.
@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from dtrain.data import nest
@@ -24,41 +25,31 @@ from dtrain.task.reading import by_batch, in_python, take, threads
 
 
 def training_part(
-    inputs: Inputs, source: Source, step: tf.Tensor, replica: tf.Tensor | int, replicas: int
+    inputs: Inputs, source: Source, begin: tf.Tensor, indices: tf.Tensor
 ) -> tuple[Any, ...]:
-    """Return what one of ``replicas`` trains on in global step ``step``, an int64 scalar.
+    """Return what a replica trains on in a step.
 
-    A pure function of its arguments. ``source`` is ``inputs.train``, or the same bound elsewhere.
+    Args:
+        inputs: how it is changed.
+        source: ``inputs.train``, or the same bound elsewhere.
+        begin, indices: of :meth:`Inputs.rows`.
 
     Returns:
-        ``(x, y)`` and the like, nests of ``[b, ...]`` with ``b = global_batch / replicas``.
+        ``(x, y)`` and the like, nests of ``[b, ...]``.
     """
-    return _augmented(inputs, *_training_rows(inputs, source, step, replica, replicas))
+    return _augmented(inputs, begin, _read(inputs, source, begin, indices))
 
 
-def _training_rows(
-    inputs: Inputs, source: Source, step: tf.Tensor, replica: tf.Tensor | int, replicas: int
-) -> tuple[tf.Tensor, tuple[Any, ...]]:
-    """Return the positions of a part of a step in the endless sequence, and what is there."""
-    batch = inputs.global_batch // replicas
-    positions = _positions(inputs, step, replica, batch)
-    whole = None
-    if replicas > 1 and by_batch(source):
-        everything = step * inputs.global_batch + tf.range(inputs.global_batch, dtype=tf.int64)
-        whole = inputs.positions(everything)
-    key = tf.stack([inputs.seed, positions[0]]) if in_python(source) else None
-    return positions, take(source, inputs.positions(positions), whole, key)
+def _read(inputs: Inputs, source: Source, begin: tf.Tensor, indices: tf.Tensor) -> tuple[Any, ...]:
+    key = tf.stack([inputs.seed, begin]) if in_python(source) else None
+    return take(source, indices, key)
 
 
-def _positions(inputs: Inputs, step: tf.Tensor, replica: tf.Tensor | int, batch: int) -> tf.Tensor:
-    first = step * inputs.global_batch + replica * batch
-    return first + tf.range(batch, dtype=tf.int64)
-
-
-def _augmented(inputs: Inputs, positions: tf.Tensor, data: tuple[Any, ...]) -> tuple[Any, ...]:
+def _augmented(inputs: Inputs, begin: tf.Tensor, data: tuple[Any, ...]) -> tuple[Any, ...]:
     if inputs.augment is None:
         return data
-    augment = inputs.augment
+    size = nest.leaves(data[0])[0].shape[0]
+    positions = begin + tf.range(size, dtype=tf.int64)
     # 31 bits of the position are enough to keep 2^31 draws of one experiment apart.
     keys = tf.stack(
         [
@@ -67,7 +58,7 @@ def _augmented(inputs: Inputs, positions: tf.Tensor, data: tuple[Any, ...]) -> t
         ],
         1,
     )
-    return changed(augment, data[0], keys), *data[1:]
+    return changed(inputs.augment, data[0], keys), *data[1:]
 
 
 def changed(augment: Augment, x: Any, keys: tf.Tensor) -> Any:
@@ -100,43 +91,22 @@ def changed(augment: Augment, x: Any, keys: tf.Tensor) -> Any:
 
 
 def evaluation_part(
-    inputs: Inputs,
-    source: Source,
-    step: tf.Tensor,
-    replica: tf.Tensor | int,
-    replicas: int,
-    batches: int = 1,
+    source: Source, size: int, begin: tf.Tensor, count: tf.Tensor
 ) -> tuple[tuple[Any, ...], tf.Tensor]:
-    """Return what one of ``replicas`` evaluates in step ``step`` of a pass, in the source's order.
+    """Return neighbouring examples of a validation.
 
     Args:
-        inputs: say which examples.
         source: ``inputs.validation``, or the same bound elsewhere.
-        step: which batch, int64 scalar.
-        replica: which part of it.
-        replicas: how many parts a batch has.
-        batches: as of :meth:`Inputs.evaluation_batches`.
+        size: how many rows are returned.
+        begin: the first.
+        count: how many there are.
 
     Returns:
-        ``(data, count)``: the first ``count`` of the ``b`` rows of ``data`` are real, the others
-        repeat the last example and must not be looked at.
+        ``(data, count)``: the first ``count`` of the rows of ``data`` are real, the others repeat
+        the last example and must not be looked at.
     """
-    batch, examples = inputs.evaluation_batch // replicas, inputs.evaluation_examples
-    begin, held = step * inputs.evaluation_batch, examples - step * inputs.evaluation_batch
-    if inputs.stretches is not None:
-        table = tf.constant(inputs.evaluation_batches(batches))
-        begin, held = table[step][0], table[step][1]
-    first = begin + replica * batch
-    count = tf.clip_by_value(held - replica * batch, 0, batch)
-
-    def rows(start: tf.Tensor, number: int) -> tf.Tensor:
-        last = tf.maximum(begin + held - 1, 0)
-        return tf.minimum(start + tf.range(number, dtype=tf.int64), last)
-
-    whole = None
-    if replicas > 1 and by_batch(source):
-        whole = rows(begin, inputs.evaluation_batch)
-    return take(source, rows(first, batch), whole), count
+    last = tf.maximum(begin + count - 1, 0)
+    return take(source, tf.minimum(begin + tf.range(size, dtype=tf.int64), last)), count
 
 
 def training(
@@ -154,48 +124,71 @@ def training(
         An endless dataset of :func:`training_part`: for each step, one element for each local
         replica in turn.
     """
-    source = inputs.train
+    source, size = inputs.train, inputs.global_batch
     assert source is not None
+    mine, whole = slice(first_replica, first_replica + local_replicas), slice(0, 1)
+
+    def augment(begin: tf.Tensor, data: tuple[Any, ...]) -> tuple[Any, ...]:
+        return _augmented(inputs, begin, data)
+
     if isinstance(source, Stream):
-        return _endless(_streamed(inputs, source, replicas, first_replica, local_replicas))
+        begins = tf.data.Dataset.range(inputs.start_step * size, tf.int64.max, size)
+        batches = source.endless(size).skip(inputs.start_step)
+        loaded = tf.data.Dataset.zip(begins, batches)
+        return _endless(_mapped(_divided(loaded, size, replicas, mine), augment))
 
-    def load(element: tf.Tensor) -> tuple[tf.Tensor, tuple[Any, ...]]:
-        step, replica = element // local_replicas, first_replica + element % local_replicas
-        return _training_rows(inputs, source, step, replica, replicas)
+    def load(begin: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tuple[Any, ...]]:
+        return begin, _read(inputs, source, begin, indices)
 
-    def augment(positions: tf.Tensor, data: tuple[Any, ...]) -> tuple[Any, ...]:
-        return _augmented(inputs, positions, data)
-
-    elements = tf.data.Dataset.range(inputs.start_step * local_replicas, tf.int64.max)
     at_once = threads(source)
+    if by_batch(source):
+        loaded = _mapped(_looked_up(inputs, 1, whole), load, at_once)
+        return _endless(_mapped(_divided(loaded, size, replicas, mine), augment), at_once)
+    elements = _looked_up(inputs, replicas, mine)
     if at_once == tf.data.AUTOTUNE:
-        return _endless(_mapped(elements, lambda element: augment(*load(element))))
+        return _endless(_mapped(elements, lambda *element: augment(*load(*element))))
     # What comes after the reading has all threads.
     return _endless(_mapped(_mapped(elements, load, at_once), augment), at_once)
 
 
-def _streamed(
-    inputs: Inputs, stream: Stream, replicas: int, first: int, local: int
-) -> tf.data.Dataset:
-    """Return as :func:`training`, of a stream: read from its beginning, and skipped to the step."""
-    batch = inputs.global_batch // replicas
-    batches = stream.endless(inputs.global_batch).skip(inputs.start_step)
-    steps = tf.data.Dataset.range(inputs.start_step, tf.int64.max)
+def _looked_up(inputs: Inputs, replicas: int, chosen: slice) -> tf.data.Dataset:
+    """Return :meth:`Inputs.rows` of all steps, some of which NumPy looks up at once."""
+    order, many, size = inputs.positions, inputs.steps_ahead, inputs.global_batch // replicas
 
-    def load(step: tf.Tensor, data: tuple[Any, ...]) -> tuple[Any, ...]:
-        whole = _augmented(inputs, _positions(inputs, step, 0, inputs.global_batch), data)
-        if replicas == 1:
-            return whole
+    def rows(step: np.int64) -> tuple[np.ndarray, np.ndarray]:
+        return inputs.rows(order, np.arange(step, step + many), replicas, chosen)
 
+    def load(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        begins, indices = tf.numpy_function(rows, [step], [tf.int64, tf.int64])
+        return tf.ensure_shape(begins, [None]), tf.ensure_shape(indices, [None, size])
+
+    steps = tf.data.Dataset.range(inputs.start_step, tf.int64.max, many)
+    return _mapped(steps, load, 1).prefetch(1).unbatch()
+
+
+def _divided(loaded: tf.data.Dataset, size: int, replicas: int, chosen: slice) -> tf.data.Dataset:
+    """Return the parts of some replicas of whole batches, each with its first position.
+
+    Args:
+        loaded: (first position, data).
+        size: of a batch.
+        replicas: that share it.
+        chosen: those whose parts are returned, in turn.
+    """
+    if replicas == 1:
+        return loaded
+    part, local = size // replicas, chosen.stop - chosen.start
+
+    def cut(begin: tf.Tensor, data: tuple[Any, ...]) -> tuple[tf.Tensor, tuple[Any, ...]]:
         def mine(leaf: tf.Tensor) -> tf.Tensor:
-            own = leaf[first * batch : (first + local) * batch]
-            parts = tf.reshape(own, tf.concat([[local, batch], tf.shape(leaf)[1:]], 0))
-            return tf.ensure_shape(parts, [local, batch, *leaf.shape[1:]])
+            own = leaf[chosen.start * part : chosen.stop * part]
+            parts = tf.reshape(own, tf.concat([[local, part], tf.shape(leaf)[1:]], 0))
+            return tf.ensure_shape(parts, [local, part, *leaf.shape[1:]])
 
-        return parts_of(nest.mapped(mine, whole))
+        begins = begin + tf.range(chosen.start, chosen.stop, dtype=tf.int64) * part
+        return begins, parts_of(nest.mapped(mine, data))
 
-    found = _mapped(tf.data.Dataset.zip(steps, batches), load)
-    return found if replicas == 1 else found.unbatch()
+    return _mapped(loaded, cut).unbatch()
 
 
 def evaluation(
@@ -212,26 +205,32 @@ def evaluation(
     """
     source = inputs.validation
     assert source is not None
-    turns = len(inputs.evaluation_batches(replicas)) // replicas
+    batches = inputs.evaluation_batches(replicas)
+    turns, last = len(batches) // replicas, first_replica + local_replicas
     if isinstance(source, Stream):
         held = _held_stream(inputs, source, turns * replicas)
         mine = held.filter(
             lambda number, *_: tf.logical_and(
-                number % replicas >= first_replica,
-                number % replicas < first_replica + local_replicas,
+                number % replicas >= first_replica, number % replicas < last
             )
         )
         passes = mine.map(lambda _, data, count: (data, count)).repeat()
         if source.reshuffles:
             passes = passes.skip(inputs.validations * turns * local_replicas)
         return _endless(passes)
+    own = batches.reshape(turns, replicas, 2)[:, first_replica:last].reshape(-1, 2)
+    return _held(source, inputs.evaluation_batch, own)
 
-    def load(element: tf.Tensor) -> tuple[tuple[Any, ...], tf.Tensor]:
-        turn, replica = element // local_replicas % turns, first_replica + element % local_replicas
-        return evaluation_part(inputs, source, turn * replicas + replica, 0, 1, replicas)
+
+def _held(source: Source, size: int, batches: np.ndarray) -> tf.data.Dataset:
+    """Return :func:`evaluation_part` of batches, pass after pass."""
+
+    def load(batch: tf.Tensor) -> tuple[tuple[Any, ...], tf.Tensor]:
+        return evaluation_part(source, size, batch[0], batch[1])
 
     at_once = threads(source)
-    return _endless(_mapped(tf.data.Dataset.range(tf.int64.max), load, at_once), at_once)
+    elements = tf.data.Dataset.from_tensor_slices(batches).repeat()
+    return _endless(_mapped(elements, load, at_once), at_once)
 
 
 def _held_stream(inputs: Inputs, stream: Stream, batches: int) -> tf.data.Dataset:
@@ -265,14 +264,9 @@ def evaluation_in_parts(
     """Return as :func:`evaluation`, but of each batch a part to every replica."""
     source = inputs.validation
     assert source is not None and not isinstance(source, Stream)
-    steps = inputs.evaluation_steps
-
-    def load(element: tf.Tensor) -> tuple[tuple[Any, ...], tf.Tensor]:
-        step, replica = element // local_replicas, first_replica + element % local_replicas
-        return evaluation_part(inputs, source, step % steps, replica, replicas)
-
-    at_once = threads(source)
-    return _endless(_mapped(tf.data.Dataset.range(tf.int64.max), load, at_once), at_once)
+    chosen, size = slice(first_replica, first_replica + local_replicas), inputs.evaluation_batch
+    parts = inputs.parts(replicas, chosen)
+    return _held(source, size // replicas, parts)
 
 
 def _mapped(

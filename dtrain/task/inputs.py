@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from dtrain.data.order import Order, Shuffled
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream, examples_in
-from dtrain.task.orders import Order, Shuffled
 
 Augment = Callable[..., Any]
+
+#: Positions whose examples are looked up at once, at most: few calls of NumPy for many steps.
+AHEAD = 8192
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +95,22 @@ class Inputs:
             first += examples
         return np.concatenate(found)
 
+    def parts(self, replicas: int, chosen: slice) -> np.ndarray:
+        """Return the batches of one pass, cut into a part for each replica.
+
+        Args:
+            replicas: that share a batch.
+            chosen: those whose parts are returned.
+
+        Returns:
+            int64 ``[k, 2]`` as of :meth:`evaluation_batches`, for each batch the chosen in turn.
+        """
+        begins, counts = self.evaluation_batches(1)[:, None].T
+        size = self.evaluation_batch // replicas
+        before = np.minimum(np.arange(replicas, dtype=np.int64)[chosen, None] * size, counts)
+        parts = np.stack([begins + before, np.minimum(counts - before, size)])
+        return parts.T.reshape(-1, 2)
+
     @property
     def positions(self) -> Order:
         """The order of the positions of training."""
@@ -98,3 +118,30 @@ class Inputs:
             return self.order
         assert self.train is not None and not isinstance(self.train, Stream)
         return Shuffled(len(self.train), self.seed)
+
+    @functools.cached_property
+    def steps_ahead(self) -> int:
+        """How many steps are looked up at once."""
+        assert self.train is not None and not isinstance(self.train, Stream)
+        return max(1, min(AHEAD, len(self.train)) // self.global_batch)
+
+    def rows(
+        self, order: Order, steps: np.ndarray, replicas: int, chosen: slice
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Look up what replicas train on.
+
+        Args:
+            order: :attr:`positions`, made once.
+            steps: global steps, int64 ``[k]``.
+            replicas: that share a global batch.
+            chosen: those whose rows are returned.
+
+        Returns:
+            For each step the chosen in turn: the first position, int64 ``[n]``, and indices of
+            examples, int64 ``[n, global_batch / replicas]``.
+        """
+        size = self.global_batch // replicas
+        parts = np.arange(replicas, dtype=np.int64)[chosen]
+        begins = (steps[:, None] * self.global_batch + parts * size).reshape(-1)
+        positions = begins[:, None] + np.arange(size)
+        return begins, order(positions.reshape(-1)).reshape(positions.shape)

@@ -110,13 +110,12 @@ class _Reader:
         self,
         number: int,
         rows: np.ndarray,
-        batch: np.ndarray | None,
         slot: int | None,
         key: tuple[int, ...] | None,
     ) -> tuple[int, list[int], int | None]:
         """Return the slot of what was read, its lengths, and the size of a slot that is new."""
         with seeding.seeded(key):
-            frame = slots.Frame(taken(self._sources[number], rows, batch))
+            frame = slots.Frame(taken(self._sources[number], rows))
         if slot is not None and len(self._slots[slot]) >= frame.size:
             frame.write(self._slots[slot])
             return slot, frame.lengths, None
@@ -144,17 +143,14 @@ class _Reader:
             return b"", text
 
 
-def taken(source: Any, rows: np.ndarray, batch: np.ndarray | None = None) -> tuple[Any, ...]:
+def taken(source: Any, rows: np.ndarray) -> tuple[Any, ...]:
     """Return the examples at ``rows`` as parts whose leaves are arrays, or ragged.
 
     Args:
         source: in Python.
         rows: int64 ``[b]``.
-        batch: those of the whole batch, for a source that is padded by them; None: the same.
     """
-    inside = getattr(source, "take_inside", None)
-    found = source.take(rows) if inside is None or batch is None else inside(rows, batch)
-    return tuple(nest.mapped(_array, nest.parts_of(found)))
+    return tuple(nest.mapped(_array, nest.parts_of(source.take(rows))))
 
 
 def _array(leaf: Any) -> Any:

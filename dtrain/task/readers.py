@@ -57,12 +57,7 @@ class Pooled(Wrapped):
 
     def take(self, indices: np.ndarray) -> tuple[Any, ...]:
         """Return the examples at ``indices``."""
-        return self._pool.read(self._number, indices, None)
-
-    def take_inside(self, indices: np.ndarray, batch: np.ndarray) -> tuple[Any, ...]:
-        """Return examples of a whole ``batch``, padded as all of it are."""
-        alone = np.array_equal(indices, batch)
-        return self._pool.read(self._number, indices, None if alone else batch)
+        return self._pool.read(self._number, indices)
 
 
 class Pool:
@@ -229,13 +224,12 @@ class Pool:
         split = "training" if number < self._training else "validation"
         return f"example {row:,} of the {split} data"
 
-    def read(self, number: int, rows: np.ndarray, batch: np.ndarray | None) -> tuple[Any, ...]:
+    def read(self, number: int, rows: np.ndarray) -> tuple[Any, ...]:
         """Return examples of a source, read by a reader that is free; waits for one.
 
         Args:
             number: of the source.
             rows: int64 ``[b]``.
-            batch: those of the whole batch that they are padded as; None: the same.
 
         Raises:
             DataError: the reader has ended.
@@ -243,10 +237,10 @@ class Pool:
         """
         if not self._serving:
             with self._alone, seeding.seeded(seeding.current()):
-                return taken(self._sources[number], rows, batch)
+                return taken(self._sources[number], rows)
         child = self._free.get()
         try:
-            window, lengths = child.take(number, rows, batch, seeding.current())
+            window, lengths = child.take(number, rows, seeding.current())
         finally:  # one that has ended, too: nobody is to wait for it
             self._free.put(child)
         return tuple(slots.read(window, lengths))

@@ -61,12 +61,7 @@ def by_batch(source: Any) -> Collection[str]:
     return found
 
 
-def take(
-    source: Source,
-    indices: tf.Tensor,
-    batch: tf.Tensor | None = None,
-    key: tf.Tensor | None = None,
-) -> tuple[Any, ...]:
+def take(source: Source, indices: tf.Tensor, key: tf.Tensor | None = None) -> tuple[Any, ...]:
     """Return the examples at ``indices``, int64 ``[b]``, whichever kind the source is.
 
     In a graph, or at once outside of one.
@@ -74,8 +69,6 @@ def take(
     Args:
         source: has them.
         indices: which.
-        batch: those of the whole batch that they are a part of, where that decides how long rows
-            are padded to; None: the same.
         key: int64 ``[k]``, by which a source in Python draws random numbers; None: by its rows.
 
     Returns:
@@ -90,42 +83,35 @@ def take(
     if getattr(source, "in_graph", False):
         parts = parts_of(source.take(indices))
     elif tf.executing_eagerly():
-        parts = _at_once(source, np.asarray(indices), batch)
+        parts = _at_once(source, np.asarray(indices))
     else:
-        parts = _in_graph(source, indices, indices if batch is None else batch, key)
+        parts = _in_graph(source, indices, key)
     finish = getattr(source, "finish", None)
     return parts if finish is None else parts_of(finish(parts))
 
 
-def _taken(
-    source: Source, rows: np.ndarray, batch: np.ndarray | None, key: tuple[int, ...] | None
-) -> tuple[Any, ...]:
+def _taken(source: Source, rows: np.ndarray, key: tuple[int, ...] | None) -> tuple[Any, ...]:
     """Return what a source in Python gives, rows of different lengths too."""
-    inside = getattr(source, "take_inside", None)  # of one that is padded by batches
     alone = is_alone(source)
     with (
         _reading if alone else contextlib.nullcontext(),
         seeding.seeded(key if alone else None),
         seeding.reading_by(key),
     ):
-        return parts_of(
-            source.take(rows) if inside is None or batch is None else inside(rows, batch)
-        )
+        return parts_of(source.take(rows))
 
 
-def _read(
-    source: Source, rows: np.ndarray, batch: np.ndarray | None, key: tuple[int, ...] | None
-) -> tuple[Any, ...]:
+def _read(source: Source, rows: np.ndarray, key: tuple[int, ...] | None) -> tuple[Any, ...]:
     """Return what a source in Python gives: nests of arrays and None."""
-    parts = _taken(source, rows, batch, key)
+    parts = _taken(source, rows, key)
     for name, value in nest.named(parts):
         if isinstance(value, Ragged):
             raise alike.ragged(name)
     return tuple(nest.mapped(_array, part) for part in parts)
 
 
-def _at_once(source: Source, rows: np.ndarray, batch: Any) -> tuple[Any, ...]:
-    parts = _read(source, rows, None if batch is None else np.asarray(batch), _by_rows(rows))
+def _at_once(source: Source, rows: np.ndarray) -> tuple[Any, ...]:
+    parts = _read(source, rows, _by_rows(rows))
     return parts_of(nest.mapped(tf.convert_to_tensor, parts))
 
 
@@ -133,11 +119,9 @@ def _by_rows(rows: np.ndarray) -> tuple[int, ...]:
     return tuple(map(int, rows[:1]))
 
 
-def _in_graph(
-    source: Source, indices: tf.Tensor, batch: tf.Tensor, key: tf.Tensor | None
-) -> tuple[Any, ...]:
+def _in_graph(source: Source, indices: tf.Tensor, key: tf.Tensor | None) -> tuple[Any, ...]:
     first = np.zeros(1, np.int64)
-    spec = _read(source, first, None, _by_rows(first))
+    spec = _read(source, first, _by_rows(first))
     likes = dict(nest.named(spec))
     # Of some the length is that of the longest row of a batch.
     free = by_batch(source)
@@ -147,12 +131,10 @@ def _in_graph(
         if like is not None
     }
 
-    def read(rows: np.ndarray, whole: np.ndarray, *key: np.ndarray) -> list[np.ndarray]:
+    def read(rows: np.ndarray, *key: np.ndarray) -> list[np.ndarray]:
         draws_by = tuple(map(int, key[0])) if key else _by_rows(rows)
         with failures.kept():
-            leaves = dict(
-                nest.named(_read(source, rows, whole, draws_by if seeding.observed() else None))
-            )
+            leaves = dict(nest.named(_read(source, rows, draws_by if seeding.observed() else None)))
             alike.check(leaves, likes, shapes, source, int(rows[0]))
             return [
                 plain.as_type(leaves[name], likes[name].dtype, "dataset", alike.label(name))
@@ -160,7 +142,7 @@ def _in_graph(
             ]
 
     types = [tf.as_dtype(likes[name].dtype) for name in shapes]
-    arguments = [indices, batch, *([] if key is None else [key])]
+    arguments = [indices, *([] if key is None else [key])]
     made = dict(zip(shapes, tf.numpy_function(read, arguments, types), strict=True))
     for name, value in made.items():
         value.set_shape([indices.shape[0], *shapes[name]])
@@ -278,7 +260,7 @@ def arrays(source: Source, rows: np.ndarray) -> tuple[Any, ...]:
     """
     in_graph = isinstance(source, Concatenated) or getattr(source, "in_graph", False)
     if not in_graph and not hasattr(source, "finish"):
-        return _taken(source, rows, None, _by_rows(rows))
+        return _taken(source, rows, _by_rows(rows))
     found = chosen(source, rows)
     return parts_of(nest.mapped(lambda leaf: leaf.numpy(), found))
 

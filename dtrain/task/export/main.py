@@ -14,6 +14,7 @@ from typing import Any
 
 from dtrain import secrets
 from dtrain.config.schema import Config
+from dtrain.data import class_names
 from dtrain.data.checked import before_training
 from dtrain.errors import DtrainError, TrainingError
 from dtrain.run import checkpoint
@@ -108,8 +109,9 @@ def written(
                 for other in write.OF_SAVED if converted else ():
                     refused[other] = f"there is no SavedModel to convert: {refused[name]}"
     return {
-        "signature": exportable.signature(function),
+        "signature": exportable.signature(function, splits.train),
         "structure": exportable.structure,
+        "names": class_names.names(splits.train),
         "classes": exportable.classes(),
         "examples": len(found),
         "refused": {name: problem for name, problem in refused.items() if name in names},

@@ -13,6 +13,7 @@ import tensorflow as tf
 from dtrain.config.schema import Config
 from dtrain.data import nest
 from dtrain.data.sources import Splits
+from dtrain.data.tables import TableSource
 from dtrain.errors import UsageError
 from dtrain.run.exports import Signature, Tensor
 from dtrain.task import build, dataset, keras_internals, reading, stateful
@@ -70,15 +71,19 @@ class Exportable:
             if kind.__module__.partition(".")[0] != "keras" and kind.__name__ == kind.__qualname__
         }
 
-    def signature(self, function: Any) -> Signature:
+    def signature(self, function: Any, source: Any) -> Signature:
         """Return what goes in and what comes out.
 
         Args:
             function: of :meth:`function`.
+            source: of the training's examples.
         """
         traced: Mapping[str, Any] = function.get_concrete_function().structured_outputs
         return {
-            "inputs": [_tensor(str(spec.name), spec) for spec in self.inputs],
+            "inputs": [
+                {**_tensor(str(spec.name), spec), **_columns(source, str(spec.name))}
+                for spec in self.inputs
+            ],
             "outputs": [_tensor(name, traced[name]) for name in self.outputs],
         }
 
@@ -171,6 +176,13 @@ def _spec(like: Any, rows: int | None, name: str) -> tf.TensorSpec:
 
 def _tensor(name: str, spec: Any) -> Tensor:
     return {"name": name, "dtype": spec.dtype.name, "shape": spec.shape.as_list()}
+
+
+def _columns(source: Any, name: str) -> Any:
+    """Return the ``columns`` of an input that is made of several of a table."""
+    names = source.inputs.names if isinstance(source, TableSource) else None
+    names = names.get(name) if isinstance(names, Mapping) else names
+    return {} if names is None or isinstance(names, str) else {"columns": list(names)}
 
 
 def _inputs(model: keras.Model) -> list[Any]:

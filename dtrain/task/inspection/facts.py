@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import Any
 
 from dtrain.config.schema import Config
 from dtrain.data.mixture import Mixture
+from dtrain.data.order import Blocks, Mixed, Sequential
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.streams import Stream, examples_in
 from dtrain.errors import UsageError
 from dtrain.task.dataset import Data, lengths
 from dtrain.task.inputs import Inputs
-from dtrain.task.orders import InNumPy, Mixed, Sequential
 from dtrain.task.step_schedule import make_schedule
 
 #: Members of a mixture that are named.
@@ -55,7 +56,9 @@ def rows(config: Config, data: Data) -> dict[str, str]:
         count = classes(data.splits)
         found |= {} if count is None else {"classes": f"{count:,}"}
     if data.options.augment is not None:
-        found["augmentation"] = str(data.options.augment["_target_"])
+        nodes = data.options.augment
+        nodes = [nodes] if isinstance(nodes, Mapping) else nodes
+        found["augmentation"] = ", ".join(str(node["_target_"]) for node in nodes)
     digests = {split: record["digest"] for split, record in data.identity.items()}
     return {**found, **_files(data), "digests": ", ".join(f"{k} {v}" for k, v in digests.items())}
 
@@ -95,7 +98,7 @@ def _order(config: Config, data: Data) -> str:
         return _mixture(config, data, source)
     if isinstance(order, Sequential):
         return "none: that of the dataset, in every pass"
-    if isinstance(order, InNumPy):
+    if isinstance(order, Blocks):
         blocks = source.blocks()
         least, most = int(blocks.min()), int(blocks.max())
         sizes = f"{least:,}" if least == most else f"{least:,} to {most:,}"

@@ -12,6 +12,7 @@ import tensorflow as tf
 from dtrain.config.schema import Config
 from dtrain.data import nest
 from dtrain.data.mixture import place
+from dtrain.data.order import Sequential
 from dtrain.data.ragged import Ragged
 from dtrain.data.streams import Stream, examples_in
 from dtrain.errors import UsageError
@@ -20,9 +21,8 @@ from dtrain.run.cluster import Cluster
 from dtrain.task import dataset, default_loss, input_pipeline, reading
 from dtrain.task.dataset import Data
 from dtrain.task.inputs import Augment
-from dtrain.task.inspection import classes, facts, pictures, speed, structure, values
+from dtrain.task.inspection import classes, facts, looks, pictures, speed, structure, values
 from dtrain.task.inspection.structure import Leaf
-from dtrain.task.orders import Sequential
 from dtrain.task.process import hardware
 
 #: Sends a part: ``doing`` (what is done next, a clause), ``lines`` (a title and lines below it), or
@@ -66,6 +66,12 @@ def report(
     drawn = None if images is None else pictures.leaf_of(leaves, images)
     names = _classes(config, data, send)
     structure.check(leaves)
+    send("doing", "looking at the columns")
+    if kinds := looks.columns(data.splits):
+        send("lines", ("columns", kinds))
+    advice = looks.sentences(data.splits, default_loss.is_regression(config, data.splits))
+    if advice:
+        send("lines", ("worth a look", advice))
     if examples:
         lines = _examples(config, data, leaves, min(examples, count), names)
         send("lines", ("the first training examples", lines))
@@ -171,8 +177,7 @@ def _at(data: Data, begin: int, count: int) -> tuple[Any, ...]:
     if data.order is None or isinstance(source, Stream):
         return reading.first(source, count, begin)
     with tf.device("CPU:0"):
-        positions = tf.range(begin, begin + count, dtype=tf.int64)
-        return reading.take(source, data.order(positions))
+        return reading.take(source, data.order(np.arange(begin, begin + count)))
 
 
 def _speed(config: Config, data: Data, send: Send) -> None:

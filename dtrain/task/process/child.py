@@ -95,9 +95,7 @@ class Child:
             return found
         raise _raised(*found)
 
-    def take(
-        self, number: int, rows: np.ndarray, batch: np.ndarray | None, key: Any = None
-    ) -> tuple[np.ndarray, list[int]]:
+    def take(self, number: int, rows: np.ndarray, key: Any = None) -> tuple[np.ndarray, list[int]]:
         """Return what it has read, for :func:`dtrain.task.slots.read`.
 
         The memory is used again when nothing refers to it any more.
@@ -105,7 +103,6 @@ class Child:
         Args:
             number: of the source.
             rows: int64 ``[b]``.
-            batch: as of :meth:`dtrain.task.readers.Pool.read`.
             key: as of :func:`dtrain.data.seeding.seeded`.
 
         Raises:
@@ -113,7 +110,7 @@ class Child:
             Exception: what its source has raised.
         """
         slot = self._free.pop() if self._free else None
-        self.say("take", number, rows, batch, None if slot is None else slot[0], key)
+        self.say("take", number, rows, None if slot is None else slot[0], key)
         try:
             used, lengths, size = self.hear()
         except Exception:

@@ -15,7 +15,6 @@ import tensorflow as tf
 
 from dtrain.data.sources import Arrays, Windows
 from dtrain.task.inputs import Inputs
-from dtrain.task.orders import Sequential, Shuffled
 from dtrain.task.reading import take
 
 #: Bytes of a batch whose steps are not asked how long they wait for it: to look at a clock before
@@ -34,7 +33,6 @@ class InLoop:
     """
 
     def __init__(self, inputs: Inputs):
-        assert isinstance(inputs.positions, Sequential | Shuffled)
         source: Any = inputs.train
         self._source = source
         self._order, self._batch = inputs.positions, inputs.global_batch
@@ -49,8 +47,7 @@ class InLoop:
         """Return the examples of the next so many steps, int64 ``[steps, global_batch]``."""
         begin = self._position
         self._position += steps * self._batch
-        found = self._order.on_host(np.arange(begin, self._position))
-        return found.reshape(steps, self._batch)
+        return self._order(np.arange(begin, self._position)).reshape(steps, self._batch)
 
     def batch(self, order: tf.Tensor, step: tf.Tensor) -> tuple[Any, ...]:
         """Return the batch of a step of the call, as the iterator gives it.
@@ -89,13 +86,12 @@ class FromIterator:
 def in_loop(inputs: Inputs) -> InLoop | None:
     """Return the input of a loop that reads its batches itself, where it is only rows of memory.
 
-    What takes work of its own (files, augmentation, mixtures, blocks) is done beside the steps by
+    What takes work of its own (files, augmentation, mixtures) is done beside the steps by
     ``tf.data``; and what goes to a GPU is copied there ahead of time.
     """
     fits = (
         type(inputs.train) in (Arrays, Windows)
         and inputs.augment is None
-        and type(inputs.positions) in (Sequential, Shuffled)
         and not tf.config.list_logical_devices("GPU")
     )
     return InLoop(inputs) if fits else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
 class Feed:
     """Brings a step's examples to the worker that runs it.
 
-    What a source of tensors holds is sent to each worker once and read there. A source in plain
-    Python, or a stream, is read by the chief, and its examples travel with the step.
+    What a source of tensors holds is sent to each worker once and read there; the chief sends which
+    rows. A source in plain Python, or a stream, is read by the chief, and its examples travel with
+    the step.
 
     Args:
         strategy: has the coordinator.
@@ -44,24 +46,29 @@ class Feed:
     ):
         self._source = source
         self._inputs = inputs
-        self._parts = parts
-        self._part: Any = (
-            input_pipeline.training_part if training else input_pipeline.evaluation_part
-        )
+        self._training = training
         #: Sent to a worker once: a tensor that it has had is not sent again.
         self._numbers = [tf.constant(part, tf.int64) for part in range(parts)]
         #: That the chief has waited for what it reads itself.
         self.seconds = 0.0
         self._local: Iterator[Any] | None = None
         self._remote: Any = None
-        remote = getattr(source, "in_graph", False)
-        if training and not isinstance(source, Stream):
-            remote = remote and inputs.positions.remote
-        if not remote:
+        if not getattr(source, "in_graph", False):
             make = input_pipeline.training if training else input_pipeline.evaluation
             dataset = make(inputs, replicas=parts, first_replica=0, local_replicas=parts)
             self._local = iter(dataset)
-        elif hasattr(source, "tensors"):
+            return
+        if training:
+            order, ahead = inputs.positions, inputs.steps_ahead
+
+            def looked_up(turn: int) -> list[np.ndarray]:
+                steps = np.arange(turn * ahead, (turn + 1) * ahead)
+                return list(inputs.rows(order, steps, parts, slice(0, parts)))
+
+            self._ahead, self._looked_up = ahead, functools.lru_cache(1)(looked_up)
+        else:
+            self._batches = inputs.evaluation_batches(1)
+        if hasattr(source, "tensors"):
             held: Any = source
             tensors = tuple(held.tensors())
             self._remote = iter(
@@ -81,10 +88,16 @@ class Feed:
             found = [(next(self._local), part) for part in parts]
             self.seconds += time.perf_counter() - begin
             return found
-        number = fresh(np.int64(step))
-        if self._remote is None:
-            return [(number, part) for part in parts]
-        return [(number, part, self._remote) for part in parts]
+        if self._training:
+            turn, at = divmod(step, self._ahead)
+            mine = slice(at * len(parts), (at + 1) * len(parts))
+            rows = zip(*(each[mine] for each in self._looked_up(turn)), strict=True)
+        else:
+            rows = zip(*self._batches[step, :, None], strict=True)
+        remote = () if self._remote is None else (self._remote,)
+        return [
+            (tuple(map(fresh, row)), part, *remote) for row, part in zip(rows, parts, strict=True)
+        ]
 
     def load(self, *arguments: Any) -> Any:
         """Return the examples; traced, and run on a worker."""
@@ -94,4 +107,7 @@ class Feed:
         if self._remote is not None:
             source = copy.copy(source)
             source.bind(next(arguments[2]))
-        return self._part(self._inputs, source, *arguments[:2], self._parts)
+        if self._training:
+            return input_pipeline.training_part(self._inputs, source, *arguments[0])
+        size = self._inputs.evaluation_batch
+        return input_pipeline.evaluation_part(source, size, *arguments[0])
