@@ -233,11 +233,13 @@ class TableSource:
         """
         if name not in self.table.columns or self.table.columns[name].is_ragged:
             return None
-        found = [
-            values if values.dtype != object else self._texts(values, name, rows)
-            for rows, values in self._column(name)
-        ]
-        return np.concatenate(found) if found else None
+        parts = []
+        for begin in range(0, len(self), ROWS):
+            rows = self._at(np.arange(begin, min(begin + ROWS, len(self))))
+            values = self.table.cells(rows, [name])[name]
+            is_text = values.dtype == object
+            parts.append(np.array(encoding.texts(values), object) if is_text else values)
+        return np.concatenate(parts) if parts else None
 
     def labels(self) -> np.ndarray | None:
         """Return the targets without the inputs, ``[n, ...]``; None where they are not one array.

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
-import numpy as np
 import pyarrow as pa
 
 from dtrain.data.files import DataFile, files
@@ -63,7 +62,7 @@ def table(
         images: columns of encoded images, by name: height, width and channels of each.
         on_error: whether rows without a target are refused, or left out.
         encoding: of a training, by which the columns are read; None: it is fitted.
-        **holdout: how a part is split off (:class:`dtrain.data.holdout.Holdout`).
+        **holdout: how a part is held out (:class:`dtrain.data.holdout.Holdout`).
     """
     declared = dict(columns or {})
     for name, kind in declared.items():
@@ -83,8 +82,8 @@ def table(
     whole = opened(path, "dataset.path")
     others = None if validation is None else opened(validation, "dataset.validation")
     return of_tables(
-        whole, others, path, inputs, target, weight, validation, Holdout(**holdout),
-        classes, images, declared, on_error, encoding,
+        whole, others, path, inputs, target, weight, validation, Holdout(**holdout), classes,
+        images, declared, on_error, encoding,
     )  # fmt: skip
 
 
@@ -146,26 +145,22 @@ def of_tables(
         if not encodes:
             check_alike(all_rows, held_rows, validation)
     train, held = all_rows, held_rows
-    kept = np.arange(len(whole))
     skip = on_error is OnError.skip
     if skip or whole.is_small:
         rows, notice = check_targets(all_rows, whole, skip)
         if rows is not None:
-            train, kept = all_rows.subset(rows), rows
+            train = all_rows = kind(whole, inputs, target, weight, rows, categories=categories)
         other = None
         if held is not None and others is not None:
             rows, other = check_targets(held, others, skip)
-            held = held if rows is None else held.subset(rows)
+            if rows is not None:
+                held = kind(
+                    others, held.inputs.names, target, weight, rows, all_rows.words, categories
+                )
         notices += [each for each in (notice, other) if each is not None]
     if held is None and holdout.holds:
-
-        def column(name: str) -> np.ndarray | None:
-            known = whole.columns.get(name)
-            return whole.cells(kept, [name])[name] if known and known.is_cell else None
-
-        first, second = holdout.rows(len(kept), train.labels, column)
-        held = all_rows.subset(kept[second]) if len(second) else None
-        train = all_rows.subset(kept[first])
+        first, second = holdout.rows(len(all_rows), all_rows.labels, all_rows.column)
+        train, held = all_rows.subset(first), all_rows.subset(second) if len(second) else None
     fit = None
     if isinstance(train, EncodedSource):
         fit = Fit(train, declared, chosen, left_out, encoding)
@@ -317,8 +312,8 @@ def huggingface(
             is downloaded.
         train: name of the split to train on; a ``Dataset`` is that split.
         validation: name of the split to evaluate on; None: a part of the rows is split off.
-        target, inputs, weight, columns, on_error, encoding: as of
-            :func:`table`. Images are bytes.
+        target, inputs, weight, columns, on_error, encoding, **holdout: as of :func:`table`. Images
+            are bytes.
         classes: number of classes; None: those of a ``ClassLabel``, else those of the target's
             column, which is read for it.
         images: columns of images, by name: height, width and channels of each.
@@ -357,8 +352,8 @@ def webdataset(
 
     Args:
         path: a file, a pattern, or a list of them.
-        target, inputs, weight, validation, columns, classes, images,
-            on_error, encoding: as of :func:`table`.
+        target, inputs, weight, validation, columns, classes, images, on_error, encoding,
+            **holdout: as of :func:`table`.
     """
     from dtrain.data.table import hub
 

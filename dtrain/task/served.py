@@ -14,7 +14,7 @@ from dtrain.run.exports import RECORD, SAMPLE
 from dtrain.run.folder import read_json
 from dtrain.run.samples import Sample
 from dtrain.task.export import sample
-from dtrain.task.export.runtimes import SIGNATURE
+from dtrain.task.export.formats import SIGNATURE
 
 #: How far from the stored outputs those of this machine may be.
 _LIMIT = 1e-4

@@ -27,7 +27,9 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-COMMON = ["dataset=csv", "model=mlp", "tracking=none", "trainer.batch_size=8"]
+COMMON = [
+    "dataset=csv", "dataset.on_error=skip", "model=mlp", "tracking=none", "trainer.batch_size=4",
+]  # fmt: skip
 #: What holds dtrain against scikit-learn.
 LONGER = ["trainer.epochs=60", "trainer.batch_size=32"]
 #: Training and validation rows of a comparison, at least: with fewer, a row is more than the bound.

@@ -83,6 +83,10 @@ class Table(ABC):
             DataError: naming file, row and column.
         """
 
+    def cells(self, rows: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
+        """Read as :meth:`read`; where a format has empty cells, they are NaN, NaT or None."""
+        return self.read(rows, names)
+
     @abstractmethod
     def where(self, row: int) -> str:
         """Return the place of a row for messages: ``FILE, row 17`` (of the file, from 0)."""

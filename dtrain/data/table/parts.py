@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import mmap
 import sys
 from collections.abc import Callable, Mapping
@@ -19,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dtrain.data import cache
-from dtrain.data.files import DataFile
+from dtrain.data.data_file import DataFile, is_full
 from dtrain.data.table import text, values
 from dtrain.data.table.forms import forms
 from dtrain.errors import DataError, UsageError, printable
@@ -36,6 +35,8 @@ _ALIASES = {"feather": "arrow", "tsv": "csv", "jsonl": "json", "ndjson": "json"}
 SMALL, PACKED = 32 << 20, 4 << 20
 #: Bytes of a file whose conversion takes so long that it is announced.
 _LONG = 256 << 20
+#: End of the names of converted files in the cache.
+_NAME = "table.arrow"
 #: Bytes of rows that are converted at a time, and rows.
 _STEP, _ROWS = 16 << 20, 1 << 16
 #: What pyarrow raises of a file that it cannot read.
@@ -114,7 +115,7 @@ def is_quick(file: DataFile, reading: Reading) -> bool:
         return True
     if kind == "arrow":
         return _is_small(file) or not _mapped(file)[1]
-    return _is_small(file) or cache.path_of("table.arrow", _text_key(file, kind, reading)).exists()
+    return _is_small(file) or cache.path_of(_NAME, _text_key(file, kind, reading)).exists()
 
 
 def part_of(file: DataFile, reading: Reading) -> Part:
@@ -136,10 +137,21 @@ def _is_small(file: DataFile) -> bool:
     return file.size() < (PACKED if packed else SMALL)
 
 
-def _announce(file: DataFile) -> None:
-    if file.size() >= _LONG:
-        text = f"notice: {file.name} is converted once, into {cache.folder()}"
-        print(printable(text), file=sys.stderr, flush=True)
+def _converted(file: DataFile, key: object, write: Callable[[Path], None]) -> Path:
+    """Return the Arrow file that ``write`` makes of a file, once."""
+
+    def make(path: Path) -> None:
+        if file.size() >= _LONG:
+            text = f"notice: {file.name} is converted once, into {cache.folder()}"
+            print(printable(text), file=sys.stderr, flush=True)
+        try:
+            write(path)
+        except UNREADABLE as error:
+            if is_full(error):
+                raise
+            raise DataError(file.name, f"cannot be read ({_sentence(error)})") from error
+
+    return cache.cached(_NAME, key, make)
 
 
 # -- Parquet
@@ -163,7 +175,6 @@ def _load_parquet(file: DataFile, stamp: str, in_memory: bool) -> pa.Table | Pat
     _check_unchanged(file, stamp)
 
     def write(path: Path) -> None:
-        _announce(file)
         with file.local().open("rb") as stream, path.open("xb") as made:
             whole = pq.ParquetFile(stream, buffer_size=1 << 20, page_checksum_verification=True)
             footer = whole.metadata
@@ -184,8 +195,8 @@ def _load_parquet(file: DataFile, stamp: str, in_memory: bool) -> pa.Table | Pat
             with file.local().open("rb") as stream:
                 whole = pq.ParquetFile(stream, page_checksum_verification=True)
                 return whole.read(use_threads=False)
-        return cache.cached("table.arrow", ["table 2", file.place(), stamp], write)
-    except UNREADABLE as error:
+        return _converted(file, ["table 1", file.place(), stamp], write)
+    except (*UNREADABLE, DataError) as error:
         raise _unreadable_column(file, error) from None
 
 
@@ -207,7 +218,7 @@ def _unreadable_column(file: DataFile, error: Exception) -> DataError:
                 first += rows
     except UNREADABLE:
         pass
-    return DataError(file.name, problem)
+    return error if isinstance(error, DataError) else DataError(file.name, problem)
 
 
 # -- Arrow
@@ -244,7 +255,6 @@ def _load_arrow(file: DataFile, stamp: str, packed: bool) -> pa.Table | Path:
         return file.local()
 
     def write(path: Path) -> None:
-        _announce(file)
         mapping, writer = MappedFile(file.local()), None
         with path.open("xb") as made:
             for batch in mapping.batches():
@@ -259,7 +269,7 @@ def _load_arrow(file: DataFile, stamp: str, packed: bool) -> pa.Table | Path:
     try:
         if _is_small(file):
             return pa.Table.from_batches([_plain(b, file) for b in _mapped(file)[0]])
-        return cache.cached("table.arrow", ["table 2", file.place(), stamp], write)
+        return _converted(file, ["table 1", file.place(), stamp], write)
     except UNREADABLE as error:
         raise DataError(file.name, f"cannot be read ({_sentence(error)})") from None
 
@@ -302,10 +312,10 @@ class MappedFile:
 # -- text
 
 
-def _text_key(file: DataFile, kind: str, reading: Reading) -> str:
-    types = {name: str(of) for name, of in reading.types.items()}
-    own = [kind, reading.separator, reading.header, sorted(types.items())]
-    return json.dumps(["table of text 2", file.place(), file.stamp(), *own])
+def _text_key(file: DataFile, kind: str, reading: Reading) -> object:
+    types = sorted((name, str(of)) for name, of in reading.types.items())
+    own = [kind, reading.separator, reading.header, types]
+    return ["table of text 1", file.place(), file.stamp(), *own]
 
 
 def _text(file: DataFile, kind: str, reading: Reading) -> Part:
@@ -331,10 +341,9 @@ def _text(file: DataFile, kind: str, reading: Reading) -> Part:
         return Part(file, table.schema, len(table), load, None, first, word, notices, True)
 
     def write(path: Path) -> None:
-        _announce(file)
         text.convert(file, dialect, reading.types, path)
 
-    path = cache.cached("table.arrow", _text_key(file, kind, reading), write)
+    path = _converted(file, _text_key(file, kind, reading), write)
     batches, _ = _mapped(DataFile(str(path)))
     rows = sum(map(len, batches))
     load = functools.partial(Path, path)

@@ -261,7 +261,7 @@ class _Column:
 def _taken(chunk: pa.Array, rows: np.ndarray) -> pa.Array:
     if len(rows) == len(chunk) and np.array_equal(rows, np.arange(len(chunk))):
         return chunk
-    return chunk.take(pa.array(rows))
+    return (values.plain(chunk) if values.is_view(chunk.type) else chunk).take(pa.array(rows))
 
 
 def _is_packed(chunks: Sequence[pa.Array], dtype: np.dtype[Any]) -> bool:

@@ -57,8 +57,11 @@ class Fit:
                 end = min(begin + ROWS * step, len(source))
                 yield source.cells(np.arange(begin, end, step), [name])[name]
 
+        columns = source.table.columns
+        kinds = {n: "boolean" for n in source.inputs.names if columns[n].kind == "boolean"}
+        kinds |= self._declared
         made = encoding.fit(
-            source.inputs.names, read, self._declared, self._chosen, self._left_out,
+            source.inputs.names, read, kinds, self._chosen, self._left_out,
             lambda row: source.where(row * step),
         )  # fmt: skip
         return Encoding(made.features, self._target(), made.left_out)

@@ -22,8 +22,9 @@ from dtrain.errors import UsageError
 
 #: What is typed for the separator that no shell has a plain way to type.
 TAB = "tab"
-#: Bytes from which separator, header and decimal point are found out; and of a block of a table.
-_HEAD, _BLOCK = 1 << 16, 1 << 22
+#: Bytes from which separator, header and decimal point are found out; and of a block
+#: of a large table, and of one that is read at once.
+_HEAD, _BLOCK, _WHOLE = 1 << 16, 1 << 22, 1 << 28
 #: Cells that are empty. "None" is a category of many tables, and no empty cell.
 _EMPTY = [*pacsv.ConvertOptions().null_values, "<NA>"]
 #: Separators, those first that stand least often in a cell.
@@ -114,7 +115,8 @@ def dialect_of(file: DataFile, separator: str | None, header: bool | None) -> Di
         accepted = [each for each in _SEPARATORS if _is_consistent(_records(lines, each, head))]
         chosen = accepted[0] if accepted else ","
         if chosen != "," and not re.search(r"\.(tsv|tab)(\.\w+)?$", file.name):
-            notices.append(f"columns are separated by {'tabs' if chosen == chr(9) else chosen!r}")
+            shown = "tabs" if chosen == "\t" else repr(chosen)
+            notices.append(f"columns are separated by {shown}")
     records = _records(lines, chosen, head)
     if not records:
         raise UsageError(
@@ -297,7 +299,8 @@ def _options(
 ) -> tuple[pacsv.ReadOptions, pacsv.ParseOptions, pacsv.ConvertOptions]:
     names = list(dialect.names)
     read = pacsv.ReadOptions(
-        column_names=names, skip_rows_after_names=int(dialect.header), block_size=_BLOCK,
+        column_names=names, skip_rows_after_names=int(dialect.header),
+        block_size=_WHOLE if table else _BLOCK,
         use_threads=False, encoding=dialect.encoding,
     )  # fmt: skip
     parse = pacsv.ParseOptions(delimiter=dialect.separator, newlines_in_values=True)
@@ -336,6 +339,6 @@ def _read_json(file: DataFile) -> pa.Table:
                     raise ValueError("its items are no objects")
                 return pa.Table.from_pylist(rows)
             stream.seek(0)
-            return pajson.read_json(stream, pajson.ReadOptions(block_size=_BLOCK * 4))
+            return pajson.read_json(stream, pajson.ReadOptions(block_size=_WHOLE))
     except Exception as error:
         raise unreadable(file, "JSON lines", error) from None

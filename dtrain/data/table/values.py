@@ -32,6 +32,11 @@ def plain(array: pa.Array) -> pa.Array:
         return array.cast(pa.large_string())
     if types.is_binary_view(kind):
         return array.cast(pa.large_binary())
+    if types.is_list_view(kind) or types.is_large_list_view(kind):
+        lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
+        ends = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int64())
+        # Not by a cast, which makes an array that is not valid.
+        return pa.LargeListArray.from_arrays(ends, array.flatten(), mask=array.is_null())
     if types.is_decimal(kind) or types.is_null(kind):
         return array.cast(pa.float64())
     if types.is_date(kind):
@@ -45,6 +50,11 @@ def plain(array: pa.Array) -> pa.Array:
 
 _WHOLE = {32: pa.int32(), 64: pa.int64()}
 _UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
+
+
+def is_view(kind: pa.DataType) -> bool:
+    """Say whether a type is one that pyarrow takes no rows from."""
+    return "view" in str(kind)
 
 
 def cells(array: pa.Array) -> np.ndarray:

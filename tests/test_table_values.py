@@ -11,40 +11,38 @@ import pyarrow as pa
 import pytest
 
 from dtrain.data.files import files
-from dtrain.data.formats.arrow import Arrow
-from dtrain.data.formats.parquet import Parquet
 from dtrain.data.ragged import Ragged
+from dtrain.data.table.reader import ArrowTable
 from dtrain.data.tables import Table
 from tests import columnar
 
 #: How files are written, by what reads them.
-WAYS: dict[str, tuple[type[Table], columnar.Write]] = {
-    "arrow file": (Arrow, columnar.file()),
-    "arrow stream": (Arrow, columnar.stream()),
-    "compressed arrow file": (Arrow, columnar.file("lz4")),
-    "compressed arrow stream": (Arrow, columnar.stream("zstd")),
-    "feather": (Arrow, columnar.feather),
-    "parquet": (Parquet, columnar.parquet()),
-    "parquet without dictionaries": (
-        Parquet, columnar.parquet(use_dictionary=False, compression="zstd",
-                                  write_page_checksum=True, data_page_size=100),
+WAYS: dict[str, columnar.Write] = {
+    "arrow file": columnar.file(),
+    "arrow stream": columnar.stream(),
+    "compressed arrow file": columnar.file("lz4"),
+    "compressed arrow stream": columnar.stream("zstd"),
+    "feather": columnar.feather,
+    "parquet": columnar.parquet(),
+    "parquet without dictionaries": columnar.parquet(
+        use_dictionary=False, compression="zstd", write_page_checksum=True, data_page_size=100
     ),
-    "parquet of version 1": (
-        Parquet, columnar.parquet(version="1.0", data_page_version="2.0", compression="gzip"),
+    "parquet of version 1": columnar.parquet(
+        version="1.0", data_page_version="2.0", compression="gzip"
     ),
-}  # fmt: skip
+}
 LENGTHS = (50, 0, 1, 77)
 
 
 @pytest.fixture(params=WAYS)
 def written(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Table, pa.Table]:
     """Files of one format with the same columns, and their rows."""
-    kind, write = WAYS[request.param]
+    write = WAYS[request.param]
     parts = [columnar.table(length, seed) for seed, length in enumerate(LENGTHS)]
     for number, part in enumerate(parts):
         write(part, tmp_path / f"{number}.x")
     decoded = [part.cast(plain(part.schema)) for part in parts]
-    return kind(files(str(tmp_path / "*.x"))), pa.concat_tables(decoded)
+    return ArrowTable(files(str(tmp_path / "*.x"))), pa.concat_tables(decoded)
 
 
 def plain(schema: pa.Schema) -> pa.Schema:
@@ -127,10 +125,10 @@ def test_what_is_returned_is_no_part_of_what_is_kept(written: tuple[Table, pa.Ta
         assert same(again, columnar.expected(rows, wanted, name)), name
 
 
-def test_blocks(written: tuple[Table, pa.Table], tmp_path: Path) -> None:
+def test_blocks(written: tuple[Table, pa.Table], request: pytest.FixtureRequest) -> None:
     table, rows = written
     found = table.blocks()
-    if isinstance(table, Parquet):
+    if "parquet" in request.node.name:
         assert found is not None
         # Row groups of at most 10 rows, of pieces of 13, 4 and 29.
         assert found[:7].tolist() == [10, 3, 4, 10, 10, 9, 4]
@@ -142,7 +140,7 @@ def test_blocks(written: tuple[Table, pa.Table], tmp_path: Path) -> None:
 def test_only_compressed_arrow_has_blocks(tmp_path: Path) -> None:
     for compression in (None, "lz4"):
         columnar.file(compression)(columnar.table(20), tmp_path / "a.arrow")
-        found = Arrow(files(str(tmp_path / "a.arrow"))).blocks()
+        found = ArrowTable(files(str(tmp_path / "a.arrow"))).blocks()
         assert found is None if compression is None else found.tolist() == [3, 1, 16]
 
 
@@ -172,7 +170,7 @@ def test_dictionaries_that_change_from_batch_to_batch(tmp_path: Path) -> None:
         with new(path, batches[0].schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
             for batch in batches:
                 writer.write_batch(batch)
-        table = Arrow(files(path))
+        table = ArrowTable(files(path))
         expected = [w for p in parts[: len(batches)] for w in p]
         rows = np.random.default_rng(0).permutation(len(expected))
         found = table.read(rows, ["w", "n"])
@@ -180,7 +178,7 @@ def test_dictionaries_that_change_from_batch_to_batch(tmp_path: Path) -> None:
 
 
 def test_views(tmp_path: Path) -> None:
-    """Types of Arrow that Parquet has not, and no release of pyarrow takes rows from."""
+    """Types of Arrow that Parquet has not."""
     values = ["a", "a text that is longer than twelve bytes", "ß"]
     rows = pa.table({
         "text": pa.array(values, pa.string_view()),
@@ -188,24 +186,11 @@ def test_views(tmp_path: Path) -> None:
         "list": pa.array([[1, 2], [], [3]], pa.list_view(pa.int32())),
     })  # fmt: skip
     columnar.file()(rows, tmp_path / "a.arrow")
-    table = Arrow(files(str(tmp_path / "a.arrow")))
+    table = ArrowTable(files(str(tmp_path / "a.arrow")))
     found = table.read(np.array([2, 1, 1, 0]), ["text", "bytes", "list"])
     assert found["text"].tolist() == [values[i] for i in (2, 1, 1, 0)]
     assert found["bytes"].tolist() == [values[i].encode() for i in (2, 1, 1, 0)]
     assert same(found["list"], [[3], [], [], [1, 2]])
-
-
-def test_what_is_before_arrow_0_15(tmp_path: Path) -> None:
-    options = pa.ipc.IpcWriteOptions(use_legacy_format=True)
-    rows = columnar.table(30).select(["row", "text"])
-    for new in (pa.ipc.new_stream, pa.ipc.new_file):
-        with new(str(tmp_path / "a"), rows.schema, options=options) as writer:
-            for batch in columnar.pieces(rows):
-                writer.write_batch(batch)
-        table = Arrow(files(str(tmp_path / "a")))
-        found = table.read(np.array([29, 0]), ["row", "text"])
-        assert found["row"].tolist() == [29, 0]
-        assert same(found["text"], columnar.expected(rows, np.array([29, 0]), "text"))
 
 
 def test_index_columns_of_pandas_are_none(tmp_path: Path) -> None:
@@ -214,5 +199,5 @@ def test_index_columns_of_pandas_are_none(tmp_path: Path) -> None:
     frame = pd.DataFrame({"a": [1.0, 2.0], "y": [0, 1]}, index=[7, 9])
     frame.to_parquet(tmp_path / "a.parquet")
     frame.reset_index().to_feather(tmp_path / "a.feather")
-    assert list(Parquet(files(str(tmp_path / "a.parquet"))).columns) == ["a", "y"]
-    assert list(Arrow(files(str(tmp_path / "a.feather"))).columns) == ["index", "a", "y"]
+    assert list(ArrowTable(files(str(tmp_path / "a.parquet"))).columns) == ["a", "y"]
+    assert list(ArrowTable(files(str(tmp_path / "a.feather"))).columns) == ["index", "a", "y"]
