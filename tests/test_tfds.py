@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from dtrain import datasets
-from dtrain.data.formats.tfds import Prepared
+from dtrain.data.tfds import Prepared
 from dtrain.errors import UsageError
 from tests.sampled import sampled
 
@@ -169,7 +169,8 @@ def test_what_the_folder_says(data: str) -> None:
     assert "packed" not in found.features and found.supervised == ("image", "label")
     assert found.images == {"image": [6, 5, 3]} and found.encoded == {"image", "free"}
     assert found.classes == {"label": 3}
-    files = [Path(file.name).name for file in found.part("dataset.split", "train").files]
+    train = datasets.tfds("tiny_things", data_dir=data).train
+    files = [Path(file.name).name for file in train.files]
     assert files == [f"tiny_things-train.array_record-0000{n}-of-00003" for n in range(3)]
     assert "tensorflow" not in sys.modules
 

@@ -71,7 +71,7 @@ class Options:
 
 
 #: Keys that say nothing of which examples a step sees; some are of formats.
-HARMLESS = ("workers", "identity", "accept_changes", "cache", "index", "test")
+HARMLESS = ("workers", "identity", "accept_changes", "cache", "test")
 #: Keys of datasets that once had none of them: without a value, a run of before is the same.
 _LATER = ("weight", "weight_validation")
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Options)}

@@ -186,6 +186,7 @@ def of_sources(
         )  # fmt: skip
     train = whole
     if held is None and validation_split:
+        Holdout(validation_split)  # a wrong one is refused before training
         drawn = _Drawn(whole, validation_split, split_seed)
         if whole.known_length() is None:
             train, held = whole.subset(drawn.train), whole.subset(drawn.held)

@@ -13,7 +13,6 @@ from dtrain.config.data_forms import (
     FEATURES,
     FORMAT,
     IMAGES,
-    INDEX,
     KINDS,
     PATHS,
     SEPARATOR,
@@ -118,12 +117,10 @@ class TFRecord(Table):
         _target_: function that loads the data.
         features: types of features by name, such as {image: {dtype: string}}; with null first in
             its shape one has a length that differs.
-        index: where the index of the records is stored: cache, or beside the file.
     """
 
     _target_: str = target("dtrain.datasets.tfrecord")
     features: Any = formed(MISSING, FEATURES)
-    index: str = formed("cache", INDEX)
 
 
 @dataclasses.dataclass
