@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from dtrain.data import nest
 from dtrain.data.data_file import DataFile, is_address
 from dtrain.data.file_arrays import Archive, FileArray, is_large, of_files
 from dtrain.data.files import files
-from dtrain.data.holdout import Holdout
+from dtrain.data.holdout import Holdout, HoldoutKeys
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.splits import (
     as_targets,
@@ -38,8 +38,7 @@ def npz(
     y_validation: Names | None = None,
     weight_validation: Names | None = None,
     scale: float = 1.0,
-    validation_split: float = 0.2,
-    split_seed: int = 0,
+    **holdout: Unpack[HoldoutKeys],
 ) -> Splits:
     """Arrays of a NumPy ``.npz`` file.
 
@@ -55,8 +54,7 @@ def npz(
         x_validation, y_validation, weight_validation: names of the arrays to evaluate on; where
             they are None a part of the training arrays is split off.
         scale: inputs are multiplied by it (0.00392156862745098 turns bytes into 0..1).
-        validation_split: fraction to split off.
-        split_seed: of the shuffle before the split.
+        **holdout: how a part is held out (:class:`dtrain.data.holdout.Holdout`).
     """
     archive = Archive(_one_file(path))
 
@@ -71,7 +69,7 @@ def npz(
     train = _Examples(train_x, arrays("y", y), arrays("weight", weight))
     given = {"x": x_validation, "y": y_validation, "weight": weight_validation}
     if all(names is None for names in given.values()):
-        return train.split(float(scale), validation_split, split_seed)
+        return train.split(float(scale), Holdout(**holdout))
     for role, missing, there in (("x", x_validation, True), ("y", y_validation, y is not None)):
         if missing is None and there:
             beside = next(names for names in given.values() if names is not None)
@@ -106,8 +104,7 @@ def npy(
     validation_target_path: str | Sequence[str] | None = None,
     validation_weight_path: str | Sequence[str] | None = None,
     scale: float = 1.0,
-    validation_split: float = 0.2,
-    split_seed: int = 0,
+    **holdout: Unpack[HoldoutKeys],
 ) -> Splits:
     """Arrays of NumPy ``.npy`` files, each of which a file, or several that are joined, has.
 
@@ -122,8 +119,7 @@ def npy(
         validation_path, validation_target_path, validation_weight_path: of what to evaluate on;
             where they are None a part of the training examples is split off.
         scale: inputs are multiplied by it (0.00392156862745098 turns bytes into 0..1).
-        validation_split: fraction to split off.
-        split_seed: of the shuffle before the split.
+        **holdout: how a part is held out (:class:`dtrain.data.holdout.Holdout`).
     """
 
     def array(role: str, paths: str | Sequence[str] | None) -> _Role | None:
@@ -148,7 +144,7 @@ def npy(
                 "inputs and targets to evaluate on, or neither", f"dataset.{key}=FILE.npy",
             )  # fmt: skip
     if held_x is None:
-        return train.split(float(scale), validation_split, split_seed)
+        return train.split(float(scale), Holdout(**holdout))
     return train.beside(_Examples(held_x, held_y, held_weight), float(scale))
 
 
@@ -224,9 +220,8 @@ class _Examples:
         y = None if targets is None else targets.converted(lambda a: Targets(a, targets.key))
         return StoredArrays(self.x.arrays, y, weight and weight.arrays, scale)
 
-    def split(self, scale: float, fraction: float, seed: int) -> Splits:
+    def split(self, scale: float, holdout: Holdout) -> Splits:
         """Hold a part out."""
-        Holdout(fraction)
         if not self.is_stored():
             return split(
                 self._inputs(scale),
