@@ -152,11 +152,9 @@ def tfds(
         inputs = prepared.supervised[0]
     if classes is None and isinstance(target, str):
         classes = prepared.classes.get(target)
-    train, held = prepared.source("dataset.split", split, inputs, target, weight), None
+    whole, held = prepared.source("dataset.train", train, inputs, target, weight), None
     if validation is not None:
-        key, names = "dataset.validation", train.inputs.names
-        held = prepared.source(key, validation, names, target, weight, words=train.words)
-    sizes = prepared.sizes(train, images)
-    return of_sources(
-        train, held, "split", split, validation_split, split_seed, classes, sizes or None
-    )
+        key, names = "dataset.validation", whole.inputs.names
+        held = prepared.source(key, validation, names, target, weight, words=whole.words)
+    sizes = prepared.sizes(whole, images)
+    return of_sources(whole, held, "train", train, Holdout(**holdout), classes, sizes or None)

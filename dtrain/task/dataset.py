@@ -130,7 +130,7 @@ def _with_some(splits: Splits, node: Mapping[str, Any]) -> Splits:
     held = splits.validation
     if held is None or isinstance(held, Stream) or len(held):
         return splits
-    key = next((k for k in ("validation", "validation_path") if node.get(k)), None)
+    key = "validation" if node.get("validation") else None
     if key or "validation_split" not in node:
         raise UsageError(
             f"dataset.{key}" if key else "dataset", node[key] if key else "of the dataset",

@@ -57,8 +57,14 @@ def main() -> None:
             right = outcome.kind == ("refused" if begin else "trained")
             right = right and outcome.sentence.startswith(begin) if begin else right
             wrong += not right
-            print("" if right else "WRONG ", outcome.kind, file, *typed, outcome.sentence
-                  if outcome.kind != "trained" else outcome.metrics.get("val_loss"), flush=True)
+            print(
+                "" if right else "WRONG ",
+                outcome.kind,
+                file,
+                *typed,
+                outcome.sentence if outcome.kind != "trained" else outcome.metrics.get("val_loss"),
+                flush=True,
+            )
         os.chdir("/")
     sys.exit(bool(wrong))
 
