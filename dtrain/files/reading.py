@@ -189,7 +189,7 @@ def check_tree(folder: Path) -> None:
         DamagedFile: a link, pipe, socket or device is in it.
         OSError: it cannot be read.
     """
-    for here, folders, names in os.walk(folder, onerror=_raise):
+    for here, folders, names in os.walk(folder, onerror=unless_gone):
         for name in folders + names:
             path = Path(here, name)
             with contextlib.suppress(FileNotFoundError):
@@ -198,6 +198,7 @@ def check_tree(folder: Path) -> None:
                     raise DamagedFile(path, f"is {_kind(mode)}, {_NOT}")
 
 
-def _raise(error: OSError) -> None:
+def unless_gone(error: OSError) -> None:
+    """Raise an error of :func:`os.walk`, unless the folder was removed meanwhile."""
     if not isinstance(error, FileNotFoundError):
         raise error
