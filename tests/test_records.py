@@ -452,7 +452,7 @@ def test_an_example_that_is_not_as_declared_is_named(
     wrong = b"\xff\xff\xffgarbage" if record is None else example(**record)
     WRITE[kind]("bad", [*map(numbered, range(6)), wrong, numbered(0)])
     inputs = {name: name for name in ("vec", "tokens", "boxes") if name != target}
-    found = Padded(splits(kind, "good", target, inputs, validation_path="bad").validation, PAD)
+    found = Padded(splits(kind, "good", target, inputs, validation="bad").validation, PAD)
     with pytest.raises(DataError) as caught:
         at_once(found, [3, 6, 0])
     byte = sum(len(framed(numbered(n))) for n in range(6))
@@ -486,8 +486,8 @@ def test_what_is_no_such_file(kind: str, content: bytes) -> None:
     with pytest.raises(UsageError, match=r"^dataset.path=a: is no (TF|Array)Record file"):
         splits(kind, "a")
     WRITE[kind]("b", [b""])
-    with pytest.raises(UsageError, match=r"^dataset.validation_path=a: is no (TF|Array)Record "):
-        splits(kind, "b", validation_path="a")
+    with pytest.raises(UsageError, match=r"^dataset.validation=a: is no (TF|Array)Record "):
+        splits(kind, "b", validation="a")
 
 
 @pytest.mark.task

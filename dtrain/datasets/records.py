@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from dtrain.data.files import DataFile
+from dtrain.data.holdout import Holdout, HoldoutKeys
 from dtrain.data.record_files import ArrayRecordFiles, RecordFiles, TFRecordFiles
 from dtrain.data.record_kinds import Bytes, Examples, SavedArrays, declared
 from dtrain.data.records import RecordSource, RecordTable
@@ -21,11 +22,10 @@ def tfrecord(
     target: Names,
     inputs: Names = None,
     weight: Names = None,
-    validation_path: str | Sequence[str] | None = None,
-    validation_split: float = 0.2,
-    split_seed: int = 0,
+    validation: str | Sequence[str] | None = None,
     classes: int | None = None,
     images: Mapping[str, Sequence[int]] | None = None,
+    **holdout: Unpack[HoldoutKeys],
 ) -> Splits:
     """Examples (``tf.train.Example``) of TFRecord files, in any order.
 
@@ -40,16 +40,15 @@ def tfrecord(
             order.
         inputs: as the target; None for all that are neither target nor weight.
         weight: a feature, or None.
-        validation_path: files to evaluate on; None: a part of the records is split off.
-        validation_split: fraction to split off.
-        split_seed: of the shuffle before the split.
+        validation: files to evaluate on; None: a part of the records is held out.
         classes: number of classes; None: those of the target, for which all records are read.
         images: features of encoded images, by name: height, width and channels of each.
+        **holdout: how a part is held out (:class:`dtrain.data.holdout.Holdout`).
     """
     known = declared(features)
     return of_tables(
         lambda files: RecordTable(TFRecordFiles(files), Examples(known)), path, inputs, target,
-        weight, validation_path, validation_split, split_seed, classes, images, RecordSource,
+        weight, validation, Holdout(**holdout), classes, images, RecordSource,
     )  # fmt: skip
 
 
@@ -60,11 +59,10 @@ def array_record(
     features: Mapping[str, Mapping[str, Any]] | None = None,
     inputs: Names = None,
     weight: Names = None,
-    validation_path: str | Sequence[str] | None = None,
-    validation_split: float = 0.2,
-    split_seed: int = 0,
+    validation: str | Sequence[str] | None = None,
     classes: int | None = None,
     images: Mapping[str, Sequence[int]] | None = None,
+    **holdout: Unpack[HoldoutKeys],
 ) -> Splits:
     """Records of ArrayRecord files, in any order, by the index that each file has.
 
@@ -78,11 +76,10 @@ def array_record(
             each, as of ``dataset=tfrecord``.
         inputs: as the target; None for all that are neither target nor weight.
         weight: a column, or None.
-        validation_path: files to evaluate on; None: a part of the records is split off.
-        validation_split: fraction to split off.
-        split_seed: of the shuffle before the split.
+        validation: files to evaluate on; None: a part of the records is held out.
         classes: number of classes; None: those of the target, for which all records are read.
         images: columns of encoded images, by name: height, width and channels of each.
+        **holdout: how a part is held out (:class:`dtrain.data.holdout.Holdout`).
     """
     kinds: dict[str, Callable[[RecordFiles], Any]] = {
         "example": lambda _: Examples(declared(features or {})),
@@ -105,23 +102,22 @@ def array_record(
         return RecordTable(records, kinds[decode](records))
 
     return of_tables(
-        table, path, inputs, target, weight, validation_path, validation_split, split_seed, classes,
+        table, path, inputs, target, weight, validation, Holdout(**holdout), classes,
         images, RecordSource if decode == "example" else TableSource,
     )  # fmt: skip
 
 
 def tfds(
     builder: str,
-    split: str = "train",
+    train: str = "train",
     validation: str | None = None,
     data_dir: str | None = None,
     target: Names = None,
     inputs: Names = None,
     weight: Names = None,
-    validation_split: float = 0.2,
-    split_seed: int = 0,
     classes: int | None = None,
     images: Mapping[str, Sequence[int]] | None = None,
+    **holdout: Unpack[HoldoutKeys],
 ) -> Splits:
     """Examples of a dataset that TensorFlow Datasets has prepared on this machine.
 
@@ -130,18 +126,17 @@ def tfds(
 
     Args:
         builder: name of the dataset, with a configuration and a version where there are several.
-        split: to train on, or a part of one: ``train[:80%]``.
+        train: split to train on, or a part of one: ``train[:80%]``.
         validation: split to evaluate on; None: a part of the examples is split off.
         data_dir: folder of datasets; None: ``$TFDS_DATA_DIR``, else ``~/tensorflow_datasets``.
         target: a feature, a list of numbers, or features by name; None: that of the dataset's
             supervised keys.
         inputs: as the target.
         weight: a feature, or None.
-        validation_split: fraction to split off.
-        split_seed: of the shuffle before the split.
         classes: number of classes; None: as the dataset says, or those of the target, for which all
             examples are read.
         images: sizes of images, by name: height, width and channels; those of one size have it.
+        **holdout: how a part is held out (:class:`dtrain.data.holdout.Holdout`).
     """
     from dtrain.data.tfds import Prepared  # not above: few have the package
 
@@ -157,11 +152,9 @@ def tfds(
         inputs = prepared.supervised[0]
     if classes is None and isinstance(target, str):
         classes = prepared.classes.get(target)
-    train, held = prepared.source("dataset.split", split, inputs, target, weight), None
+    whole, held = prepared.source("dataset.train", train, inputs, target, weight), None
     if validation is not None:
-        key, names = "dataset.validation", train.inputs.names
-        held = prepared.source(key, validation, names, target, weight, words=train.words)
-    sizes = prepared.sizes(train, images)
-    return of_sources(
-        train, held, "split", split, validation_split, split_seed, classes, sizes or None
-    )
+        key, names = "dataset.validation", whole.inputs.names
+        held = prepared.source(key, validation, names, target, weight, words=whole.words)
+    sizes = prepared.sizes(whole, images)
+    return of_sources(whole, held, "train", train, Holdout(**holdout), classes, sizes or None)
