@@ -21,7 +21,8 @@ from dtrain import datasets
 from dtrain.data.files import DataFile
 from dtrain.data.formats import index, tfrecord_file
 from dtrain.data.formats.tfrecord_file import masked_crc32c
-from dtrain.data.padding import Padded
+from dtrain.data.prepare import padded
+from dtrain.data.sources import Splits
 from dtrain.errors import DataError, UsageError
 
 FEATURES: dict[str, Any] = {
@@ -85,25 +86,18 @@ def source(
 ) -> Any:
     options = {"features": FEATURES, "validation_split": 0, **options}
     found = datasets.tfrecord(path, target=target, inputs=inputs, **options).train
-    return found if pad is None else Padded(found, pad)
+    return found if pad is None else padded(Splits(found), pad).train
 
 
 def through_a_graph(source: Any, indices: Any) -> tuple[Any, ...]:
     """Read one batch as the input pipeline does: ``take`` in Python, ``finish`` in the graph."""
     import tensorflow as tf
 
-    first = source.take(np.zeros(1, np.int64))
-    types = [tf.string if part.dtype == object else part.dtype for part in first]
-
-    def load(rows: Any) -> tuple[Any, ...]:
-        found = tf.numpy_function(lambda rows: list(source.take(rows)), [rows], types)
-        for part, like in zip(found, first, strict=True):
-            part.set_shape([rows.shape[0], *like.shape[1:]])
-        return tuple(found)
+    from dtrain.task.reading import take
 
     elements = tf.data.Dataset.from_tensors(np.asarray(indices))
-    plain = tf.autograph.experimental.do_not_convert
-    [batch] = elements.map(plain(load)).map(plain(lambda *parts: source.finish(parts)))
+    plain = tf.autograph.experimental.do_not_convert(lambda rows: take(source, rows))
+    [batch] = elements.map(plain)
     return tuple(batch)
 
 
@@ -166,7 +160,7 @@ def test_text_is_classes_by_its_alphabet_and_images_are_decoded() -> None:
     )
     assert splits.count_classes() == 3
     both = [through_a_graph(part, np.arange(2)) for part in (splits.train, splits.validation)]
-    rows = [part._source._rows for part in (splits.train, splits.validation)]
+    rows = [part._rows for part in (splits.train, splits.validation)]
     for (x, y), order in zip(both, rows, strict=True):
         assert y.numpy().tolist() == [[1, 0, 2, 0][row] for row in order]
         assert x.shape == (2, 4, 6, 3)
@@ -438,7 +432,7 @@ def test_an_example_that_is_not_as_declared_is_named(how: str, target: str, prob
         "good.tfrecord", FEATURES, target, {name: name for name in inputs},
         validation_path="bad.tfrecord",
     )  # fmt: skip
-    found = Padded(splits.validation, PAD)
+    found = padded(Splits(splits.validation), PAD).train
     with pytest.raises(DataError) as caught:
         at_once(found, [3, 6, 0])
     place = f"bad.tfrecord, record 6 (byte {size:,})"

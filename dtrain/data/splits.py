@@ -11,7 +11,7 @@ import numpy as np
 
 from dtrain.data import draws, nest
 from dtrain.data.files import DataFile, files
-from dtrain.data.images import Images
+from dtrain.data.images import with_images
 from dtrain.data.rows import Rows
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.tables import Names, Table, TableSource, described
@@ -222,8 +222,8 @@ def of_sources(
     }
     if not images:
         return Splits(train, held, count, columns=columns)
-    decoded = None if held is None else Images(held, images)
-    return Splits(Images(train, images), decoded, count, columns=columns)
+    decoded = None if held is None else with_images(held, images)
+    return Splits(with_images(train, images), decoded, count, columns=columns)
 
 
 class _Drawn:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from dtrain.data import nest
+from dtrain.data.example import place
 from dtrain.data.formats.tfrecord_features import Feature, padded
-from dtrain.data.padding import place
 from dtrain.data.ragged import Ragged
 from dtrain.data.tables import Table, TableSource
 from dtrain.errors import DataError, UsageError

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from dtrain.data import transforms
+from dtrain.data.example import Example
 from dtrain.data.files import DataFile
 from dtrain.data.formats import tfrecord_file
 from dtrain.data.formats.examples import ExampleTable, RecordSource
 from dtrain.data.formats.tfrecord_features import Feature
-from dtrain.data.images import Images
+from dtrain.data.images import with_images
 from dtrain.data.streams import Stream
 from dtrain.data.tables import Names
 from dtrain.errors import UsageError
@@ -72,7 +74,7 @@ def stream(
         if not source.table.columns[name].is_number:
             raise _refused(files, f"the target {name!r} is text, whose classes are not known")
     if images:
-        source = Images(source, images)
+        source = with_images(source, images)
     kinds = [tfrecord_file.compression(file) or "" for file in files]
 
     def made() -> Any:
@@ -85,7 +87,11 @@ def stream(
         whole = parts[0]
         for part in parts[1:]:
             whole = whole.concatenate(part)
-        plain = tf.autograph.experimental.do_not_convert(lambda records: source.finish((records,)))
+
+        def parsed(records: Any) -> tuple[Any, ...]:
+            return transforms.applied(source, Example(records), of_arrays=False).parts
+
+        plain = tf.autograph.experimental.do_not_convert(parsed)
         return whole.batch(_BATCH).map(plain, tf.data.AUTOTUNE, deterministic=True)
 
     return Stream(made, batched=True, files=files)
