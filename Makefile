@@ -4,6 +4,7 @@
 # make test-slurm, test-ssh, test-ray  a SLURM, OpenSSH servers, a Ray cluster on this machine
 # make test-docs  every command of README and docs/, and the gallery
 # make test-notebook  notebooks, in kernels of Jupyter's
+# make campaigns  every table of some packages, by one command each
 # make golden  the numbers of trainings and what commands print, beside tests/golden
 # make docs   the documentation as a site, in site/
 # make check  style, types and imports, then the whole test suite
@@ -12,7 +13,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 RUNS := .venv/.runs
 
-.PHONY: install run test test-versions test-faults test-slurm test-ssh test-ray test-docs test-notebook golden check docs bench clean
+.PHONY: install run test test-versions test-faults test-slurm test-ssh test-ray test-docs test-notebook campaigns golden check docs bench clean
 
 install: $(STAMP)
 
@@ -71,6 +72,12 @@ test-docs: install
 test-notebook: install
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[notebook]"
 	$(BIN)/python -m pytest -n 0 -m faults tests/test_notebook.py
+
+campaigns: install
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[campaigns]"
+	$(BIN)/python -m tests.campaigns.carried
+	$(BIN)/python -m tests.campaigns.tables
+	$(BIN)/python -m tests.campaigns.tables --against
 
 # What users see; a change of it is written by `python -m tests.golden --write NAME`.
 golden: install

@@ -1,8 +1,9 @@
 """Models that dtrain ships. Each function returns an uncompiled Keras model.
 
-``input_shape``, ``classes`` and ``outputs`` are filled in from the dataset where the configuration
-leaves them out: the first two are names of ``keras.applications``. Outputs are probabilities, or
-the numbers of a regression, kept in float32 under mixed precision (TensorFlow's guide to it).
+``input_shape``, ``classes``, ``outputs`` and ``encoding`` are filled in from the dataset where the
+configuration leaves them out: the first two are names of ``keras.applications``. Outputs are
+probabilities, or the numbers of a regression, kept in float32 under mixed precision (TensorFlow's
+guide to it).
 """
 
 from __future__ import annotations
@@ -14,11 +15,16 @@ from collections.abc import Sequence
 import keras
 from keras import layers
 
+from dtrain.data.table.encoding import Encoding
 from dtrain.errors import UsageError
 from dtrain.host import memory
 
 #: Bytes of memory that training takes for each weight: itself, its gradient, two slots of Adam.
 _BYTES = 16
+#: Categories of a column from which on they are embedded.
+_EMBEDDED = 32
+#: Days of a year and of a week.
+_CYCLES = (365.2425, 7.0)
 
 
 def mlp(
@@ -28,6 +34,7 @@ def mlp(
     dropout: float = 0.0,
     l2: float = 0.0,
     outputs: int | None = None,
+    encoding: Encoding | None = None,
 ) -> keras.Model:
     """Fully connected network.
 
@@ -38,6 +45,7 @@ def mlp(
         dropout: rate after each hidden layer.
         l2: weight of the L2 regularizer on every kernel.
         outputs: numbers that it predicts where there are no classes.
+        encoding: of the table that its inputs are the matrix of (:func:`encoded`).
 
     Returns:
         A model from ``[b, *input_shape]`` to probabilities ``[b, classes]``, or ``[b, outputs]``.
@@ -46,12 +54,129 @@ def mlp(
     _check_fits(_dense(math.prod(input_shape), *units, width), "model.units", units)
     regularizer = keras.regularizers.L2(l2) if l2 else None
     inputs = keras.Input(tuple(input_shape))
-    x = layers.Flatten()(inputs)
+    x = layers.Flatten()(inputs) if encoding is None else encoded(inputs, encoding)
+    x = _hidden(x, units, dropout, regularizer)
+    return keras.Model(inputs, _head(x, classes, outputs, regularizer, encoding), name="mlp")
+
+
+def wide_deep(
+    input_shape: Sequence[int],
+    classes: int | None = None,
+    units: Sequence[int] = (128, 64),
+    dropout: float = 0.0,
+    l2: float = 0.0,
+    outputs: int | None = None,
+    encoding: Encoding | None = None,
+) -> keras.Model:
+    """Linear model and fully connected network, added up (Cheng et al. 2016, arXiv 1606.07792).
+
+    Args:
+        input_shape: of one example, any rank; flattened.
+        classes: number of classes; None: it predicts numbers.
+        units: width of each hidden layer.
+        dropout: rate after each hidden layer.
+        l2: weight of the L2 regularizer on every kernel.
+        outputs: numbers that it predicts where there are no classes.
+        encoding: of the table that its inputs are the matrix of (:func:`encoded`).
+
+    Returns:
+        A model from ``[b, *input_shape]`` to probabilities ``[b, classes]``, or ``[b, outputs]``.
+    """
+    width = _outputs(classes, outputs)
+    _check_fits(_dense(math.prod(input_shape), *units, width), "model.units", units)
+    regularizer = keras.regularizers.L2(l2) if l2 else None
+    inputs = keras.Input(tuple(input_shape))
+    wide = layers.Flatten()(inputs) if encoding is None else encoded(inputs, encoding)
+    deep = _hidden(wide, units, dropout, regularizer)
+    both = layers.Concatenate()([wide, deep])
+    return keras.Model(
+        inputs, _head(both, classes, outputs, regularizer, encoding), name="wide_deep"
+    )
+
+
+def _hidden(
+    x: keras.KerasTensor,
+    units: Sequence[int],
+    dropout: float,
+    regularizer: keras.regularizers.Regularizer | None,
+) -> keras.KerasTensor:
     for hidden in units:
         x = layers.Dense(hidden, activation="relu", kernel_regularizer=regularizer)(x)
         if dropout:
             x = layers.Dropout(dropout)(x)
-    return keras.Model(inputs, _head(x, classes, outputs, regularizer), name="mlp")
+    return x
+
+
+def encoded(inputs: keras.KerasTensor, encoding: Encoding) -> keras.KerasTensor:
+    """Return what a network learns from of the matrix of a table: its first layers.
+
+    Numbers are normalised by the mean and variance of the training; an empty one is 0, beside an
+    indicator. Dates have the time of the year and of the week, too. Few categories are one-hot,
+    many are embedded. All is made of Keras' own layers and operations.
+
+    Args:
+        inputs: float32 ``[b, width]``, as ``encoding`` has made it.
+        encoding: of the table.
+    """
+    parts = []
+    numbers = encoding.of("number", "boolean", "date")
+    if count := len(numbers):
+        raw = inputs[:, :count]
+        # In two steps: of a large mean and a small variance one would leave only rounding errors.
+        x = layers.Rescaling(1.0, [-feature.mean for feature in numbers], dtype="float32")(raw)
+        scales = [1 / math.sqrt(feature.variance or 1.0) for feature in numbers]
+        x = layers.Rescaling(scales, dtype="float32")(x)
+        parts.append(keras.ops.nan_to_num(x, nan=0.0))
+        for at, feature in enumerate(numbers):
+            days = inputs[:, at : at + 1]
+            if feature.kind == "date":
+                angles = [days * (2 * math.pi / cycle) for cycle in _CYCLES]
+                waves = [wave(angle) for angle in angles for wave in (keras.ops.sin, keras.ops.cos)]
+                parts += [keras.ops.nan_to_num(wave, nan=0.0) for wave in waves]
+            if feature.missing:
+                parts.append(keras.ops.cast(keras.ops.isnan(days), "float32"))
+    at = count + sum(feature.width for feature in encoding.of("text"))
+    if at > count:
+        parts.append(inputs[:, count:at])
+    for feature in encoding.of("category"):
+        index, values = keras.ops.cast(inputs[:, at], "int32"), len(feature.values)
+        at += 1
+        if values < _EMBEDDED:
+            each = keras.ops.one_hot(index, values + 1)
+            # Without empty cells nothing is learned of what is unknown.
+            parts.append(each if feature.missing else each[:, 1:])
+        else:
+            width = min(50, round(1.6 * values**0.56))
+            parts.append(layers.Embedding(values + 1, width)(index))
+    return parts[0] if len(parts) == 1 else layers.Concatenate()(parts)
+
+
+def with_columns(model: keras.Model, encoding: Encoding) -> keras.Model:
+    """Return a model whose inputs are the columns of a table by name, in front of a trained one.
+
+    Numbers, booleans (0 and 1) and dates (days since 1970-01-01) are float32 ``[b, 1]``, of which
+    an empty one is NaN; categories and texts are strings ``[b, 1]``.
+
+    Args:
+        model: trained on the matrix of ``encoding``.
+        encoding: of the training.
+    """
+    inputs, parts = {}, []
+    for feature in encoding.features:
+        is_text = feature.kind in ("category", "text")
+        x = keras.Input((1,), name=feature.name, dtype="string" if is_text else "float32")
+        inputs[feature.name] = x
+        if feature.kind == "category":
+            lookup = layers.StringLookup(vocabulary=list(feature.values), num_oov_indices=1)
+            x = keras.ops.cast(lookup(x), "float32")
+        elif feature.kind == "text":
+            words = layers.TextVectorization(
+                vocabulary=list(feature.values), output_mode="multi_hot"
+            )
+            x = keras.ops.cast(words(x)[:, 1:], "float32")  # the first is of unknown words
+        parts.append(x)
+    matrix = layers.Concatenate()(parts) if len(parts) > 1 else parts[0]
+    return keras.Model(inputs, model(matrix), name=f"{model.name}_with_columns")
 
 
 def cnn(
@@ -284,9 +409,17 @@ def _head(
     classes: int | None,
     outputs: int | None,
     regularizer: keras.regularizers.Regularizer | None,
+    encoding: Encoding | None = None,
 ) -> keras.KerasTensor:
-    """Return probabilities of classes, or numbers."""
-    return layers.Dense(
-        _outputs(classes, outputs), activation=None if classes is None else "softmax",
-        dtype="float32", kernel_regularizer=regularizer,
+    """Return probabilities of classes or labels, or numbers, in the unit of the targets."""
+    target = None if encoding is None else encoding.target
+    activation = None if classes is None else "softmax"
+    if classes is None and target is not None and target.kind == "labels":
+        activation = "sigmoid"
+    x = layers.Dense(
+        _outputs(classes, outputs), activation=activation, dtype="float32",
+        kernel_regularizer=regularizer,
     )(x)  # fmt: skip
+    if activation is None and target is not None and len(target.mean) == x.shape[-1]:
+        return layers.Rescaling(list(target.deviation), list(target.mean), dtype="float32")(x)
+    return x

@@ -1,9 +1,9 @@
 """Measures ``python -m dtrain serve``: ``python experiments/serving.py``; minutes.
 
-1. Beside ``mlflow models serve --env-manager local`` of the same Keras model: requests of one
-   example to ``/invocations`` from 16 clients that ask again as soon as they are answered.
-2. Times of requests while newer versions take over, against those while none does.
-3. Memory of all its processes over 50 such swaps.
+1. Beside ``mlflow models serve --env-manager local`` of the same model: requests of one example to
+   ``/invocations`` from 8 clients that ask again as soon as they are answered.
+2. One client, against calling the Keras model (``model(x)``) and its SavedModel in a process.
+3. Times of requests while newer versions take over, against those while none does, and memory.
 
 The sides alternate; figures are medians, a ratio is the median of the ratios pair by pair. The
 clients are one process, which shares the machine's cores with the server.
@@ -30,12 +30,28 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-CLIENTS = 16
+CLIENTS = 8
 STORE = ""  # of MLflow, with the model
-_SAVE = """
-import sys, keras, mlflow
-mlflow.keras.save_model(keras.saving.load_model(sys.argv[1], compile=False), sys.argv[2],
-                        pip_requirements=["keras", "tensorflow"])
+_CALL = """
+import json, statistics, sys, time
+import keras, numpy as np, tensorflow as tf
+
+def seconds(call):
+    times = []
+    for _ in range(300):
+        began = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times[50:])
+
+x = np.full((1, 8, 8, 1), 0.5, np.float32)
+model = keras.saving.load_model(sys.argv[1], compile=False)
+loaded = tf.saved_model.load(sys.argv[2])
+serve = loaded.signatures["serving_default"]
+print(json.dumps({
+    "model(x)": seconds(lambda: model(x).numpy()),
+    "SavedModel": seconds(lambda: serve(inputs=tf.constant(x))["outputs"].numpy()),
+}))
 """
 
 
@@ -165,38 +181,45 @@ def pss(pid: int) -> float:
 
 
 def beside_mlflow(run: Path, body: bytes, pairs: int, seconds: float) -> None:
-    """Compare with both ways in which MLflow serves a Keras model, each beside ours."""
-    saved = run.parent / "mlflow_model"
-    subprocess.run(
-        [sys.executable, "-c", _SAVE, str(run / "model.keras"), str(saved)],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    models = {
-        "logged by dtrain (SavedModel)": "models:/digits/1",
-        "logged by mlflow.keras": str(saved),
-    }
-    for kind, model in models.items():
-        ours, theirs = free_port(), free_port()
-        command = [
-            sys.executable, "-m", "mlflow", "models", "serve", "-m", model, "--env-manager",
-            "local", "--port", str(theirs),
-        ]  # fmt: skip
-        with (
-            serving(dtrain("serve", str(run), f"port={ours}"), ours),
-            serving(command, theirs),
-        ):
-            for port in (ours, theirs):
-                load(port, 1, body)
-            ratios, all_ours, all_theirs = [], [], []
-            for _ in range(pairs):
-                a, b = load(ours, seconds, body), load(theirs, seconds, body)
-                ratios.append(len(a) / len(b))
-                all_ours += a
-                all_theirs += b
-        print(f"mlflow models serve, {kind}: {shown(all_theirs, pairs * seconds)}")
-        print(f"dtrain serve: {shown(all_ours, pairs * seconds)}")
-        print(f"requests/s, dtrain / mlflow: {statistics.median(ratios):.2f} "
-              f"({min(ratios):.2f} to {max(ratios):.2f})", flush=True)  # fmt: skip
+    """Compare with MLflow's server of the model that dtrain has logged."""
+    ours, theirs = free_port(), free_port()
+    command = [
+        sys.executable, "-m", "mlflow", "models", "serve", "-m", "models:/digits/1",
+        "--env-manager", "local", "--port", str(theirs),
+    ]  # fmt: skip
+    with serving(dtrain("serve", str(run), f"port={ours}"), ours), serving(command, theirs):
+        for port in (ours, theirs):
+            load(port, 1, body)
+        ratios, all_ours, all_theirs = [], [], []
+        for _ in range(pairs):
+            a, b = load(ours, seconds, body), load(theirs, seconds, body)
+            ratios.append(len(a) / len(b))
+            all_ours += a
+            all_theirs += b
+    print(f"mlflow models serve: {shown(all_theirs, pairs * seconds)}")
+    print(f"dtrain serve: {shown(all_ours, pairs * seconds)}")
+    print(f"requests/s, dtrain / mlflow: {statistics.median(ratios):.2f} "
+          f"({min(ratios):.2f} to {max(ratios):.2f})", flush=True)  # fmt: skip
+
+
+def one_client(run: Path, export: Path, body: bytes, pairs: int) -> None:
+    """Compare one client with the model itself, called in a process of its own."""
+    port = free_port()
+    model = next(run.glob("exports/*/*/model.keras"))
+    with serving(dtrain("serve", str(export), f"port={port}"), port):
+        load(port, 1, body, clients=1)
+        ratios: dict[str, list[float]] = {"model(x)": [], "SavedModel": []}
+        for _ in range(pairs):
+            asked = 1000 * statistics.median(load(port, 2, body, clients=1))
+            called = subprocess.run(
+                [sys.executable, "-c", _CALL, str(model), str(export)], check=True,
+                capture_output=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
+            )  # fmt: skip
+            for name, seconds in json.loads(called.stdout.splitlines()[-1]).items():
+                ratios[name].append(asked / 1000 / seconds)
+    for name, found in ratios.items():
+        print(f"latency of one client / {name}: {statistics.median(found):.2f} "
+              f"({min(found):.2f} to {max(found):.2f}); {asked:.2f} ms", flush=True)  # fmt: skip
 
 
 class Folder:
@@ -293,13 +316,14 @@ def main() -> None:
         for words in (
             ["model=cnn", "dataset=digits", "trainer.epochs=1", "tracking.model=final",
              "tracking.register=digits", f"hydra.run.dir={run}", "name=digits"],
-            ["export", str(run)],
+            ["export", str(run), "to=savedmodel,keras"],
         ):  # fmt: skip
             subprocess.run(dtrain(*words), check=True, capture_output=True, cwd=folder)
         [export] = [path for path in (run / "exports/digits").iterdir() if path.name.isdecimal()]
         body = json.dumps({"inputs": [[[[0.5]] * 8] * 8]}).encode()
         if given.pairs:
             beside_mlflow(run, body, given.pairs, given.seconds)
+            one_client(run, export, body, given.pairs)
         if given.swaps:
             swaps(folder / "swapped", export, body, given.swaps, given.seconds, given.pause)
         if given.memory_swaps:

@@ -1,9 +1,11 @@
-"""SavedModels of TensorFlow's own, and a server of them in a thread of the suite's process."""
+"""SavedModels of TensorFlow's own, and a real server of them."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
+import socket
 import threading
 import urllib.error
 import urllib.request
@@ -13,11 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.serving import server
-from dtrain.serving.follow import Folder, Source
-from dtrain.serving.model import Limits
-from dtrain.serving.server import Serving, Settings
-from dtrain.serving.versions import Candidate
+from dtrain.controller.launchers.model_process import ModelProcess
+from dtrain.controller.served import Folder, Server, Source
 from tests import warm
 
 
@@ -27,13 +26,15 @@ def make(folder: Path) -> None:
 
     from dtrain.run.samples import Sample
 
-    def save(name: str, function: Any, *specs: Any, sample: Any = None) -> None:
+    def save(name: str, function: Any, *specs: Any, sample: Any = None, record: Any = None) -> None:
         module = tf.Module()
         module.serve = tf.function(function, input_signature=specs)
         made = module.serve.get_concrete_function()
         tf.saved_model.save(module, str(folder / name), {"serving_default": made})
         if sample is not None:
             Sample(sample[0], sample[1], None).save(folder / name / "sample.npz")
+        if record is not None:
+            (folder / name / "export.json").write_text(json.dumps(record))
 
     spec = tf.TensorSpec
 
@@ -50,17 +51,21 @@ def make(folder: Path) -> None:
     y = np.concatenate([x[:1] - x[:1].mean(), x[1:] - x[1:].mean()])  # in batches of 1 and 2
     save("centered", centered, spec([None, 2], name="x"), sample=({"x": x}, {"y": y}))
 
-    def fixed(x: Any) -> Any:
+    def total(x: Any) -> Any:
         return {"y": tf.reduce_sum(x, axis=1)}
 
-    save("fixed", fixed, spec([4, 3], name="x"))
-    save("wrong", fixed, spec([None, 2], name="x"),
-         sample=({"x": x}, {"y": np.ones(3, np.float32)}))  # fmt: skip
+    save("fixed", total, spec([2, 3], name="x"))
+    save("wrong", total, spec([None, 2], name="x"), sample=({"x": x}, {"y": np.ones(3, "f4")}))
 
-    def whole(x: Any) -> Any:
-        return {"total": tf.reduce_sum(x)}
+    def weighted(x: Any) -> Any:
+        score = tf.nn.sigmoid(x @ tf.constant([[1.0], [-1.0], [0.0]]))
+        return {"churn": tf.concat([1 - score, score], axis=1)}
 
-    save("whole", whole, spec([None, None], name="x"))
+    columns = [{"name": "x", "dtype": "float32", "shape": [None, 3],
+                "columns": ["age", "income", "visits"]}]  # fmt: skip
+    signature = {"inputs": columns, "outputs": [{"name": "churn"}]}
+    save("table", weighted, spec([None, 3], name="x"),
+         record={"signature": signature, "classes": ["no", "yes"]})  # fmt: skip
 
     def touchy(x: Any) -> Any:
         tf.debugging.assert_less(x, 100.0, "too much")
@@ -73,19 +78,11 @@ def make(folder: Path) -> None:
     save("touchy", touchy, spec([None, None], name="x"))
 
 
-def start(path: str, options: Any) -> Any:
-    """Start the process of a version, forked from the suite's warm server."""
-    from dtrain.controller.launchers.model_process import ModelProcess
-
-    process = ModelProcess(warm.ENVIRONMENT, path, {**options, "threads": 1, "nice": False})
-    return process, process.socket
-
-
 class Client:
     """Asks a server, by Python's own client."""
 
-    def __init__(self, serving: Serving, address: str, notices: list[str]):
-        self.serving, self.address, self.notices = serving, address, notices
+    def __init__(self, address: str, server: Any = None, notices: Any = None, about: Any = None):
+        self.address, self.server, self.notices, self.about = address, server, notices, about
 
     def __call__(
         self, path: str, body: Any = None, headers: dict[str, str] | None = None
@@ -107,35 +104,31 @@ class Client:
 
 @contextlib.contextmanager
 def served(
-    path: Path, limits: Limits | None = None, source: Source | None = None, **settings: Any
-) -> Iterator[Client]:
-    """Serve a SavedModel, or the newest of a folder of them."""
-    notices: list[str] = []
-    key = (source or Folder(path)).newest() or ""
-    first: Candidate = (source or Folder(path)).fetch(key)
-    listener = server.listening("127.0.0.1", 0)
-    address, ready = server.address(listener), threading.Event()
-    serving = Serving(
-        Settings(settings.pop("name", "m"), limits or Limits(), **settings),
-        start, listener, notices.append,
-    )  # fmt: skip
-    failed: list[BaseException] = []
-
-    def run() -> None:
+    path: Path | None, own: Path, source: Source | None = None, token: str | None = None,
+    max_body: int = 1 << 20, name: str = "m", **limits: Any,
+) -> Iterator[Client]:  # fmt: skip
+    """Serve a SavedModel, or the newest of a source, which is then followed."""
+    first = source or Folder(path or own)
+    key = first.newest() or ""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        limits = {"max_batch": 64, "max_delay": 0.0, "max_queue": 4096, "timeout": 30.0, **limits}
+        settings = {
+            "name": name, "token": token, "max_body": max_body, "threads": 1, "limits": limits
+        }  # fmt: skip
+        notices: list[str] = []
+        start = functools.partial(ModelProcess, warm.ENVIRONMENT, settings, listener)
+        server = Server(start, notices.append)
+        threads = [threading.Thread(target=server.watch)]
+        if source is not None:
+            threads.append(threading.Thread(target=server.follow, args=(source, key, own)))
         try:
-            serving.run(first, lambda model: ready.set(), source, key)
-        except BaseException as error:
-            failed.append(error)
-        ready.set()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    assert ready.wait(120)
-    try:
-        if failed:
-            raise failed[0]
-        yield Client(serving, address, notices)
-    finally:
-        if not failed:
-            serving.stop()
-        thread.join()
+            about = server.load(first.fetch(key))
+            for thread in threads:
+                thread.start()
+            address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            yield Client(address, server, notices, about)
+        finally:
+            server.close()
+            for thread in threads:
+                if thread.ident is not None:
+                    thread.join()

@@ -53,3 +53,41 @@ def test_shift_flip_keeps_shape_and_dtype() -> None:
             assert y.shape == shape and y.dtype == dtype
             assert pixels or np.array_equal(x, y)
             assert set(np.unique(y)) <= {0, 9}
+
+
+@pytest.mark.task
+def test_every_augmentation_layer_of_keras_draws_from_the_seed_of_the_example() -> None:
+    import numpy as np
+    import tensorflow as tf
+
+    from dtrain.augment import Layer
+    from tests.test_augmentation import BATCHED, FIXED, kinds, made, pictures
+
+    x = tf.constant(pictures(1)[0])
+    seeds = tf.stack([tf.fill([16], 7), tf.range(16)], 1)
+    for kind in sorted({*kinds(), *BATCHED} - set(Layer.REFUSED)):
+        one, other = (Layer(made(kind), "dataset.augment") for _ in range(2))
+        images = [one(x, seed=seed).numpy() for seed in seeds]
+        different = {image.tobytes() for image in images}
+        assert (len(different) > 1) == (kind not in {*FIXED, "Equalization"}), kind
+        again = [other(x, seed=seed).numpy() for seed in seeds[::-1]]  # by another object
+        assert all(map(np.array_equal, images, again[::-1])), kind
+
+
+def test_layers_in_turn_on_any_number_of_replicas(dtrain) -> None:
+    layers = (
+        "dataset.augment=[{_target_:keras.layers.RandomTranslation,height_factor:0.2,"
+        "width_factor:0.2},{_target_:keras.layers.RandomFlip}]"
+    )
+    common = ["trainer.epochs=1", "tracking=none", "trainer.steps_per_epoch=4", "model=mlp"]
+    two = ["strategy=mirrored", "hardware.devices=2"]
+    runs = [dtrain(*common, *more) for more in ([], [layers], [layers, *two])]
+    plain, one, other = (run.points("loss")[4] for run in runs)
+    assert abs(one - other) < 1e-5 < abs(one - plain)
+    for node, message in {
+        "{_target_:keras.layers.RandomBrightness,factor:0.2}": "value_range: [0, 1]",
+        "{_target_:keras.layers.MixUp}": "mixes the examples of a batch",
+        "{_target_:keras.layers.Dense,units:3}": "other shape",
+    }.items():
+        refused = dtrain(*common, f"dataset.augment=[{node}]")
+        assert refused.code == 2 and message in refused.output, refused.output

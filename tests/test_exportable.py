@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,19 +32,18 @@ def prepared(model: Any, x: Any, rows: int = 70) -> tuple[Any, Any]:
     splits = Splits(Arrays(x, np.zeros(rows)), None, 2)
     config: Any = Config.__new__(Config)
     config.trainer = Trainer()
-    exportable = models.exportable(model, splits, config)
-    return exportable, sample.of(exportable, splits)
+    named = models.named(model, splits, config)
+    return named, sample.of(named, splits)
 
 
-def made(exportable: Any, folder: Path, names: tuple[str, ...] = CONVERTED) -> dict[str, Any]:
+def made(named: Any, folder: Path, names: tuple[str, ...] = CONVERTED) -> dict[str, Any]:
     """Write formats of a model, and return each as a function."""
-    from dtrain.task.export import runtimes, write
+    from dtrain.task.export import formats
 
-    write.savedmodel(exportable, exportable.function(), folder)
-    for name in names:
-        if name in write.OF_SAVED:
-            write.OF_SAVED[name](folder, folder)
-    return {name: runtimes.of_file(name)(folder) for name in names}
+    folder.mkdir(exist_ok=True)
+    for name in dict.fromkeys(["savedmodel", *names]):
+        formats.write(named, name, folder, folder)
+    return {name: formats.load(name, folder, lambda: named) for name in names}
 
 
 def quiet() -> None:
@@ -69,11 +66,11 @@ def test_shipped(tmp_path: Path, name: str) -> None:
     shape = SHIPPED[name]
     draw = np.random.default_rng(0)
     x = draw.integers(0, 9, (70, *shape)) if name == "transformer" else draw.random((70, *shape))
-    exportable, examples = prepared(getattr(models, name)(shape, 9), x)
-    for run in made(exportable, tmp_path).values():
+    named, examples = prepared(getattr(models, name)(shape, 9), x)
+    for run in made(named, tmp_path).values():
         assert sample.compared(run, examples) < 1e-6
-    assert [spec.name for spec in exportable.inputs] == ["inputs"]
-    assert exportable.outputs == ("outputs",)
+    assert list(named.specs) == ["inputs"]
+    assert named.names()[2] == ["outputs"]
 
 
 @pytest.mark.task
@@ -88,9 +85,9 @@ def test_weights_of_fewer_bits(tmp_path: Path) -> None:
     quiet()
     keras.utils.set_random_seed(1)
     x = np.random.default_rng(0).random((70, *SHIPPED["mlp"]))
-    exportable, examples = prepared(models.mlp(SHIPPED["mlp"], 9, units=[256, 256]), x)
+    named, examples = prepared(models.mlp(SHIPPED["mlp"], 9, units=[256, 256]), x)
     names = ("litert", "litert_float16", "litert_int8")
-    runs = made(exportable, tmp_path, names)
+    runs = made(named, tmp_path, names)
     found = [sample.compared(runs[name], examples, FORMATS[name].limit) for name in names]
     assert found[0] < 1e-6 < found[1] < found[2], "rounded, the one more than the other"
     whole, half, quarter = ((tmp_path / FORMATS[n].files[0]).stat().st_size for n in names)
@@ -113,17 +110,17 @@ def test_names(tmp_path: Path) -> None:
     model = keras.Model([image, age], [kind, layers.Dense(1)(both)])
     draw = np.random.default_rng(0)
     x = {"image": draw.random((9, 4, 4, 1)), "age": draw.integers(0, 99, (9, 1))}
-    exportable, examples = prepared(model, x)
-    assert [(s.name, s.dtype.name, s.shape.as_list()) for s in exportable.inputs] == [
+    named, examples = prepared(model, x)
+    assert [(s.name, s.dtype.name, s.shape.as_list()) for s in named.specs.values()] == [
         ("age", "int32", [None, 1]),
         ("image", "float32", [None, 4, 4, 1]),
     ]
-    assert exportable.outputs == ("kind", "output_1")
-    for run in made(exportable, tmp_path).values():
+    assert named.names()[2] == ["kind", "output_1"]
+    for run in made(named, tmp_path).values():
         found = run(examples.batch(5))
         assert found["kind"].shape == (5, 3) and found["output_1"].shape == (5, 1)
         assert sample.compared(run, examples) < 1e-6
-    signature = exportable.signature(exportable.function())
+    signature = named.signature(None)
     assert [each["name"] for each in signature["outputs"]] == ["kind", "output_1"]
 
 
@@ -133,7 +130,7 @@ def test_texts_and_preprocessing(tmp_path: Path) -> None:
     from keras import layers
 
     from dtrain.errors import TrainingError
-    from dtrain.task.export import sample, write
+    from dtrain.task.export import formats, sample
 
     quiet()
     words, sizes = keras.Input((1,), name="words", dtype="string"), keras.Input((2,), name="sizes")
@@ -143,20 +140,20 @@ def test_texts_and_preprocessing(tmp_path: Path) -> None:
     joined = layers.Concatenate()([embedded, normal(sizes)])
     model = keras.Model({"words": words, "sizes": sizes}, {"score": layers.Dense(2)(joined)})
     texts = np.array([["ein drei"], ["zwei\0"], [""], ["f\u00fcnf ein ein"]], object)
-    exportable, examples = prepared(model, {"words": texts, "sizes": np.ones((4, 2))})
+    named, examples = prepared(model, {"words": texts, "sizes": np.ones((4, 2))})
     examples.save(tmp_path / "sample.npz")
     loaded = sample.Sample.load(tmp_path / "sample.npz")
     assert loaded.inputs["words"].tolist() == examples.inputs["words"].tolist()
-    run = made(exportable, tmp_path, ("savedmodel",))["savedmodel"]
+    run = made(named, tmp_path, ("savedmodel",))["savedmodel"]
     assert sample.compared(run, loaded) < 1e-6
-    assert exportable.outputs == ("score",)
-    for convert in (write.onnx, write.litert):
+    assert named.names()[2] == ["score"]
+    for name in ("onnx", "litert"):
         with pytest.raises(TrainingError, match=r" has no operation for .*StringSplitV2"):
-            convert(tmp_path, tmp_path)
+            formats.write(named, name, tmp_path, tmp_path)
     known = layers.StringLookup(vocabulary=["a", "b"], output_mode="one_hot")
     model = keras.Sequential([keras.Input((1,), name="word", dtype="string"), known])
-    exportable, examples = prepared(model, np.array([["a"], ["b"], ["\u00fc"]], object))
-    for run in made(exportable, tmp_path / "lookup").values():
+    named, examples = prepared(model, np.array([["a"], ["b"], ["\u00fc"]], object))
+    for run in made(named, tmp_path / "lookup").values():
         assert sample.compared(run, examples) == 0
 
 
@@ -181,9 +178,9 @@ def test_subclasses_and_what_cannot_be_compared(tmp_path: Path) -> None:
 
     draw = np.random.default_rng(0)
     x = (draw.normal(size=(8, 3)).astype("f4"), draw.normal(size=(8, 2)).astype("f4"))
-    exportable, examples = prepared(Pair(), x)
-    assert [spec.name for spec in exportable.inputs] == ["input_0", "input_1"]
-    runs = made(exportable, tmp_path)
+    named, examples = prepared(Pair(), x)
+    assert list(named.specs) == ["input_0", "input_1"]
+    runs = made(named, tmp_path)
     for run in runs.values():
         assert sample.compared(run, examples) < 1e-6
 
@@ -208,25 +205,19 @@ def test_subclasses_and_what_cannot_be_compared(tmp_path: Path) -> None:
 
 
 @pytest.mark.task
-def test_a_class_of_the_current_directory_is_found_by_the_process_that_loads_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_class_of_the_users_own(tmp_path: Path) -> None:
+    """Keras finds it in the model that is built anew."""
     import keras
 
-    from dtrain.host import python_path
-    from dtrain.task.export import runtimes
+    from dtrain.task.export import sample
 
     quiet()
-    (tmp_path / "doubling.py").write_text(
-        "import keras\n\nclass Doubled(keras.layers.Layer):\n"
-        "    def call(self, x):\n        return 2 * x\n"
-    )
-    with monkeypatch.context() as patch:
-        patch.syspath_prepend(tmp_path)
-        doubling = importlib.import_module("doubling")
-        keras.Sequential([keras.Input((3,)), doubling.Doubled()]).save(tmp_path / "model.keras")
-    del sys.modules["doubling"]
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(python_path.TRUST, "doubling")
-    run = runtimes.of_keras({"Doubled": "doubling"}, "inputs", ["outputs"])(tmp_path)
-    assert run({"inputs": np.ones((2, 3), "f4")})["outputs"].tolist() == [[2, 2, 2]] * 2
+
+    class Doubled(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            return 2 * x
+
+    model = keras.Sequential([keras.Input((3,)), Doubled(), keras.layers.Dense(2)])
+    named, examples = prepared(model, np.ones((4, 3), "f4"))
+    for run in made(named, tmp_path, ("keras", "weights")).values():
+        assert sample.compared(run, examples) == 0

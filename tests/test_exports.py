@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from dtrain.errors import DamagedFile, UsageError
-from dtrain.files import writing
 from dtrain.run import exports
 from dtrain.run.exports import Version
 
@@ -91,19 +90,3 @@ def test_a_version_of_something_else(tmp_path: Path) -> None:
     (tmp_path / "7" / "export.json").write_text(json.dumps({**damaged, "formats": []}))
     with pytest.raises(DamagedFile, match="formats"):
         Version(tmp_path / "7")
-
-
-def test_a_folder_is_for_one_command(tmp_path: Path) -> None:
-    place = tmp_path / "models" / "small"
-    taken = exports.lock(place)
-    with pytest.raises(UsageError, match="another command exports to it"):
-        exports.lock(place)
-    (writing.aside(place / "7")).mkdir()  # of a command that is killed now
-    os.close(taken)
-    again = exports.lock(place)
-    assert os.listdir(place) == [exports.LOCK], "its leftovers are gone"
-    exports.unlock(place, again)
-    assert not (tmp_path / "models").exists(), "nothing came of it"
-    place.mkdir(parents=True)
-    exports.unlock(place, exports.lock(place))
-    assert os.listdir(place) == [exports.LOCK], "it was there before"

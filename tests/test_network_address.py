@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import types
 
 import pytest
 
@@ -28,13 +29,12 @@ def test_a_network_that_this_machine_is_not_in(wanted: str) -> None:
         network.own_address(wanted)
 
 
-def test_addresses_of_a_link_alone_are_left_out(tmp_path, monkeypatch) -> None:
-    file = tmp_path / "if_inet6"
-    file.write_text(
-        "fe80000000000000000000000000ab01 02 40 20 80     eth0\n"
-        "fd000000000000000000000000000002 02 40 00 80     eth0\n"
-    )
-    monkeypatch.setattr(network, "_IPV6", file)
-    assert network._version6() == [("eth0", ipaddress.IPv6Address("fd00::2"))]
-    monkeypatch.setattr(network, "_IPV6", tmp_path / "nothing")
-    assert network._version6() == []
+def test_addresses_of_a_link_alone_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def address(text: str) -> types.SimpleNamespace:
+        family = socket.AF_INET6 if ":" in text else socket.AF_INET
+        return types.SimpleNamespace(family=family, address=text)
+
+    there = {"eth0": [address("fe80::ab01%eth0"), address("fd00::2"), address("10.0.0.1")]}
+    monkeypatch.setattr(network.psutil, "net_if_addrs", lambda: there)
+    found = [("eth0", ipaddress.ip_address(each)) for each in ("10.0.0.1", "fd00::2")]
+    assert network.interfaces() == found

@@ -45,18 +45,21 @@ def test_a_csv_by_name_and_as_a_whole(frame: pd.DataFrame, capfd: Any) -> None:
         "trainer.class_weight={0:1,1:3}",
     ) == 0  # fmt: skip
 
-    assert here("evaluate", "run", "dataset.path=turned.csv") == 0
+    assert here("evaluate", "run", "dataset.test=turned.csv") == 0
     assert here("predict", "run", "dataset.path=same.csv", "to=same", "predict.format=jsonl") == 0
     assert here("predict", "run", "dataset.path=bare.csv", "to=bare", "predict.format=jsonl") == 0
-    pieces = [
-        "".join(p.read_text() for p in sorted(Path(name, "pieces").iterdir()))
-        for name in ("same", "bare")
-    ]
-    assert pieces[0] == pieces[1]
-    rows = [json.loads(line)["prediction"] for line in pieces[0].splitlines()]
+    files = [Path(name, "predictions.jsonl").read_text() for name in ("same", "bare")]
+    assert files[0] == files[1]
+    lines = [json.loads(line) for line in files[0].splitlines()]
+    rows = [line["prediction"] for line in lines]
+    classes = ["cat", "dog", "eel"]
+    assert [line["class_name"] for line in lines] == [classes[k] for k in np.argmax(rows, 1)]
+    assert here("predict", "run", "to=best", "predict.function=argmax", "predict.format=csv") == 0
+    best = pd.read_csv("best/predictions.csv")
+    assert best.class_name.tolist() == [classes[k] for k in best.prediction]
     [found] = evaluations.read(RunDir("run"))
     assert found["examples"] == len(rows) == 30
-    true = [["cat", "dog", "eel"].index(word) for word in other.y]
+    true = [classes.index(word) for word in other.y]
     assert found["metrics"]["accuracy"] == pytest.approx(np.mean(np.argmax(rows, 1) == true))
     assert found["metrics"]["loss"] == pytest.approx(
         -np.mean(np.log(np.array(rows)[np.arange(30), true])), rel=1e-5
@@ -93,6 +96,10 @@ TABLE = {
         ({"path": "a", "validation_split": 0.2}, {"path": "b", "validation_split": 0.5}, True, {}),
         ({"path": "a", "validation_split": 0.2}, {"path": "a"}, True, {}),
         ({"path": "a", "validation_split": 0.2}, {"split_seed": 1}, True, {}),
+        ({"path": "a", "test": None, "folds": 5, "fold": 1, "validation": "v"}, {"test": "t"},
+         False, {"path": "t", "folds": None, "fold": 0, "validation": None}),
+        ({"path": "a", "test": "t"}, {}, True, {"path": "t"}),
+        ({"path": "a", "test": "t"}, {}, False, {}),
         (TABLE, {"path": "b"}, True,
          {"validation_split": 0.0, "validation_path": None, "inputs": NAMES}),
         (TABLE, {"path": "b", "validation_path": "c"}, True, {"inputs": NAMES}),

@@ -1,21 +1,20 @@
-"""Pieces of predictions in a folder: division, files, leases, and what stands in the manifest."""
+"""Pieces of predictions in a folder: division, files, and what stands in the manifest."""
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
-import multiprocessing
 import os
-import signal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dtrain.errors import CheckpointError, DamagedFile, UsageError
+from dtrain.errors import DamagedFile, TrainingError, UsageError
 from dtrain.files import writing
-from dtrain.run.predictions import FORMATS, Division, Leases, Store, leases, read, size_of
+from dtrain.run.predictions import FORMATS, Division, Store, read, size_of
 
 
 def manifest(**changed: Any) -> Any:
@@ -26,6 +25,7 @@ def manifest(**changed: Any) -> Any:
         "rows": 25, "function": None, "include": [],
         "columns": [{"name": "p", "dtype": "float32", "shape": [3]}],
         "format": "parquet", "batch": 4, "piece_rows": 8, "arithmetic": {"device": "cpu"},
+        "may_join": False,
         **changed,
     }  # fmt: skip
 
@@ -61,6 +61,16 @@ def test_batches_cover_each_row_once_in_order(rows: int, size: int, batch: int) 
         assert set(part[division.count(piece) :]) <= {found[-1]}  # padding
     assert found == list(range(rows))
     assert len(set(numbers)) == len(numbers)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 9])
+def test_each_worker_looks_at_its_own_pieces_first_and_then_at_all_others(workers: int) -> None:
+    division = Division(70, 10, 10)
+    orders = [list(division.order(worker, workers)) for worker in range(workers)]
+    assert all(sorted(order) == list(range(7)) for order in orders)
+    own = [order[: len(range(worker, 7, workers))] for worker, order in enumerate(orders)]
+    assert own == [list(range(worker, 7, workers)) for worker in range(workers)]
+    assert list(division.order(0, 2))[-3:] == [5, 3, 1]
 
 
 def test_pieces_are_many_and_small_but_not_without_bound() -> None:
@@ -129,42 +139,63 @@ def test_pieces_are_found_again_and_make_the_whole(tmp_path: Path) -> None:
     store = Store(tmp_path, manifest())
     store.commit(2, values(store, 2))
     again = Store(tmp_path, manifest())
-    assert again.done() == {2} and not again.finished
-    with pytest.raises(CheckpointError, match="piece 0"):
+    assert [again.has(piece) for piece in range(4)] == [False, False, True, False]
+    assert again.count() == 1 and not again.finished
+    with pytest.raises(TrainingError, match="part-000000"):
         again.finish()
     fill(again)
-    pieces = again.finish()
-    assert [each["first"] for each in pieces] == [0, 8, 16, 24]
-    assert sum(each["rows"] for each in pieces) == 25
+    again.finish()
     assert sorted(os.listdir(tmp_path)) == ["pieces", "predictions.json"]
+    found = read(tmp_path)
+    assert found is not None and [each["first"] for each in found["files"]] == [0, 8, 16, 24]
+    assert sum(each["rows"] for each in found["files"]) == 25
+    for each in found["files"]:
+        data = (tmp_path / each["name"]).read_bytes()
+        assert (len(data), hashlib.sha256(data).hexdigest()) == (each["bytes"], each["sha256"])
     import pyarrow.parquet
 
     table = pyarrow.parquet.read_table(tmp_path / "pieces")
     assert table["index"].to_pylist() == list(range(25))
     assert Store(tmp_path, manifest()).finished
-    found = read(tmp_path)
-    assert found is not None and found["pieces"] == pieces
     # Of a command that was late, nothing is harmed.
     store.commit(1, values(store, 1))
-    assert store.finished and store.finish() == pieces
+    store.finish()
+    assert store.finished and read(tmp_path) == found
 
 
-@pytest.mark.parametrize("spoil", ["cut", "gone", "record", "other"])
-def test_a_piece_that_is_not_whole_is_done_again(tmp_path: Path, spoil: str) -> None:
-    store = Store(tmp_path, manifest())
+@pytest.mark.parametrize("format", FORMATS)
+def test_few_bytes_are_one_file_whoever_comes_late(tmp_path: Path, format: str) -> None:
+    given = manifest(format=format, may_join=True)
+    store, late = Store(tmp_path, given), Store(tmp_path, given)
     fill(store)
-    file, record = tmp_path / "pieces/part-000001.parquet", tmp_path / "done/1.json"
-    if spoil == "cut":
-        file.write_bytes(file.read_bytes()[:-1])
-    elif spoil == "gone":
-        file.unlink()
-    elif spoil == "record":
-        record.write_text("{")
-    else:  # a name outside of the folder is not looked at
-        found = json.loads(record.read_text())
-        found["files"][0]["name"] = "../predictions.json"
-        record.write_text(json.dumps(found))
-    assert store.done() == {0, 2, 3}
+    store.finish()
+    names = [f"predictions.{part}npy" for part in ("index.", "p.")]
+    names = names if format == "npy" else [f"predictions.{format}"]
+    assert sorted(os.listdir(tmp_path)) == sorted([*names, "predictions.json"])
+    whole = {"p": np.concatenate([values(store, piece)["p"] for piece in range(4)])}
+    assert dict(FORMATS[format].encode("predictions", 0, whole)) == {
+        name: (tmp_path / name).read_bytes() for name in names
+    }
+    late.commit(3, values(late, 3))
+    assert late.has(0) and late.count() == 4
+    late.finish()
+    assert not (tmp_path / "pieces").exists()
+
+
+def test_results_of_many_bytes_stay_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dtrain.run.predictions.store.SMALL", 1000)
+    store = Store(tmp_path, manifest(may_join=True))
+    fill(store)
+    store.finish()
+    assert len(os.listdir(tmp_path / "pieces")) == 4
+
+
+@pytest.mark.parametrize("name", ["../run/model.keras", "pieces/part-1/../../x", "/etc/passwd"])
+def test_a_file_of_the_manifest_lies_in_its_folder(tmp_path: Path, name: str) -> None:
+    file = {"name": name, "first": 0, "rows": 25, "bytes": 1, "sha256": ""}
+    (tmp_path / "predictions.json").write_text(json.dumps(manifest(files=[file])))
+    with pytest.raises(DamagedFile, match="a file of predictions"):
+        read(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -200,70 +231,6 @@ def test_the_first_of_several_writes_a_file(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["a"] and (tmp_path / "a").read_bytes() == b"1"
 
 
-# Leases
-
-
-def test_a_piece_has_one_worker_while_that_lives(tmp_path: Path) -> None:
-    with Leases(tmp_path) as one, Leases(tmp_path) as other:
-        assert one.take(0) and one.take(0) and not other.take(0) and other.take(1)
-        one.release(0)
-        one.release(1)  # which is not its own
-        assert other.take(0) and not one.take(1)
-    assert os.listdir(tmp_path / "workers") == []
-    with Leases(tmp_path) as third:
-        assert third.take(0) and third.take(1)
-
-
-def hold(folder: Path, ready: Any) -> None:
-    with Leases(folder) as mine:
-        mine.take(0)
-        ready.set()
-        signal.pause()
-
-
-def test_what_a_killed_worker_had_is_free_at_once(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    ready = context.Event()
-    process = context.Process(target=hold, args=(tmp_path, ready))
-    process.start()
-    try:
-        assert ready.wait(60)
-        with Leases(tmp_path) as mine:
-            assert not mine.take(0)
-            process.kill()
-            process.join()
-            assert mine.take(0)
-    finally:
-        process.kill()
-        process.join()
-
-
-def test_of_another_host_the_count_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr(leases.time, "monotonic", lambda: now[0])
-    with Leases(tmp_path, 30) as mine:
-        other = tmp_path / "workers/abc"
-        (tmp_path / "leases/0").write_text("abc")
-        other.write_text("another-boot 1\n")
-        assert not mine.take(0)
-        now[0] += 29
-        assert not mine.take(0)
-        other.write_text("another-boot 2\n")
-        now[0] += 2
-        assert not mine.take(0)
-        now[0] += 29.5
-        assert not mine.take(0)
-        now[0] += 1
-        assert mine.take(0)
-
-
-@pytest.mark.parametrize("text", ["", "../../x", "\x00", "ä"])
-def test_a_lease_that_names_nobody_is_free(tmp_path: Path, text: str) -> None:
-    with Leases(tmp_path) as mine:
-        (tmp_path / "leases/0").write_text(text)
-        assert mine.take(0)
-
-
 # Kills
 
 
@@ -292,25 +259,16 @@ class Kernel:
         return call
 
 
-def work(folder: Path, format: str) -> None:
+def work(folder: Path, **changed: Any) -> None:
     """Do what a worker does, without a model."""
-    store = Store(folder, manifest(format=format))
+    store = Store(folder, manifest(**changed))
     if not store.finished:
-        with Leases(folder, 1000) as mine:
-            for piece in sorted(set(range(store.division.pieces)) - store.done()):
-                if mine.take(piece) and store.record(piece) is None:
-                    store.commit(piece, values(store, piece))
+        for piece in store.division.order(1, 2):
+            if not store.has(piece):
+                store.commit(piece, values(store, piece))
         store.finish()
     else:
         store.tidy()
-
-
-def close(folder: Path) -> None:
-    """Close what a process that is gone has open: its locks are free."""
-    for name in os.listdir("/proc/self/fd"):
-        link = Path("/proc/self/fd") / name
-        if os.path.lexists(link) and os.readlink(link).startswith(str(folder)):
-            os.close(int(name))
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -323,14 +281,14 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {name: data for name, data in found.items() if not name.endswith(".tmp")}
 
 
-@pytest.mark.parametrize("format", ["parquet", "npy"])
+@pytest.mark.parametrize(("format", "join"), [("parquet", False), ("npy", True), ("csv", True)])
 def test_killed_at_any_operation_it_ends_with_the_same_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str, join: bool
 ) -> None:
     (tmp_path / "whole").mkdir()
-    work(tmp_path / "whole", format)
+    work(tmp_path / "whole", format=format, may_join=join)
     expected = tree(tmp_path / "whole")
-    assert len(expected) == (5 if format == "parquet" else 9)
+    assert len(expected) == {"parquet": 5, "npy": 3, "csv": 2}[format]
     kills = 0
     for at in range(1000):
         folder = tmp_path / str(at)
@@ -340,12 +298,11 @@ def test_killed_at_any_operation_it_ends_with_the_same_bytes(
             with monkeypatch.context() as patch:
                 kernel = Kernel(patch, again)
                 try:
-                    work(folder, format)
+                    work(folder, format=format, may_join=join)
                 except Killed:
                     kills += 1
-            close(folder)
         if kernel.left >= 0 and at > 31 and kills < 2 * at:
             break
-        work(folder, format)
+        work(folder, format=format, may_join=join)
         assert tree(folder) == expected, at
-    assert kills > 60
+    assert kills > 50

@@ -13,6 +13,7 @@ from omegaconf import OmegaConf, open_dict
 
 from dtrain.config import groups, load, schema, targets, values
 from dtrain.config.presets import datasets
+from dtrain.data.holdout import Holdout
 from dtrain.data.options import Options
 from dtrain.run import strategy_plan
 from tests import warm
@@ -89,7 +90,13 @@ def parameters(targets: list[str]) -> dict[str, dict[str, Any]]:
 
     found = {t: inspect.signature(locate(t, "key")).parameters.values() for t in targets}
     return {
-        target: {p.name: "???" if p.default is p.empty else p.default for p in each}
+        target: {
+            name: "???" if value is inspect.Parameter.empty else value
+            for p in each
+            for name, value in (
+                dataclasses.asdict(Holdout()) if p.name == "holdout" else {p.name: p.default}
+            ).items()
+        }
         for target, each in found.items()
     }
 

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import http.client
-import json
 import os
 import random
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,12 +19,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import dtrain
-from dtrain.controller.served import own_folder
+from dtrain.controller.served import Folder, OfRegistry
+from dtrain.errors import DtrainError, UsageError
 from dtrain.run import checkpoint
-from dtrain.serving.follow import Folder
-from dtrain.serving.model import Limits
-from dtrain.serving.problems import Unusable
+from dtrain.tracking.mlflow.registered import Registered
+from dtrain.tracking.mlflow.store import import_mlflow
 from tests import serving_models, warm
 from tests.conftest import QUICK
 from tests.serving_models import Client, served
@@ -68,354 +63,242 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def small(trained: Path) -> Iterator[Client]:
-    with served(trained / "exports" / "small", name="small") as client:
+def small(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    with served(trained / "exports/small", tmp_path_factory.mktemp("own"), name="small") as client:
         yield client
 
 
-def command(
-    words: list[str], ask: Callable[[str, int], None], capfd: Any, patch: Any
-) -> tuple[int, str, str]:
-    """Run the command here; ``ask`` gets its address and process in a thread, then it ends."""
-    from dtrain.__main__ import main
-
-    patch.setattr(sys, "argv", ["dtrain", "serve", *words, "port=0"])
-    printed: list[str] = []
-    began, refused = threading.Event(), threading.Event()
-
-    def look(*values: Any, **_: Any) -> None:
-        printed.extend(map(str, values))
-        if printed[-1] == "Ctrl-C ends it":
-            began.set()
-
-    failed: list[BaseException] = []
-
-    def client() -> None:
-        try:
-            assert began.wait(90)
-            if refused.is_set():
-                return
-            [page] = [line.split()[-1] for line in printed if line.startswith("page:")]
-            ask(page, os.getpid())
-        except BaseException as error:
-            failed.append(error)
-        os.kill(os.getpid(), signal.SIGTERM)  # for which the command has a handler
-
-    monkey = "dtrain.controller.commands.serve.print"
-    patch.setattr(monkey, look, raising=False)
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    thread = threading.Thread(target=client)
-    thread.start()
-    try:
-        code = main()
-    finally:
-        if not began.is_set():
-            refused.set()
-            began.set()
-        thread.join()
-    assert {number: signal.getsignal(number) for number in before} == before
-    if failed:
-        raise failed[0]
-    return code, "\n".join(printed), capfd.readouterr().err
-
-
-def by_instances(client: Client, x: np.ndarray, path: str = "/v1/models/small:predict") -> Any:
-    status, answer, headers = client(path, {"instances": x.tolist()})
+def predict(client: Client, x: np.ndarray) -> tuple[np.ndarray, str]:
+    status, answer, headers = client("/invocations", {"instances": x.tolist()})
     assert status == 200, answer
     return np.asarray(answer["predictions"]), headers["x-model-version"]
 
 
-def test_every_protocol_gives_the_numbers_of_the_model(small: Client, trained: Path) -> None:
-    import tritonclient.http as triton
-
+def test_both_protocols_give_the_numbers_of_the_model(small: Client, trained: Path) -> None:
     right = expected(trained, ROWS)
     [path] = [p for p in (trained / "exports/small").iterdir() if p.name.isdecimal()]
-    found, version = by_instances(small, ROWS)
-    np.testing.assert_allclose(found, right, atol=1e-6)
-    assert version == path.name
-    assert by_instances(small, ROWS[:1], f"/v1/models/small/versions/{version}:predict")[0].shape
-    for body, key in (
-        ({"inputs": ROWS.tolist()}, "outputs"),
-        ({"inputs": {"inputs": ROWS.tolist()}}, "outputs"),
-    ):
-        status, answer, _ = small("/v1/models/small:predict", body)
-        assert status == 200, answer
-        np.testing.assert_allclose(answer[key], right, atol=1e-6)
-    columns = [f"c{n}" for n in range(8)]
+    names = [str(n) for n in range(8)]
+    backwards = list(reversed(names))
     for body in (
         {"instances": ROWS.tolist()},
         {"inputs": ROWS.tolist()},
-        {"dataframe_split": {"columns": columns, "data": ROWS.tolist()}},
-        {"dataframe_records": [dict(zip(columns, row, strict=True)) for row in ROWS.tolist()]},
+        {"inputs": {"inputs": ROWS.tolist()}},
+        {"instances": [{"inputs": row} for row in ROWS.tolist()]},
+        {"dataframe_split": {"columns": backwards, "data": ROWS[:, ::-1].tolist()}},
+        {"dataframe_records": [dict(zip(names, row, strict=True)) for row in ROWS.tolist()]},
         {"dataframe_split": {"columns": ["inputs"], "data": [[row] for row in ROWS.tolist()]}},
     ):
         status, answer, headers = small("/invocations", body)
         assert status == 200, answer
         np.testing.assert_allclose(answer["predictions"], right, atol=1e-6)
-        assert headers["x-model-version"] == version
-    client = triton.InferenceServerClient(small.address.removeprefix("http://"))
-    assert client.is_server_live() and client.is_server_ready()
-    assert client.is_model_ready("small") and client.is_model_ready("small", version)
-    assert client.get_server_metadata()["extensions"] == ["binary_tensor_data"]
-    about = client.get_model_metadata("small")
+        assert headers["x-model-version"] == path.name
+    about = small("/v2/models/small")[1]
+    assert about["versions"] == [path.name]
     assert about["inputs"] == [{"name": "inputs", "datatype": "FP32", "shape": [-1, 8]}]
-    for binary in (True, False):
-        given = triton.InferInput("inputs", [40, 8], "FP32")
-        given.set_data_from_numpy(ROWS, binary_data=binary)
-        wanted = [triton.InferRequestedOutput("outputs", binary_data=binary)]
-        answer = client.infer("small", [given], outputs=wanted, request_id="seven")
-        np.testing.assert_allclose(answer.as_numpy("outputs"), right, atol=1e-6)
-        told = answer.get_response()
-        assert (told["id"], told["model_name"], told["model_version"]) == (
-            "seven",
-            "small",
-            version,
-        )
-    answer = client.infer("small", [given])  # nothing is said of outputs: they are binary
-    np.testing.assert_allclose(answer.as_numpy("outputs"), right, atol=1e-6)
-    given = triton.InferInput("inputs", [1, 7], "FP32")
-    given.set_data_from_numpy(ROWS[:1, :7])
-    with pytest.raises(triton.InferenceServerException) as error:
-        client.infer("small", [given])
-    assert "input 'inputs' takes FP32 of shape [-1, 8]: this is [1, 7]" in str(error.value)
-    client.close()
+    tensor = {"name": "inputs", "datatype": "FP32", "shape": [40, 8]}
+    for data in (ROWS.reshape(-1).tolist(), ROWS.tolist()):
+        body = {"id": "seven", "inputs": [{**tensor, "data": data}]}
+        status, answer, _ = small("/v2/models/small/infer", body)
+        assert status == 200, answer
+        assert (answer["id"], answer["model_version"]) == ("seven", path.name)
+        [found] = answer["outputs"]
+        assert (found["name"], found["datatype"]) == ("outputs", "FP32")
+        numbers = np.reshape(found["data"], found["shape"])
+        np.testing.assert_allclose(numbers, right, atol=1e-6)
 
 
-def test_other_endpoints(small: Client) -> None:
-    assert small("/ping")[:2] == (200, b"\n")
-    assert small("/v2/health/live")[:2] == (200, {"live": True})
-    assert small("/version")[0] == 200
-    status, answer, _ = small("/v1/models/small")
-    assert [each["state"] for each in answer["model_version_status"]] == ["AVAILABLE"]
-    _, answer, _ = small("/v1/models/small/metadata")
-    [made] = answer["metadata"]["signature_def"]["signature_def"].values()
-    assert made["inputs"]["inputs"]["dtype"] == "DT_FLOAT"
-    text = small("/metrics")[1].decode()
-    assert 'dtrain_requests_total{protocol="health",status="200"}' in text
-    assert "dtrain_ready 1\n" in text and "dtrain_batch_rows_count" in text
-    status, text, headers = small("/")
-    assert status == 200 and b"/v2/models/small/infer" in text
-    # It loads nothing from anywhere.
-    assert headers["content-security-policy"].startswith("default-src 'none'; connect-src 'self'")
-    assert b"src=" not in text and b"http" not in text
-    for path, status in (
-        ("/nothing", 404), ("/v1/models/other:predict", 404), ("/invocations", 405),
-        ("/v2/models/small/versions/9/infer", 404),
+def test_health_pages_and_counts(small: Client) -> None:
+    for path in ("/ping", "/v2/health/live", "/v2/health/ready", "/v2", "/v2/models/small/ready"):
+        assert small(path)[0] == 200, path
+    assert b"swagger" in small("/docs")[1] and b"swagger" in small("/")[1]
+    paths = small("/openapi.json")[1]["paths"]
+    assert {"/invocations", "/v2/models/{model}/infer", "/metrics"} <= set(paths)
+    for path, body, wanted in (
+        ("/nothing", None, 404), ("/v2/models/other/infer", {"inputs": []}, 404),
+        ("/invocations", None, 405), ("/v2/models/other", None, 404),
     ):  # fmt: skip
-        body = None if status == 405 else {}
-        found = small(path, body)
-        assert found[0] == status and found[1]["error"]
-    assert small("/rollback", b"{}", {"content-type": "text/plain"})[0] == 415
-    assert small("/rollback", b"{}")[:2] == (
-        409, {"error": "there is no version before the one that serves"},
-    )  # fmt: skip
-    examples = small("/openapi.json")[1]["paths"]
-    posts = {path: each["post"] for path, each in examples.items() if "post" in each}
-    assert len(posts) == 4
-    for path, each in posts.items():
-        if path != "/rollback":
-            body = each["requestBody"]["content"]["application/json"]["example"]
-            assert small(path, body)[0] == 200, path
+        status, answer, _ = small(path, body)
+        assert status == wanted and answer["error"]
+    status, text, _ = small("/metrics")
+    try:
+        import prometheus_client  # noqa: F401
+    except ImportError:
+        assert (status, "dtrain[serve]" in text["error"]) == (501, True)
+    else:
+        assert b"dtrain_request_seconds_count{" in text and b"dtrain_batch_rows_bucket{" in text
+
+
+V2 = {"name": "inputs", "datatype": "FP32", "shape": [1, 8], "data": [0.0] * 8}
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "status", "message"),
+    ("body", "message"),
     [
-        ("tf", {"instances": [[1.0] * 7]}, 400,
-         "input 'inputs' takes float32 [?, 8]: this is of shape [1, 7]"),
-        ("tf", {"instances": [["a"] * 8]}, 400, "takes float32 [?, 8]: it has text"),
-        ("tf", {"instances": [[None] * 8]}, 400, "takes float32 [?, 8]: it has null"),
-        ("tf", {"instances": [[True] * 8]}, 400, "takes float32 [?, 8]: it has truth values"),
-        ("tf", {"instances": [[1e39] * 8]}, 400, "it has 1e+39, which is too large"),
-        ("tf", {"instances": [[10**400] * 8]}, 400, "too large"),
-        ("tf", {"instances": [[1.0] * 8, [1.0]]}, 400, "have not all the same length"),
-        ("tf", {"instances": []}, 400, "[?, 8]: this is of shape [0]"),
-        ("tf", {"instances": [{"x": 1}]}, 400, "instances[0] is to have the inputs 'inputs'"),
-        ("tf", {}, 400, "one of instances, inputs: it has none of them"),
-        ("tf", {"inputs": {"x": 1}}, 400, "no input 'x': it takes 'inputs' (float32 [?, 8])"),
-        ("tf", {"inputs": {}}, 400, "input 'inputs' (float32 [?, 8]) is missing"),
-        ("tf", {"signature_name": "train", "inputs": []}, 400, "serving_default is"),
-        ("tf", b"[" * 100_000, 400, "nested too deep"),
-        ("tf", b"\xff", 400, "the body is no JSON"),
-        ("tf", b"[" * 70 + b"1" + b"]" * 70, 400, "a JSON object"),
-        ("tf", {"instances": [[[[[[[[1]]]]]]]]}, 400, "this is of shape"),
-        ("invocations", {"dataframe_split": {"columns": ["a"], "data": [[1]]}}, 400,
-         "the table has the columns 'a'; taken: 'inputs' (float32 [?, 8])"),
-        ("invocations", {"dataframe_records": [{"a": 1}, {"b": 1}]}, 400, "dataframe_records[1]"),
-        ("v2", {"inputs": [{"name": "inputs", "shape": [1, 8], "datatype": "FP64",
-                            "data": [0.0] * 8}]}, 400, "takes FP32 of shape [-1, 8]: this is FP64"),
-        ("v2", {"inputs": [{"name": "inputs", "shape": [1, 8], "datatype": "FP32",
-                            "data": [0.0] * 7}]}, 400, "[1, 8] are 8 values: data has 7"),
-        ("v2", {"inputs": [{"name": "inputs", "shape": [2**60, 8], "datatype": "FP32",
-                            "data": [0.0]}]}, 400, "data has 1"),
-        ("v2", {"inputs": [{"name": "inputs", "shape": [1, 8], "datatype": "FP32",
-                            "parameters": {"binary_data_size": 99}}]}, 400,
-         "input 'inputs' has 99 bytes: 0 are left of it"),
-        ("v2", {"inputs": [], "outputs": [{"name": "y"}]}, 400, "has no output 'y'"),
-        ("v2", {"id": 5, "inputs": []}, 400, "id: a text is taken"),
-        ("v2", [], 400, "a JSON object with inputs"),
-        ("v2", b" " * 2_000_000, 413, "a body has at most 1,048,576 bytes"),
+        ({"instances": [[1.0] * 7]}, "takes float32 [?, 8]: this has the shape [1, 7]"),
+        ({"instances": [["a"] * 8]}, 'takes float32 [?, 8]: it has "a"'),
+        ({"instances": [[None] * 8]}, "takes float32 [?, 8]: it has null"),
+        ({"instances": [[True] * 8]}, "takes float32 [?, 8]: it has true"),
+        ({"instances": [[1e39] * 8]}, "it has 1e+39"),
+        ({"instances": [[10**400] * 8]}, "takes float32"),
+        ({"instances": [[1.0] * 8, [1.0]]}, "its lists differ in length"),
+        ({"instances": []}, "takes float32 [?, 8]: this has the shape [0]"),
+        ({"instances": [{"x": 1}]}, "unknown column 'x': the model takes 'inputs' (float32"),
+        ({"inputs": {"x": 1}}, "unknown column 'x'"),
+        ({"inputs": {}}, "column '0' is missing: the model takes 'inputs' (float32 [?, 8]) or '0'"),
+        ({}, "one of dataframe_split, dataframe_records, instances, inputs is expected"),
+        ({"inputs": [], "instances": []}, "is expected: it has in"),
+        (b"[" * 100_000, "body"),
+        (b"\xff", "body"),
+        ([1], "body: "),
+        ({"instances": [[[[[[[[1]]]]]]]]}, "this has the shape"),
+        ({"dataframe_split": {"columns": list("abcdefgh"), "data": [[1] * 8]}}, "column 'a'"),
+        ({"dataframe_split": {"columns": ["0", "0"], "data": [[1, 2]]}}, "each column another"),
+        ({"dataframe_records": [{"0": 1}, {"1": 1}]}, "row 1 has other columns than the first"),
+        ({"inputs": [{**V2, "datatype": "FP64"}]}, "its datatype is FP32, not FP64"),
+        ({"inputs": [{**V2, "data": [0.0] * 7}]}, "8 values by its shape [1, 8], and 7 in data"),
+        ({"inputs": [{**V2, "shape": [2**60, 8]}]}, "and 8 in data"),
+        ({"inputs": [{**V2, "shape": [-1, 8]}]}, "inputs.0.shape.0: "),
+        ({"inputs": [V2], "outputs": [{"name": "y"}]}, "unknown output 'y': outputs"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named(
-    narrow: Client, path: str, body: Any, status: int, message: str
-) -> None:
-    places = {"tf": "/v1/models/m:predict", "v2": "/v2/models/m/infer"}
-    found, answer, _ = narrow(places.get(path, f"/{path}"), body)
-    assert (found, answer.keys()) == (status, {"error"})
+def test_what_is_wrong_is_named(small: Client, body: Any, message: str) -> None:
+    path = "/v2/models/small/infer" if "datatype" in str(body) else "/invocations"
+    status, answer, _ = small(path, body)
+    assert (status, answer.keys()) == (400, {"error"})
     assert message in answer["error"]
 
 
-@pytest.fixture(scope="module")
-def narrow(trained: Path) -> Iterator[Client]:
-    """A server that takes bodies of a megabyte."""
-    with served(trained / "exports" / "small", max_body=1 << 20) as client:
-        yield client
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\0" * 100,
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"POST /invocations HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
+        b"POST /invocations HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999999999999999999\r\n\r\n",
+        b"POST /invocations HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"POST /invocations HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{",  # and it leaves
+        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n",
+    ],
+)
+def test_what_is_no_request(small: Client, data: bytes) -> None:
+    host, port = small.address.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as raw:
+        raw.sendall(data)
+        raw.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(ConnectionResetError):
+            assert not raw.recv(1 << 16).startswith(b"HTTP/1.1 5")
+    assert predict(small, ROWS[:1])[0].shape == (1, 4), "others are answered"
 
 
-def test_texts_integers_and_several_inputs(models: Path) -> None:
-    import tritonclient.http as triton
-
-    with served(models / "pair") as client:
-        body = {"instances": [{"a": [1, 2], "b": "é"}, {"a": [3, 4.0], "b": {"b64": "AP8="}}]}
-        status, answer, _ = client("/v1/models/m:predict", body)
+def test_columns_by_name_and_names_of_classes(models: Path, tmp_path: Path) -> None:
+    with served(models / "table", tmp_path) as client:
+        table = {"columns": ["visits", "income", "age"], "data": [[7, 1, 4], [7, 4, 1]]}
+        status, answer, _ = client("/invocations", {"dataframe_split": table})
+        assert status == 200 and answer["labels"] == ["yes", "no"], answer
+        tensors = [
+            {"name": name, "datatype": "FP64", "shape": [2], "data": data}
+            for name, data in (("visits", [7, 7]), ("age", [4, 1]), ("income", [1, 4]))
+        ]
+        status, answer, _ = client("/v2/models/m/infer", {"inputs": tensors})
         assert status == 200, answer
-        assert answer["predictions"] == [
-            {"sum": 3, "text": "é3"}, {"sum": 7, "text": {"b64": "AP83"}},
-        ]  # fmt: skip
+        assert answer["outputs"][1] == {
+            "name": "labels", "datatype": "BYTES", "shape": [2], "data": ["yes", "no"]
+        }  # fmt: skip
+        for columns, message in (
+            (["visits", "income", "years"], "unknown column 'years'"),
+            (["visits", "income"], "column 'age' is missing: the model takes 'x' (float32 [?, 3])"),
+        ):
+            table = {"columns": columns, "data": [[7] * len(columns)]}
+            status, answer, _ = client("/invocations", {"dataframe_split": table})
+            assert status == 400 and message in answer["error"]
+
+
+def test_texts_integers_and_several_inputs(models: Path, tmp_path: Path) -> None:
+    with served(models / "pair", tmp_path) as client:
+        body = {"instances": [{"a": [1, 2], "b": "é"}, {"a": [3, 4.0], "b": {"b64": "AP8="}}]}
+        status, answer, _ = client("/invocations", body)
+        assert status == 200, answer
+        assert answer["predictions"] == {"sum": [3, 7], "text": ["é3", {"b64": "AP83"}]}
         table = {"columns": ["b", "a"], "data": [["x", [1, 1]], ["y", [2, 2]]]}
         _, answer, _ = client("/invocations", {"dataframe_split": table})
         assert answer["predictions"] == {"sum": [2, 4], "text": ["x2", "y4"]}
-        with triton.InferenceServerClient(client.address.removeprefix("http://")) as asked:
-            a, b = triton.InferInput("a", [2, 2], "INT32"), triton.InferInput("b", [2], "BYTES")
-            a.set_data_from_numpy(np.asarray([[1, 2], [3, 4]], np.int32))
-            b.set_data_from_numpy(np.asarray([b"\x00\xff", b"z"], object))
-            found = asked.infer("m", [b, a])
-            assert found.as_numpy("text").tolist() == [b"\x00\xff3", b"z7"]
-            assert found.as_numpy("sum").dtype == np.int64
         for body, message in (
-            ({"instances": [{"a": [1, 2]}]}, "instances[0] is to have the inputs 'a', 'b'"),
-            ({"inputs": {"a": [[1, 2]]}}, "input 'b' (string [?]) is missing"),
+            ({"instances": [{"a": [1, 2]}]}, "column 'b' is missing"),
+            ({"inputs": [[1, 2]]}, "column '0' is missing: the model takes 'a' (int32 [?, 2])"),
             ({"inputs": {"a": [[1, 2.5]], "b": ["x"]}}, "takes int32 [?, 2]: it has 2.5"),
             ({"inputs": {"a": [[1, 2**40]], "b": ["x"]}}, "it has 1099511627776"),
             ({"inputs": {"a": [[1, 2]], "b": ["x", "y"]}}, "'a' has 1, 'b' has 2"),
             ({"inputs": {"a": [[1, 2]], "b": [5]}}, "input 'b' takes string [?]: it has 5"),
         ):
-            status, answer, _ = client("/v1/models/m:predict", body)
-            assert status == 400 and message in answer["error"]
+            status, answer, _ = client("/invocations", body)
+            assert status == 400 and message in answer["error"], answer
 
 
-def test_models_that_take_batches_otherwise(models: Path) -> None:
-    with served(models / "fixed", Limits(max_batch=2)) as client:  # of four rows, always
-        x = np.arange(27.0).reshape(9, 3)
-        _, answer, _ = client("/v1/models/m:predict", {"instances": x.tolist()})
-        assert answer["predictions"] == x.sum(axis=1).tolist()
-    with served(models / "whole") as client:  # whose output has no rows
-        _, answer, _ = client("/v1/models/m:predict", {"inputs": [[1, 2], [3, 4]]})
-        assert answer == {"outputs": 10.0}
-        status, answer, _ = client("/v1/models/m:predict", {"instances": [[1, 2]]})
-        assert status == 400 and "ask by columns" in answer["error"]
-    with served(models / "centered") as client:  # whose rows are not independent
-        loaded = client.serving.versions.current.loaded
-        assert "neighbours" in loaded["note"]
-        _, answer, _ = client("/v1/models/m:predict", {"inputs": [[1, 3], [5, 7]]})
-        assert answer == {"outputs": [[-3, -1], [1, 3]]}, "nothing was padded"
-
-
-def test_a_model_that_is_not_what_was_stored_is_refused(models: Path) -> None:
-    with pytest.raises(Unusable, match="output 'y' differs from Keras'"), served(models / "wrong"):
+def test_models_that_take_batches_otherwise(models: Path, tmp_path: Path) -> None:
+    with served(models / "fixed", tmp_path) as client:  # of two rows, always
+        assert client("/invocations", {"inputs": [[1, 2, 3], [4, 5, 6]]})[1]["predictions"] == [
+            6,
+            15,
+        ]
+        assert "float32 [2, 3]" in client("/invocations", {"inputs": [[1, 2, 3]]})[1]["error"]
+    with served(models / "centered", tmp_path) as client:  # whose rows are not independent
+        assert client.about["batched"] is False
+        _, answer, _ = client("/invocations", {"inputs": [[1, 3], [5, 7]]})
+        assert answer == {"predictions": [[-3, -1], [1, 3]]}
+    with (
+        pytest.raises(DtrainError, match="output 'y' differs from Keras'"),
+        served(models / "wrong", tmp_path),
+    ):
         pass
 
 
-def test_one_bad_request_of_a_batch_fails_alone(models: Path) -> None:
-    """What the model refuses, and what it never ends at, spoils no request beside it."""
-    limits = Limits(max_delay=0.2, timeout=100.0, batch_timeout=1.0)
-    with served(models / "touchy", limits) as client:
+def test_one_bad_request_of_a_batch_fails_alone_and_a_hang_ends(
+    models: Path, tmp_path: Path
+) -> None:
+    with served(models / "touchy", tmp_path, max_delay=0.2, timeout=3.0) as client:
 
         def ask(value: float) -> Any:
-            return client("/v1/models/m:predict", {"instances": [[value, 1.0]]})[:2]
+            return client("/invocations", {"instances": [[value, 1.0]]})[:2]
 
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             found = list(pool.map(ask, [1, 2, 100, 3, 4]))
-            assert [status for status, _ in found] == [200, 200, 400, 200, 200]
-            assert found[3][1] == {"predictions": [4.0]}
-            assert "too much" in found[2][1]["error"]
-        pid = client.serving.versions.current.pid
-        with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            found = list(pool.map(ask, [1, 60, 3]))
-        assert [status for status, _ in found] == [200, 503, 200]
-        assert "died of this request" in found[1][1]["error"]
-        until(lambda: client.serving.versions.current.ready)
-        assert client.serving.versions.current.pid not in (None, pid), "it was started again"
+        assert [status for status, _ in found] == [200, 200, 400, 200, 200]
+        assert found[3][1] == {"predictions": [4.0]}
+        assert "too much" in found[2][1]["error"]
+        with pytest.raises(OSError):
+            ask(60)
+        until(lambda: client.notices == ["the process has died; version 1 serves again"])
         assert ask(7) == (200, {"predictions": [8.0]})
 
 
-def test_the_process_of_a_model_is_killed(trained: Path) -> None:
-    """Requests that it had are computed again; none fails."""
+def test_the_process_is_killed(trained: Path, tmp_path: Path) -> None:
+    """It is started again, and requests wait for that."""
     right = expected(trained, ROWS)
-    with served(trained / "exports" / "small", name="small") as client:
-        ends, bad = threading.Event(), []
-
-        def load(seed: int) -> int:
-            count, draw = 0, random.Random(seed)
-            while not ends.is_set():
-                row = draw.randrange(40)
-                try:
-                    found, _ = by_instances(client, ROWS[row : row + 1])
-                    np.testing.assert_allclose(found[0], right[row], atol=1e-6)
-                except Exception as error:
-                    bad.append(error)
-                count += 1
-            return count
-
-        with concurrent.futures.ThreadPoolExecutor(4) as pool:
-            loads = [pool.submit(load, seed) for seed in range(4)]
-            for _ in range(2):
-                model = client.serving.versions.current
-                until(lambda: model.ready)  # noqa: B023
-                before = model.pid
-                os.kill(before, signal.SIGKILL)
-                until(lambda: model.pid not in (None, before))  # noqa: B023
-            until(lambda: model.ready)
-            ends.set()
-            assert all(each.result() for each in loads)
-        assert not bad
-        assert client.serving.metrics.restarts == 2
+    with served(trained / "exports/small", tmp_path) as client:
+        for count in (1, 2):
+            os.kill(client.server._process.pid, signal.SIGKILL)
+            until(lambda: len(client.notices) == count)  # noqa: B023
+            np.testing.assert_allclose(predict(client, ROWS)[0], right, atol=1e-6)
 
 
-def test_limits(trained: Path) -> None:
-    path = trained / "exports" / "small"
-    limits = Limits(max_batch=4, max_delay=0.3, max_queue=6)
-    with served(path, limits, token="secret", name="small") as client:
-        assert client("/v2/health/ready")[0] == 200, "of which nothing is secret"
+def test_limits(trained: Path, tmp_path: Path) -> None:
+    path, own = trained / "exports/small", {"authorization": "Bearer secret"}
+    with served(path, tmp_path, token="secret", max_delay=0.3, max_queue=6, max_batch=4) as client:
+        assert client("/v2/health/ready")[0] == 200, "nothing is secret there"
         for headers in ({}, {"authorization": "Bearer no"}, {"authorization": "Basic ???"}):
-            status, answer, found = client("/v2", None, headers)
-            assert status == 401 and "Basic" in found["www-authenticate"]
-        assert client("/", None, {"authorization": "Basic eDpzZWNyZXQ="})[0] == 200  # x:secret
-        own = {"authorization": "Bearer secret"}
-        status, answer, _ = client("/v1/models/small:predict", {"inputs": ROWS[:6].tolist()}, own)
-        assert status == 200 and len(answer["outputs"]) == 6, "in two batches"
-        status, answer, _ = client("/v1/models/small:predict", {"inputs": ROWS[:7].tolist()}, own)
-        assert (status, answer) == (413, {"error": "a request has at most 6 rows: this 7"})
-        host, port = client.address.removeprefix("http://").split(":")
-        with contextlib.closing(http.client.HTTPConnection(host, int(port))) as kept:
-            began = time.monotonic()
-            for count, status in ((7, 413), (6, 200)):  # on one connection
-                body = json.dumps({"inputs": ROWS[:count].tolist()})
-                kept.request("POST", "/v1/models/small:predict", body, own)
-                with kept.getresponse() as found:
-                    assert (found.status, bool(found.read())) == (status, True)
-            assert time.monotonic() - began < 4, "nothing is waited for"
+            status, _, found = client("/v2", None, headers)
+            assert status == 401 and found["www-authenticate"] == "Bearer"
 
-        def ask(_: int) -> int:
-            body = {"inputs": ROWS[:3].tolist()}
-            return client("/v1/models/small:predict", body, own)[0]
+        def ask(rows: int) -> Any:
+            return client("/invocations", {"inputs": ROWS[:rows].tolist()}, own)[:2]
 
+        status, answer = ask(6)
+        assert status == 200 and len(answer["predictions"]) == 6
+        assert ask(7) == (413, {"error": "a request has at most 6 rows: this 7"})
         with concurrent.futures.ThreadPoolExecutor(12) as pool:
-            found = list(pool.map(ask, range(12)))
-        assert set(found) <= {200, 503} and found.count(200) >= 2
-        gzip = {**own, "content-encoding": "gzip"}
-        assert client("/v1/models/small:predict", b"...", gzip)[0] == 415
+            statuses = [status for status, _ in pool.map(ask, [3] * 12)]
+        assert set(statuses) <= {200, 503} and statuses.count(200) >= 2
+        assert client("/invocations", b" " * (1 << 20) + b"{}", own)[0] == 413
 
 
 def swap(folder: Path, trained: Path, number: int) -> None:
@@ -425,180 +308,115 @@ def swap(folder: Path, trained: Path, number: int) -> None:
     (folder / f".{number}").rename(folder / str(number))
 
 
-def swaps(trained: Path, folder: Path, count: int, clients: int) -> None:
-    """Have so many versions take over under load; no request fails."""
-    right = expected(trained, ROWS)
-    folder.mkdir()
-    swap(folder, trained, 1)
-    with served(folder, source=(source := Folder(folder)), name="small") as client:
-        source.seconds = 0.05
-        ends, bad, seen = threading.Event(), [], set()
-
-        def load(seed: int) -> None:
-            draw = random.Random(seed)
-            while not ends.is_set():
-                begin = draw.randrange(30)
-                rows = slice(begin, begin + draw.choice([1, 1, 3, 9]))
-                try:
-                    found, version = by_instances(client, ROWS[rows])
-                    np.testing.assert_allclose(found, right[rows], atol=1e-6)
-                    seen.add(version)
-                except Exception as error:
-                    bad.append(error)
-
-        host, port = client.address.removeprefix("http://").split(":")
-        body = json.dumps({"instances": ROWS[:1].tolist()}).encode()
-        slow = socket.create_connection((host, int(port)), timeout=30)
-        head = f"POST /v1/models/small:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}"
-        slow.sendall(f"{head}\r\n\r\n".encode() + body[:9])
-        with concurrent.futures.ThreadPoolExecutor(clients) as pool:
-            for seed in range(clients):
-                pool.submit(load, seed)
-            for number in range(2, count + 2):
-                swap(folder, trained, number)
-                until(lambda: str(number) in seen)  # noqa: B023
-            ends.set()
-        with slow:  # which began before all of them
-            slow.sendall(body[9:])
-            assert slow.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
-        assert not bad
-        versions = client.serving.versions
-        assert [each.version for each in versions.kept] == [str(count + 1), str(count)]
-        assert client.serving.metrics.swaps == count
-
-
-def test_swaps_under_load(trained: Path, tmp_path: Path) -> None:
-    swaps(trained, tmp_path / "small", 2, 3)
-
-
-@pytest.mark.faults
-def test_many_swaps_under_load(trained: Path, tmp_path: Path) -> None:
-    swaps(trained, tmp_path / "small", 20, 8)
-
-
-def test_a_bad_version_leaves_the_old_one_and_rollback(
-    trained: Path, models: Path, tmp_path: Path
+def test_swaps_under_load(
+    trained: Path, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "small"
+    """No request fails; a bad version leaves the old one."""
+    monkeypatch.setattr("dtrain.controller.served._LOOK", 0.05)
+    right, folder = expected(trained, ROWS), tmp_path / "small"
     folder.mkdir()
     swap(folder, trained, 1)
-    with served(folder, source=(source := Folder(folder)), name="small") as client:
-        source.seconds = 0.02
-        shutil.copytree(models / "pair", folder / "2")
-        until(lambda: any("version 2 is not served" in text for text in client.notices))
-        assert "a new command serves it" in client.notices[0]
-        shutil.copytree(folder / "1", tmp_path / "3")
-        (tmp_path / "3/saved_model.pb").write_bytes(b"no model")
-        (tmp_path / "3").rename(folder / "3")
-        until(lambda: any("version 3 is not served: it cannot" in t for t in client.notices))
-        assert by_instances(client, ROWS[:1])[1] == "1"
-        swap(folder, trained, 4)
-        until(lambda: by_instances(client, ROWS[:1])[1] == "4")
-        assert "version 4 serves now; version 1 is kept for a rollback" in client.notices
-        assert by_instances(client, ROWS[:1], "/v1/models/small/versions/1:predict")[1] == "1"
-        assert client("/rollback", b"{}")[:2] == (200, {"version": "1"})
-        time.sleep(0.2)  # some looks of the follower, which does not take it again
-        assert by_instances(client, ROWS[:1])[1] == "1"
-        status, answer, _ = client("/v1/models/small/versions/3:predict", {"inputs": []})
-        assert status == 404 and answer["error"] == "there is no version '3' of 'small': 1, 4"
-        swap(folder, trained, 5)
-        until(lambda: by_instances(client, ROWS[:1])[1] == "5")
+    ends, bad, seen = threading.Event(), [], set()
+
+    def load(seed: int) -> None:
+        draw = random.Random(seed)
+        while not ends.is_set():
+            begin = draw.randrange(30)
+            rows = slice(begin, begin + draw.choice([1, 1, 3, 9]))
+            try:
+                found, version = predict(client, ROWS[rows])
+                np.testing.assert_allclose(found, right[rows], atol=1e-6)
+                seen.add(version)
+            except Exception as error:
+                bad.append(error)
+
+    (tmp_path / "own").mkdir()
+    with served(None, tmp_path / "own", Folder(folder), name="small") as client:
+        with concurrent.futures.ThreadPoolExecutor(3) as pool:
+            for seed in range(3):
+                pool.submit(load, seed)
+            try:
+                swap(folder, trained, 2)
+                until(lambda: "2" in seen)
+                shutil.copytree(models / "pair", folder / "3")
+                until(lambda: any("version 3 does not serve: it is" in t for t in client.notices))
+                shutil.copytree(folder / "1", tmp_path / "4")
+                (tmp_path / "4/saved_model.pb").write_bytes(b"no model")
+                (tmp_path / "4").rename(folder / "4")
+                until(
+                    lambda: any("version 4 does not serve: it cannot" in t for t in client.notices)
+                )
+                assert predict(client, ROWS[:1])[1] == "2"
+                swap(folder, trained, 5)
+                until(lambda: "5" in seen)
+            finally:
+                ends.set()
+        assert not bad
+        os.kill(client.server._process.pid, signal.SIGKILL)
+        until(lambda: client.notices[-1] == "the process has died; version 5 serves again")
+
+
+def command(
+    words: list[str], ask: Callable[[Client], None], patch: pytest.MonkeyPatch, capfd: Any
+) -> tuple[int, str, str]:
+    """Run the command here; ``ask`` gets its address in a thread, then SIGTERM ends it."""
+    from dtrain.__main__ import main
+
+    patch.setattr(sys, "argv", ["dtrain", "serve", *words, "port=0"])
+    printed: list[str] = []
+    began, failed = threading.Event(), []
+
+    def look(*values: Any, **_: Any) -> None:
+        printed.extend(map(str, values))
+        if "Ctrl-C ends it" in printed:
+            began.set()
+
+    def client() -> None:
+        try:
+            assert began.wait(120)
+            [page] = [line.split()[-1] for line in printed if line.startswith("page:")]
+            ask(Client(page.removesuffix("/docs")))
+        except BaseException as error:
+            failed.append(error)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    patch.setattr("dtrain.controller.commands.serve.print", look, raising=False)
+    thread = threading.Thread(target=client)
+    thread.start()
+    code = main()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return code, "\n".join(printed), capfd.readouterr().err
 
 
 def test_a_run_is_served_and_followed(
     trained: Path, tmp_path: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The best checkpoint, and then a better one; SIGTERM ends it with 0."""
+    """The newest checkpoint, and then another one; SIGTERM ends it with 0."""
     run = Path(shutil.copytree(trained, tmp_path / "run"))
     shutil.rmtree(run / "exports")
     [step] = checkpoint.store.steps(run / "checkpoints")
-    monkeypatch.setattr("dtrain.controller.served.OfRun.seconds", 0.05)
+    monkeypatch.setattr("dtrain.controller.served._LOOK", 0.05)
 
-    def ask(address: str, _: int) -> None:
-        def predict() -> tuple[Any, str]:
-            request = urllib.request.Request(
-                f"{address}invocations", json.dumps({"inputs": ROWS.tolist()}).encode(),
-                {"content-type": "application/json"},
-            )  # fmt: skip
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                return json.load(answer)["predictions"], answer.headers["x-model-version"]
-
-        found, version = predict()
+    def ask(client: Client) -> None:
+        found, version = predict(client, ROWS)
         np.testing.assert_allclose(found, expected(run, ROWS), atol=1e-6)
         assert version == str(step)
         last, _ = checkpoint.newest(run / "checkpoints")
         assert last is not None
         arrays = {name: value * 2 if name.startswith("model/") and value.dtype.kind == "f"
                   else value for name, value in last.arrays.items()}  # fmt: skip
-        meta = json.loads(json.dumps(last.meta))
-        meta["objective"] = {"value": 2.0} if isinstance(meta.get("objective"), dict) else 2.0
-        checkpoint.store.save(run / "checkpoints", step + 4, arrays, meta)
-        until(lambda: predict()[1] == str(step + 4), 90)
-        np.testing.assert_allclose(predict()[0], expected(run, ROWS), atol=1e-6)
+        checkpoint.store.save(run / "checkpoints", step + 4, arrays, dict(last.meta))
+        until(lambda: predict(client, ROWS)[1] == str(step + 4), 90)
+        np.testing.assert_allclose(predict(client, ROWS)[0], expected(run, ROWS), atol=1e-6)
 
     words = [str(run), "follow=true", "checkpoint=latest"]
-    code, output, error = command(words, ask, capfd, monkeypatch)
+    code, output, error = command(words, ask, monkeypatch, capfd)
     assert code == 0, error
     assert f"serving: small, version {step} (within " in output
-    assert f"version {step + 4} serves now; version {step} is kept for a rollback" in output + error
+    assert f"version {step + 4} serves now" in output + error
     assert not (run / "exports").exists(), "what it exports to follow goes with it"
-
-
-def test_what_a_killed_server_has_left_goes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with own_folder() as mine:
-        left, new = tmp_path / "dtrain-serve-left", tmp_path / "dtrain-serve-new"
-        for folder in (left, new):
-            (folder / "model").mkdir(parents=True)
-        for folder in (left, mine):
-            os.utime(folder, (1, 1))
-        with own_folder():
-            assert not left.exists() and new.exists() and mine.exists()
-
-
-@pytest.mark.faults
-def test_a_training_that_is_killed(
-    tmp_path: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is followed while it removes its checkpoints, and its end disturbs no request."""
-    run = tmp_path / "outputs" / "run"
-    words = [*QUICK, "trainer.epochs=100000", "checkpoint.keep=1", f"hydra.run.dir={run}"]
-    monkeypatch.setenv("PYTHONPATH", str(Path(dtrain.__file__).parent.parent))
-    training = subprocess.Popen(
-        [sys.executable, "-m", "dtrain", *words], stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
-    seen: list[str] = []
-
-    def ask(address: str, _: int) -> None:
-        body = json.dumps({"inputs": ROWS[:2].tolist()}).encode()
-        request = urllib.request.Request(
-            f"{address}invocations", body, {"content-type": "application/json"}
-        )
-
-        def predict() -> int:
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                if answer.headers["x-model-version"] not in seen:
-                    seen.append(answer.headers["x-model-version"])
-            return len(seen)
-
-        until(lambda: predict() > 2, 300)
-        os.killpg(training.pid, signal.SIGKILL)
-        for _ in range(300):
-            predict()
-
-    try:
-        until((run / "checkpoints").is_dir)
-        code, _, error = command([str(run), "follow=true", "checkpoint=latest"], ask, capfd,
-                                 monkeypatch)  # fmt: skip
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(training.pid, signal.SIGKILL)
-        training.wait()
-    assert code == 0, error
-    assert list(map(int, seen)) == sorted(map(int, seen))
 
 
 @pytest.mark.parametrize(
@@ -607,14 +425,14 @@ def test_a_training_that_is_killed(
         (["nothing"], "MODEL=nothing: is no run folder, no model of a registry and no SavedModel"),
         (["models:/a"], "MODEL=models:/a: is no model of a registry"),
         (["models:/a/1", "follow=true"], "tracking.uri=: "),
-        (["run", "prot=1"], "prot=1: says nothing of a server; hint: the command with port="),
-        (["run", "port=70000"], "port=70000: cannot be; accepted: a whole number from 0 to 65,535"),
-        (["run", "follow=perhaps"], "follow=perhaps: is neither; accepted: true or false"),
+        (["run", "prot=1"], "prot=1: is no option of a server; hint: the command with port="),
+        (["run", "port=70000"], "port=70000: cannot be: input should be less than or"),
+        (["run", "follow=perhaps"], "follow=perhaps: cannot be: input should be a valid boolean"),
         (["run", "host=0.0.0.0"], "host=0.0.0.0: others could ask the server, and no token"),
-        (["run", "port=0", "checkpoint=all"], "checkpoint=all: is not one that can be served"),
-        (["run", "port=0", "checkpoint=4", "follow=true"], "checkpoint=4: is not one that can"),
-        (["run/exports/small", "weights=ema"], "weights=ema: says nothing of run/exports/small"),
-        (["run", "name=a:b", "port=0"], "name=a:b: has a colon"),
+        (["run", "host=192.0.2.1"], "host=192.0.2.1: cannot be used ("),
+        (["run", "port=0", "checkpoint=all"], "checkpoint=all: cannot be served"),
+        (["run", "port=0", "checkpoint=4", "follow=true"], "checkpoint=4: cannot be followed"),
+        (["run/exports/small", "weights=ema"], "weights=ema: is no option for run/exports/small"),
     ],
 )  # fmt: skip
 def test_usage(
@@ -623,25 +441,67 @@ def test_usage(
     from dtrain.__main__ import main
 
     monkeypatch.chdir(trained.parent)
-    monkeypatch.delenv("DTRAIN_SERVE_TOKEN", raising=False)
+    if "host=192.0.2.1" in words:
+        monkeypatch.setenv("DTRAIN_SERVE_TOKEN", "")
     monkeypatch.setattr(sys, "argv", ["dtrain", "serve", *words])
     assert main() == 2
     assert f"error: {message}" in capfd.readouterr().err
 
 
-def test_an_address_that_cannot_be_had(
-    small: Client, trained: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_port_in_use(small: Client, trained: Path, capfd: Any, monkeypatch: Any) -> None:
     from dtrain.__main__ import main
-
-    monkeypatch.setenv("DTRAIN_SERVE_TOKEN", "")
-    for host in ("nowhere.invalid", "192.0.2.1"):
-        monkeypatch.setattr(sys, "argv", ["dtrain", "serve", str(trained), f"host={host}"])
-        assert main() == 2
-        printed = capfd.readouterr().err
-        assert f"error: host={host}: cannot be used (" in printed and "host=127.0.0.1" in printed
 
     port = small.address.rpartition(":")[2]
     monkeypatch.setattr(sys, "argv", ["dtrain", "serve", str(trained), f"port={port}"])
     assert main() == 2
     assert f"error: port={port}: cannot be used (Address already in use)" in capfd.readouterr().err
+
+
+@pytest.fixture
+def registry(store: Path, tmp_path: Path, models: Path) -> Any:
+    """A registry with two versions of a model, one of another, and an alias."""
+    found = import_mlflow().tracking.MlflowClient(f"sqlite:///{store}")
+    for name in ("digits", "empty"):
+        found.create_registered_model(name)
+    (tmp_path / "nothing").mkdir()
+    (tmp_path / "nothing/MLmodel").write_text("flavors: {}\n")
+    shutil.copytree(models / "fixed", tmp_path / "fixed")
+    for name, source in (("digits", "fixed"), ("digits", "fixed"), ("empty", "nothing")):
+        found.create_model_version(name, (tmp_path / source).as_uri())
+    found.set_registered_model_alias("digits", "champion", "1")
+    return found
+
+
+def test_an_alias_is_followed(registry: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("dtrain.controller.served._LOOK", 0.05)
+    (own := tmp_path / "own").mkdir()
+    source = OfRegistry(Registered("models:/digits@champion", None), own)
+    with served(None, own, source) as client:
+
+        def version() -> str:
+            status, answer, headers = client("/invocations", {"inputs": [[1, 2, 3], [4, 5, 6]]})
+            assert (status, answer) == (200, {"predictions": [6, 15]})
+            return str(headers["x-model-version"])
+
+        assert version() == "1"
+        registry.set_registered_model_alias("digits", "champion", "2")
+        until(lambda: version() == "2")
+        until(lambda: len(list(own.iterdir())) == 1)
+        registry.delete_registered_model_alias("digits", "champion")
+        until(lambda: any("models:/digits@champion" in text for text in client.notices))
+        assert version() == "2"
+
+
+def test_other_names_of_a_model(registry: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    store = f"sqlite:///{tmp_path}/outputs/mlflow.db"
+    found = Registered("models:/digits/2", store)
+    assert found.version() == "2"
+    assert (found.download("2", tmp_path / "there") / "saved_model.pb").is_file()
+    with pytest.raises(DtrainError, match="models:/empty/1 has no SavedModel"):
+        Registered("models:/empty/1", store).download("1", tmp_path / "empty")
+    for text in ("models:/digits@none", "models:/other@champion"):
+        with pytest.raises(DtrainError, match=text):
+            Registered(text, store).version()
+    monkeypatch.chdir("/")
+    with pytest.raises(UsageError, match=r"tracking\.uri=: /outputs/mlflow\.db is not there"):
+        Registered("models:/digits@champion", None)

@@ -9,7 +9,7 @@ import numpy as np
 
 from dtrain.errors import TrainingError
 from dtrain.run.predictions import read
-from dtrain.run.predictions.formats import INDEX
+from dtrain.run.predictions.formats import CLASS, INDEX
 
 
 def load(folder: Path) -> Any:
@@ -25,14 +25,14 @@ def load(folder: Path) -> Any:
         TrainingError: they are not all there.
     """
     found = read(folder)
-    if found is None or "pieces" not in found:
+    if found is None or "files" not in found:
         raise TrainingError(f"{folder}: the predictions are not all done")
     names = [column["name"] for column in found["columns"] if column["name"] != INDEX]
     parts: dict[str, list[np.ndarray]] = {name: [] for name in names}
-    for piece in found["pieces"]:
-        for file in piece["files"]:
-            name = file["name"].split(".", 1)[1].removesuffix(".npy")
-            if name in parts:
-                parts[name].append(np.load(folder / "pieces" / file["name"], allow_pickle=False))
+    for file in found["files"]:
+        name = Path(file["name"]).name.split(".", 1)[1].removesuffix(".npy")
+        if name in parts:
+            parts[name].append(np.load(folder / file["name"], allow_pickle=False))
     arrays = {name: np.concatenate(each) for name, each in parts.items()}
-    return next(iter(arrays.values())) if len(arrays) == 1 else arrays
+    only = list(set(arrays) - {CLASS})
+    return arrays[only[0]] if len(only) == 1 else arrays

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import math
 import shlex
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,29 @@ from dtrain.run import times
 #: What decides the number of replicas; all else has to be equal where speeds are compared.
 _SCALE = ("strategy", "hardware.devices", "hardware.hosts")
 _BATCH = "trainer.batch_size"
+#: Keys by which one experiment is repeated: on other folds of the data, with other random numbers.
+_REPEATS = ("dataset.fold", "dataset.split_seed", "seed")
 #: Keys that are shown at most.
 KEYS = 40
+
+
+@dataclasses.dataclass(frozen=True)
+class Repeats:
+    """Runs of one experiment that differ in its folds or seeds alone.
+
+    Attributes:
+        values: of the keys in which it differs from other experiments that are compared.
+        keys: in which its runs differ.
+        runs: how many, 2 or more.
+        mean: of the objective.
+        deviation: standard deviation of the objective, of a sample (``n - 1``).
+    """
+
+    values: dict[str, str | None]
+    keys: list[str]
+    runs: int
+    mean: float
+    deviation: float
 
 
 @dataclasses.dataclass
@@ -41,6 +63,7 @@ class Comparison:
         efficiency: by run name, examples a second of each replica over those of a replica of the
             run with the fewest (of several a baseline, else the fastest), of runs that differ in
             strategy and replicas alone.
+        repeats: means over folds and seeds.
         notes: what is missing, and why.
     """
 
@@ -54,6 +77,7 @@ class Comparison:
     baselines: list[str] = dataclasses.field(default_factory=list)
     differences: dict[str, dict[int, float]] = dataclasses.field(default_factory=dict)
     efficiency: dict[str, float] = dataclasses.field(default_factory=dict)
+    repeats: list[Repeats] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
 
     @functools.cached_property
@@ -111,6 +135,7 @@ def compare(
         except UsageError as error:  # a job failed: the rest of the table is worth having
             found.notes.append(f"no difference from a baseline: {error}")
     _scale(found)
+    _repeat(found)
     return found
 
 
@@ -161,6 +186,25 @@ def _scale(found: Comparison) -> None:
                 found.efficiency.update(_efficiency(group, found.baselines))
     if not found.efficiency:
         found.notes.append("no scaling efficiency: no runs differ in the number of replicas alone")
+
+
+def _repeat(found: Comparison) -> None:
+    if found.objective is None:
+        return
+    differing = differs.keys(found.runs)
+    others = [key for key in differing if key not in _REPEATS]
+    groups: dict[tuple[str | None, ...], list[Run]] = {}
+    for run in found.runs:
+        if run.status == "FINISHED" and _finite(run.objective):
+            groups.setdefault(tuple(run.value(key) for key in others), []).append(run)
+    for values, runs in groups.items():
+        keys = [key for key in _REPEATS if len({run.value(key) for run in runs}) > 1]
+        if keys:
+            numbers = [run.objective or 0.0 for run in runs]
+            found.repeats.append(Repeats(
+                dict(zip(others, values, strict=True)), keys, len(runs),
+                statistics.fmean(numbers), statistics.stdev(numbers),
+            ))  # fmt: skip
 
 
 def _scales(key: str) -> bool:

@@ -102,6 +102,12 @@ def remarks(found: Comparison) -> list[str]:
         lines.append(
             f"best: {found.best.name}, {found.objective} {found.best.objective:.4g} ({found.mode})"
         )
+    for each in found.repeats:
+        which = "".join(f"{key}={value} " for key, value in each.values.items())
+        lines.append(
+            f"mean: {which}{found.objective} {each.mean:.4g} with a standard deviation of "
+            f"{each.deviation:.2g} ({each.runs} runs that differ in {' and '.join(each.keys)})"
+        )
     if found.baselines:
         lines.append(
             f"difference: the largest, relative, of {found.metric} at a common step from that of"

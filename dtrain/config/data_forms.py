@@ -9,6 +9,7 @@ from dtrain.config.forms import CHARACTERS, ELEMENTS, by_name, choice, node_prob
 from dtrain.config.ranges import LARGE, MANY, Each, Form, Range, short
 
 _FILES = 1_000_000  # files or columns that one key may name
+_KINDS = ("number", "boolean", "date", "category", "text", "skip")
 _KEYS, _DTYPES = {"dtype", "shape"}, ("string", "int64", "float32")
 
 
@@ -129,11 +130,30 @@ def _images(value: Any) -> str | None:
     return None
 
 
+def _split_by(value: Any) -> str | None:
+    if isinstance(value, str):
+        return None if value in ("random", "classes") else "is neither random nor classes"
+    if not isinstance(value, dict) or not {"by"} <= value.keys() <= {"by", "ordered"}:
+        return "is not {by: COLUMN}"
+    if not isinstance(value.get("ordered", True), bool):
+        return "has no true or false for ordered"
+    return words(value["by"], 1000)
+
+
+def _kinds(value: Any) -> str | None:
+    if not isinstance(value, dict) or not value:
+        return "is no mapping from columns to kinds"
+    for name, kind in value.items():
+        if kind not in _KINDS:
+            return f"{short(name)}: {short(kind)} is none of {', '.join(_KINDS)}"
+    return None
+
+
 PATHS = Form("a path, a pattern such as shards/*.parquet, or a list of them", _paths, "FILE")
 COLUMNS = Form("a column, a list of columns, or columns by name", _columns, "COLUMN")
-NAMES = Each(Form("the name of a column", lambda value: words(value, 1000)), 1, _FILES, "[COLUMN]")
 ARRAYS = Form("the name of an array, a list of such, or names by input or output", _columns, "NAME")
 IMAGES = Form("sizes of images by column", _images, "{image: [64, 64, 3]}")
+SPLIT_BY = Form("random, classes, or {by: COLUMN}", _split_by, "classes")
 SEPARATOR = Form("one character, or tab", _separator, "';'")
 TOKENS = choice("bytes", "characters")
 MEMBERS = Form("nodes with _target_, by name", _members,
@@ -144,6 +164,8 @@ FEATURES = Form(
     "types of features by name; null in a shape is a length that differs", _features,
     "{image: {dtype: string}, label: {dtype: int64}, x: {dtype: float32, shape: [8]}}",
 )  # fmt: skip
+KINDS = Form("kinds by column", _kinds, "{city: category, note: text, id: skip}")
+FORMAT = choice("parquet", "arrow", "csv", "json")
 INDEX = choice("cache", "beside")
 DECODE = choice("example", "npy", "bytes")
 CACHE = choice("none", "memory", "disk")

@@ -125,6 +125,11 @@ def node_problem(value: Any) -> str | None:
     return None
 
 
+def _augment(value: Any) -> str | None:
+    items = value if isinstance(value, list) else [value]
+    return next((problem for each in items if (problem := node_problem(each))), None)
+
+
 def _named(value: Any) -> str | None:
     """Say why Keras has no loss or metric of such a name, as far as its form goes."""
     if isinstance(value, str):
@@ -261,6 +266,11 @@ def _predicted(value: Any) -> str | None:
     return None if value in ("argmax", "top_k") else node_problem(value)
 
 
+def _shard(value: Any) -> str | None:
+    match = re.fullmatch(r"(\d{1,5})/(\d{1,5})", str(value), re.ASCII)
+    return None if match and int(match[1]) < int(match[2]) else "is no number below another"
+
+
 def choice(*values: str) -> Form:
     """Return the form of one of several texts."""
 
@@ -287,6 +297,8 @@ STORE = Form(
     f"null, or an address of {', '.join(_STORES)}", _store, "http://HOST:PORT"
 )  # fmt: skip
 NODE = Form("a node with _target_", node_problem)
+AUGMENT = Form("a node with _target_, or a list of them", _augment,
+               "[{_target_: keras.layers.RandomFlip}]")  # fmt: skip
 LOSS = Form("a name of keras.losses, or a node with _target_ (or a list or mapping of them, one "
             "for each output)", _loss, "{_target_: keras.losses.Huber}")  # fmt: skip
 METRICS = Form("a name of keras.metrics or a node with _target_, a list of them, or such by output",
@@ -297,6 +309,7 @@ CLASS_WEIGHT = Form(
 )
 CALLBACKS = Each(NODE, 0, 1000, "[]")
 PREDICTED = Form("argmax, top_k, or a node with _target_", _predicted, "argmax")
+SHARD = Form("K/N, with K from 0 to N-1", _shard, "0/2")
 SPLIT = choice("train", "validation")
 PARTS = Each(choice("inputs", "labels"), 0, 2, "[labels]")
 PATTERNS = Each(Form("a regular expression", _regular), 0, 1000, "[]")

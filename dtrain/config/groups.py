@@ -38,6 +38,7 @@ GROUPS = {
 SCHEMAS: dict[str, dict[str, type]] = {
     "model": {
         "mlp": models.Mlp,
+        "wide_deep": models.WideDeep,
         "cnn": models.Cnn,
         "resnet": models.Resnet,
         "transformer": models.Transformer,
@@ -47,9 +48,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "synthetic": datasets.Synthetic,
         "npz": datasets.Npz,
         "npy": datasets.Npy,
-        "csv": datasets.Csv,
-        "parquet": tables.Parquet,
-        "arrow": tables.Arrow,
+        "table": tables.TableFiles,
         "huggingface": tables.HuggingFace,
         "image_folder": datasets.ImageFolder,
         "text": datasets.Text,

@@ -40,17 +40,15 @@ _CLASS = r"[A-Z]\w*"
 
 #: Functions of dtrain.datasets.
 _DATASETS = "|".join((
-    "arrow",
     "array_record",
-    "csv",
     "digits",
     "huggingface",
     "image_folder",
     "mixture",
     "npy",
     "npz",
-    "parquet",
     "synthetic",
+    "table",
     "text",
     "tfds",
     "tfrecord",
@@ -59,7 +57,7 @@ _DATASETS = "|".join((
 
 MODEL = Kind(
     "model", "dtrain.models.*, keras.applications.*, keras.Model, keras.Sequential",
-    r"dtrain\.models\.(cnn|mlp|resnet|transformer)|keras\.(models\.)?(Model|Sequential)"
+    r"dtrain\.models\.(cnn|mlp|resnet|transformer|wide_deep)|keras\.(models\.)?(Model|Sequential)"
     rf"|keras\.applications\.([a-z]\w*\.)?{_CLASS}",
     ("Model",), (), "keras.src.applications",
 )  # fmt: skip
@@ -67,7 +65,11 @@ DATASET = Kind(
     "dataset", "dtrain.datasets.*",
     rf"dtrain\.datasets\.({_DATASETS})",
 )  # fmt: skip
-AUGMENT = Kind("augmentation", "dtrain.augment.*", r"dtrain\.augment\.shift_flip")
+AUGMENT = Kind(
+    "augmentation", "dtrain.augment.*, keras.layers.*",
+    rf"dtrain\.augment\.shift_flip|keras\.layers\.(?!({_CODE})$){_CLASS}",
+    ("layers.Layer",),
+)  # fmt: skip
 STRATEGY = Kind(
     "strategy", "dtrain.task.strategies.*",
     r"dtrain\.task\.strategies\.(CentralStorage|Default|LayerPlacement|Mesh|Mirrored|MultiWorker"

@@ -29,14 +29,14 @@ SCORES = (
     "auc_micro",
 )  # fmt: skip
 #: Value of ``objective``, ``trainer.loss`` and ``trainer.metrics``; and what the metrics may be.
-AUTO, OF_AUTO = "auto", ("accuracy", "mae")
+AUTO, OF_AUTO = "auto", ("accuracy", "mae", "binary_accuracy")
 _NO_RATE = ("learning_rate", None)
 #: Callbacks of Keras' that look at a number by its name, and what they look at by default.
 _MONITORS = ("EarlyStopping", "ReduceLROnPlateau", "ModelCheckpoint")
 MONITORED = "val_loss"
 #: Arguments that a run fills in.
 _FILLED = {
-    "model": ("input_shape", "classes", "outputs"),
+    "model": ("input_shape", "classes", "outputs", "encoding"),
     "optimizer.schedule": (
         "learning_rate", "total_steps", "steps_per_epoch", "initial_learning_rate", "decay_steps",
     ),
@@ -100,8 +100,8 @@ def _check_arguments(key: str, node: Mapping[str, Any]) -> None:
         and not (key == "optimizer" and (name == "schedule" or (name, value) == _NO_RATE))
     }
     made = dict.fromkeys(name for name in filled if name in signature.parameters) | made
-    partial = bool(node.get("_partial_")) or key in ("dataset.augment", "action.function")
-    if key.startswith("trainer.") and not sources.is_class(target):
+    partial = bool(node.get("_partial_")) or key == "action.function"
+    if key.startswith(("trainer.", "dataset.augment")) and not sources.is_class(target):
         partial = True  # a function of (y_true, y_pred)
     bind(target, signature, made, key, partial)
     if target.split(".")[0] in KNOWN:

@@ -23,7 +23,8 @@ _OFF = ("false", "no", "none", "null", "0")
 #: Options of ``dataset`` by the end of a file's name.
 _FORMATS = {
     ".csv": "csv", ".tsv": "csv", ".npz": "npz", ".npy": "npy", ".parquet": "parquet",
-    ".arrow": "arrow", ".feather": "arrow", ".tfrecord": "tfrecord", ".tar": "webdataset",
+    ".arrow": "arrow", ".feather": "arrow", ".json": "json", ".jsonl": "json",
+    ".ndjson": "json", ".tfrecord": "tfrecord", ".tar": "webdataset",
     ".array_record": "array_record", ".txt": "text",
 }  # fmt: skip
 #: Keys that take a list beside other values.

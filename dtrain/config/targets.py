@@ -122,8 +122,6 @@ def _allow(target: str, key: str, wanted: tuple[kinds.Kind, ...]) -> None:
     elif not kinds.named(target, wanted):
         what = " or ".join(kind.what for kind in wanted) or "public name"
         hint = f"{_trust(target)} in front of the command, if you trust what it does"
-        if kinds.AUGMENT in wanted and target.startswith("keras.layers."):
-            hint = "the layer at the beginning of the model"
         if kinds.CALLBACK in wanted:
             near = nearest(target.rpartition(".")[2], kinds.CALLBACKS)
             hint = f"_target_: keras.callbacks.{near}, or {hint}" if near else hint

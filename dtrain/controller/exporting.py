@@ -1,10 +1,11 @@
-"""Exports of a run's model: each format written, run by its own runtime, compared, and kept or not.
+"""Exports of a run's model: formats written, run by their own runtimes, compared, and kept or not.
 
 It is what ``python -m dtrain export`` does, and what is done before a model is logged.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 from dtrain.config import section
 from dtrain.config.schema import Config, Precision
 from dtrain.controller import folders
-from dtrain.controller.launchers.export_steps import Steps
+from dtrain.controller.launchers.export_steps import steps
 from dtrain.controller.task_environment import task_environment
 from dtrain.errors import DtrainError, UsageError
 from dtrain.files import reading, writing
@@ -81,13 +82,10 @@ class Exporter:
         gives_way: bool = False,
     ):
         plain = dataclasses.replace(config.hardware, precision=Precision.float32, remat=[])
-        config = dataclasses.replace(config, hardware=plain)
+        values = section.plain(dataclasses.replace(config, hardware=plain))
         cluster = Cluster((Task("chief", 0, 1),), "cpu", 1, task_environment())
-        self._steps = Steps(section.plain(config), cluster, hear, waiting, gives_way)
-        self._rundir = rundir
-        self._formats = formats
-        self._weights = weights
-        self._hear = hear
+        self._ask = steps(values, cluster, hear, waiting, gives_way)
+        self._rundir, self._formats, self._weights, self._hear = rundir, formats, weights, hear
 
     def export(self, choose: Callable[[], list[Path]], place: Path) -> Iterator[Made]:
         """Export checkpoints, and yield what came of each.
@@ -97,12 +95,13 @@ class Exporter:
             place: ``FOLDER/NAME``, in which each gets a folder.
 
         Raises:
-            UsageError: another command exports there, or what is there is of another model.
+            UsageError: what is there is of another model.
             DtrainError: the model cannot be made.
             OSError: it cannot be written.
         """
         try:
-            descriptor = exports.lock(place)
+            with contextlib.suppress(FileExistsError):
+                writing.make_folder(place)
         except OSError as error:
             raise folders.unwritable(
                 "folder", place, "nothing can be exported there", error
@@ -113,7 +112,9 @@ class Exporter:
                 yield self._one(path, place)
         finally:
             writing.remove(work)
-            exports.unlock(place, descriptor)
+            if not any(place.iterdir()):  # nothing came of it
+                with contextlib.suppress(ValueError):  # it was there before
+                    writing.discard(place)
 
     def _one(self, path: Path, place: Path) -> Made:
         """Export one checkpoint, held at ``path``."""
@@ -133,16 +134,24 @@ class Exporter:
         writing.make_folder(made.aside)
         try:
             self._hear("importing TensorFlow, which takes 3 to 15 s")
+            places = {"folder": str(made.aside), "work": str(path)}
             try:
-                written = self._steps.write(
-                    folder=str(made.aside), work=str(path), path=str(path),
-                    averaged=weights == "ema", names=names,
-                )  # fmt: skip
+                written = self._ask(
+                    do="write", **places, path=str(path), averaged=weights == "ema", names=names
+                )
             except DtrainError as error:  # of the checkpoint, which the user knows by its own name
                 own = self._rundir.checkpoints / path.name
                 error.args = (str(error).replace(str(path), str(own)),)
                 raise
-            kept, refused = self._compared(made, path, names, written)
+            results: dict[str, Any] = dict(written["refused"])
+            if rest := [name for name in names if name not in results]:
+                results |= self._ask(do="check", **places, names=rest)
+            kept = {n: _exported(made.aside, n, results[n])
+                    for n in names if not isinstance(results[n], str)}  # fmt: skip
+            refused = {name: results[name] for name in names if name not in kept}
+            for name in refused:
+                for part in FORMATS[name].files:
+                    writing.remove(made.aside / part)
             record: Record = {
                 "step": manifest["step"],
                 "digest": manifest.get("digest"),
@@ -150,6 +159,7 @@ class Exporter:
                 "run": str(self._rundir.path),
                 "data": manifest["meta"].get("evaluated", ""),
                 "signature": written["signature"],
+                "classes": written["classes"],
                 "examples": written["examples"],
                 "formats": kept,
             }
@@ -159,43 +169,14 @@ class Exporter:
             writing.remove(made.aside)
         return Made(made.path, already, record, refused)
 
-    def _compared(
-        self, made: Version, work: Path, names: Sequence[str], written: dict[str, Any]
-    ) -> tuple[dict[str, Exported], dict[str, str]]:
-        """Return the formats that are what Keras computes, and what is wrong with the others.
 
-        The files of those are removed.
-        """
-        aside, refused = made.aside, dict(written["refused"])
-        kept: dict[str, Exported] = {}
-        outputs = [each["name"] for each in written["signature"]["outputs"]]
-        saved = aside if "savedmodel" in names else work
-        for name in names:
-            if name in refused:
-                continue
-            try:
-                found = self._steps.check(
-                    folder=str(aside), saved=str(saved), work=str(work), name=name,
-                    structure=written["structure"], outputs=outputs, classes=written["classes"],
-                )  # fmt: skip
-            except DtrainError as error:
-                refused[name] = str(error)
-            else:
-                kept[name] = _exported(aside, name, found)
-        exports.remove(aside, list(refused))
-        return kept, refused
-
-
-def _exported(folder: Path, name: str, found: dict[str, Any]) -> Exported:
+def _exported(folder: Path, name: str, deviation: float) -> Exported:
     files = exports.files(folder, name)
     packages = (*_VERSIONS, *FORMATS[name].packages)
-    made: Exported = {
+    return {
         "bytes": sum(file["bytes"] for file in files.values()),
         "files": files,
-        "deviation": found["deviation"],
+        "deviation": deviation,
         "limit": FORMATS[name].limit,
         "versions": {package: version(package) for package in packages},
     }
-    if "latency_ms" in found:
-        made["latency_ms"] = found["latency_ms"]
-    return made

@@ -66,7 +66,7 @@ def sizes(config: Config) -> Splits | None:
     with before_training(node):
         if not _is_counted(node):
             return None  # the task converts it, once
-        splits: Splits = targets.instantiate(node, "dataset")
+        splits: Splits = targets.instantiate(node, "dataset", on_error=options.on_error)
         if options.on_error is OnError.skip:
             return None  # what is left is known when all has been read
         lengths = [known_length(source) for source in (splits.train, splits.validation)]
@@ -77,8 +77,8 @@ def sizes(config: Config) -> Splits | None:
 
 
 def _is_counted(node: Any) -> bool:
-    """Whether no table of text is to be converted before its rows are known."""
-    if node["_target_"] == "dtrain.datasets.csv":
+    """Whether no table is to be converted before its rows are known."""
+    if node["_target_"] == "dtrain.datasets.table":
         return tables.is_counted(**{k: v for k, v in node.items() if k != "_target_"})
     return all(_is_counted(member) for member in (node.get("members") or {}).values())
 

@@ -1,71 +1,60 @@
-"""Where the versions that a server serves come from: a run, MLflow's registry, a folder."""
+"""What a server serves: where versions come from, and the process that serves them."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
+import collections
+import json
+import multiprocessing.connection
 import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 from dtrain.config.schema import Config
 from dtrain.controller import exporting
+from dtrain.controller.launchers.model_process import ModelProcess
 from dtrain.errors import CheckpointError, DtrainError, UsageError
 from dtrain.files import writing
-from dtrain.run import checkpoint, exports
+from dtrain.run import checkpoint
 from dtrain.run.checkpoint.format import read_manifest
+from dtrain.run.exports import FORMATS
 from dtrain.run.folder import RunDir
-from dtrain.serving.follow import Stopped
-from dtrain.serving.problems import Unusable
-from dtrain.serving.versions import Candidate
 from dtrain.tracking.mlflow.registered import Registered
 
-#: Of the names of folders with what is served, and seconds until one can be a killed server's.
-_PREFIX, _SECONDS = "dtrain-serve-", 60.0
+#: The file that makes a folder a SavedModel.
+SAVED = FORMATS["savedmodel"].files[-1]
+_LOOK = 1.0  # seconds between two looks for a newer version
+_TRIES = 3  # of one version
+#: Seconds before a process that has died is started again, the last from then on.
+_PAUSES = (0.0, 1.0, 5.0, 30.0)
 
 
-@contextmanager
-def own_folder() -> Iterator[Path]:
-    """Yield a folder for files that are served, which goes with the server.
+class Version(NamedTuple):
+    """A version that may serve: what answers call it, and its SavedModel's folder."""
 
-    Those of servers that were killed go now.
-    """
-    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # another user's, or gone
-            _remove_if_left(left)
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    descriptor = os.open(folder, os.O_RDONLY)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    try:
-        yield folder
-    finally:
-        writing.remove(folder)
-        os.close(descriptor)
+    number: str
+    path: Path
 
 
-def _remove_if_left(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        about = os.fstat(descriptor)
-        # One that is being made has no lock yet.
-        if about.st_uid != os.getuid() or time.time() - about.st_mtime < _SECONDS:
-            return
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        writing.remove(folder)
-    finally:
-        os.close(descriptor)
+class Source(Protocol):
+    """Where versions come from."""
 
+    def newest(self) -> str | None:
+        """Return a key of the version that is to serve; None where there is none yet."""
 
-def _remover(folder: Path) -> Callable[[], None]:
-    return lambda: writing.remove(folder)
+    def fetch(self, key: str) -> Version:
+        """Make its files, in a folder that is this command's own or stays.
+
+        Raises:
+            DtrainError, OSError: it cannot be had.
+        """
 
 
 class OfRun:
-    """A checkpoint of a run, exported.
+    """Checkpoints of a run, exported.
 
     Args:
         rundir: of the run.
@@ -76,38 +65,16 @@ class OfRun:
         hear, waiting: of :class:`~dtrain.controller.exporting.Exporter`.
     """
 
-    seconds = 1.0
-
     def __init__(
-        self,
-        rundir: RunDir,
-        config: Config,
-        word: str | None,
-        weights: str,
-        own: Path | None,
-        hear: Callable[[str], None],
-        waiting: Callable[[], None],
-    ):
-        self._rundir, self._word, self._weights, self._own = rundir, word, weights, own
+        self, rundir: RunDir, config: Config, word: str | None, weights: str, own: Path | None,
+        hear: Callable[[str], None], waiting: Callable[[], None],
+    ):  # fmt: skip
+        self._rundir, self._word, self._own = rundir, word, own
         self._mode = config.objective_mode.name
-        self._ends, self._served = threading.Event(), False
-
-        def quietly() -> None:
-            if self._ends.is_set():
-                raise Stopped("the server stops")
-
-        # The first is waited for; those after it must not be in the way of what is served.
-        self._exporters = [
-            exporting.Exporter(config, rundir, ["savedmodel"], weights, hear, waiting),
-            exporting.Exporter(
-                config, rundir, ["savedmodel"], weights, lambda _: None, quietly, gives_way=True
-            ),
-        ]
+        self._exporter = exporting.Exporter(
+            config, rundir, ["savedmodel"], weights, hear, waiting, gives_way=own is not None
+        )
         self.name = exporting.name_of(rundir, weights)
-
-    def end(self) -> None:
-        """Let an export that is at work end."""
-        self._ends.set()
 
     def choose(self) -> Path:
         """Return the folder of the checkpoint that is meant now.
@@ -117,109 +84,152 @@ class OfRun:
         """
         return checkpoint.choose(self._rundir.checkpoints, self._word, self._mode)[-1]
 
-    def first(self) -> tuple[str, Candidate]:
-        """Return the version to begin with, and its key.
-
-        Raises:
-            DtrainError, OSError: there is none, or it cannot be had.
-        """
-        while True:
-            self.choose()  # says what is wrong
-            key = self.newest() or ""
-            try:
-                return key, self.fetch(key)
-            except (UsageError, CheckpointError):
-                if self.newest() == key:
-                    raise
-                # A training has removed it: there is a better one.
-
     def newest(self) -> str | None:
-        """Return step and digest of the checkpoint that is meant now; None where there is none."""
+        """Return the step and the digest of the checkpoint that is meant now."""
         try:
-            path = self.choose()
-            manifest = read_manifest(path)
+            manifest = read_manifest(self.choose())
         except (UsageError, CheckpointError):  # none yet, or it has just been removed
             return None
         return f"{manifest['step']} {manifest.get('digest')}"
 
-    def fetch(self, key: str) -> Candidate:
-        """Export a checkpoint.
-
-        Raises:
-            DtrainError: it is gone, cannot be exported, or computes other numbers than Keras.
-            OSError: it cannot be written.
-        """
-        step, _, digest = key.partition(" ")
-        there = self._rundir.path / "exports" / self.name / step
-        if self._is_there(there, digest):
-            self._served = True
-            return Candidate(step, str(there))
-        place = self._rundir.path / "exports"
-        if self._own is not None:
-            place = Path(tempfile.mkdtemp(dir=self._own))
-        remove = _remover(place) if self._own is not None else lambda: None
-        try:
-            exporter = self._exporters[-1] if self._served else self._exporters[0]
-            folder, mode = self._rundir.checkpoints, self._mode
-            [made] = exporter.export(
-                lambda: checkpoint.choose(folder, step, mode), place / self.name
-            )
-        except BaseException:
-            remove()
-            raise
+    def fetch(self, key: str) -> Version:
+        """Export a checkpoint."""
+        step = key.partition(" ")[0]
+        own = self._own and Path(tempfile.mkdtemp(dir=self._own))
+        place = (own or self._rundir.path / "exports") / self.name
+        [made] = self._exporter.export(
+            lambda: checkpoint.choose(self._rundir.checkpoints, step, self._mode), place
+        )
         if made.refused:
-            remove()
-            raise Unusable(next(iter(made.refused.values())))
-        self._served = True
-        return Candidate(made.path.name, str(made.path), remove)
-
-    def _is_there(self, path: Path, digest: str) -> bool:
-        """Say whether the run's own exports have that version."""
-        if not path.is_dir():
-            return False
-        try:
-            record = exports.read(path)
-        except DtrainError:
-            return False
-        same = (str(record["digest"]), record["weights"]) == (digest, self._weights)
-        return same and "savedmodel" in record["formats"]
+            raise DtrainError(next(iter(made.refused.values())))
+        return Version(step, made.path)
 
 
 class OfRegistry:
-    """A version of a registered model, downloaded.
-
-    Args:
-        model: what names it.
-        own: takes the files.
-    """
-
-    seconds = 2.0
+    """Versions of a registered model, downloaded to ``own``."""
 
     def __init__(self, model: Registered, own: Path):
         self._model, self._own = model, own
 
-    def end(self) -> None:
-        """Do nothing: a download is short."""
-
     def newest(self) -> str | None:
-        """Return the version that is meant now.
-
-        Raises:
-            DtrainError: the store does not answer.
-        """
+        """Return the version that is meant now."""
         return self._model.version()
 
-    def fetch(self, key: str) -> Candidate:
-        """Download a version.
+    def fetch(self, key: str) -> Version:
+        """Download a version."""
+        return Version(key, self._model.download(key, Path(tempfile.mkdtemp(dir=self._own))))
+
+
+class Folder:
+    """A SavedModel, or a folder of several with numbers for names: the highest is the newest."""
+
+    def __init__(self, path: Path):
+        self._path = path
+
+    def newest(self) -> str | None:
+        """Return the number; ``.`` where the folder itself is a SavedModel."""
+        if (self._path / SAVED).is_file():
+            return "."
+        names = filter(str.isdecimal, os.listdir(self._path))
+        versions = [name for name in names if (self._path / name / SAVED).is_file()]
+        return max(versions, key=int, default=None)
+
+    def fetch(self, key: str) -> Version:
+        """Return that version, which is there already."""
+        path = (self._path / key).resolve()
+        return Version(path.name if path.name.isdecimal() else "1", path)
+
+
+class Server:
+    """The process that serves; it is started again where it dies.
+
+    Args:
+        start: starts one.
+        say: prints a sentence; by any thread.
+    """
+
+    def __init__(self, start: Callable[[], ModelProcess], say: Callable[[str], None]):
+        self._start, self._say = start, say
+        self._lock = threading.RLock()  # held while a version is loaded
+        self._process: ModelProcess | None = None
+        self._version: Version | None = None
+        self.ends = threading.Event()
+
+    def load(self, version: Version) -> dict[str, Any]:
+        """Have a version serve, beside which the one before goes on until then.
+
+        Returns:
+            What is known of the model: ``about`` of :class:`dtrain.task.served.Served`.
 
         Raises:
-            DtrainError: it cannot be had.
-            OSError: it cannot be written.
+            DtrainError: it cannot serve; the one before goes on.
         """
-        folder = Path(tempfile.mkdtemp(dir=self._own))
-        try:
-            path = self._model.download(key, folder)
-        except BaseException:
-            _remover(folder)()
-            raise
-        return Candidate(key, str(path), _remover(folder))
+        with self._lock:
+            process = self._process = self._process or self._start()
+            asked = {"version": version.number, "path": str(version.path)}
+            try:
+                process.link.send_bytes(json.dumps(asked).encode())
+                about: dict[str, Any] = json.loads(process.link.recv_bytes())
+            except (EOFError, OSError):
+                raise DtrainError("its process died while it was loaded") from None
+            if "failed" in about:
+                raise DtrainError(about["failed"])
+            self._version = version
+            return about
+
+    def watch(self) -> None:
+        """Start the process again whenever it dies, until the end."""
+        deaths = 0
+        while self._process is not None and self._version is not None:
+            multiprocessing.connection.wait([self._process.sentinel])
+            with self._lock:
+                if self.ends.is_set():
+                    return
+                self._process.kill()
+                self._process = None
+                time.sleep(_PAUSES[min(deaths, len(_PAUSES) - 1)])
+                deaths += 1
+                try:
+                    self.load(self._version)
+                    self._say(f"the process has died; version {self._version.number} serves again")
+                except (DtrainError, OSError) as error:
+                    self._say(f"version {self._version.number} cannot be loaded again: {error}")
+
+    def follow(self, source: Source, key: str, own: Path) -> None:
+        """Load newer versions as they appear, until the end.
+
+        Args:
+            source: where they come from.
+            key: of the version that serves.
+            own: folder with the files of versions, which are removed once they serve no more.
+        """
+        tries: collections.Counter[str] = collections.Counter()
+        newest, last = key, ""
+        while not self.ends.wait(_LOOK):
+            try:
+                if (newest := source.newest() or key) == key or tries[newest] == _TRIES:
+                    continue
+                tries[newest] += 1
+                version = source.fetch(newest)
+                self.load(version)
+                key, text = newest, f"version {version.number} serves now"
+                for folder in own.iterdir():
+                    if folder not in version.path.parents:
+                        writing.remove(folder)
+            except Exception as error:  # of a library, too: what serves goes on
+                text = f"version {newest.partition(' ')[0]} does not serve: {error}"
+                text = text if newest != key else f"newer versions cannot be looked for: {error}"
+            if text != last and not self.ends.is_set():
+                self._say(text)
+            last = text
+
+    def close(self) -> None:
+        """End the process once the requests that it has are answered."""
+        self.ends.set()
+        process, self._process = self._process, None
+        if process is not None:
+            try:
+                process.link.close()
+                process.join()
+            finally:
+                process.kill()

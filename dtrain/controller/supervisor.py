@@ -271,8 +271,9 @@ class Supervisor:
         if not task.serves and code in (errors.OK, errors.INTERRUPTED):
             self._training.discard(name)
             # The others are at the same point: they will not be waited for without an end.
-            patience = time.monotonic() + self._launcher.grace_seconds
-            self._deadline = min(self._deadline, patience)
+            if not task.alone:
+                patience = time.monotonic() + self._launcher.grace_seconds
+                self._deadline = min(self._deadline, patience)
             return None
         if self._cluster.chief.name not in self._training:  # what it does after that is no loss
             self._training.discard(name)

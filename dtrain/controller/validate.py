@@ -121,10 +121,11 @@ def _shared(key: str) -> bool:
 
 
 def _check_model(config: Config) -> None:
-    """Refuse a model of images for a CSV: that is known before any row is read."""
-    model = str(config.model.get("_target_"))
-    if model in _OF_IMAGES and config.dataset.get("_target_") == "dtrain.datasets.csv":
+    """Refuse a model of images for a table of text: that is known before any row is read."""
+    model, dataset = str(config.model.get("_target_")), config.dataset
+    is_table = dataset.get("_target_") == "dtrain.datasets.table"
+    if model in _OF_IMAGES and is_table and dataset.get("format") in ("csv", "json"):
         raise UsageError(
-            "model", model.rpartition(".")[2], "takes images, and a CSV has rows of columns",
+            "model", model.rpartition(".")[2], "takes images, and a table has rows of columns",
             "mlp, or a model of your own", "model=mlp",
         )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from pathlib import Path
@@ -30,10 +31,7 @@ class DataFile:
         Raises:
             DataError: it is not there any more.
         """
-        try:
-            return self.local().stat().st_size
-        except OSError as error:
-            raise DataError(self.name, f"cannot be read ({error.strerror})") from None
+        return self._stat().st_size
 
     def stamp(self) -> str:
         """Return what changes when the file does: its size and the time of its last change.
@@ -41,11 +39,14 @@ class DataFile:
         Raises:
             DataError: it is not there any more.
         """
+        found = self._stat()
+        return f"{found.st_size}-{found.st_mtime_ns}"
+
+    def _stat(self) -> os.stat_result:
         try:
-            found = self.local().stat()
+            return self.local().stat()
         except OSError as error:
             raise DataError(self.name, f"cannot be read ({error.strerror})") from None
-        return f"{found.st_size}-{found.st_mtime_ns}"
 
     def open(self) -> IO[bytes]:
         """Open it to read from any place of it.
@@ -73,3 +74,8 @@ class DataFile:
 def is_address(path: str) -> bool:
     """Say whether a path is an address, such as ``s3://bucket/x``, and no file of this machine."""
     return re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*://", path) is not None
+
+
+def is_full(error: BaseException) -> bool:
+    """Say whether an error means that what is written has no room, and not what is read."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -90,15 +90,6 @@ class Decoded:
                     "dataset.cache", "memory", f"{what}, and {memory.text(free)} are free",
                     "disk, or none", "dataset.cache=disk",
                 )  # fmt: skip
-            return
-        from dtrain.data import cache
-
-        if need > cache.room():
-            raise UsageError(
-                "dataset.cache", "disk", f"{what}, and the cache may have "
-                f"{memory.text(cache.room())}", "none, or a larger cache",
-                f"{cache.BYTES}={need}",
-            )  # fmt: skip
 
     def _in_memory(self) -> np.ndarray:
         self._announce()
@@ -116,7 +107,7 @@ class Decoded:
     def _on_disk(self) -> tuple[int, int, np.dtype[Any]]:
         from dtrain.data import cache
 
-        path = cache.entry(self._key(), ".npy", self._write)
+        path = cache.cached("images.npy", self._key(), self._write)
         array = np.load(path, mmap_mode="r")
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC), int(array.offset), array.dtype
 

@@ -24,6 +24,7 @@ class ImageFiles(Captured):
         size: height and width that every image is resized to, in pixels.
         channels: 1 (grey) or 3 (RGB).
         names: of the classes, in their order; none where they have none.
+        originals: the files that ``paths`` were converted from; None: they are the files.
     """
 
     def __init__(
@@ -33,8 +34,10 @@ class ImageFiles(Captured):
         size: tuple[int, int],
         channels: int,
         names: Sequence[str] = (),
+        originals: list[str] | None = None,
     ):
         self._names = list(names)
+        self._originals = paths if originals is None else originals
         self.paths = paths
         self.y = labels
         self.size = size
@@ -54,7 +57,7 @@ class ImageFiles(Captured):
     @property
     def files(self) -> list[DataFile]:
         """The images, in order."""
-        return [DataFile(path) for path in self.paths]
+        return [DataFile(path) for path in self._originals]
 
     def words(self) -> list[str]:
         """Return the names of the classes, in their order."""
@@ -62,7 +65,7 @@ class ImageFiles(Captured):
 
     def where(self, index: int) -> str:
         """Return the path of an image."""
-        return self.paths[index]
+        return self._originals[index]
 
     def take(self, indices: Any) -> tuple[Any, Any]:
         """Read: int64 ``[b]`` to ``(text [b], as the files have it, int64 [b])``.
@@ -108,9 +111,13 @@ class ImageFiles(Captured):
         import tensorflow as tf
 
         for index in indices:
-            path = Path(self.paths[int(index)])
+            path = Path(self._originals[int(index)])
             try:
-                tf.io.decode_image(path.read_bytes(), self.channels, expand_animations=False)
+                tf.io.decode_image(
+                    Path(self.paths[int(index)]).read_bytes(),
+                    self.channels,
+                    expand_animations=False,
+                )
             except OSError as error:
                 raise DataError(str(path), f"cannot be read ({error.strerror})") from None
             except tf.errors.OpError as error:

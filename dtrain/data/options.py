@@ -54,6 +54,7 @@ class Options:
         identity: how much of the data its digest is made of.
         accept_changes: whether a run may continue on data that is not what it was.
         task: whether targets are classes or numbers; ``auto`` looks at them.
+        test: files that ``evaluate`` evaluates on, in the place of the validation.
     """
 
     augment: Any = None
@@ -66,10 +67,11 @@ class Options:
     identity: Identity = Identity.sample
     accept_changes: bool = False
     task: Task = Task.auto
+    test: Any = None
 
 
 #: Keys that say nothing of which examples a step sees; some are of formats.
-HARMLESS = ("workers", "identity", "accept_changes", "cache", "index")
+HARMLESS = ("workers", "identity", "accept_changes", "cache", "index", "test")
 #: Keys of datasets that once had none of them: without a value, a run of before is the same.
 _LATER = ("weight", "weight_validation")
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Options)}

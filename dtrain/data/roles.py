@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data.table import Column, Table
+from dtrain.data.table import Table
+from dtrain.data.table.forms import described
 from dtrain.errors import UsageError, nearest
 
 #: Names of columns for one role: one, a list of numbers that are put side by side, or by name.
@@ -55,8 +56,14 @@ def _arranged(names: Any, values: Mapping[str, Any]) -> Any:
     return np.stack([values[name].astype(np.float32) for name in names], axis=1)
 
 
-def role_of(names: Names, key: str, table: Table) -> Role:
+def role_of(names: Names, key: str, table: Table, cells: bool = False) -> Role:
     """Check the names of one role.
+
+    Args:
+        names: as configured.
+        key: that names them.
+        table: has the columns.
+        cells: whether a list may have columns of dates and text, too.
 
     Raises:
         UsageError: the table has no such column, or several that are to be one array are no
@@ -76,7 +83,7 @@ def role_of(names: Names, key: str, table: Table) -> Role:
             for name in part:
                 _known(name, key, table, alone=False)
                 column = table.columns[name]
-                if not column.is_number or column.shape:
+                if not (column.is_cell if cells else column.is_number and not column.shape):
                     raise UsageError(
                         key, whole, f"the columns of a list become one array, and {name} holds "
                         f"{described(column)}",
@@ -134,10 +141,3 @@ def check_weights(role: Role, table: Table) -> None:
                 role.key, name, f"holds {described(column)}, and weights are numbers",
                 ", ".join(numbers) or "null", f"{role.key}=null",
             )  # fmt: skip
-
-
-def described(column: Column) -> str:
-    """Return what a column holds, in words: ``float32 [28, 28]``, ``text``."""
-    kind = str(column.dtype) if column.is_number else "text or bytes"
-    shape = ", ".join("?" if size is None else str(size) for size in column.shape)
-    return f"{kind} [{shape}]" if column.shape else kind

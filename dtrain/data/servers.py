@@ -84,13 +84,6 @@ def is_pattern(address: str) -> bool:
     return bool(_MAGIC.search(address))
 
 
-def asked(server: Any, address: str) -> Mapping[str, Any]:
-    """Ask a server of a file, and not what it has answered before."""
-    server.invalidate_cache()
-    found: Mapping[str, Any] = server.info(address)
-    return found
-
-
 def facts(info: Mapping[str, Any]) -> tuple[int, str]:
     """Return the size and the stamp of a file."""
     size = int(info["size"])
@@ -106,11 +99,3 @@ def reason(error: BaseException) -> str:
     text = f"{status} {getattr(error, 'message', '')}" if status else str(error)
     line = (text.strip() or type(error).__name__).split("\n")[0]
     return secrets.mask(line)[:300]
-
-
-def refused(address: str, key: str, error: BaseException) -> UsageError:
-    """Return what to raise of an address that a server does not have, or that has no server."""
-    return UsageError(
-        key, address, f"cannot be found ({reason(error)})",
-        "an address that can be read with the credentials of the environment", f"{key}=ADDRESS",
-    )  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from dtrain.data.options import Task
 from dtrain.data.ragged import Ragged
 from dtrain.data.target_kind import Counted
 from dtrain.errors import UsageError
+
+if TYPE_CHECKING:
+    from dtrain.data.table.encoding import Encoding
 
 
 class Source(Protocol):
@@ -70,6 +73,8 @@ class Splits:
         task: whether the targets are classes or numbers; ``auto``: as they look.
         columns: of a table: the names of its columns that are ``inputs`` and ``target``; other
             files that the model is used on are read by them.
+        encoding: of a table whose columns become one matrix: returns how, fitted on ``train``.
+        notices: sentences about the data for the user, such as what was left out.
     """
 
     train: Any
@@ -77,6 +82,8 @@ class Splits:
     classes: int | Callable[[], int | None] | None = None
     task: Task = Task.auto
     columns: Mapping[str, Any] | None = None
+    encoding: Callable[[], Encoding] | None = None
+    notices: tuple[str, ...] = ()
 
     def count_classes(self) -> int | None:
         """Return the number of classes; None where targets are no classes.

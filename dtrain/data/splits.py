@@ -9,16 +9,17 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dtrain.data import draws, nest
+from dtrain.data import nest
+from dtrain.data.file_arrays import FileArray
 from dtrain.data.files import DataFile, files
+from dtrain.data.holdout import Holdout
 from dtrain.data.images import with_images
-from dtrain.data.rows import Rows
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.tables import Names, Table, TableSource, described
 from dtrain.data.target_kind import of_labels
 from dtrain.errors import UsageError
 
-_Array = TypeVar("_Array", np.ndarray, Rows)
+_Array = TypeVar("_Array", np.ndarray, FileArray)
 
 
 def check_batch(batch: int, replicas: int, examples: int | None) -> None:
@@ -70,15 +71,6 @@ def existing_file(path: str) -> Path:
     return file
 
 
-def check_fraction(fraction: float) -> None:
-    """Refuse what cannot be ``dataset.validation_split``."""
-    if not 0 <= fraction < 1:
-        raise UsageError(
-            "dataset.validation_split", fraction, "is no fraction to hold out",
-            "0 (none) up to but not 1", "dataset.validation_split=0.2",
-        )  # fmt: skip
-
-
 def evaluated(trainer: Any, examples: int | None) -> int:
     """Return how many of the validation examples are evaluated: all, or those of the first batches.
 
@@ -106,19 +98,8 @@ def evaluated(trainer: Any, examples: int | None) -> int:
 
 
 def split_indices(n: int, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draw which of ``n`` examples are trained on and which are held out, each in file order.
-
-    A function of its arguments that no version of NumPy may change (:mod:`dtrain.data.draws`).
-    """
-    check_fraction(fraction)
-    order = draws.order(n, seed)
-    held = round(n * fraction)
-    if held >= n:
-        raise UsageError(
-            "dataset.validation_split", fraction, f"leaves none of {n} examples to train on",
-            "a smaller part, and data with at least one example", "dataset.validation_split=0",
-        )  # fmt: skip
-    return np.sort(order[held:]), np.sort(order[:held])
+    """Draw which of ``n`` examples are trained on and which are held out, each in file order."""
+    return Holdout(fraction, seed).rows(n)
 
 
 def of_tables(
@@ -160,11 +141,11 @@ def of_tables(
         except UsageError as error:
             raise error.of_key(key) if error.key == "dataset.path" else error from None
         held = source(found, whole.inputs.names, target, weight, words=whole.words)
-        _check_alike(whole, held, validation_path)
+        check_alike(whole, held, validation_path)
     return of_sources(whole, held, "path", path, validation_split, split_seed, classes, images)
 
 
-def _check_alike(whole: TableSource, held: TableSource, path: object) -> None:
+def check_alike(whole: TableSource, held: TableSource, path: object) -> None:
     """Refuse files to evaluate on whose columns hold something else than those to train on."""
     for role in (whole.inputs, whole.target, whole.weight):
         for name in role.columns() if role is not None else ():
@@ -205,7 +186,6 @@ def of_sources(
         )  # fmt: skip
     train = whole
     if held is None and validation_split:
-        check_fraction(validation_split)
         drawn = _Drawn(whole, validation_split, split_seed)
         if whole.known_length() is None:
             train, held = whole.subset(drawn.train), whole.subset(drawn.held)
@@ -253,18 +233,18 @@ class _Drawn:
 
 
 def split(
-    x: Any | Callable[[], Any], y: Any, fraction: float, seed: int, weight: Any = None,
+    x: Any | Callable[[], Any], y: Any, holdout: Holdout, weight: Any = None,
     examples: int | None = None, class_names: Sequence[str] | None = None,
 ) -> Splits:  # fmt: skip
     """Hold a part of the arrays out.
 
     Args:
         x, y, weight, examples, class_names: as of :class:`Arrays`; ``x`` may be a function.
-        fraction, seed: of the part that is held out.
+        holdout: how.
     """
     all_of = Arrays(x, y, weight, examples)
     y, weight = all_of.y, all_of.weight
-    train, held = split_indices(len(all_of), fraction, seed)
+    train, held = holdout.rows(len(all_of), all_of.labels)
 
     def part(values: Any, rows: np.ndarray) -> Any:
         return None if values is None else nest.mapped(lambda array: array[rows], values)
@@ -294,7 +274,7 @@ def counted(*sources: TableSource) -> Callable[[], int | None]:
     target = sources[0].target
     if target is None or not isinstance(target.names, str):
         return lambda: None
-    if not sources[0].table.columns[target.names].is_number:
+    if sources[0].is_worded(target.names):
         return lambda: max(len(each.words()) for each in sources)
     return sources[0].counted(*sources[1:])
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from dtrain.data import nest
+from dtrain.data.file_arrays import FileArray, is_large
 from dtrain.data.files import DataFile
-from dtrain.data.rows import Rows, is_large
 from dtrain.data.splits import refused_targets
 from dtrain.data.target_kind import Counted
 from dtrain.errors import DataError
@@ -111,7 +111,7 @@ class Targets:
         key: that names it.
     """
 
-    def __init__(self, array: Rows, key: str):
+    def __init__(self, array: FileArray, key: str):
         self.array = array
         self._key = key
         self._dtype: np.dtype[Any] | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,9 @@ from dtrain.data import nest
 from dtrain.data.files import DataFile
 from dtrain.data.mixture import blocks_of
 from dtrain.data.ragged import Ragged
-from dtrain.data.roles import Names, Role, check_weights, described, role_of
-from dtrain.data.table import Column, Pieces, Table
+from dtrain.data.roles import Names, Role, check_weights, role_of
+from dtrain.data.table import Column, Pieces, Table, encoding
+from dtrain.data.table.forms import described
 from dtrain.data.target_kind import Counted
 from dtrain.errors import DataError, UsageError
 
@@ -39,6 +40,7 @@ class TableSource:
             first needed; None for all.
         words: the classes of targets that are text, in their order, or a function of the column
             that returns them; None: those of the rows.
+        categories: targets that are numbers, and whose different numbers are classes.
         prefix: of the keys, for messages.
 
     Raises:
@@ -53,11 +55,13 @@ class TableSource:
         weight: Names = None,
         rows: Rows | None = None,
         words: np.ndarray | Callable[[str], np.ndarray] | None = None,
+        categories: Sequence[str] = (),
         prefix: str = "dataset",
     ):
         self.table = table
         self._drawn = rows
         self._words = words
+        self._categories = tuple(categories)
         self._found: dict[str, np.ndarray] = {}  # classes, by the column
         self.target = None if target is None else role_of(target, f"{prefix}.target", table)
         self.weight = None if weight is None else role_of(weight, f"{prefix}.weight", table)
@@ -72,12 +76,15 @@ class TableSource:
                     f"{prefix}.inputs", "null", f"{table.files[0].name} has no other columns than "
                     "the targets", "columns that are inputs", f"{prefix}.inputs=COLUMN",
                 )  # fmt: skip
-        self.inputs = role_of(inputs, f"{prefix}.inputs", table)
+        self.inputs = role_of(inputs, f"{prefix}.inputs", table, cells=self.encodes)
         if self.weight is not None:
             check_weights(self.weight, table)
         self._names = list(
             dict.fromkeys(itertools.chain.from_iterable(role.columns() for role in self._roles()))
         )
+
+    #: Whether inputs may be columns of all kinds, which become one matrix.
+    encodes = False
 
     def _roles(self) -> list[Role]:
         return [role for role in (self.inputs, self.target, self.weight) if role is not None]
@@ -128,9 +135,12 @@ class TableSource:
         if self.weight is not None:
             if self.target is None:
                 parts.append(None)
-            found = nest.mapped(lambda a: np.asarray(a, np.float32), self.weight.arrange(values))
-            parts.append(found)
+            parts.append(self._weights(values))
         return tuple(parts)
+
+    def _weights(self, values: Mapping[str, Any]) -> Any:
+        assert self.weight is not None
+        return nest.mapped(lambda a: np.asarray(a, np.float32), self.weight.arrange(values))
 
     def _inputs(self, values: Mapping[str, Any]) -> Any:
         return nest.mapped(as_input, self.inputs.arrange(values))
@@ -143,7 +153,7 @@ class TableSource:
     def _target(self, found: Any, name: str, rows: np.ndarray) -> Any:
         if isinstance(found, Ragged):
             return found.mapped(as_target)
-        if found.dtype == object:
+        if found.dtype == object or name in self._categories:
             return self._classes(found, name, rows)
         found = as_target(found)
         if found.dtype.kind == "f" and not np.isfinite(found).all():
@@ -156,20 +166,21 @@ class TableSource:
 
     def _classes(self, found: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
         """Return the numbers of classes that are words."""
-        words = self.words(name)
-        texts = self._texts(found, name, rows)
-        at = np.searchsorted(words, texts)
-        known = (at < len(words)) & (words[np.minimum(at, len(words) - 1)] == texts)
-        if not known.all():
-            wrong = int(np.argmin(known))
+        numbers = {word: number for number, word in enumerate(self.words(name).tolist())}
+        texts = self._texts(found, name, rows).tolist()
+        at = np.array([numbers.get(text, -1) for text in texts], np.int64)
+        if len(at) and at.min() < 0:
+            wrong = int(np.argmin(at))
             raise DataError(
                 f"{self.table.where(int(rows[wrong]))}, column {name!r}",
-                f"{str(texts[wrong])!r} is none of the classes",
+                f"{texts[wrong]!r} is none of the classes",
             )  # fmt: skip
-        return at.astype(np.int64)
+        return at
 
     def _texts(self, found: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
-        """Return bytes as text."""
+        """Return values as text."""
+        if found.dtype != object:
+            return np.array(encoding.texts(found))
         try:
             return np.array([v.decode() if isinstance(v, bytes) else str(v) for v in found])
         except UnicodeDecodeError:
@@ -187,7 +198,9 @@ class TableSource:
         """
         if name is None:
             columns = [] if self.target is None else self.target.columns()
-            name = next((n for n in columns if not self.table.columns[n].is_number), None)
+            name = next((n for n in columns if self.is_worded(n)), None)
+            if name is None and columns and self.table.columns[columns[0]].kind == "boolean":
+                return np.array(["false", "true"])
         if name is None:
             return np.array([], np.str_)
         if self._words is not None:
@@ -196,8 +209,13 @@ class TableSource:
             seen: set[str] = set()
             for rows, part in self._column(name):
                 seen.update(self._texts(part, name, rows).tolist())
-            self._found[name] = np.array(sorted(seen))
+            self._found[name] = np.array(sorted(seen, key=_by_number if name in self._categories
+                                                else None))  # fmt: skip
         return self._found[name]
+
+    def is_worded(self, name: str) -> bool:
+        """Whether the values of a target are names of classes."""
+        return name in self._categories or not self.table.columns[name].is_number
 
     def _column(self, name: str) -> Iterator[tuple[np.ndarray, Any]]:
         """Read all rows of a column, in pieces: their numbers, and their values."""
@@ -215,11 +233,13 @@ class TableSource:
         """
         if name not in self.table.columns or self.table.columns[name].is_ragged:
             return None
-        found = [
-            values if values.dtype != object else self._texts(values, name, rows)
-            for rows, values in self._column(name)
-        ]
-        return np.concatenate(found) if found else None
+        parts = []
+        for begin in range(0, len(self), ROWS):
+            rows = self._at(np.arange(begin, min(begin + ROWS, len(self))))
+            values = self.table.cells(rows, [name])[name]
+            is_text = values.dtype == object
+            parts.append(np.array(encoding.texts(values), object) if is_text else values)
+        return np.concatenate(parts) if parts else None
 
     def labels(self) -> np.ndarray | None:
         """Return the targets without the inputs, ``[n, ...]``; None where they are not one array.
@@ -239,7 +259,7 @@ class TableSource:
         """Return the number of classes where the target is one column of whole numbers or words."""
         if self.target is None or not isinstance(self.target.names, str):
             return None
-        if not self.table.columns[self.target.names].is_number:
+        if self.is_worded(self.target.names):
             return len(self.words())
         return self.counted()()
 
@@ -252,7 +272,7 @@ class TableSource:
         if self.target is None or not isinstance(self.target.names, str):
             return
         column = self.table.columns[self.target.names]
-        if column.is_number and not column.shape:
+        if column.is_number and not column.shape and not self.is_worded(self.target.names):
             yield from (values for _, values in self._column(self.target.names))
 
     def blocks(self) -> np.ndarray | None:
@@ -265,6 +285,14 @@ class TableSource:
     def where(self, index: int) -> str:
         """Return the place of an example for messages."""
         return self.table.where(int(self._at(np.array([index]))[0]))
+
+    def targets(self) -> tuple[Any, Any]:
+        """Return all targets and weights without the inputs; None where there are none."""
+        rows = self._at(np.arange(len(self)))
+        names = [n for role in (self.target, self.weight) if role for n in role.columns()]
+        values = self.table.read(rows, names) if names and len(rows) else {}
+        y = None if self.target is None or not values else self._targets(values, rows)
+        return y, None if self.weight is None or not values else self._weights(values)
 
     @property
     def files(self) -> list[DataFile]:
@@ -286,6 +314,13 @@ def as_target(value: np.ndarray) -> np.ndarray:
     if value.dtype.kind in "biu":
         return value.astype(np.int64, copy=False)
     return value.astype(np.float32, copy=False)
+
+
+def _by_number(text: str) -> tuple[float, str]:
+    try:
+        return float(text), text
+    except ValueError:
+        return float("inf"), text
 
 
 def _is_text(value: bytes) -> bool:

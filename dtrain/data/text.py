@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from dtrain.data.files import DataFile, files
+from dtrain.data.holdout import Holdout
 from dtrain.data.sources import Splits, Windows
-from dtrain.data.splits import check_fraction
 from dtrain.errors import UsageError, nearest
 
 #: Bytes of a text whose characters the controller counts, at most.
@@ -55,7 +55,7 @@ def text(
             raise UsageError(
                 f"dataset.{name}", value, "is too small", "1 or more", f"dataset.{name}=64"
             )
-    check_fraction(validation_split)
+    Holdout(validation_split)
     given = [] if path is None else files(path)
     read = functools.cache(lambda: _bytes(given))
     size = sum(file.size() for file in given) if given else len(read())

@@ -8,8 +8,8 @@ from dtrain.datasets.combined import columns, mixture
 from dtrain.datasets.grain import array_record, tfds
 from dtrain.datasets.images import image_folder
 from dtrain.datasets.made import digits, synthetic
-from dtrain.datasets.records import tfrecord, webdataset
-from dtrain.datasets.tables import arrow, csv, huggingface, parquet
+from dtrain.datasets.records import tfrecord
+from dtrain.datasets.tables import huggingface, table, webdataset
 
 __all__ = [
     "Arrays",
@@ -17,17 +17,15 @@ __all__ = [
     "Source",
     "Splits",
     "array_record",
-    "arrow",
     "columns",
-    "csv",
     "digits",
     "huggingface",
     "image_folder",
     "mixture",
     "npy",
     "npz",
-    "parquet",
     "synthetic",
+    "table",
     "text",
     "tfds",
     "tfrecord",

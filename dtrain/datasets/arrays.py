@@ -10,15 +10,12 @@ import numpy as np
 
 from dtrain.data import nest
 from dtrain.data.data_file import DataFile, is_address
+from dtrain.data.file_arrays import Archive, FileArray, is_large, of_files
 from dtrain.data.files import files
-from dtrain.data.npy import of_files
-from dtrain.data.npz import Archive
-from dtrain.data.rows import Rows, is_large
+from dtrain.data.holdout import Holdout
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.splits import (
     as_targets,
-    check_fraction,
-    existing_file,
     numbers,
     same_length,
     split,
@@ -92,8 +89,6 @@ def npz(
 
 
 def _one_file(path: str) -> DataFile:
-    if not is_address(path):
-        return DataFile(str(existing_file(path)))
     found = files(path)
     if len(found) > 1:
         raise UsageError(
@@ -175,7 +170,7 @@ class _Role:
         for array in nest.leaves(self.arrays):
             numbers(array, self.key, array.name)
 
-    def converted(self, convert: Callable[[Rows], Any]) -> Any:
+    def converted(self, convert: Callable[[FileArray], Any]) -> Any:
         """Return the structure with what ``convert`` makes of each array."""
         return nest.mapped(convert, self.arrays)
 
@@ -231,10 +226,14 @@ class _Examples:
 
     def split(self, scale: float, fraction: float, seed: int) -> Splits:
         """Hold a part out."""
-        check_fraction(fraction)
+        Holdout(fraction)
         if not self.is_stored():
             return split(
-                self._inputs(scale), self._targets(), fraction, seed, self._weights(), len(self)
+                self._inputs(scale),
+                self._targets(),
+                Holdout(fraction, seed),
+                self._weights(),
+                len(self),
             )
         whole = self.stored(scale)
         count = whole.counted()

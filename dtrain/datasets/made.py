@@ -1,44 +1,38 @@
-"""Data that needs no file: scikit-learn's digits, and made-up examples."""
+"""Data that needs no file of the user's: handwritten digits, and made-up examples."""
 
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 
 from dtrain.data import draws
+from dtrain.data.holdout import Holdout, HoldoutKeys
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.splits import split
 from dtrain.errors import UsageError
 
+_DIGITS = Path(__file__).with_name("digits.csv.gz")
 #: Examples of synthetic data that get their patterns at once.
 _ROWS = 1024
 #: Shape of one example of :func:`synthetic`.
 _SHAPE = (28, 28, 1)
 
 
-def digits(validation_split: float = 0.2, split_seed: int = 0) -> Splits:
-    """Handwritten digits of scikit-learn: 1,797 images, float32 ``[8, 8, 1]`` in 0..1, 10 classes.
+def digits(**holdout: Unpack[HoldoutKeys]) -> Splits:
+    """Handwritten digits: 1,797 images, float32 ``[8, 8, 1]`` in 0..1, 10 classes.
 
-    The file is read where scikit-learn keeps it (``datasets/data/digits.csv.gz``), which spares
-    the import of scikit-learn itself. Source: E. Alpaydin, C. Kaynak, Optical Recognition of
-    Handwritten Digits, UCI repository, 1998.
+    Source: E. Alpaydin, C. Kaynak, Optical Recognition of Handwritten Digits, UCI repository, 1998
+    (CC BY 4.0); the copy of the test set that scikit-learn has.
     """
-    package = importlib.util.find_spec("sklearn")
-    if package is None or package.origin is None:
-        raise UsageError(
-            "dataset", "digits", "scikit-learn carries it", "an installed scikit-learn",
-            "pip install scikit-learn",
-        )  # fmt: skip
-    path = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
-    with gzip.open(path, "rt") as file:
+    with gzip.open(_DIGITS, "rt") as file:
         table = np.loadtxt(file, delimiter=",", dtype=np.float32)
     x = (table[:, :-1] / 16.0).reshape(-1, 8, 8, 1)
-    return split(x, table[:, -1].astype(np.int64), validation_split, split_seed)
+    return split(x, table[:, -1].astype(np.int64), Holdout(**holdout))
 
 
 def synthetic(

@@ -1,267 +1,367 @@
-"""Tables: columns of rows in files."""
+"""Tables: columns of rows in files, whatever their format."""
 
 from __future__ import annotations
 
 import dataclasses
-import io
-import itertools
-from collections.abc import Mapping, Sequence, Sized
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Unpack
 
-import numpy as np
+import pyarrow as pa
 
 from dtrain.data.files import DataFile, files
-from dtrain.data.lines import Lines
+from dtrain.data.holdout import Holdout, HoldoutKeys
+from dtrain.data.images import with_images
+from dtrain.data.options import OnError
 from dtrain.data.sources import Splits
-from dtrain.data.splits import as_targets, counted, of_tables, split, split_indices
+from dtrain.data.splits import check_alike, counted
+from dtrain.data.table.encoding import KINDS, Encoding
+from dtrain.data.table.parts import EXTENSIONS, Reading, is_quick
+from dtrain.data.table.reader import ArrowTable, index_column
+from dtrain.data.table.source import EncodedSource, Fit, arrays_or_source, check_targets
 from dtrain.data.tables import Names, TableSource
-from dtrain.errors import UsageError
+from dtrain.errors import UsageError, nearest
 
-if TYPE_CHECKING:
-    from dtrain.data.formats.csv_form import Form
-
-#: Bytes of a text file that is read into memory, and of one that is compressed.
-_SMALL, _SMALL_PACKED = 32 << 20, 4 << 20
+Paths = str | Sequence[str]
 
 
-def parquet(
-    path: str | Sequence[str],
-    target: Names,
+def table(
+    path: Paths,
+    target: Names = None,
     inputs: Names = None,
     weight: Names = None,
-    validation_path: str | Sequence[str] | None = None,
-    validation_split: float = 0.2,
-    split_seed: int = 0,
+    validation: Paths | None = None,
+    format: str | None = None,
+    separator: str | None = None,
+    header: bool | None = None,
+    columns: Mapping[str, str] | None = None,
     classes: int | None = None,
     images: Mapping[str, Sequence[int]] | None = None,
+    on_error: OnError = OnError.fail,
+    encoding: Encoding | None = None,
+    **holdout: Unpack[HoldoutKeys],
 ) -> Splits:
-    """Columns of Parquet files, of which a row group is read at a time.
+    """Columns of Parquet, Arrow, CSV and JSON lines.
+
+    Columns of numbers, booleans, dates, categories and texts become one matrix, whose encoding is
+    fitted on the training examples; ``inputs={NAME: COLUMN}`` and ``inputs=COLUMN`` stay as they
+    are in the file.
 
     Args:
-        path: a file, a pattern, or a list of them.
-        target, inputs, weight: columns (:class:`dtrain.data.tables.TableSource`).
-        validation_path: files to evaluate on; None: a part of the rows is split off.
-        validation_split, split_seed: of that part.
+        path: a file, a pattern, a list of them, or a folder.
+        target: a column, a list of columns of numbers, or columns by the names of outputs; None:
+            none, and of text files whose inputs are not named the last column.
+        inputs: a list of columns, one column, or columns by name; None: all but the target.
+        weight: column of the weights of the examples.
+        validation: files to evaluate on; None: a part of the rows is split off.
+        format: parquet, arrow, csv or json; None: by the file's first bytes and its name.
+        separator: between the columns of text; None: it is found out.
+        header: whether the first line names the columns; None: it is found out.
+        columns: kinds by name: number, boolean, date, category, text, or skip.
         classes: number of classes; None: those of the target's column, which is read for it.
         images: columns of encoded images, by name: height, width and channels of each.
+        on_error: whether rows without a target are refused, or left out.
+        encoding: of a training, by which the columns are read; None: it is fitted.
+        **holdout: how a part is held out (:class:`dtrain.data.holdout.Holdout`).
     """
-    from dtrain.data.formats.parquet import Parquet
+    declared = dict(columns or {})
+    for name, kind in declared.items():
+        if kind not in KINDS:
+            raise UsageError(
+                "dataset.columns", f"{{{name}: {kind}}}", "is no kind of a column",
+                ", ".join(KINDS), f"'dataset.columns={{{name}: {nearest(kind, KINDS) or 'text'}}}'",
+            )  # fmt: skip
+    reading = Reading(format, separator, header, _types(declared, encoding))
 
+    def opened(given: Paths, key: str) -> ArrowTable:
+        try:
+            return ArrowTable(_files(given, key, format), reading)
+        except UsageError as error:
+            raise error.of_key(key) if error.key == "dataset.path" else error from None
+
+    whole = opened(path, "dataset.path")
+    others = None if validation is None else opened(validation, "dataset.validation")
     return of_tables(
-        Parquet, path, inputs, target, weight, validation_path, validation_split, split_seed,
-        classes, images,
+        whole, others, path, inputs, target, weight, validation, Holdout(**holdout), classes,
+        images, declared, on_error, encoding,
     )  # fmt: skip
 
 
-def arrow(
-    path: str | Sequence[str],
+def of_tables(
+    whole: ArrowTable,
+    others: ArrowTable | None,
+    path: object,
+    inputs: Names,
     target: Names,
-    inputs: Names = None,
-    weight: Names = None,
-    validation_path: str | Sequence[str] | None = None,
-    validation_split: float = 0.2,
-    split_seed: int = 0,
-    classes: int | None = None,
-    images: Mapping[str, Sequence[int]] | None = None,
+    weight: Names,
+    validation: object,
+    holdout: Holdout,
+    classes: int | None,
+    images: Mapping[str, Sequence[int]] | None,
+    declared: Mapping[str, str],
+    on_error: OnError,
+    encoding: Encoding | None,
 ) -> Splits:
-    """Columns of Arrow files or streams, of which each row is read where it is in the file.
+    """Return the examples of the rows of tables: ``whole`` to train on, ``others`` to evaluate on.
+
+    The other arguments are those of :func:`table`.
+
+    Raises:
+        UsageError: a column cannot be what it is to be, or there is nothing to train on.
+    """
+    notices = list(whole.notices)
+    is_text = whole.is_text
+    if not len(whole):
+        raise UsageError(
+            "dataset.path", path, "has no row to train on", "data with at least one row",
+            "dataset.path=ANOTHER",
+        )  # fmt: skip
+    for name in declared:
+        if name not in whole.columns and name not in whole.refused:
+            near = nearest(name, whole.columns) or "COLUMN"
+            raise UsageError(
+                "dataset.columns", name, f"{whole.files[0].name} has no such column",
+                ", ".join(whole.columns), f"'dataset.columns={{{near}: {declared[name]}}}'",
+            )  # fmt: skip
+    if encoding is not None and not isinstance(inputs, str | Mapping):
+        if inputs is None and target is None:
+            target = _own_target(whole, encoding)
+        inputs = [feature.name for feature in encoding.features]
+    elif target is None and inputs is None and is_text:
+        target = list(whole.columns)[-1]
+        notices.append(f"dataset.target={target}: the last column, where none is named")
+    chosen, left_out = inputs is not None, dict[str, str]()
+    if inputs is None:
+        inputs, left_out = _inputs(whole, target, weight, declared)
+    encodes = not isinstance(inputs, str | Mapping) and inputs is not None
+    kind = EncodedSource if encodes else TableSource
+    categories = [name for name in _flat(target) if declared.get(name) == "category"]
+    all_rows = kind(whole, inputs, target, weight, categories=categories)
+    _refuse_dates(all_rows, declared)
+    held_rows = None
+    if others is not None:
+        names = [n for n in all_rows.inputs.names if n in others.columns] if encodes else inputs
+        held_rows = kind(others, names, target, weight, words=all_rows.words, categories=categories)
+        if not encodes:
+            check_alike(all_rows, held_rows, validation)
+    train, held = all_rows, held_rows
+    skip = on_error is OnError.skip
+    if skip or whole.is_small:
+        rows, notice = check_targets(all_rows, whole, skip)
+        if rows is not None:
+            train = all_rows = kind(whole, inputs, target, weight, rows, categories=categories)
+        other = None
+        if held is not None and others is not None:
+            rows, other = check_targets(held, others, skip)
+            if rows is not None:
+                held = kind(
+                    others, held.inputs.names, target, weight, rows, all_rows.words, categories
+                )
+        notices += [each for each in (notice, other) if each is not None]
+    if held is None and holdout.holds:
+        first, second = holdout.rows(len(all_rows), all_rows.labels, all_rows.column)
+        train, held = all_rows.subset(first), all_rows.subset(second) if len(second) else None
+    fit = None
+    if isinstance(train, EncodedSource):
+        fit = Fit(train, declared, chosen, left_out, encoding)
+        train.fit = fit
+        if isinstance(held, EncodedSource):
+            held.fit = fit
+    count: Any = classes
+    if classes is None:
+        count = counted(train, *([] if held is None else [held]))
+    names_of = None if all_rows.target is None else all_rows.target.names
+    made = Splits(
+        train, held, count, columns={"inputs": all_rows.inputs.names, "target": names_of},
+        encoding=None if fit is None else lambda: fit.encoding, notices=tuple(notices),
+    )  # fmt: skip
+    if images:
+        decoded = None if held is None else with_images(held, images)
+        return dataclasses.replace(made, train=with_images(train, images), validation=decoded)
+    if fit is None:
+        return made
+    return dataclasses.replace(
+        made, train=arrays_or_source(train), validation=arrays_or_source(held)
+    )
+
+
+def _flat(names: Names) -> list[str]:
+    if isinstance(names, Mapping):
+        return [each for part in names.values() for each in _flat(part)]
+    return [names] if isinstance(names, str) else list(names or ())
+
+
+def _own_target(whole: ArrowTable, encoding: Encoding) -> Names:
+    """Return the target of a training where a table has it; else none, as of data to predict."""
+    names = list(encoding.target.columns if encoding.target else ())
+    if not names or not set(names) <= set(whole.columns):
+        return None
+    return names[0] if len(names) == 1 else names
+
+
+def _inputs(
+    whole: ArrowTable,
+    target: Names,
+    weight: Names,
+    declared: Mapping[str, str],
+) -> tuple[Names, dict[str, str]]:
+    """Return the inputs where none are named, and the columns that are left out, with reasons."""
+    taken = {*_flat(target), *_flat(weight)}
+    left = [name for name in (*whole.columns, *whole.refused) if name not in taken]
+    out = {}
+    if whole.is_text and len(left) > 1:
+        for name in left:
+            if name in whole.columns and declared.get(name) is None and index_column(whole, name):
+                out[name] = "it numbers the rows"
+    left = [name for name in left if name not in out]
+    if not left:
+        return None, {}  # which is refused
+    column = whole.columns.get(left[0])
+    if len(left) == 1 and (column is None or not column.is_cell):
+        return left[0], out
+    return left, out
+
+
+def _refuse_dates(source: TableSource, declared: Mapping[str, str]) -> None:
+    """Refuse columns of dates where they would be read as they are."""
+    roles = [source.target, source.weight, *([] if source.encodes else [source.inputs])]
+    for role in roles:
+        for name in role.columns() if role is not None else ():
+            if source.table.columns[name].kind == "date" and declared.get(name) != "category":
+                raise UsageError(
+                    role.key, name, "holds dates, which are examples only in a list of inputs",
+                    "columns of numbers, booleans or text",
+                    f"'dataset.inputs=[{name}]'" if role.key.endswith("inputs")
+                    else f"{role.key}=COLUMN",
+                )  # fmt: skip
+
+
+def _types(declared: Mapping[str, str], encoding: Encoding | None) -> dict[str, pa.DataType]:
+    """Return the types that columns of text files are read as, where they are known."""
+    kinds = {f.name: f.kind for f in encoding.features} if encoding else {}
+    every = {**kinds, **declared}
+    words = {name: pa.string() for name, kind in every.items() if kind in ("category", "text")}
+    numbers = {name: pa.float64() for name, kind in declared.items() if kind == "number"}
+    return words | numbers
+
+
+def _files(path: Paths, key: str, format: str | None) -> list[DataFile]:
+    """Return the files of a table; of a folder those whose extensions are a table's."""
+    if isinstance(path, str) and Path(path).is_dir():
+        known = tuple(e for kind in EXTENSIONS if format in (None, kind) for e in EXTENSIONS[kind])
+        inside = [str(p) for p in sorted(Path(path).iterdir()) if p.is_file()
+                  and any(s in known for s in p.suffixes[-2:])]  # fmt: skip
+        kinds = {k for p in inside for k, e in EXTENSIONS.items() if Path(p).suffix in e}
+        if len(kinds) > 1:
+            raise UsageError(
+                key, path, f"the folder has files of several formats ({', '.join(sorted(kinds))})",
+                "files of one format", f"'{key}={path}/*.{sorted(kinds)[0]}'",
+            )  # fmt: skip
+        if not inside:
+            raise UsageError(
+                key, path, "is a folder without a table", ", ".join(known), f"{key}=FILE"
+            )
+        return files(inside, key)
+    return files(path, key)
+
+
+def is_counted(
+    path: Paths,
+    validation: Paths | None = None,
+    format: str | None = None,
+    separator: str | None = None,
+    header: bool | None = None,
+    columns: Mapping[str, str] | None = None,
+    **_: Any,
+) -> bool:
+    """Return whether the rows of a table can be counted without converting a file.
 
     Args:
-        path: a file, a pattern, or a list of them.
-        target, inputs, weight: columns (:class:`dtrain.data.tables.TableSource`).
-        validation_path: files to evaluate on; None: a part of the rows is split off.
-        validation_split, split_seed: of that part.
-        classes: number of classes; None: those of the target's column, which is read for it.
-        images: columns of encoded images, by name: height, width and channels of each.
-    """
-    from dtrain.data.formats.arrow import Arrow
+        path, validation, format, separator, header, columns: as of :func:`table`.
 
-    return of_tables(
-        Arrow, path, inputs, target, weight, validation_path, validation_split, split_seed,
-        classes, images,
-    )  # fmt: skip
+    Raises:
+        UsageError: there is no such file.
+    """
+    reading = Reading(format, separator, header, _types(columns or {}, None))
+    every = _files(path, "dataset.path", format)
+    if validation is not None:
+        every = [*every, *_files(validation, "dataset.validation", format)]
+    return all(is_quick(file, reading) for file in every)
 
 
 def huggingface(
-    path: str,
-    target: Names,
+    path: str | None = None,
+    target: Names = None,
     inputs: Names = None,
     weight: Names = None,
-    split: str = "train",
+    name: str | None = None,
+    train: str = "train",
     validation: str | None = None,
-    validation_split: float = 0.2,
-    split_seed: int = 0,
+    columns: Mapping[str, str] | None = None,
     classes: int | None = None,
     images: Mapping[str, Sequence[int]] | None = None,
+    on_error: OnError = OnError.fail,
+    encoding: Encoding | None = None,
+    **holdout: Unpack[HoldoutKeys],
 ) -> Splits:
-    """Columns of a folder that ``save_to_disk`` of Hugging Face's ``datasets`` has written.
+    """Columns of a dataset of Hugging Face's: a folder of ``save_to_disk``, or a name of the Hub.
 
     Args:
         path: the folder of a ``Dataset`` or a ``DatasetDict``.
-        target, inputs, weight: columns (:class:`dtrain.data.tables.TableSource`). Images are bytes.
-        split: name of the split to train on; a ``Dataset`` is that split.
+        name: of a dataset that the package's cache has, ``NAME`` or ``NAME/CONFIGURATION``; nothing
+            is downloaded.
+        train: name of the split to train on; a ``Dataset`` is that split.
         validation: name of the split to evaluate on; None: a part of the rows is split off.
-        validation_split, split_seed: of that part.
+        target, inputs, weight, columns, on_error, encoding, **holdout: as of :func:`table`. Images
+            are bytes.
         classes: number of classes; None: those of a ``ClassLabel``, else those of the target's
             column, which is read for it.
         images: columns of images, by name: height, width and channels of each.
     """
-    from dtrain.data.formats.huggingface import HuggingFace, opened
+    from dtrain.data.table import hub
 
-    parts = opened(path, split, validation)
+    parts = hub.opened(path, name, train, validation)
     if classes is None and isinstance(target, str):
         names = getattr(parts[0].features.get(target), "names", None)
         classes = None if names is None else len(names)
-
-    def table(found: list[DataFile]) -> HuggingFace:
-        part = next(each for each in parts if found[0].name in each.files)
-        return HuggingFace(found, part.features, part.rows)
-
-    held = None if validation is None else parts[1].files
+    tables = [hub.HubTable(part) for part in parts]
     return of_tables(
-        table, parts[0].files, inputs, target, weight, held, validation_split, split_seed, classes,
-        images,
+        tables[0], tables[1] if validation is not None else None, path or name, inputs, target,
+        weight, validation, Holdout(**holdout), classes, images, dict(columns or {}),
+        on_error, encoding,
     )  # fmt: skip
 
 
-def csv(
-    path: str | Sequence[str],
-    label: str | None = None,
-    separator: str = ",",
-    validation_split: float = 0.2,
-    split_seed: int = 0,
-    inputs: Sequence[str] | None = None,
-    header: bool | None = None,
+def webdataset(
+    path: Paths,
+    target: Names = None,
+    inputs: Names = None,
+    weight: Names = None,
+    validation: Paths | None = None,
+    columns: Mapping[str, str] | None = None,
+    classes: int | None = None,
+    images: Mapping[str, Sequence[int]] | None = None,
+    on_error: OnError = OnError.fail,
+    encoding: Encoding | None = None,
+    **holdout: Unpack[HoldoutKeys],
 ) -> Splits:
-    """A table with a header line: one column is the label, all others are numbers.
+    """Examples of tar files, in any order: members of one name up to its first dot are an example.
 
-    A small file is read into memory. Others are converted to Arrow files in the cache, once.
-
-    Args:
-        path: a file, a pattern, or a list of them, with the same header.
-        label: name of the label column; None: the last one, or none where ``inputs`` are named.
-            Words are classes in alphabetical order.
-        separator: between columns; ``tab`` is one.
-        validation_split: fraction to split off.
-        split_seed: of the shuffle before the split.
-        inputs: names of the columns of the inputs; all but the label if None.
-        header: whether the first line names the columns; else they are called ``0``, ``1``, ...;
-            None: it does, and is refused where all names are numbers.
-    """
-    from dtrain.data.formats.csv_form import TAB, Form
-
-    found, separator = files(path), "\t" if separator == TAB else separator
-    form = Form(separator, header, label, None if inputs is None else tuple(inputs))
-    if len(found) == 1 and (len(separator) > 1 or _is_small(found[0])):
-        return _in_memory(found[0], form, validation_split, split_seed)
-    if len(separator) > 1:
-        raise UsageError(
-            "dataset.separator", separator, f"{len(found):,} files are read together by their "
-            "lines, and not as pandas reads one", "one character", "dataset.separator=','",
-        )  # fmt: skip
-    from dtrain.data.formats.csv_convert import INPUTS, LABEL
-    from dtrain.data.formats.csv_files import Csv
-
-    table = Csv(found, form)
-    _check_rows(table, found[0].name)
-    if not np.isfinite([table.low, table.high]).all():
-        raise UsageError(
-            "dataset.label", table.chosen.target, "holds NaN or infinity", "finite numbers",
-            "dataset.label=NAME",
-        )  # fmt: skip
-    rows, others = split_indices(len(table), validation_split, split_seed)
-    target = None if table.chosen.target is None else LABEL
-    whole = TableSource(table, INPUTS, target, words=table.words)
-    held = whole.subset(others) if len(others) else None
-    return Splits(
-        whole.subset(rows), held, counted(whole), columns=dataclasses.asdict(table.chosen)
-    )
-
-
-def is_counted(
-    path: str | Sequence[str],
-    label: str | None = None,
-    separator: str = ",",
-    inputs: Sequence[str] | None = None,
-    header: bool | None = None,
-    **_: Any,
-) -> bool:
-    """Return whether the rows of a CSV can be counted without converting it.
+    Its columns are their extensions: ``cls`` is a whole number, ``txt`` a text, ``json`` several:
+    ``json.KEY``; images and all others are bytes. The package ``datasets`` copies them once.
 
     Args:
-        path, label, separator, inputs, header: as of :func:`csv`.
-
-    Raises:
-        UsageError: there is no such file or column.
+        path: a file, a pattern, or a list of them.
+        target, inputs, weight, validation, columns, classes, images, on_error, encoding,
+            **holdout: as of :func:`table`.
     """
-    from dtrain.data.formats.csv_form import TAB, Form
+    from dtrain.data.table import hub
 
-    found, separator = files(path), "\t" if separator == TAB else separator
-    if len(separator) > 1 or (len(found) == 1 and _is_small(found[0])):
-        return True
-    from dtrain.data.formats.csv_convert import is_converted
-    from dtrain.data.formats.csv_files import names_of
-
-    form = Form(separator, header, label, None if inputs is None else tuple(inputs))
-    names = names_of(found[0], form)
-    form.columns(names, found[0].name)
-    return all(is_converted(file, form, names) for file in found)
-
-
-def _check_rows(table: Sized, path: str) -> None:
-    if not len(table):
-        raise UsageError("dataset.path", path, "has no rows", "a table", "dataset.path=FILE.csv")
-
-
-def _is_small(file: DataFile) -> bool:
-    from pandas.io.common import infer_compression
-
-    packed = infer_compression(file.name, "infer") is not None
-    return file.size() < (_SMALL_PACKED if packed else _SMALL)
-
-
-def _in_memory(file: DataFile, form: Form, validation_split: float, split_seed: int) -> Splits:
-    """Read one table as pandas does."""
-    import pandas as pd
-    from pandas.io.common import get_handle
-
-    from dtrain.data.formats.csv_convert import unreadable, unsound
-
-    path, separator = file.name, form.separator
-    try:
-        with get_handle(file.local(), "rb", compression="infer", is_text=False) as opened:
-            lines = io.BufferedReader(Lines(opened.handle))
-            engine: Literal["c", "python"] = "c" if len(separator) == 1 else "python"
-            # ORDER: of whole columns: in chunks a label "07" is 7 until the first word is met.
-            whole: dict[str, Any] = {"low_memory": False} if engine == "c" else {}
-            whole |= {"header": None} if form.header is False else {}
-            table = pd.read_csv(lines, sep=separator, engine=engine, **whole)
-    except Exception as error:  # of pandas, and of each of its unpackers another
-        raise unreadable(path, error) from None
-    _check_rows(table, path)
-    table.columns = pd.Index([str(name) for name in table.columns])
-    chosen = form.columns(list(table.columns), path)
-    label, names = chosen.target, list(chosen.inputs)
-    table = table[names + ([] if label is None else [label])]
-    sound = (table.dtypes.map(lambda kind: kind.kind in "iufb") & table.notna().all()).to_numpy()
-    bad = chosen.without([*itertools.compress(table.columns, ~sound)])
-    for name in itertools.compress(table.columns, ~sound):
-        column = table[name]
-        empty = column.isna().to_numpy()
-        words = pd.to_numeric(column, errors="coerce").isna().to_numpy() & ~empty
-        if empty.any():
-            raise unsound(path, name, int(np.argmax(empty)) + form.first, None, form, bad)
-        if name != label and words.any():
-            row = int(np.argmax(words))
-            raise unsound(path, name, row + form.first, str(column.iloc[row]), form, bad)
-    x = table[names].to_numpy(dtype=np.float32)
-    y: np.ndarray | None = None
-    classes: list[str] | None = None
-    if label is not None:
-        y = table[label].to_numpy()
-        if table[label].dtype.kind not in "iufb":
-            words, y = np.unique(y.astype(str), return_inverse=True)
-            classes = words.tolist()
-        y = as_targets(y, "dataset.label", label)
-    made = split(x, y, validation_split, split_seed, class_names=classes)
-    return dataclasses.replace(made, columns=dataclasses.asdict(chosen))
+    whole = hub.tar_table(files(path))
+    held = None
+    if validation is not None:
+        held = hub.tar_table(files(validation, "dataset.validation"))
+    return of_tables(
+        whole, held, path, inputs, target, weight, validation, Holdout(**holdout),
+        classes, images, dict(columns or {}), on_error, encoding,
+    )  # fmt: skip

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import os
+import math
 from pathlib import Path
+
+import psutil
 
 #: Of the two versions of Linux' control groups: where they are, the files with the limit and the
 #: usage, and the name of what of the usage is only a cache.
@@ -16,49 +18,35 @@ _CGROUPS = {
 }  # fmt: skip
 
 
-def available() -> int | None:
-    """Return the bytes of memory that are free for us; None where the system does not say."""
-    found = [1024 * _number(Path("/proc/meminfo"), "MemAvailable:")]
-    for line in _lines(Path("/proc/self/cgroup")):
-        _, _, rest = line.partition(":")
-        controllers, _, group = rest.partition(":")
+def available() -> int:
+    """Return the bytes of memory that are free for us."""
+    free: list[float] = [psutil.virtual_memory().available]
+    for line in _lines("/proc/self/cgroup"):
+        _, controllers, group = line.split(":", 2)
         for name in controllers.split(","):
             if name in _CGROUPS:
                 root, limit, usage, cache = _CGROUPS[name]
                 own = Path(root, group.lstrip("/"))
-                for folder in (own, *own.parents):
-                    if folder.is_relative_to(root):
-                        found.append(_left(folder / limit, folder / usage, cache))
-    known = [size for size in found if size >= 0]
-    return min(known) if known else None
+                folders = [each for each in (own, *own.parents) if each.is_relative_to(root)]
+                free += [_free(folder, limit, usage, cache) for folder in folders]
+    return int(min(free))
 
 
 def mapped() -> int:
     """Return the bytes of files that are mapped into the memory of this process, and are in it."""
-    words = " ".join(_lines(Path("/proc/self/statm"))).split()
-    return int(words[2]) * os.sysconf("SC_PAGE_SIZE") if len(words) > 2 else 0
+    return int(getattr(psutil.Process().memory_info(), "shared", 0))  # on Linux
 
 
-def _left(limit: Path, usage: Path, cache: str) -> int:
-    """Return what a control group may take more, negative where that is not limited."""
-    most, used = _number(limit), _number(usage)
-    if most < 0 or used < 0:
-        return -1
-    return max(0, most - used + max(0, _number(usage.with_name("memory.stat"), cache)))
+def _free(folder: Path, limit: str, usage: str, cache: str) -> float:
+    """Return what a control group may take more."""
+    [most], [used] = _lines(folder / limit) or ["max"], _lines(folder / usage) or ["0"]
+    stat = dict(line.split() for line in _lines(folder / "memory.stat"))
+    return max(0, int(most) - int(used) + int(stat.get(cache, 0))) if most != "max" else math.inf
 
 
-def _number(path: Path, name: str = "") -> int:
-    """Return the number in a file of the kernel's, beside ``name``; negative if there is none."""
-    for line in _lines(path):
-        words = line.removeprefix(name).split()
-        if line.startswith(name) and words and words[0].isdigit():
-            return int(words[0])
-    return -1
-
-
-def _lines(path: Path) -> list[str]:
+def _lines(path: Path | str) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+        return Path(path).read_text().splitlines()
     except OSError:  # another system, or another version of control groups
         return []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import re
@@ -24,35 +23,15 @@ def installed(path: Sequence[str] | None = None) -> tuple[dict[str, str], list[s
     editable: list[str] = []
     for folder in sys.path if path is None else path:
         try:
-            found = _of(folder or ".", os.stat(folder or ".").st_mtime_ns)
+            names = sorted(os.listdir(folder or "."))
         except OSError:  # a zip file, or a folder that is not there
             continue
-        for package, version, folders in found:
-            if package not in versions:
-                versions[package] = version
-                editable += folders
-    return versions, editable
-
-
-@functools.lru_cache(maxsize=64)
-def _of(folder: str, changed: int) -> list[tuple[str, str, list[str]]]:
-    """Return name, version and editable folders of what is in a folder, read once a process.
-
-    Args:
-        folder: of ``sys.path``.
-        changed: when something was put into it, in nanoseconds.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    found = []
-    for name in sorted(entry.name for entry in os.scandir(folder)):
-        info = _INFO.fullmatch(name)
-        if info is not None:
+        for info in filter(None, map(_INFO.fullmatch, names)):
             package = re.sub(r"[-_.]+", "-", info[1]).lower()
-            place = os.path.join(folder, name, "direct_url.json")
-            found.append((package, info[2], _editable(place)))
-    return found
+            if package not in versions:
+                versions[package] = info[2]
+                editable += _editable(os.path.join(folder, info[0], "direct_url.json"))
+    return versions, editable
 
 
 def _editable(path: str) -> list[str]:

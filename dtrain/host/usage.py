@@ -1,4 +1,4 @@
-"""What a task and its machine use: processors, memory, GPUs; from ``/proc`` and NVIDIA's library.
+"""What a task and its machine use: processors, memory, GPUs.
 
 The names are those that MLflow gives to system metrics, which its UI shows on a page of their own.
 Of the whole machine: ``system/cpu_utilization_percentage`` (100: all processors),
@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
+
+import psutil
 
 #: Of names of metrics that are of no model.
 PREFIX = "system/"
@@ -29,89 +29,46 @@ class Usage:
     """Looks at the machine, at most once in :data:`EVERY` seconds.
 
     Args:
-        proc: where Linux says it; elsewhere nothing is found.
         clock: tells seconds.
     """
 
-    def __init__(self, proc: Path = Path("/proc"), clock: Callable[[], float] = time.perf_counter):
-        self._proc, self._clock = proc, clock
-        self._at = clock()
-        self._machine, self._own = self._busy(), self._processor_seconds()
+    def __init__(self, clock: Callable[[], float] = time.perf_counter):
+        self._clock, self._at = clock, clock()
+        self._process = psutil.Process()
+        psutil.cpu_percent()  # the next call is the mean since this one
+        self._seconds, _ = self._own()
         self._gpus: Callable[[], dict[str, float]] | None = None
 
     def metrics(self) -> dict[str, float]:
         """Return values by name: means since the last look, or of now; empty before it is time."""
         now = self._clock()
-        seconds = now - self._at
-        if seconds < EVERY:
+        elapsed = now - self._at
+        if elapsed < EVERY:
             return {}
-        self._at = now
         if self._gpus is None:
             self._gpus = gpus()
-        found = {**self._processors(seconds), **self._memory(), **self._gpus()}
-        return {f"{PREFIX}{name}": value for name, value in found.items()}
-
-    def _processors(self, seconds: float) -> dict[str, float]:
-        found = {}
-        machine, own = self._busy(), self._processor_seconds()
-        if machine is not None and self._machine is not None and machine[1] > self._machine[1]:
-            busy, whole = (now - before for now, before in zip(machine, self._machine, strict=True))
-            found["cpu_utilization_percentage"] = 100 * max(0.0, busy / whole)
-        if own is not None and self._own is not None:
+        seconds, resident = self._own()
+        memory = psutil.virtual_memory()
+        values = {
+            "cpu_utilization_percentage": psutil.cpu_percent(),
             # Less than before where a process has ended that nobody has waited for.
-            found["task_cpu_percentage"] = 100 * max(0.0, own - self._own) / seconds
-        self._machine, self._own = machine, own
-        return found
+            "task_cpu_percentage": 100 * max(0.0, seconds - self._seconds) / elapsed,
+            "system_memory_usage_megabytes": (memory.total - memory.available) / _MEGA,
+            "task_memory_megabytes": resident / _MEGA,
+            **self._gpus(),
+        }
+        self._at, self._seconds = now, seconds
+        return {f"{PREFIX}{name}": value for name, value in values.items()}
 
-    def _memory(self) -> dict[str, float]:
-        found = {}
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            lines = (self._proc / "meminfo").read_text().splitlines()
-            sizes = {
-                name: int(rest.split()[0]) for name, _, rest in (x.partition(":") for x in lines)
-            }
-            used = 1024 * (sizes["MemTotal"] - sizes["MemAvailable"])
-            found["system_memory_usage_megabytes"] = used / _MEGA
-        pages = [size for pid in self._processes() if (size := self._resident(pid)) is not None]
-        if pages:
-            found["task_memory_megabytes"] = sum(pages) * os.sysconf("SC_PAGE_SIZE") / _MEGA
-        return found
-
-    def _busy(self) -> tuple[float, float] | None:
-        """Return how much the processors have worked, and how much there was of them."""
-        try:
-            first = (self._proc / "stat").read_text().split("\n", 1)[0].split()
-            user, nice, system, idle, iowait, *rest = map(int, first[1:9])  # guests are in user
-        except (OSError, ValueError):
-            return None
-        busy = user + nice + system + sum(rest)
-        return float(busy), float(busy + idle + iowait)
-
-    def _processor_seconds(self) -> float | None:
-        """Return those of this process and of all that it has started."""
-        found = []
-        for pid in self._processes():
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                fields = (self._proc / pid / "stat").read_text().rpartition(")")[2].split()
-                found.append(sum(map(int, fields[11:15])))  # its own, and of those it waited for
-        return sum(found) / os.sysconf("SC_CLK_TCK") if found else None
-
-    def _resident(self, pid: str) -> int | None:
-        try:
-            return int((self._proc / pid / "statm").read_text().split()[1])
-        except (OSError, ValueError, IndexError):
-            return None
-
-    def _processes(self) -> Iterator[str]:
-        """Yield the numbers of this process and of those that it has started, and so on."""
-        waiting = [str(os.getpid())]
-        while waiting:
-            pid = waiting.pop()
-            yield pid
-            with contextlib.suppress(OSError):
-                for thread in (self._proc / pid / "task").iterdir():
-                    with contextlib.suppress(OSError):
-                        waiting += (thread / "children").read_text().split()
+    def _own(self) -> tuple[float, int]:
+        """Return processor seconds and resident bytes of this process and its descendants."""
+        seconds, resident = 0.0, 0
+        for process in (self._process, *self._process.children(recursive=True)):
+            with contextlib.suppress(psutil.Error), process.oneshot():
+                times = process.cpu_times()
+                seconds += times.user + times.system + times.children_user + times.children_system
+                resident += process.memory_info().rss
+        return seconds, resident
 
 
 def gpus() -> Callable[[], dict[str, float]]:

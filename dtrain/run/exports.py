@@ -4,24 +4,20 @@ A version is the folder ``FOLDER/NAME/<step>/``, as TensorFlow Serving looks for
 lies in it, and the files of other formats beside that. It is made aside and appears by one rename.
 """
 
-import contextlib
 import dataclasses
 import hashlib
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NotRequired, TypedDict
 
 from dtrain.errors import UsageError
-from dtrain.files import locks, reading, writing
+from dtrain.files import reading, writing
 from dtrain.run import schemas
 from dtrain.run.folder import read_json, write_json
 
 RECORD = "export.json"
 #: A few of the examples that it was compared on, with Keras' outputs (:mod:`dtrain.run.samples`).
 SAMPLE = "sample.npz"
-#: Locked while a command works in its folder.
-LOCK = ".lock"
 #: Largest deviation from Keras of what is exported in float32.
 LIMIT = 1e-5
 #: Examples that an exported model is compared on, at most.
@@ -35,13 +31,11 @@ class Format:
     Attributes:
         files: its files and folders in that of a version; the last one makes it complete.
         packages: distributions that convert and run it.
-        served: whether it is run as it is, without Keras.
         limit: largest deviation from Keras of what is kept.
     """
 
     files: tuple[str, ...]
     packages: tuple[str, ...] = ()
-    served: bool = True
     limit: float = LIMIT
 
 
@@ -52,17 +46,21 @@ FORMATS = {
     # With weights of fewer bits, and numbers of float32 between the layers.
     "litert_float16": Format(("model_float16.tflite",), ("ai-edge-litert",), limit=1e-2),
     "litert_int8": Format(("model_int8.tflite",), ("ai-edge-litert",), limit=1e-1),
-    "keras": Format(("model.keras",), served=False),
-    "weights": Format(("model.weights.h5",), served=False),
+    "keras": Format(("model.keras",)),
+    "weights": Format(("model.weights.h5",)),
 }
 
 
 class Tensor(TypedDict):
-    """One input or output."""
+    """One input or output.
+
+    ``columns`` are those of the training's table that an input is made of, side by side.
+    """
 
     name: str
     dtype: str
     shape: list[int | None]
+    columns: NotRequired[list[str]]
 
 
 class Signature(TypedDict):
@@ -86,7 +84,6 @@ class Exported(TypedDict):
     files: dict[str, File]
     deviation: float
     limit: float
-    latency_ms: NotRequired[dict[str, float]]
     versions: dict[str, str | None]
 
 
@@ -99,6 +96,7 @@ class Record(TypedDict):
     run: str
     data: NotRequired[str]
     signature: Signature
+    classes: NotRequired[list[str]]
     examples: schemas.Count
     formats: dict[str, Exported]
 
@@ -147,22 +145,17 @@ class Version:
         """
         if self.record is None:
             write_json(self.aside / RECORD, record, lasting=True)
-            flush(self.aside)
             writing.rename(self.aside, self.path)
-        else:
-            flush(self.aside)
-            for name in record["formats"]:
-                # ORDER: what makes a format complete comes last, and what names it after that.
-                for part in FORMATS[name].files:
-                    if (self.aside / part).exists():
-                        writing.remove(self.path / part)  # of an export that was killed here
-                        writing.rename(self.aside / part, self.path / part)
-            if (self.aside / SAMPLE).exists() and not (self.path / SAMPLE).exists():
-                writing.rename(self.aside / SAMPLE, self.path / SAMPLE)
-            formats = {**self.record["formats"], **record["formats"]}
-            write_json(self.path / RECORD, {**self.record, "formats": formats}, lasting=True)
-            writing.remove(self.aside)
-        writing.sync(self.path.parent)
+            return
+        for name in record["formats"]:
+            # ORDER: what makes a format complete comes last, and what names it after that.
+            for part in FORMATS[name].files:
+                if (self.aside / part).exists():
+                    writing.remove(self.path / part)  # of an export that was killed here
+                    writing.rename(self.aside / part, self.path / part)
+        formats = {**self.record["formats"], **record["formats"]}
+        write_json(self.path / RECORD, {**self.record, "formats": formats}, lasting=True)
+        writing.remove(self.aside)
 
 
 def read(path: Path) -> Record:
@@ -194,60 +187,3 @@ def files(folder: Path, name: str) -> dict[str, File]:
                 name_in = path.relative_to(folder).as_posix()
                 found[name_in] = {"bytes": path.stat().st_size, "sha256": sha256.hexdigest()}
     return found
-
-
-def remove(folder: Path, names: Sequence[str]) -> None:
-    """Remove the files of formats from ``folder``."""
-    for name in names:
-        for part in FORMATS[name].files:
-            writing.remove(folder / part)
-
-
-def flush(folder: Path) -> None:
-    """Flush all that is below ``folder`` to the disk."""
-    for place, _, names in os.walk(folder):
-        for name in names:
-            descriptor = reading.open_read(Path(place, name))
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        writing.sync(Path(place))
-
-
-def lock(folder: Path) -> int:
-    """Take ``folder``, made where it is not there, for this process.
-
-    What a killed command has left there is removed.
-
-    Returns:
-        The descriptor to close when the work is done.
-
-    Raises:
-        UsageError: another process has it.
-        OSError: it cannot be made or written.
-    """
-    with contextlib.suppress(FileExistsError):
-        writing.make_folder(folder)
-    descriptor = writing.open_lock(folder / LOCK)
-    if not locks.take(descriptor):
-        os.close(descriptor)
-        raise UsageError(
-            "folder", folder, "another command exports to it", "one command at a time",
-            "the same command when that has ended, or another folder",
-        )  # fmt: skip
-    writing.remove_leftovers(folder)
-    return descriptor
-
-
-def unlock(folder: Path, descriptor: int) -> None:
-    """Let others have ``folder`` again; it goes where this process made it and nothing is in it.
-
-    Args:
-        folder: of :func:`lock`.
-        descriptor: that it returned.
-    """
-    with contextlib.suppress(ValueError, OSError):  # another process made it
-        if os.listdir(folder) == [LOCK]:
-            writing.discard(folder)
-    os.close(descriptor)

@@ -39,6 +39,7 @@ class RunDir:
         self.model = self.path / "model.keras"
         self.weights = self.path / "model.weights.h5"  # of a model that Keras cannot serialize
         self.registry = self.path / "registry.json"  # models that MLflow is to hold
+        self.columns = self.path / "columns.json"  # of a table: what its columns became
         self.evaluated = self.path / "evaluations.jsonl"  # what was evaluated after training
 
     def log(self, task_name: str) -> Path:

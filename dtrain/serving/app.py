@@ -1,180 +1,137 @@
-"""The HTTP application (ASGI): what is asked, who may ask, and what is counted of it."""
+"""The web application: FastAPI's routes, the token, errors, and counts for Prometheus."""
 
 from __future__ import annotations
 
-import asyncio
-import base64
-import binascii
-import contextlib
+import dataclasses
 import hmac
-import re
-import sys
 import time
-import traceback
-from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any
 
-from dtrain import secrets
-from dtrain.serving.endpoints import Answer, Asked, Endpoints, of_json
-from dtrain.serving.metrics import Metrics
-from dtrain.serving.problems import Refused, wrong
-from dtrain.serving.versions import Versions
+import pydantic_core
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import RedirectResponse
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.exceptions import HTTPException
 
-#: Seconds in which a body has to come.
-_BODY_SECONDS = 30.0
-#: Bytes of a body that is too large which are passed over, and seconds of that, at most.
-_LINGER_BYTES, _LINGER_SECONDS = 64 << 20, 5.0
-_CHALLENGE = {"www-authenticate": 'Bearer, Basic realm="dtrain"'}
+from dtrain.serving.batching import Batcher
+from dtrain.serving.protocols import InferRequest, Invocation
+from dtrain.serving.signature import RequestError, model_inputs
 
+try:
+    import prometheus_client as prometheus
+except ImportError:  # without the extra `serve`
+    prometheus: Any = None  # type: ignore[no-redef]
 
-class _TooLarge(Refused):
-    """A body is too large, and was not read to its end."""
-
-
-class Route(NamedTuple):
-    """What answers at an address.
-
-    Attributes:
-        method: of HTTP.
-        path: a pattern of paths.
-        protocol: that requests are counted under.
-        handler: answers.
-        open: whether it answers without the token.
-    """
-
-    method: str
-    path: re.Pattern[str]
-    protocol: str
-    handler: Callable[[Asked], Awaitable[Answer]]
-    open: bool = False
+_HEADERS = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "1"}}
+_SIZES = [1 << n for n in range(11)]
+_BEARER = HTTPBearer(auto_error=False)
+if prometheus is not None:
+    _SECONDS = prometheus.Histogram("dtrain_request_seconds", "Answered requests.", ["version"])
+    _ROWS = prometheus.Histogram("dtrain_batch_rows", "Computed batches.", buckets=_SIZES)
+    _REFUSED = prometheus.Counter("dtrain_refused_requests", "Refused requests.", ["status"])
 
 
-class App:
-    """The application.
+@dataclasses.dataclass
+class Current:
+    """The model that serves now: its version, with its queue; changed in place."""
+
+    name: str
+    serves: tuple[str, Batcher]
+
+
+def observe_batch(rows: int) -> None:
+    """Count a batch."""
+    if prometheus is not None:
+        _ROWS.observe(rows)
+
+
+def application(current: Current, token: str | None, max_body: int) -> FastAPI:
+    """Return the application.
 
     Args:
-        versions: of the model.
-        metrics: to count in.
-        token: that requests have to bring; None where none is asked for.
+        current: what serves.
+        token: that requests bring; None: anybody may ask.
         max_body: bytes of a body.
     """
+    app = FastAPI(title=f"dtrain serve: {current.name}", redoc_url=None, max_body_size=max_body)
+    expected = (token or "").encode()
 
-    def __init__(self, versions: Versions, metrics: Metrics, token: str | None, max_body: int):
-        self._metrics, self._token, self._max_body = metrics, token, max_body
-        endpoints = Endpoints(versions, metrics, max_body, token is not None)
-        # V2 and TensorFlow Serving both have the model's name, and may have a version, in it.
-        name, number = r"(?P<model>[^/:]+)", r"(?:/versions/(?P<version>[^/:]+))?"
-        self._routes = [
-            Route("POST", re.compile(f"/v2/models/{name}{number}/infer"), "v2", endpoints.infer),
-            Route("POST", re.compile(f"/v1/models/{name}{number}:predict"), "tf", endpoints.rows),
-            Route("POST", re.compile("/invocations"), "mlflow", endpoints.invocations),
-            Route("GET", re.compile("/v2/health/live"), "health", endpoints.live, True),
-            Route("GET", re.compile("/v2/health/ready"), "health", endpoints.ready, True),
-            Route("GET", re.compile("/ping|/health"), "health", endpoints.ping, True),
-            Route("GET", re.compile("/v2"), "v2", endpoints.server),
-            Route("GET", re.compile(f"/v2/models/{name}{number}"), "v2", endpoints.metadata),
-            Route("GET", re.compile(f"/v2/models/{name}{number}/ready"), "v2", endpoints.ready),
-            Route("GET", re.compile(f"/v1/models/{name}{number}"), "tf", endpoints.status),
-            Route("GET", re.compile(f"/v1/models/{name}{number}/metadata"), "tf", endpoints.about),
-            Route("GET", re.compile("/version"), "mlflow", endpoints.version),
-            Route("GET", re.compile("/metrics"), "other", endpoints.counts),
-            Route("GET", re.compile("/openapi.json"), "other", endpoints.openapi),
-            Route("GET", re.compile("/"), "other", endpoints.page),
-            Route("POST", re.compile("/rollback"), "other", endpoints.rollback),
-        ]
+    async def authorize(
+        given: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)],
+    ) -> None:
+        if given is None or not hmac.compare_digest(given.credentials.encode(), expected):
+            raise RequestError(401, "a token is required: Authorization: Bearer TOKEN")
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer a request, as ASGI has it."""
-        if scope["type"] != "http":  # nothing else is configured
-            return
-        began, protocol, unread = time.perf_counter(), "other", False
-        headers = {name.decode("latin-1"): value.decode("latin-1")
-                   for name, value in scope["headers"]}  # fmt: skip
-        try:
-            route, words = self._route(scope["method"], scope["path"])
-            protocol = route.protocol
-            if not route.open:
-                self._check_token(headers)
-            asked = Asked(words, headers, lambda: self._body(headers, receive))
-            answer = await route.handler(asked)
-        except Refused as error:
-            answer = of_json({"error": str(error)}, error.status, error.headers)
-            unread = isinstance(error, _TooLarge) and "expect" not in headers
-        except Exception as error:  # a mistake of ours: the server goes on, and says so
-            print(secrets.mask(traceback.format_exc()), file=sys.stderr, flush=True)
-            answer = of_json({"error": f"the server failed: {type(error).__name__}"}, 500)
-        self._metrics.request(protocol, answer.status, time.perf_counter() - began)
-        listed = [
-            (b"content-type", answer.kind.encode()),
-            (b"content-length", str(len(answer.body)).encode()),
-            *((name.encode(), value.encode()) for name, value in answer.headers.items()),
-        ]
-        start = {"type": "http.response.start", "status": answer.status, "headers": listed}
-        await send(start)
-        body = b"" if scope["method"] == "HEAD" else answer.body
-        if unread:
-            await send({"type": "http.response.body", "body": body, "more_body": True})
-            await self._pass_over(receive)
-            body = b""
-        await send({"type": "http.response.body", "body": body})
+    async def predicted(body: InferRequest | Invocation) -> Response:
+        began, (version, batcher) = time.perf_counter(), current.serves
+        signature = batcher.signature
+        outputs = await batcher.infer(model_inputs(body.columns(signature), signature))
+        answer = body.answer(outputs, current.name, version, signature)
+        if prometheus is not None:
+            _SECONDS.labels(version).observe(time.perf_counter() - began)
+        content = pydantic_core.to_json(answer, inf_nan_mode="constants")
+        return Response(content, 200, {"x-model-version": version}, "application/json")
 
-    async def _pass_over(self, receive: Any) -> None:
-        """Read what is too large, for a while: most clients look at an answer only after that."""
-        size = 0
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LINGER_SECONDS):
-                while size < _LINGER_BYTES:
-                    message = await receive()
-                    size += len(message.get("body", b""))
-                    if not message.get("more_body", False):
-                        return
+    def check(model: str) -> None:
+        if model != current.name:
+            raise RequestError(404, f"there is no model {model[:60]!r}: {current.name!r} is served")
 
-    def _route(self, method: str, path: str) -> tuple[Route, dict[str, str | None]]:
-        others = set()
-        for route in self._routes:
-            if (match := route.path.fullmatch(path)) is None:
-                continue
-            if method in (route.method, "HEAD" if route.method == "GET" else ""):
-                return route, match.groupdict()
-            others.add(route.method)
-        if others:
-            allowed = ", ".join(sorted(others))
-            raise Refused(405, f"{method[:20]} is not taken here: {allowed} is", {"allow": allowed})
-        raise Refused(404, f"there is nothing at {path[:200]!r}: / has what there is")
+    async def infer(model: str, body: InferRequest) -> Response:
+        check(model)
+        return await predicted(body)
 
-    def _check_token(self, headers: dict[str, str]) -> None:
-        if self._token is None:
-            return
-        scheme, _, given = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "basic":  # of a browser; the user's name may be any
-            try:
-                given = base64.b64decode(given, validate=True).decode("latin-1").partition(":")[2]
-            except (binascii.Error, ValueError):
-                given = ""
-        elif scheme.lower() != "bearer":
-            given = ""
-        if not hmac.compare_digest(given.encode(), self._token.encode()):
-            raise Refused(401, "a token is asked for: Authorization: Bearer TOKEN", _CHALLENGE)
+    async def invocations(body: Invocation) -> Response:
+        return await predicted(body)
 
-    async def _body(self, headers: dict[str, str], receive: Any) -> bytes:
-        if headers.get("content-encoding", "identity").lower() != "identity":
-            raise Refused(415, "a body that is compressed is not taken")
-        large = _TooLarge(413, f"a body has at most {self._max_body:,} bytes")
-        length = headers.get("content-length", "")
-        if length.isascii() and length.isdecimal() and int(length[:20]) > self._max_body:
-            raise large
-        parts, size = [], 0
-        try:
-            async with asyncio.timeout(_BODY_SECONDS):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise wrong("the client has left")
-                    parts.append(message.get("body", b""))
-                    size += len(parts[-1])
-                    if size > self._max_body:
-                        raise large
-                    if not message.get("more_body", False):
-                        return parts[0] if len(parts) == 1 else b"".join(parts)
-        except TimeoutError:
-            raise Refused(408, f"the body has not come within {_BODY_SECONDS:g} s") from None
+    async def metadata(model: str) -> dict[str, Any]:
+        check(model)
+        version, batcher = current.serves
+        return {"name": model, "versions": [version], **batcher.signature.metadata}
+
+    async def ready(model: str) -> dict[str, Any]:
+        check(model)
+        return {"name": model, "ready": True}
+
+    async def metrics() -> Response:
+        if prometheus is None:
+            raise RequestError(501, 'prometheus_client is missing: pip install "dtrain[serve]"')
+        return Response(prometheus.generate_latest(), media_type="text/plain")
+
+    async def live() -> dict[str, Any]:
+        return {"live": True, "ready": True}
+
+    async def server() -> dict[str, Any]:
+        return {"name": "dtrain", "extensions": []}
+
+    async def page() -> Response:
+        return RedirectResponse("/docs")
+
+    own: Any = {"dependencies": [Depends(authorize)]} if token else {}
+    app.add_api_route("/invocations", invocations, methods=["POST"], **own)
+    app.add_api_route("/v2/models/{model}/infer", infer, methods=["POST"], **own)
+    app.add_api_route("/v2/models/{model}", metadata, **own)
+    app.add_api_route("/v2/models/{model}/ready", ready, **own)
+    app.add_api_route("/v2", server, **own)
+    app.add_api_route("/metrics", metrics, **own)
+    for path in ("/v2/health/live", "/v2/health/ready", "/ping"):
+        app.add_api_route(path, live)
+    app.add_api_route("/", page, include_in_schema=False)
+    for kind in (RequestError, HTTPException, RequestValidationError, Exception):
+        app.add_exception_handler(kind, _refused)
+    return app
+
+
+async def _refused(request: Request, error: Any) -> Response:
+    if isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        status, text = 400, f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    elif isinstance(error, RequestError):
+        status, text = error.status, str(error)
+    else:
+        status = getattr(error, "status_code", 500)
+        text = str(getattr(error, "detail", type(error).__name__))
+    if prometheus is not None:
+        _REFUSED.labels(status).inc()
+    content = pydantic_core.to_json({"error": text})
+    return Response(content, status, _HEADERS.get(status), "application/json")

@@ -1,211 +1,105 @@
-"""Runs the application: the first version, the socket, the signals, the end."""
+"""The process that serves: loads a version, and others that the command sends, and runs uvicorn.
+
+The command and this process exchange JSON objects over a pipe. For each ``{"path", "version"}`` the
+process sends what it knows of the loaded model, or ``{"failed": ...}``. The end of the pipe is the
+request to stop.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import dataclasses
+import json
 import math
-import signal
+import os
 import socket
+import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+import time
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
 from typing import Any
 
-from dtrain.host import terminal
-from dtrain.serving.app import App
-from dtrain.serving.channel import Start
-from dtrain.serving.follow import Follower, Source
-from dtrain.serving.metrics import Metrics
-from dtrain.serving.model import Limits, Model
-from dtrain.serving.versions import Candidate, Versions
+import uvicorn
 
-#: Connections at once; each more is answered with 503.
-_CONNECTIONS = 1000
-_BACKLOG = 1024
-#: Seconds that a connection may be idle: longer than clients and proxies keep one to use it again.
+from dtrain.errors import DtrainError
+from dtrain.serving.app import Current, application, observe_batch
+from dtrain.serving.batching import Batcher, Limits
+from dtrain.serving.signature import Signature
+
+#: Seconds that an idle connection is kept: longer than clients and proxies do.
 _KEEP_ALIVE = 75
+_SWITCH = 0.001  # seconds, in place of 5 ms: threads that load or compute hold up requests less
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """How a server serves.
-
-    Attributes:
-        name: of the model.
-        limits: of requests and batches.
-        max_body: bytes of a body.
-        token: that requests bring; None where none is asked for.
-    """
-
-    name: str
-    limits: Limits
-    max_body: int = 16 << 20
-    token: str | None = None
-
-
-def listening(host: str, port: int) -> socket.socket:
-    """Return a socket that listens.
-
-    Args:
-        host: address or name of this machine.
-        port: of it; 0 for a free one.
+def _next(
+    load: Callable[[str], Any], batcher_of: Callable[[Any, Signature], Batcher], link: Connection,
+    serves: Signature | None,
+) -> tuple[str, Batcher] | None:  # fmt: skip
+    """Load the version that the command asks for, and try it; None where it cannot serve.
 
     Raises:
-        OSError: it cannot.
+        EOFError, OSError: the command wants the end, or has ended.
     """
-    family, kind, protocol, _, address = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    made = socket.socket(family, kind, protocol)
+    asked = json.loads(link.recv_bytes())
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
-        made.listen(_BACKLOG)
-    except OSError:
-        made.close()
-        raise
-    return made
+        model = load(asked["path"])
+        signature = Signature.of(model.about)
+        if serves not in (None, signature):
+            raise DtrainError(f"it is {signature}, and what serves is {serves}")
+    except Exception as error:  # of a library, about a model that it cannot run
+        link.send_bytes(json.dumps({"failed": str(error)}).encode())
+        return None
+    link.send_bytes(json.dumps(model.about).encode())
+    return asked["version"], batcher_of(model, signature)
 
 
-class Serving:
-    """A server.
+def _end_if_it_hangs(current: Current, seconds: float) -> None:
+    """End the process when a batch takes so long; the command starts another."""
+    while True:
+        time.sleep(seconds / 4)
+        began = current.serves[1].began
+        if began is not None and time.monotonic() - began > seconds:
+            print(f"a batch does not end within {seconds:g} s", file=sys.stderr, flush=True)
+            os._exit(1)
+
+
+def run(
+    load: Callable[[str], Any], settings: Mapping[str, Any], link: Connection,
+    listener: socket.socket,
+) -> None:  # fmt: skip
+    """Serve until the end of ``link``.
 
     Args:
-        settings: of it.
-        start: starts the process of a version.
-        listener: the socket; closed in the end.
-        notice: takes a sentence for the user; called by any thread.
+        load: loads a SavedModel: of its path, a function with an ``about``.
+        settings: ``name``, ``token``, ``max_body``, and ``limits``, those of :class:`Limits`.
+        link: to the command.
+        listener: a socket that listens.
     """
+    sys.setswitchinterval(_SWITCH)
+    limits = Limits(**settings["limits"])
 
-    def __init__(
-        self,
-        settings: Settings,
-        start: Start,
-        listener: socket.socket,
-        notice: Callable[[str], None],
-    ):
-        self.metrics = Metrics()
-        self.versions = Versions(settings.name, start, settings.limits, self.metrics, notice)
-        self._app = App(self.versions, self.metrics, settings.token, settings.max_body)
-        self._listener, self._notice, self._grace = listener, notice, settings.limits.timeout
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._work: asyncio.Task[None] | None = None
-        self._server: Any = None
-        self._stops = 0
+    def batcher_of(model: Any, signature: Signature) -> Batcher:
+        return Batcher(model, signature, limits, observe_batch)
 
-    def run(
-        self,
-        first: Candidate,
-        begun: Callable[[Model], None],
-        source: Source | None = None,
-        key: str = "",
-        watch: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Serve until a signal, or :meth:`stop`.
+    first = _next(load, batcher_of, link, None)
+    if first is None:
+        return
+    current = Current(settings["name"], first)
+    app = application(current, settings["token"], settings["max_body"])
+    server = uvicorn.Server(uvicorn.Config(
+        app, log_config=None, log_level="error", access_log=False, lifespan="off", ws="none",
+        server_header=False, timeout_keep_alive=_KEEP_ALIVE,
+        timeout_graceful_shutdown=math.ceil(limits.timeout),
+    ))  # fmt: skip
 
-        Args:
-            first: the version to begin with.
-            begun: called when it serves.
-            source: of newer ones; None: there are none.
-            key: of ``first`` in it.
-            watch: called once a second.
-
-        Raises:
-            Unusable: it cannot serve.
-        """
-        import uvicorn
-
-        config = uvicorn.Config(
-            self._app, log_config=None, access_log=False, lifespan="off", server_header=False,
-            ws="none", log_level="critical", limit_concurrency=_CONNECTIONS, backlog=_BACKLOG,
-            timeout_graceful_shutdown=math.ceil(self._grace), callback_notify=_calling(watch),
-            timeout_notify=1, timeout_keep_alive=_KEEP_ALIVE,
-        )  # fmt: skip
-
-        class Server(uvicorn.Server):
-            """One that leaves signals alone."""
-
-            @contextlib.contextmanager
-            def capture_signals(self) -> Iterator[None]:
-                yield
-
-        self._server = Server(config)
-        with self._listener, asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-            self._loop = runner.get_loop()
-            with self._signals():
-                runner.run(self._all(first, begun, source, key))
-
-    async def _all(
-        self, first: Candidate, begun: Callable[[Model], None], source: Source | None, key: str
-    ) -> None:
-        loop, follower = asyncio.get_running_loop(), None
-        self._work = loop.create_task(self._load(first, begun))
+    def follow() -> None:
         try:
-            with contextlib.suppress(asyncio.CancelledError):
-                if self._stops:
-                    self._work.cancel()
-                await self._work
-                if source is not None:
-                    follower = Follower(source, key, self.versions, loop, self._notice)
-                    follower.start()
-                await self._server.serve(sockets=[self._listener])
-        finally:
-            if follower is not None:
-                follower.end()
-                await self._joined(follower)
-            await self.versions.close()
+            while True:
+                if newer := _next(load, batcher_of, link, current.serves[1].signature):
+                    current.serves = newer  # the old one answers what it has
+        except (EOFError, OSError):
+            server.should_exit = True
 
-    async def _load(self, first: Candidate, begun: Callable[[Model], None]) -> None:
-        begun(await self.versions.take(first))
-
-    async def _joined(self, follower: threading.Thread) -> None:
-        # What it has begun needs this loop to end.
-        await asyncio.get_running_loop().run_in_executor(None, follower.join)
-
-    def stop(self) -> None:
-        """Take no more requests, answer those that are there, and end; at once the second time."""
-        assert self._loop is not None, "runs"
-        with contextlib.suppress(RuntimeError):  # it has just ended
-            self._loop.call_soon_threadsafe(self._stop)
-
-    def _stop(self) -> None:
-        self._stops += 1
-        self._server.should_exit = True
-        self._server.force_exit = self._stops > 1
-        if self._work is not None and not self._work.done():
-            self._work.cancel()
-
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Have signals stop it, where this is the main thread."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.getsignal(number) for number in terminal.stops()}
-        try:
-            for number in before:
-                signal.signal(number, lambda *_: self.stop())
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-
-def _calling(watch: Callable[[], None]) -> Callable[[], Awaitable[None]]:
-    async def call() -> None:
-        watch()
-
-    return call
-
-
-def address(listener: socket.socket) -> str:
-    """Return the address at which a socket is asked."""
-    host, port = listener.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{port}"
-
-
-def is_local(host: str) -> bool:
-    """Say whether only this machine reaches ``host``."""
-    return host in ("127.0.0.1", "localhost", "::1") or host.startswith("127.")
+    threading.Thread(target=follow, name="versions", daemon=True).start()
+    watch = (current, limits.timeout / 2)
+    threading.Thread(target=_end_if_it_hangs, args=watch, name="watch", daemon=True).start()
+    server.run([listener])

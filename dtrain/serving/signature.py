@@ -1,38 +1,45 @@
-"""What a model takes and gives: names, types and shapes."""
+"""Inputs and outputs of a model; a request's named columns as inputs, and outputs as JSON values.
+
+A request names what it gives, in every protocol: whole inputs, or the columns that an input is made
+of. :func:`model_inputs` is the one place where names become the model's inputs.
+"""
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import json
 import math
-from collections.abc import Mapping
-from typing import Any, TypedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 
-from dtrain.host import frames
-from dtrain.serving.problems import wrong
+from dtrain.errors import DtrainError, printable
 
-#: KServe's names of types, by TensorFlow's.
-V2 = {
+#: The protocol's names of types, by TensorFlow's.
+DATATYPES = {
     "bool": "BOOL", "uint8": "UINT8", "uint16": "UINT16", "uint32": "UINT32", "uint64": "UINT64",
     "int8": "INT8", "int16": "INT16", "int32": "INT32", "int64": "INT64", "float16": "FP16",
-    "float32": "FP32", "float64": "FP64", "bfloat16": "BF16", frames.TEXT: "BYTES",
+    "float32": "FP32", "float64": "FP64", "bfloat16": "BF16", "string": "BYTES",
 }  # fmt: skip
-#: TensorFlow's own numbers of types.
-DT = {
-    "bool": "DT_BOOL", "uint8": "DT_UINT8", "uint16": "DT_UINT16", "uint32": "DT_UINT32",
-    "uint64": "DT_UINT64", "int8": "DT_INT8", "int16": "DT_INT16", "int32": "DT_INT32",
-    "int64": "DT_INT64", "float16": "DT_HALF", "float32": "DT_FLOAT", "float64": "DT_DOUBLE",
-    "bfloat16": "DT_BFLOAT16", frames.TEXT: "DT_STRING",
-}  # fmt: skip
+#: Kinds of arrays that JSON values may have, by the kind of the input.
+_KINDS = {"b": "b", "i": "iuf", "u": "iuf", "f": "iuf"}
+_SHOWN, _LISTED = 60, 20  # characters of a value, and names, in a message
 
 
-class Values(TypedDict):
-    """A tensor, as a message has it; ``shape`` is None where not even its rank is known."""
+class RequestError(DtrainError):
+    """A request that is refused.
 
-    name: str
-    dtype: str
-    shape: list[int | None] | None
+    Args:
+        status: of HTTP.
+        text: one sentence.
+    """
+
+    def __init__(self, status: int, text: str):
+        super().__init__(printable(text))
+        self.status = status
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,13 +48,15 @@ class Spec:
 
     Attributes:
         name: of it.
-        dtype: TensorFlow's name of its type, a key of :data:`V2`.
-        shape: with None for lengths that are open; None where the rank is.
+        dtype: TensorFlow's name of its type, a key of :data:`DATATYPES`.
+        shape: with None for open lengths; None where the rank is open.
+        columns: of an input, names of the columns that are put side by side.
     """
 
     name: str
     dtype: str
     shape: tuple[int | None, ...] | None
+    columns: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -55,28 +64,9 @@ class Spec:
         shown = "..." if self.shape is None else ", ".join(str(n or "?") for n in self.shape)
         return f"{self.dtype} [{shown}]"
 
-    @property
-    def kind(self) -> np.dtype[Any]:
-        """The type of its arrays."""
-        return frames.dtype_of(self.dtype)
-
-    @property
-    def sizes(self) -> list[int]:
-        """The shape with -1 for open lengths, as protocols have it."""
-        return [] if self.shape is None else [-1 if n is None else n for n in self.shape]
-
-    def fits(self, shape: tuple[int, ...]) -> bool:
-        """Say whether an array of ``shape`` can be given."""
-        if self.shape is None:
-            return True
-        same = len(shape) == len(self.shape)
-        return same and all(n in (None, m) for n, m in zip(self.shape, shape, strict=True))
-
-    def row_size(self) -> int | None:
-        """Return how many numbers a row has, None where that is open."""
-        lengths = (None,) if self.shape is None else self.shape[1:]
-        found = [n for n in lengths if n is not None]
-        return math.prod(found) if len(found) == len(lengths) else None
+    def refusal(self, problem: str) -> RequestError:
+        """Return the refusal of a value of this input."""
+        return RequestError(400, f"input {self.name!r} takes {self.text}: {problem}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,83 +75,180 @@ class Signature:
 
     Attributes:
         inputs, outputs: in order.
-        batched: whether the first length is that of a batch, in which rows of several requests
-            may stand.
-        rows: examples of each batch that is computed; None where any number will do.
+        batched: whether the first length is that of a batch, which requests may share.
+        classes: names of the classes that an output has a number for each of.
     """
 
     inputs: tuple[Spec, ...]
     outputs: tuple[Spec, ...]
     batched: bool
-    rows: int | None
+    classes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Signature:
-        """Return that of a message of the process that runs the model.
+    def of(cls, about: Mapping[str, Any]) -> Signature:
+        """Return that of :attr:`dtrain.task.served.Served.about`."""
 
-        Where batches are made of any requests, a request has any number of rows.
-        """
-        free = values["batched"]
-        inputs, outputs = (
-            tuple(
-                Spec(each["name"], each["dtype"], _shape(each["shape"], free))
-                for each in values[role]
-            )
+        def spec(each: Mapping[str, Any]) -> Spec:
+            shape = None if each["shape"] is None else tuple(each["shape"])
+            if shape and about["batched"]:
+                shape = (None, *shape[1:])
+            return Spec(each["name"], each["dtype"], shape, _columns(each))
+
+        inputs, outputs = (tuple(map(spec, about[role])) for role in ("inputs", "outputs"))
+        return cls(inputs, outputs, about["batched"], tuple(about["classes"]))
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The description in the protocol, with -1 for open lengths."""
+        return {"platform": "tensorflow_savedmodel"} | {
+            role: [{"name": spec.name, "datatype": DATATYPES[spec.dtype],
+                    "shape": [-1 if n is None else n for n in spec.shape or ()]}
+                   for spec in getattr(self, role)]
             for role in ("inputs", "outputs")
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        return " -> ".join(
+            ", ".join(f"{spec.name} {spec.text}" for spec in specs)
+            for specs in (self.inputs, self.outputs)
         )
-        return cls(inputs, outputs, free, values["rows"])
 
-    def input(self, name: str) -> Spec:
-        """Return an input by its name.
-
-        Raises:
-            Refused: there is none.
-        """
-        for spec in self.inputs:
-            if spec.name == name:
-                return spec
-        raise wrong(f"the model has no input {name!r}: it takes {self.listed()}")
-
-    def listed(self) -> str:
-        """Return the inputs as a sentence has them."""
-        return ", ".join(f"{spec.name!r} ({spec.text})" for spec in self.inputs)
-
-    def check(self, inputs: Mapping[str, np.ndarray]) -> int:
-        """Return how many rows the arrays of a request have.
-
-        Args:
-            inputs: by name, of the right types and shapes.
+    def count(self, inputs: Mapping[str, np.ndarray]) -> int:
+        """Return how many rows the inputs of a request have.
 
         Raises:
-            Refused: one is missing, or they have not all the same number of rows.
+            RequestError: not all have the same number, or none has any.
         """
-        for spec in self.inputs:
-            if spec.name not in inputs:
-                raise wrong(f"input {spec.name!r} ({spec.text}) is missing")
         if not self.batched:
             return 1
-        rows = {name: value.shape[0] for name, value in inputs.items()}
-        first = next(iter(rows.values()))
-        if any(count != first for count in rows.values()):
+        rows = {name: len(value) for name, value in inputs.items()}
+        if len(set(rows.values())) > 1:
             shown = ", ".join(f"{name!r} has {count}" for name, count in rows.items())
-            raise wrong(f"the inputs have not the same number of rows: {shown}")
-        if first == 0:
-            raise wrong(f"input {self.inputs[0].name!r} ({self.inputs[0].text}) has no row")
-        return first
-
-    def differs(self, other: Signature) -> str | None:
-        """Return in what another signature differs from this one, as a clause; None in nothing."""
-        for role in ("inputs", "outputs"):
-            ours, theirs = ({s.name: s for s in getattr(each, role)} for each in (self, other))
-            for name in ours.keys() | theirs.keys():
-                a, b = ours.get(name), theirs.get(name)
-                if a != b:
-                    before, after = (s.text if s is not None else "nothing" for s in (a, b))
-                    return f"{role[:-1]} {name!r} is {after}, and {before} in the one that serves"
-        return None
+            raise RequestError(400, f"the inputs differ in their number of rows: {shown}")
+        if not (count := max(rows.values())):
+            raise self.inputs[0].refusal("there is no row")
+        return count
 
 
-def _shape(shape: list[int | None] | None, free: bool) -> tuple[int | None, ...] | None:
-    if shape is None:
-        return None
-    return (None, *shape[1:]) if free else tuple(shape)
+def _columns(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the columns of an input: those of the training's table, else ``0``, ``1``, ..."""
+    lengths = (values["shape"] or [])[1:]
+    if values.get("columns") or not lengths or None in lengths or values["dtype"] == "string":
+        return tuple(values.get("columns") or ())
+    return tuple(map(str, range(math.prod(lengths))))
+
+
+def model_inputs(columns: Mapping[str, Any], signature: Signature) -> dict[str, np.ndarray]:
+    """Return the inputs of the model from the named columns of a request.
+
+    Args:
+        columns: JSON values by name, each a list of rows: of a whole input, or of one of the
+            columns that an input is made of.
+        signature: of the model.
+
+    Raises:
+        RequestError: a column is unknown, missing, or not what the input takes.
+    """
+    names = {name for spec in signature.inputs for name in (spec.name, *spec.columns)}
+    if unknown := [name for name in columns if name not in names]:
+        raise RequestError(400, f"unknown column {unknown[0][:_SHOWN]!r}: {_takes(signature)}")
+    found = {}
+    for spec in signature.inputs:
+        if spec.name in columns:
+            found[spec.name] = array(columns[spec.name], spec)
+        elif missing := [name for name in spec.columns or [spec.name] if name not in columns]:
+            raise RequestError(400, f"column {missing[0]!r} is missing: {_takes(signature)}")
+        else:
+            cell = dataclasses.replace(spec, shape=(None,))
+            cells = [array(columns[name], dataclasses.replace(cell, name=name))
+                     for name in spec.columns]  # fmt: skip
+            if len({each.shape for each in cells}) > 1:
+                raise spec.refusal("its columns differ in length")
+            assert spec.shape is not None, "has columns"
+            found[spec.name] = np.stack(cells, axis=1).reshape(len(cells[0]), *spec.shape[1:])
+    return found
+
+
+def _takes(signature: Signature) -> str:
+    """Return the inputs, with the columns that they are made of, as a clause."""
+    found = []
+    for spec in signature.inputs:
+        columns = ", ".join(map(repr, spec.columns[:_LISTED]))
+        more = ", ..." if len(spec.columns) > _LISTED else ""
+        found.append(f"{spec.name!r} ({spec.text})" + f" or {columns}{more}" * bool(columns))
+    return f"the model takes {', '.join(found)}"
+
+
+def array(value: Any, spec: Spec) -> np.ndarray:
+    """Return nested lists as an array of an input's type and shape.
+
+    Raises:
+        RequestError: they are of another type or shape.
+    """
+    bfloat16, text = spec.dtype == "bfloat16", spec.dtype == "string"
+    dtype = np.dtype(ml_dtypes.bfloat16 if bfloat16 else object if text else spec.dtype)
+    kind = "f" if bfloat16 else dtype.kind
+    try:
+        found = np.asarray(value, object if text else None)
+    except (ValueError, OverflowError):
+        raise spec.refusal("its lists differ in length") from None
+    if text:
+        texts = np.empty(found.size, object)
+        texts[:] = [_bytes(each, spec) for each in found.reshape(-1).tolist()]
+        found = texts.reshape(found.shape)
+    elif found.size and found.dtype.kind not in _KINDS[kind]:
+        values = np.asarray(value, object).reshape(-1).tolist()
+        odd = [each for each in values if type(each) not in (int, float)] or values
+        raise spec.refusal(f"it has {json.dumps(odd[0])[:_SHOWN]}")
+    else:
+        with np.errstate(over="ignore", invalid="ignore"):
+            cast = found.astype(dtype)
+            wrong = cast != found if kind in "iu" else np.isfinite(found) & ~np.isfinite(cast)
+        if np.any(wrong):
+            raise spec.refusal(f"it has {found[wrong].reshape(-1)[0]}")
+        found = cast
+    if spec.shape is not None and (
+        len(spec.shape) != found.ndim
+        or any(n not in (None, m) for n, m in zip(spec.shape, found.shape, strict=True))
+    ):
+        raise spec.refusal(f"this has the shape {list(found.shape)}")
+    return found
+
+
+def _bytes(value: Any, spec: Spec) -> bytes:
+    try:
+        if isinstance(value, dict) and value.keys() == {"b64"}:
+            return base64.b64decode(value["b64"], validate=True)
+        if isinstance(value, str):
+            return value.encode()
+    except (ValueError, TypeError):  # no base64, or half of a surrogate pair
+        pass
+    raise spec.refusal(f"it has {json.dumps(value)[:_SHOWN]}")
+
+
+def plain(value: np.ndarray) -> Any:
+    """Return an output as nested lists; bytes that are not UTF-8 are ``{"b64": ...}``."""
+    if value.dtype.kind != "O":
+        return (value.astype(np.float32) if value.dtype.name == "bfloat16" else value).tolist()
+    texts = np.empty(value.size, object)
+    for at, each in enumerate(value.reshape(-1)):
+        try:
+            texts[at] = each.decode()
+        except UnicodeDecodeError:
+            texts[at] = {"b64": base64.b64encode(each).decode()}
+    return texts.reshape(value.shape).tolist()
+
+
+def labels(outputs: Mapping[str, np.ndarray], classes: Sequence[str]) -> list[str] | None:
+    """Return the name of each row's class: of the largest number, or of a probability from 0.5 on.
+
+    None where there are no names, or no output has a number for each.
+    """
+    for value in outputs.values():
+        if len(classes) < 2 or value.ndim != 2 or value.dtype.kind not in "fV":
+            continue
+        if value.shape[1] == len(classes):
+            return [classes[n] for n in value.argmax(axis=1)]
+        if (value.shape[1], len(classes)) == (1, 2) and ((value >= 0) & (value <= 1)).all():
+            return [classes[int(each >= 0.5)] for each in value[:, 0]]
+    return None

@@ -87,6 +87,7 @@ def model(
                 built = targets.instantiate(
                     config.model, "model", input_shape=shapes, classes=classes,
                     outputs=default_loss.outputs(config, splits, y),
+                    encoding=lambda: default_loss.encoding(config, splits),
                 )  # fmt: skip
         except Exception as error:
             if counts == [None] and not isinstance(error, DtrainError):

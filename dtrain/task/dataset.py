@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from dtrain import augment
 from dtrain.config import callables, targets
 from dtrain.config.schema import Config
 from dtrain.data import nest
@@ -21,10 +23,14 @@ from dtrain.data.order import Balanced, Order, order_of
 from dtrain.data.prepare import padded, weighted
 from dtrain.data.sources import Splits
 from dtrain.data.streams import Stream, examples_in
+from dtrain.data.table.encoding import Encoding
 from dtrain.errors import UsageError
 from dtrain.task import data_identity, reading, streaming, unreadable
 from dtrain.task.inputs import Augment
 from dtrain.task.readers import Pool
+
+#: Examples whose range of values is looked at before Keras' layers change them, at most.
+_TRIED = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,25 +60,28 @@ class Data:
         return dataclasses.replace(self, splits=dataclasses.replace(self.splits, validation=None))
 
 
-def load(config: Config, trains: bool = True) -> Data:
+def load(config: Config, trains: bool = True, encoding: Encoding | None = None) -> Data:
     """Make the examples of a run from its ``dataset`` group.
 
     Args:
         config: of the run.
         trains: whether they are trained on: the weights of classes are of a training alone.
+        encoding: by which the columns of a table are read; None: it is fitted.
 
     Raises:
         UsageError: they cannot be read, or are not what the other keys ask for.
     """
     with before_training(config.dataset):
-        return _loaded(config, trains)
+        return _loaded(config, trains, encoding)
 
 
-def _loaded(config: Config, trains: bool) -> Data:
+def _loaded(config: Config, trains: bool, encoding: Encoding | None) -> Data:
     node, options = divided(config.dataset)
 
     def made() -> Splits:
-        return adapted(targets.instantiate(node, "dataset"))
+        return adapted(
+            targets.instantiate(node, "dataset", on_error=options.on_error, encoding=encoding)
+        )
 
     splits = dataclasses.replace(_with_some(made(), node), task=options.task)
     splits = padded(splits, options.pad)
@@ -82,20 +91,28 @@ def _loaded(config: Config, trains: bool) -> Data:
             "by one", "dataset.cache=none, or fail", "dataset.cache=none",
         )  # fmt: skip
     pool = Pool(splits, options.workers, node)
-    splits, notices = pool.splits, list[str | None](pool.notices)
+    splits = pool.splits
+    notices: list[str | None] = [*splits.notices, *pool.notices]
     if options.on_error is OnError.skip:
         (train, one), (held, other) = map(_sound, (splits.train, splits.validation))
         splits = dataclasses.replace(splits, train=train, validation=held)
         notices += [one, other]
+    if splits.encoding is not None:
+        made_of = splits.encoding()
+        if encoding is None:
+            out = made_of.left_out.items()
+            notices += [f"the column {name!r} is left out: {why}" for name, why in out]
+        names = [feature.name for feature in made_of.features]
+        splits = dataclasses.replace(splits, columns={**(splits.columns or {}), "inputs": names})
     found = data_identity.records(splits, options.identity)
     notices += streaming.counted(splits, config)
     streaming.settled(splits, made)
     classes = config.trainer.class_weight
     if classes is not None and trains:
         splits = dataclasses.replace(splits, train=weighted(splits, classes, reading.first))
-    augment = _augment(options, splits)
     order = _order(splits, options, config.seed)
-    return Data(splits, options, augment, order, found, pool, tuple(filter(None, notices)))
+    changes = _augment(options, splits)
+    return Data(splits, options, changes, order, found, pool, tuple(filter(None, notices)))
 
 
 def _with_some(splits: Splits, node: Mapping[str, Any]) -> Splits:
@@ -112,12 +129,12 @@ def _with_some(splits: Splits, node: Mapping[str, Any]) -> Splits:
     held = splits.validation
     if held is None or isinstance(held, Stream) or len(held):
         return splits
-    if node.get("validation_path") or "validation_split" not in node:
-        given = node.get("validation_path", "of the dataset")
+    key = next((k for k in ("validation", "validation_path") if node.get(k)), None)
+    if key or "validation_split" not in node:
         raise UsageError(
-            "dataset.validation_path" if "validation_path" in node else "dataset", given,
+            f"dataset.{key}" if key else "dataset", node[key] if key else "of the dataset",
             "the validation has no example", "one or more, or no validation",
-            "dataset.validation_path=null" if "validation_path" in node
+            f"dataset.{key}=null" if key
             else "have the dataset return None for it, or what to train on alone",
         )  # fmt: skip
     return dataclasses.replace(splits, validation=None)
@@ -183,15 +200,33 @@ def _has_blocks(source: Any) -> bool:
 
 
 def _augment(options: Options, splits: Splits) -> Augment | None:
-    node = options.augment
-    if node is None:
+    nodes = options.augment
+    if not nodes:
         return None
-    augment: Augment = targets.instantiate({**node, "_partial_": True}, "dataset.augment")
-    if node["_target_"].partition(".")[0] in callables.KNOWN:  # tried once, before the run begins
-        x, *_ = reading.first(splits.train, 1)
-        with callables.blame("dataset.augment", node, node["_target_"]), tf.device("CPU:0"):
-            augment(nest.mapped(lambda leaf: leaf[0], x), seed=tf.zeros([2], tf.int32))
-    return augment
+    keys = {"dataset.augment": nodes} if isinstance(nodes, Mapping) else {
+        f"dataset.augment[{index}]": node for index, node in enumerate(nodes)
+    }  # fmt: skip
+    functions = [_one_augment(key, node, splits) for key, node in keys.items()]
+    return augment.in_turn(functions)
+
+
+def _one_augment(key: str, node: Mapping[str, Any], splits: Splits) -> Augment:
+    made = targets.instantiate({**node, "_partial_": True}, key)
+    is_layer = inspect.isclass(made.func)
+    function: Augment = augment.Layer(made(), key) if is_layer else made
+    if is_layer or node["_target_"].partition(".")[0] in callables.KNOWN:  # tried before training
+        count = reading.available(splits.train, _TRIED) if is_layer else 1
+        x, *_ = reading.first(splits.train, count)
+        if isinstance(function, augment.Layer):
+            for leaf in nest.leaves(x):
+                function.check(key, np.asarray(leaf))
+        with callables.blame(key, node, node["_target_"]), tf.device("CPU:0"):
+            one = nest.mapped(lambda leaf: leaf[0], x)
+            changed = function(one, seed=tf.zeros([2], tf.int32))
+            if is_layer and changed.shape != one.shape:
+                raise ValueError(f"makes an example of shape {changed.shape} of {one.shape}: the "
+                                 "model is built for the other shape")  # fmt: skip
+    return function
 
 
 def lengths(splits: Splits) -> tuple[int | None, int | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from dtrain.data import nest
 from dtrain.data.options import Task
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.streams import Stream
+from dtrain.data.table.encoding import Encoding, Target
 from dtrain.data.target_kind import Counted
 from dtrain.errors import DataError
 from dtrain.task import reading
@@ -20,6 +22,8 @@ from dtrain.task import reading
 #: Loss and metrics of classes, and of numbers.
 CLASSES = ("sparse_categorical_crossentropy", OF_AUTO[0])
 NUMBERS = ("mse", OF_AUTO[1])
+#: Loss and metrics of several labels, each 0 or 1.
+LABELS = ("binary_crossentropy", OF_AUTO[2])
 #: Losses of numbers, by their names in Keras.
 _OF_NUMBERS = (
     "mse", "mean_squared_error", "mae", "mean_absolute_error", "mape", "msle", "huber", "log_cosh",
@@ -40,8 +44,9 @@ def settled(config: Config, splits: Splits) -> Config:
     loss, metrics = trainer.loss, trainer.metrics
     if loss == AUTO:
         loss = NUMBERS[0] if is_regression(config, splits) else CLASSES[0]
+        loss = LABELS[0] if _are_labels(splits) else loss
     if metrics == AUTO:
-        metrics = CLASSES[1]
+        metrics = LABELS[1] if loss == LABELS[0] and _are_labels(splits) else CLASSES[1]
         if isinstance(loss, str) and loss.lower() in _OF_NUMBERS:
             metrics = NUMBERS[1] if is_regression(config, splits) else CLASSES[1]
     made = copy.copy(config)
@@ -75,9 +80,38 @@ def outputs(config: Config, splits: Splits, y: Any) -> int | None:
     """
     if not isinstance(y, np.ndarray) or y.dtype.kind not in "biuf" or y.ndim > 2:
         return None
-    if "crossentropy" in str(config.trainer.loss) or not is_regression(config, splits):
+    if not _are_labels(splits) and (
+        "crossentropy" in str(config.trainer.loss) or not is_regression(config, splits)
+    ):
         return None
     return 1 if y.ndim == 1 else y.shape[1]
+
+
+def encoding(config: Config, splits: Splits) -> Encoding | None:
+    """Return how the columns of a table became the inputs; None where they are no matrix.
+
+    Args:
+        config: of the run.
+        splits: its data.
+    """
+    if splits.encoding is None:
+        return None
+    made = splits.encoding()
+    target = made.target
+    if target is None or target.kind != "numbers" or splits.classes is None:
+        return made
+    if is_regression(config, splits):
+        return made
+    names = tuple(map(str, range(splits.count_classes() or 0)))
+    return dataclasses.replace(made, target=Target(target.columns, "classes", names))
+
+
+def _are_labels(splits: Splits) -> bool:
+    """Whether the targets are several columns of 0 and 1."""
+    if splits.encoding is None or splits.task is Task.regression:
+        return False
+    target = splits.encoding().target
+    return target is not None and target.kind == "labels"
 
 
 def is_regression(config: Config, splits: Splits) -> bool:

@@ -16,6 +16,7 @@ from dtrain.data.checked import before_training
 from dtrain.data.splits import check_batch
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.cluster import Cluster, Task
+from dtrain.run.columns import read_encoding, write_encoding
 from dtrain.run.folder import RunDir
 from dtrain.run.journal import Journal
 from dtrain.task import build, data_identity, dataset, default_loss, initial, restore, stateful
@@ -75,6 +76,8 @@ class Purpose(Protocol):
 
     #: Whether it trains. Without, all that only training needs is left out.
     trains: bool
+    #: The run whose model is used; None: that of the process.
+    of_run: RunDir | None
 
     def check(self, config: Config, model: keras.Model, schedule: Schedule) -> None:
         """Refuse what cannot be done, before anything is restored."""
@@ -142,7 +145,8 @@ def assemble(
     Raises:
         UsageError: model, data, strategy and checkpoint do not go together.
     """
-    data = purpose.loaded(config, dataset.load(config, purpose.trains))
+    encoding = read_encoding(purpose.of_run or process.rundir)
+    data = purpose.loaded(config, dataset.load(config, purpose.trains, encoding))
     process.phases.end("data")
     with before_training(config.dataset):
         return _assemble(config, strategy, process, past, purpose, data)
@@ -170,6 +174,8 @@ def _assemble(
     )  # fmt: skip
     if trains:
         process.notice(default_loss.notice(config, splits))
+        if process.is_chief:
+            write_encoding(process.rundir, default_loss.encoding(config, splits))
     if splits.validation is not None and not evaluates(model):
         data = data.without_validation()
         splits = data.splits

@@ -31,7 +31,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+import dtrain.models
+
 EXAMPLES = 90
+
+
+def plain(input_shape, classes=None, units=(), dropout=0.0, l2=0.0, outputs=None):
+    """The model without what normalises columns."""
+    return dtrain.models.mlp(input_shape, classes, units, dropout, l2, outputs)
 
 
 def loss(y_true, y_pred):
@@ -197,7 +204,7 @@ def parquet(x: np.ndarray, y: np.ndarray) -> list[str]:
 
     table(x, y, lambda made, path: pq.write_table(made, path, row_group_size=7), "parquet")
     return ["dataset=parquet", "dataset.path=[a.parquet,b.parquet]", "dataset.target=y",
-            "dataset.validation_path=held.parquet"]  # fmt: skip
+            "dataset.validation=held.parquet"]  # fmt: skip
 
 
 def arrow(x: np.ndarray, y: np.ndarray) -> list[str]:
@@ -205,7 +212,7 @@ def arrow(x: np.ndarray, y: np.ndarray) -> list[str]:
 
     table(x, y, lambda made, path: feather.write_feather(made, path, chunksize=7), "arrow")
     return ["dataset=arrow", "dataset.path=[a.arrow,b.arrow]", "dataset.target=y",
-            "dataset.validation_path=held.arrow"]  # fmt: skip
+            "dataset.validation=held.arrow"]  # fmt: skip
 
 
 def huggingface(x: np.ndarray, y: np.ndarray) -> list[str]:
@@ -253,7 +260,7 @@ def webdataset(x: np.ndarray, y: np.ndarray) -> list[str]:
                     member.size = len(data)
                     file.addfile(member, io.BytesIO(data))
     return ["dataset=webdataset", "dataset.path=[a.tar,b.tar]", "dataset.target=cls",
-            "dataset.inputs=npy", "dataset.validation_path=held.tar"]  # fmt: skip
+            "dataset.inputs=npy", "dataset.validation=held.tar"]  # fmt: skip
 
 
 def array_record(x: np.ndarray, y: np.ndarray) -> list[str]:
@@ -282,7 +289,7 @@ def csv(x: np.ndarray, y: np.ndarray) -> list[str]:
         Path(f"{name}.csv").write_text("\n".join([head, *lines]) + "\n")
     # It has no files of its own to evaluate on.
     return ["dataset=csv", "dataset.path=[a.csv,b.csv]", "dataset.validation_split=0",
-            "objective=loss"]  # fmt: skip
+            "objective=loss", "model._target_=mine.plain"]  # fmt: skip
 
 
 BUILDER = '''

@@ -114,17 +114,16 @@ def predict(home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
 
 
 def content(folder: Path) -> str:
-    """Return a digest of all pieces in order; the manifest must say what they are."""
+    """Return a digest of all files in order; the manifest must say what they are."""
     manifest = predictions.read(folder)
-    assert manifest is not None and "pieces" in manifest, os.listdir(folder)
+    assert manifest is not None and "files" in manifest, os.listdir(folder)
     found, row = hashlib.sha256(), 0
-    for piece in manifest["pieces"]:
-        assert piece["first"] == row
-        row += piece["rows"]
-        for file in piece["files"]:
-            data = (folder / "pieces" / file["name"]).read_bytes()
-            assert hashlib.sha256(data).hexdigest() == file["sha256"]
-            found.update(data)
+    for file in manifest["files"]:
+        assert file["first"] == row
+        row += file["rows"]
+        data = (folder / file["name"]).read_bytes()
+        assert hashlib.sha256(data).hexdigest() == file["sha256"]
+        found.update(data)
     assert row == manifest["rows"]
     return found.hexdigest()
 
@@ -181,9 +180,9 @@ def test_the_folder_is_found_again_and_functions_make_columns(home: Path, predic
     code, output = predict(*words)
     assert code == errors.OK, output
     [folder] = (home / "run/predictions").glob("[0-9]*")
-    files = sorted(each.name for each in (folder / "pieces").iterdir())
-    assert files[:4] == [f"part-000000.{n}.npy" for n in ("index", "input", "label", "prediction")]
-    assert np.load(folder / "pieces/part-000000.prediction.npy").dtype == np.int64
+    files = sorted(each.name for each in folder.glob("*.npy"))
+    assert files == [f"predictions.{n}.npy" for n in ("index", "input", "label", "prediction")]
+    assert np.load(folder / "predictions.prediction.npy").dtype == np.int64
     code, output = predict(*words)
     assert code == errors.OK and "predicted already" in output
 
@@ -199,6 +198,7 @@ def test_the_folder_is_found_again_and_functions_make_columns(home: Path, predic
         (("action.format=csv",), "is of a training"),
         (("workers=0",), "workers"),
         (("workers=5000",), "more processes than this machine"),
+        (("shard=2/2",), "K/N, with K from 0 to N-1"),
         (("predict.include=[colours]",), "include"),
         (("predict.function=os.system",), "function"),
         (("predict.function={_target_:os.system}",), "os"),
@@ -251,7 +251,7 @@ def test_a_full_disk_is_a_sentence_and_the_command_goes_on(
         code, output = predict(f"to={small}/there", *words)
         assert code == errors.FAILED and "No space left on device" in output, output
         assert "Traceback" not in output
-        done = len(list((small / "there/done").glob("*.json")))
+        done = len(list((small / "there/pieces").glob("part-*")))
         assert 0 < done < 50
         more = ["mount", "-o", "remount,size=8000k", str(small)]
         subprocess.run(more, check=True, capture_output=True)
@@ -334,7 +334,7 @@ def test_killed_it_goes_on_to_the_same_bytes(home: Path, strategy: str) -> None:
         hurt += code != errors.OK
         allowed = {"command": (-9, 0), "stop": (75, 0, -2, -15), "all": (-9, 0)}
         assert code in allowed.get(kind, (0, 1)), (kind, (home / "out.txt").read_text())
-        if done is not None and "pieces" in done:  # it was too fast: begin again
+        if done is not None and "files" in done:  # it was too fast: begin again
             assert content(folder) == content(whole)
             folder = folder.with_name(f"{folder.name}_{number}")
     assert hurt >= KILLS // 3
@@ -348,7 +348,7 @@ def test_two_commands_at_once_share_the_work(home: Path) -> None:
     words = ("dataset.validation_examples=5003", "predict.piece_rows=20", "predict.batch=16",
              "strategy=one_device")  # fmt: skip
     assert Command(home, "to=alone", *words).end() == errors.OK
-    commands = [Command(home, "to=both", *words) for _ in range(2)]
+    commands = [Command(home, "to=both", f"shard={k}/2", *words) for k in range(2)]
     assert [each.end() for each in commands] == [errors.OK] * 2
     assert content(home / "both") == content(home / "alone")
     shares = [

@@ -181,11 +181,16 @@ def test_a_command_that_is_still_looking_at_its_data(
     assert run.code == 0, run.output
     before = {path: path.read_bytes() for path in Path("outputs").rglob("*") if path.is_file()}
     # The file of the digits is a pipe, in every command from here on: who reads it waits for ever.
-    pipe = tmp_path / "slow" / "datasets" / "data" / "digits.csv.gz"
+    package = Path(__file__).parents[2] / "dtrain"
+    pipe = tmp_path / "slow" / "dtrain" / "datasets" / "digits.csv.gz"
     pipe.parent.mkdir(parents=True)
     os.mkfifo(pipe)
-    (tmp_path / "slow" / "sklearn.py").touch()
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}/slow:{Path(__file__).parents[2]}")
+    for folder in (package, package / "datasets"):
+        for each in folder.iterdir():
+            with contextlib.suppress(FileExistsError):
+                (tmp_path / "slow" / each.relative_to(package.parent)).symlink_to(each)
+    (tmp_path / "slow" / "conf").symlink_to(package.with_name("conf"))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}/slow")
     held: list[int] = []
 
     def read() -> bool:

@@ -12,14 +12,13 @@ from dtrain.config.data_forms import (
     CACHE,
     IMAGE_SIZE,
     MEMBERS,
-    NAMES,
     PAD,
     PATHS,
-    SEPARATOR,
+    SPLIT_BY,
     TOKENS,
     WEIGHTS,
 )
-from dtrain.config.forms import NODE, PATH, SHAPE, target, text
+from dtrain.config.forms import AUGMENT, PATH, SHAPE, target
 from dtrain.config.ranges import LARGE, MANY, SEED, WIDE, formed, within
 from dtrain.data.options import Identity, OnError, Shuffle, Task
 
@@ -30,7 +29,7 @@ class Dataset:
 
     Attributes:
         task: targets are classes (classification) or numbers (regression); auto looks at them.
-        augment: node that changes training examples, such as {_target_: dtrain.augment.shift_flip}.
+        augment: nodes that change training examples, in turn: Keras' layers, dtrain.augment.*.
         shuffle: order of a pass: examples, blocks (of what is read at once), none, or auto.
         window: blocks whose examples are mixed with each other, of shuffle=blocks.
         balance: draw each class as often as any other.
@@ -39,10 +38,11 @@ class Dataset:
         on_error: fail, or skip: leave out unreadable examples; all are read once before.
         identity: bytes that the digest of the data covers: a sample, or all.
         accept_changes: resume a run although its data has changed.
+        test: files that `evaluate` evaluates on, all of their rows; null: the validation.
     """
 
     task: Task = Task.auto
-    augment: Any = formed(None, NODE)
+    augment: Any = formed(None, AUGMENT)
     shuffle: Shuffle = Shuffle.auto
     window: int = within(8, 1, MANY)
     balance: bool = False
@@ -51,6 +51,7 @@ class Dataset:
     on_error: OnError = OnError.fail
     identity: Identity = Identity.sample
     accept_changes: bool = False
+    test: Any | None = formed(None, PATHS)
 
 
 @dataclasses.dataclass
@@ -67,8 +68,23 @@ class Split(Dataset):
 
 
 @dataclasses.dataclass
-class Digits(Split):
-    """scikit-learn's digits.
+class Held(Split):
+    """A dataset whose rows are divided at random, or by a column.
+
+    Attributes:
+        split: random; classes: the same share of each class in both parts; or {by: COLUMN}.
+        folds: parts of a cross validation; null: none.
+        fold: the part that is held out, from 0.
+    """
+
+    split: Any | None = formed(None, SPLIT_BY)
+    folds: int | None = within(None, 2, MANY)
+    fold: int = within(0, 0, MANY)
+
+
+@dataclasses.dataclass
+class Digits(Held):
+    """Handwritten digits.
 
     Attributes:
         _target_: function that loads the data.
@@ -153,35 +169,15 @@ class Npy(Split):
 
 
 @dataclasses.dataclass
-class Csv(Split):
-    """A table of numbers.
-
-    Attributes:
-        _target_: function that loads the data.
-        path: a CSV file, a pattern such as part-*.csv, or a list of them, with the same header.
-        label: column of the target; null: the last one, or none where inputs are named.
-        separator: character between two columns; tab is one, too.
-        inputs: columns of the inputs, in their order; null: all but the target.
-        header: the first line has names; false: they are 0, 1, ...; null: true, if not all numbers.
-    """
-
-    _target_: str = target("dtrain.datasets.csv")
-    path: Any = formed(MISSING, PATHS)
-    label: str | None = formed(None, text())
-    separator: str = formed(",", SEPARATOR)
-    inputs: list[str] | None = formed(None, NAMES)
-    header: bool | None = None
-
-
-@dataclasses.dataclass
-class ImageFolder(Split):
+class ImageFolder(Held):
     """Images in one sub-folder a class.
 
     Attributes:
         _target_: function that loads the data.
-        path: the folder.
+        path: the folder, with class folders or with train/ and val/; or a CSV of paths and classes.
         size: height and width that images are resized to.
         channels: 1 for gray, 3 for colors.
+        validation: folder or CSV to evaluate on; null: val/ beside train/, or a part is held out.
         cache: where decoded images are cached: none, memory, or disk (dtrain's cache folder).
     """
 
@@ -189,6 +185,7 @@ class ImageFolder(Split):
     path: str = formed(MISSING, PATH)
     size: list[int] | None = formed([64, 64], IMAGE_SIZE)
     channels: int = within(3, 1, 3)
+    validation: str | None = formed(None, PATH)
     cache: str = formed("none", CACHE)
 
 

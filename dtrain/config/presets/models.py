@@ -55,6 +55,17 @@ class Mlp(Predictor):
 
 
 @dataclasses.dataclass
+class WideDeep(Mlp):
+    """A linear model and a multilayer perceptron, added up.
+
+    Attributes:
+        _target_: function that builds the model.
+    """
+
+    _target_: str = target("dtrain.models.wide_deep")
+
+
+@dataclasses.dataclass
 class Cnn(Predictor):
     """A convolutional network for small images.
 

@@ -7,9 +7,19 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from dtrain.config.data_forms import COLUMNS, DECODE, FEATURES, IMAGES, INDEX, PATHS
+from dtrain.config.data_forms import (
+    COLUMNS,
+    DECODE,
+    FEATURES,
+    FORMAT,
+    IMAGES,
+    INDEX,
+    KINDS,
+    PATHS,
+    SEPARATOR,
+)
 from dtrain.config.forms import PATH, target, text
-from dtrain.config.presets.datasets import Split
+from dtrain.config.presets.datasets import Held, Split
 from dtrain.config.ranges import WIDE, formed, within
 
 
@@ -46,41 +56,59 @@ class Table(Columns):
 
 
 @dataclasses.dataclass
-class Parquet(Table):
-    """Columns of Parquet files.
+class Encoded(Columns, Held):
+    """Columns of rows whose inputs become one matrix of numbers.
 
     Attributes:
-        _target_: function that loads the data.
+        inputs: list of columns, column, or columns by name; null: all but the target.
+        columns: kinds of columns: number, boolean, date, category, text or skip; null: by values.
     """
 
-    _target_: str = target("dtrain.datasets.parquet")
+    columns: Any | None = formed(None, KINDS)
 
 
 @dataclasses.dataclass
-class Arrow(Table):
-    """Columns of Arrow files or streams.
+class TableFiles(Encoded):
+    """A table in files: Parquet, Arrow, CSV or JSON lines.
 
     Attributes:
         _target_: function that loads the data.
+        path: a file, a pattern such as shards/*.parquet, a list of them, or a folder.
+        target: column, list of columns of numbers, or columns by the names of outputs; null: none,
+            and of text files whose inputs are not named the last column.
+        validation: files to evaluate on; null: a part of the rows is split off.
+        format: parquet, arrow, csv or json; null: by the file.
+        separator: character between the columns of text; null: it is found out; tab is one, too.
+        header: the first line has names; false: they are 0, 1, ...; null: it is found out.
     """
 
-    _target_: str = target("dtrain.datasets.arrow")
+    _target_: str = target("dtrain.datasets.table")
+    path: Any = formed(MISSING, PATHS)
+    target: Any | None = formed(None, COLUMNS)
+    validation: Any | None = formed(None, PATHS)
+    format: str | None = formed(None, FORMAT)
+    separator: str | None = formed(None, SEPARATOR)
+    header: bool | None = None
 
 
 @dataclasses.dataclass
-class HuggingFace(Columns):
-    """A folder that save_to_disk of Hugging Face's datasets has written.
+class HuggingFace(Encoded):
+    """A dataset of Hugging Face's package datasets.
 
     Attributes:
         _target_: function that loads the data.
-        path: the folder of a Dataset or a DatasetDict.
-        split: split to train on.
+        path: the folder of a Dataset or a DatasetDict that save_to_disk has written.
+        name: of a dataset in the package's cache, NAME or NAME/CONFIGURATION.
+        target: column, list of columns of numbers, or columns by the names of outputs; null: none.
+        train: split to train on.
         validation: split to evaluate on; null: a part of the rows is split off.
     """
 
     _target_: str = target("dtrain.datasets.huggingface")
-    path: str = formed(MISSING, PATH)
-    split: str = formed("train", text())
+    path: str | None = formed(None, PATH)
+    name: str | None = formed(None, text())
+    target: Any | None = formed(None, COLUMNS)
+    train: str = formed("train", text())
     validation: str | None = formed(None, text())
 
 
@@ -139,11 +167,17 @@ class Tfds(Columns):
 
 
 @dataclasses.dataclass
-class WebDataset(Table):
+class WebDataset(Encoded):
     """Tar files whose members belong together by their names; a column is an extension.
 
     Attributes:
         _target_: function that loads the data.
+        path: a file, a pattern such as shards/*.tar, or a list of them; ordered by name.
+        target: column, list of columns of numbers, or columns by the names of outputs; null: none.
+        validation: files to evaluate on; null: a part of the rows is split off.
     """
 
     _target_: str = target("dtrain.datasets.webdataset")
+    path: Any = formed(MISSING, PATHS)
+    target: Any | None = formed(None, COLUMNS)
+    validation: Any | None = formed(None, PATHS)

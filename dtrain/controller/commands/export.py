@@ -17,12 +17,12 @@ from dtrain.config.settle import settle
 from dtrain.controller import exporting
 from dtrain.controller.commands import of_model, of_run
 from dtrain.controller.commands.of_model import OfModel
-from dtrain.controller.terminal import exports as terminal
 from dtrain.controller.terminal.activity import Activity
 from dtrain.errors import UsageError, nearest, printable
+from dtrain.host.columns import aligned
 from dtrain.host.versions import version
 from dtrain.run import checkpoint
-from dtrain.run.exports import FORMATS
+from dtrain.run.exports import FORMATS, Tensor
 from dtrain.run.folder import short
 
 
@@ -75,11 +75,26 @@ def _print(made: exporting.Made, trained: Precision) -> None:
         return
     if trained is not Precision.float32:
         print(f"trained in {trained.name}, exported in float32")
-    lines = [*terminal.lines(made.record)]
-    lines += [f"exported: {short(made.path)}"] if made.record["formats"] else []
+    record = made.record
+    lines = [f"step {record['step']}, {record['weights']} weights, compared with Keras on "
+             f"{record['examples']} examples"]  # fmt: skip
+    lines += [f"{role}: {_shown(record['signature'][role])}" for role in ("inputs", "outputs")]
+    if kept := record["formats"]:
+        rows = [["format", "bytes", "deviation", "limit"]]
+        rows += [[n, f"{e['bytes']:,}", f"{e['deviation']:.2g}", f"{e['limit']:g}"]
+                 for n, e in kept.items()]  # fmt: skip
+        lines += ["", *aligned(rows, {1, 2, 3}), "", f"exported: {short(made.path)}"]
     print(*map(printable, lines), sep="\n", flush=True)
     for name, problem in made.refused.items():
         print(printable(f"error: {name} is not kept: {problem}"), file=sys.stderr)
+
+
+def _shown(tensors: list[Tensor]) -> str:
+    shapes = [", ".join("?" if n is None else str(n) for n in each["shape"]) for each in tensors]
+    return ", ".join(
+        f"{each['name']} {each['dtype']} [{shape}]"
+        for each, shape in zip(tensors, shapes, strict=True)
+    )
 
 
 def _formats(text: str) -> list[str]:

@@ -61,7 +61,7 @@ class PredictJob(DerivedJob):
         tasks = [
             Task(
                 "chief" if index == 0 else "worker", max(0, index - 1), task.devices,
-                # The chief ends what is done, and is waited for; another's pieces are taken over.
+                # The chief is waited for: it joins the pieces, and does those of the dead as well.
                 replaceable=index > 0, threads=task.threads, alone=True,
                 cores=tuple(range(index * own, (index + 1) * own)),
             )
@@ -80,14 +80,16 @@ class PredictJob(DerivedJob):
     def found(self, events: list[dict[str, Any]]) -> dict[str, Any]:
         """Return where the predictions are, and how many."""
         end: dict[str, Any] = next((e for e in reversed(events) if e["event"] == "end"), {})
-        names = ("predictions", "rows", "pieces", "done", "own_rows")
+        names = ("predictions", "file", "rows", "pieces", "done", "own_rows")
         return {name: end.get(name) for name in names}
 
     def _print_end(self, found: dict[str, Any], shipped: bool) -> None:
         super()._print_end(found, shipped)
         if found["predictions"] is not None:
-            done = f"{found['done']:,} of {found['pieces']:,} pieces, {found['rows']:,} rows"
-            self._view.detail(f"predictions: {short(Path(found['predictions']))} ({done})")
+            place, done = Path(found["predictions"]), f"{found['rows']:,} rows"
+            if found["file"] is None:
+                done = f"{found['done']:,} of {found['pieces']:,} pieces, {done}"
+            self._view.detail(f"predictions: {short(place / (found['file'] or ''))} ({done})")
 
 
 class Predict(Derived):
@@ -95,7 +97,7 @@ class Predict(Derived):
 
     name = "predict"
     folder = "predictions/jobs"
-    words = ("checkpoint", "weights", "to", "workers")
+    words = ("checkpoint", "weights", "to", "workers", "shard")
     kind = PredictJob
 
     def needs_labels(self, config: Config) -> bool:
@@ -119,7 +121,7 @@ class Predict(Derived):
             raise UsageError(
                 "launcher", "env", "starts tasks that share each batch, and a worker of predict is "
                 "by itself", "the command on each host, with one folder that all of them share",
-                "launcher=local to=FOLDER",
+                "launcher=local to=FOLDER shard=0/2",
             )  # fmt: skip
         if config.hardware.intra_op_threads is None:
             # The bits of a batch may depend on how many threads share it: each has one.
@@ -171,7 +173,7 @@ _PARSER = of_run.parser(
     "Predict rows with a checkpoint of a run, in pieces, with any number of workers. To resume a "
     "command that was stopped or killed, type it again.",
     "checkpoint=best|latest|STEP (the best by default), weights=raw|ema, to=FOLDER, workers=N, "
-    "predict.split=train|validation, predict.function=argmax|top_k, "
+    "shard=K/N, predict.split=train|validation, predict.function=argmax|top_k, "
     "'predict.include=[inputs,labels]', predict.format=parquet|npy|jsonl|csv, and overrides of "
     "dataset, strategy, hardware, launcher.",
 )

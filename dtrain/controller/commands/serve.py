@@ -6,10 +6,14 @@ Exit codes: 0 it was asked to stop and has answered what was there, 1 the model 
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import errno
+import functools
 import os
+import socket
 import sys
+import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -20,254 +24,197 @@ from dtrain.controller import cli, folders
 from dtrain.controller.commands import failures, of_run
 from dtrain.controller.commands.export import Export
 from dtrain.controller.launchers.model_process import ModelProcess
-from dtrain.controller.served import OfRegistry, OfRun, own_folder
+from dtrain.controller.served import SAVED, Folder, OfRegistry, OfRun, Server, Source
 from dtrain.controller.serving_options import WORDS, Options, taken
 from dtrain.controller.task_environment import task_environment
-from dtrain.controller.terminal.serving import Status
+from dtrain.controller.terminal.activity import Activity
 from dtrain.errors import DtrainError, UsageError, printable
 from dtrain.host import forkserver
-from dtrain.serving import server
-from dtrain.serving.follow import SAVED, Folder, Source
-from dtrain.serving.model import Limits, Model
-from dtrain.serving.server import Serving, Settings
-from dtrain.serving.versions import Candidate
 from dtrain.tracking.mlflow.registered import SCHEME, Registered
 
-#: The variable with the token that requests have to bring; empty: anybody may ask.
+#: The variable with the token that requests bring; empty: anybody may ask.
 TOKEN = "DTRAIN_SERVE_TOKEN"
-_MEGABYTE = 1 << 20
-#: Batches that a request has time for: one that hangs, itself alone, and one before it.
-_BATCHES = 3
-#: Seconds between two looks for the first checkpoint of a run.
-_LOOK = 0.5
+_LOOK = 0.5  # seconds between two looks for the first checkpoint of a run
 
 
 class _Command:
-    """A server that is to be, whatever its versions come from.
+    """The command, whatever its versions come from.
 
     Args:
         given: what is served, as it was typed.
         options: of the command.
+        own: a folder for files of versions, removed at the end.
     """
 
-    def __init__(self, given: str, options: Options):
-        self._given, self._options = given, options
+    def __init__(self, given: str, options: Options, own: Path):
+        self.given, self.options, self.own = given, options, own
+        self.activity, self._serves = Activity(), False
         self._token = os.environ.get(TOKEN)
-        if self._token is None and not server.is_local(options.host):
+        local = options.host in ("localhost", "::1") or options.host.startswith("127.")
+        if self._token is None and not local:
             raise UsageError(
-                "host", options.host, "others could ask the server, and no token is asked for",
+                "host", options.host, "others could ask the server, and no token is required",
                 f"127.0.0.1, or a token in {TOKEN} (empty: anybody may ask)",
                 f"{TOKEN}=... python -m dtrain serve {given} host={options.host}",
             )  # fmt: skip
-        try:
-            self._listener = server.listening(options.host, options.port)
-        except OSError as error:
-            if error.errno in (errno.EADDRINUSE, errno.EACCES):
-                key, accepted, hint = "port", "a free port of this machine; 0 for any", "port=0"
-            else:
-                key, accepted, hint = "host", "an address of this machine", "host=127.0.0.1"
-            raise UsageError(
-                key, getattr(options, key), f"cannot be used ({error.strerror})", accepted, hint
-            ) from None
-        self._status = Status()
-        self.activity = self._status.activity
+        self._listener = _listening(options.host, options.port)
 
-    def close(self) -> None:
-        """Let go of the port."""
-        self._listener.close()
+    def hear(self, text: str) -> None:
+        """Show what is being done, before the server serves."""
+        if not self._serves:
+            self.activity.begin(text)
 
-    def run(self, name: str, source: Source, key: str, first: Candidate) -> int:
+    def run(self, name: str, source: Source, key: str) -> int:
         """Serve until the end, and return the exit code.
 
         Args:
             name: of the model.
             source: of versions.
-            key: of ``first`` in it.
-            first: the version to begin with.
+            key: of the first one in it.
         """
-        options = self._options
-        name = folders.check_name(options.name or name)
-        if ":" in name:
-            raise UsageError(
-                "name", name, "has a colon, which ends names in addresses", "another name",
-                "name=digits",
-            )  # fmt: skip
-        limits = Limits(
-            options.max_batch,
-            options.max_delay_ms / 1000,
-            options.max_queue,
-            options.timeout,
-            options.timeout / _BATCHES,
-        )
-        settings = Settings(name, limits, int(options.max_body_mb * _MEGABYTE), self._token or None)
-        environment = task_environment()
-        made: list[Any] = []
-
-        def start(path: str, asked: Any) -> tuple[Any, Any]:
-            process = ModelProcess(
-                environment, path, {**asked, "threads": options.threads, "nice": bool(made)}
-            )
-            return process, process.socket
-
-        def begun(model: Model) -> None:
-            made.append(model)
-            self.activity.end()
-            for line in self._lines(name, model):
-                print(printable(line), flush=True)
-
-        serving = Serving(settings, start, self._listener, self._status.say)
-        self.activity.begin("loading the model")
+        options, name = self.options, folders.check_name(self.options.name or name)
+        settings = {
+            "name": name, "token": self._token, "max_body": int(options.max_body_mb * (1 << 20)),
+            "threads": options.threads, "limits": {
+                "max_batch": options.max_batch, "max_delay": options.max_delay_ms / 1000,
+                "max_queue": options.max_queue, "timeout": options.timeout,
+            },
+        }  # fmt: skip
+        start = functools.partial(ModelProcess, task_environment(), settings, self._listener)
+        server = Server(start, self._say)
         try:
-            followed = source if options.follow else None
-            serving.run(first, begun, followed, key, lambda: self._status.show(serving))
+            version = source.fetch(key)
+            self.hear("loading the model")
+            about = server.load(version)
+            self.activity.end()
+            self._serves = True
+            print(*map(printable, self._lines(name, version.number, about)), sep="\n", flush=True)
+            if options.follow:
+                arguments = (source, key, self.own)
+                threading.Thread(target=server.follow, args=arguments, daemon=True).start()
+            with contextlib.suppress(KeyboardInterrupt):
+                server.watch()
         finally:
             self.activity.end()
-        print(f"stopped: {serving.metrics.requests:,} requests answered", flush=True)
+            server.close()
+        print("stopped", flush=True)
         return errors.OK
 
-    def _lines(self, name: str, model: Model) -> list[str]:
-        where, loaded = server.address(self._listener), model.loaded
-        examples, deviation = loaded["examples"], loaded["deviation"]
+    def _lines(self, name: str, number: str, about: dict[str, Any]) -> list[str]:
+        host, port = self._listener.getsockname()[:2]
+        where = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         compared = "not compared: no examples are stored with it"
-        if examples:
-            compared = f"within {deviation:.2g} of Keras on {examples} examples"
-        shown = [f"serving: {name}, version {model.version} ({compared})"]
-        shown += [f"note:    {loaded['note']}"] if loaded["note"] else []
+        if about["examples"]:
+            compared = f"within {about['deviation']:.2g} of Keras on {about['examples']} examples"
+        lines = [f"serving: {name}, version {number} ({compared})"]
         for role in ("inputs", "outputs"):
-            specs = getattr(model.signature, role)
-            shown.append(f"{role + ':':<8} " + ", ".join(f"{s.name} {s.text}" for s in specs))
-        shown.append(f"predict: {where}/v2/models/{name}/infer  {where}/v1/models/{name}:predict")
-        shown.append(f"page:    {where}/")
-        if self._token:
-            shown.append(f"token:   that of {TOKEN}")
-        if self._options.follow:
-            shown.append(f"follows: {self._given}")
-        return [*shown, "Ctrl-C ends it"]
+            specs = [(e["name"], e["dtype"], e["shape"] or []) for e in about[role]]
+            shown = [f"{n} {d} [{', '.join(str(k or '?') for k in s)}]" for n, d, s in specs]
+            lines.append(f"{role + ':':<8} {', '.join(shown)}")
+        lines += [] if about["batched"] else ["note:    its requests share no batches"]
+        lines += [f"predict: {where}/v2/models/{name}/infer  {where}/invocations"]
+        lines += [f"page:    {where}/docs"]
+        lines += [f"token:   that of {TOKEN}"] if self._token else []
+        lines += [f"follows: {self.given}"] if self.options.follow else []
+        return [*lines, "Ctrl-C ends it"]
+
+    def _say(self, text: str) -> None:
+        line = printable(f"{time.strftime('%H:%M:%S')} {text}")
+        print(line, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Let go of the port."""
+        self._listener.close()
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family, backlog=1024)
+    except OSError as error:
+        key, value, accepted, hint = "host", host, "an address of this machine", "host=127.0.0.1"
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            key, value, accepted, hint = "port", str(port), "a free port; 0 for any", "port=0"
+        reason = str(error.strerror).partition(" (")[0]
+        raise UsageError(key, value, f"cannot be used ({reason})", accepted, hint) from None
 
 
 class _Run(Export):
     """Serves a checkpoint of a run."""
 
-    def __init__(self, run: str, options: Options, command: _Command):
+    def __init__(self, run: str, command: _Command):
         super().__init__(run)
-        self._options, self._command = options, command
-        self._words["weights"] = options.weights
-        self._words["checkpoint"] = options.checkpoint
+        self._command, options = command, command.options
+        self._words.update(weights=options.weights, checkpoint=options.checkpoint)
 
     def job(self, node: Any) -> int:
         """Export the checkpoint and serve it, and return the exit code."""
-        options, activity = self._options, self._command.activity
-        word = options.checkpoint if self._chosen is None else self._chosen.name
-        if word == "all" or (options.follow and word not in (None, "best", "latest")):
+        command, word = self._command, self.checkpoint
+        follow, activity = command.options.follow, command.activity
+        if word == "all" or (follow and word not in (None, "best", "latest")):
             raise UsageError(
-                "checkpoint", word or "", "is not one that can be "
-                + ("followed" if options.follow else "served"), "best or latest",
-                "checkpoint=best",
+                "checkpoint", word or "", f"cannot be {'followed' if follow else 'served'}",
+                "best or latest", "checkpoint=best",
             )  # fmt: skip
-        config = settle(node)
-        with own_folder() as own:
-            source = OfRun(
-                self._rundir, config, word, options.weights, own if options.follow else None,
-                activity.begin, activity.continues,
-            )  # fmt: skip
-            if options.follow:
-                self._wait(source)
-            key, first = source.first()
-            return self._command.run(source.name, source, key, first)
-
-    def _wait(self, source: OfRun) -> None:
-        """Wait for the first checkpoint of a run that trains.
-
-        Raises:
-            UsageError: the run has ended without any.
-        """
-        while source.newest() is None:
-            if self._rundir.result.is_file():
-                source.choose()
-            self._command.activity.begin("waiting for the first checkpoint")
-            time.sleep(_LOOK)
-            self._command.activity.continues()
-
-
-def _serve(given: str, rest: list[str]) -> int:
-    path = Path(given)
-    is_run = path.is_dir() and not (path / SAVED).is_file() and not _has_versions(path)
-    options, others = taken(rest, "dataset" if is_run else None)
-    if others and not is_run:
-        raise UsageError(
-            others[0], "", "says nothing of a model that is no run's", f"{', '.join(WORDS)}",
-            f"the command without {others[0]}",
+        source = OfRun(
+            self._rundir, settle(node), word, str(self._words["weights"]),
+            command.own if follow else None, command.hear, activity.continues,
         )  # fmt: skip
-    if not is_run:
-        _check_words(given, options)
-    command = _Command(given, options)
+        while (key := source.newest()) is None:
+            if not follow or self._rundir.result.is_file():
+                source.choose()  # says what is wrong
+            command.hear("waiting for the first checkpoint")
+            time.sleep(_LOOK)
+            activity.continues()
+        return command.run(source.name, source, key)
+
+
+def _serve(given: str, rest: list[str], own: Path) -> int:
+    path = Path(given)
+    is_run = path.is_dir() and not (path / SAVED).is_file() and Folder(path).newest() is None
+    options, others = taken(rest, "dataset" if is_run else None)
+    foreign = {} if is_run else {"checkpoint": options.checkpoint, "weights": options.weights}
+    foreign |= {} if given.startswith(SCHEME) else {"tracking.uri": options.uri}
+    for word, value in foreign.items():
+        if value not in (None, "raw"):
+            raise UsageError(word, value, f"is no option for {given}", "the other options",
+                             f"the command without {word}=")  # fmt: skip
+    command = _Command(given, options, own)
     try:
         forkserver.guess(task_environment())
         if is_run:
-            return cli.composed(others, _Run(given, options, command))
+            return cli.composed(others, _Run(given, command))
         if given.startswith(SCHEME):
-            return _registered(given, options, command)
-        return _folder(path, command)
+            return _registered(given, command)
+        if not path.is_dir():
+            raise UsageError(
+                "MODEL", path, "is no run folder, no model of a registry and no SavedModel",
+                "a run folder, models:/NAME@ALIAS, or a folder with a SavedModel",
+                "python -m dtrain serve outputs/DATE/TIME_NAME",
+            )  # fmt: skip
+        source, whole = Folder(path), path.resolve()
+        name = whole.parent.name if whole.name.isdecimal() else whole.name
+        return command.run(name, source, source.newest() or "")
     finally:
         command.close()
 
 
-def _check_words(given: str, options: Options) -> None:
-    """Refuse words that mean something of a run alone.
-
-    Raises:
-        UsageError: one was given.
-    """
-    words = ["checkpoint", "weights", *([] if given.startswith(SCHEME) else ["uri"])]
-    for each in dataclasses.fields(Options):
-        value = getattr(options, each.name)
-        if each.name in words and value != each.default:
-            word = "tracking.uri" if each.name == "uri" else each.name
-            of = "a registered model" if each.name == "uri" else "a run"
-            raise UsageError(
-                word, value, f"says nothing of {given}", of, f"the command without {word}="
-            )
-
-
-def _has_versions(path: Path) -> bool:
-    return any(each.name.isdecimal() and (each / SAVED).is_file() for each in path.iterdir())
-
-
-def _registered(given: str, options: Options, command: _Command) -> int:
-    model = Registered(given, options.uri)
-    if options.follow and model.alias is None:
+def _registered(given: str, command: _Command) -> int:
+    model = Registered(given, command.options.uri)
+    if command.options.follow and model.alias is None:
         raise UsageError(
             "follow", "true", f"{given} is always the same version", "an alias, which moves",
             f"python -m dtrain serve models:/{model.name or 'NAME'}@champion follow=true",
         )  # fmt: skip
-    with own_folder() as own:
-        source = OfRegistry(model, own)
-        command.activity.begin("asking MLflow, whose import takes 2 to 10 s")
-        key = source.newest() or ""
-        command.activity.begin("downloading the model")
-        first = source.fetch(key)
-        return command.run(model.name or "model", source, key, first)
-
-
-def _folder(path: Path, command: _Command) -> int:
-    source = Folder(path)
-    key = source.newest() or "" if path.is_dir() else ""
-    if not key:
-        raise UsageError(
-            "MODEL", path, "is no run folder, no model of a registry and no SavedModel",
-            "a run folder, models:/NAME@ALIAS, or a folder with a SavedModel",
-            "python -m dtrain serve outputs/DATE/TIME_NAME",
-        )  # fmt: skip
-    first = source.fetch(key)
-    own = Path(first.path)
-    name = own.parent.name if own.name.isdecimal() else own.name
-    return command.run(name, source, key, first)
+    command.hear("asking MLflow, whose import takes 2 to 10 s")
+    source = OfRegistry(model, command.own)
+    return command.run(model.name or "model", source, model.version())
 
 
 _PARSER = of_run.parser(
     "serve",
-    "Serve a model over HTTP: KServe V2, TensorFlow Serving's REST, MLflow's "
-    "/invocations. With follow=true it switches to newer versions as they appear.",
+    "Serve a model over HTTP: the Open Inference Protocol V2 and MLflow's /invocations. With "
+    "follow=true it switches to newer versions as they appear.",
     f"{', '.join(f'{word}=' for word in WORDS)}; for a run also overrides of the dataset, if "
     f"its files have moved. The variable {TOKEN} sets a token for requests.",
     ("MODEL", "a run folder, RUN/checkpoints/STEP, models:/NAME@ALIAS, or a SavedModel's folder"),
@@ -282,7 +229,8 @@ def main(arguments: list[str] | None = None) -> int:
     """
     given, rest = of_run.parsed(_PARSER, arguments)
     try:
-        return _serve(given, rest)
+        with tempfile.TemporaryDirectory(prefix="dtrain-serve-", ignore_cleanup_errors=True) as own:
+            return _serve(given, rest, Path(own))
     except DtrainError as error:
         return failures.report(error, "")
     except OSError as error:

@@ -225,8 +225,7 @@ def first_settings(config: Config, planned: Plan, here: Machine) -> list[Setting
 
 def _has_room(needed: int) -> bool:
     """Say whether there is memory for a task that takes so many bytes."""
-    free = memory.available()
-    return free is None or needed < (1 - _RESERVE) * free
+    return needed < (1 - _RESERVE) * memory.available()
 
 
 def main(arguments: list[str] | None = None) -> int:

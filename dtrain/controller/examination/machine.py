@@ -103,8 +103,6 @@ def _quota() -> float | None:
 
 def _memory() -> Finding:
     free = memory.available()
-    if free is None:
-        return Finding("memory", "not known")
     doubt = "TensorFlow alone takes about 0.5 GB for each task" if free < _MEMORY else ""
     return Finding("memory", f"{size(free)} free", doubt)
 

@@ -15,8 +15,16 @@ def _enter(*arguments: Any) -> None:
     child(*arguments)
 
 
-class Steps:
-    """The steps of an export, each in a process of its own.
+def steps(
+    config: dict[str, Any],
+    cluster: Cluster,
+    hear: Callable[[str], None],
+    waiting: Callable[[], None],
+    gives_way: bool,
+) -> Callable[..., dict[str, Any]]:
+    """Return what asks: ``do="write"`` or ``"check"``, arguments of that function by name.
+
+    It raises DtrainError with what was raised there.
 
     Args:
         config: of the run, as plain values.
@@ -26,43 +34,11 @@ class Steps:
         gives_way: others have the cores first.
     """
 
-    def __init__(
-        self,
-        config: dict[str, Any],
-        cluster: Cluster,
-        hear: Callable[[str], None],
-        waiting: Callable[[], None],
-        gives_way: bool = False,
-    ):
-        self._config, self._cluster, self._gives_way = config, cluster, gives_way
-        self._hear, self._waiting = hear, waiting
-
-    def write(self, **arguments: Any) -> dict[str, Any]:
-        """Have :func:`dtrain.task.export.main.written` called.
-
-        Raises:
-            DtrainError: what it raised there, with its exit code.
-        """
-        return self._ask("the process that builds the model", {"do": "write", **arguments})
-
-    def check(self, **arguments: Any) -> dict[str, Any]:
-        """Have :func:`dtrain.task.export.main.checked` called.
-
-        Raises:
-            DtrainError: what it raised there, with its exit code.
-        """
-        subject = f"the process that runs {arguments['name']}"
-        return self._ask(subject, {"do": "check", **arguments})
-
-    def _ask(self, subject: str, asked: dict[str, Any]) -> dict[str, Any]:
+    def ask(**asked: Any) -> dict[str, Any]:
+        subject = f"the process that is to {asked['do']} the export"
         found: dict[str, Any] = ask_of_a_run(
-            _enter,
-            self._config,
-            self._cluster,
-            asked,
-            subject,
-            self._hear,
-            self._waiting,
-            self._gives_way,
+            _enter, config, cluster, asked, subject, hear, waiting, gives_way
         )
         return found
+
+    return ask

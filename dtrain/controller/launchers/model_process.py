@@ -1,50 +1,63 @@
-"""Starts the processes that run a served model, each of a process that may import TensorFlow."""
+"""Starts the process of a server: forked from one that may import TensorFlow."""
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import socket
+import sys
 from collections.abc import Mapping
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
 from dtrain.host.forkserver import Process
 
 
-def _enter(path: str, options: dict[str, Any], given: Connection, pipe: Any) -> None:
+def _enter(
+    settings: Mapping[str, Any], link: Connection, listener: socket.socket, output: Connection,
+    pipe: Any,
+) -> None:  # fmt: skip
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    from dtrain.task.served import child
+    from dtrain.serving import server
+    from dtrain.task import served
+    from dtrain.task.process import parent_death
 
-    child(path, options, given, pipe)
+    parent_death.end_with_the_parent()
+    pipe.close()
+    sys.stdout = sys.stderr = os.fdopen(os.dup(output.fileno()), "a", buffering=1)
+    served.configure(settings["threads"])
+    load = functools.partial(served.Served, max_batch=settings["limits"]["max_batch"])
+    server.run(load, settings, link, listener)
+    os._exit(0)
 
 
 class ModelProcess:
-    """One process, and the end of the socket that it is asked by: :attr:`socket`.
+    """One process, and the end of the pipe that it is asked by: :attr:`link`.
 
     Args:
         environment: that TensorFlow is imported with.
-        path: of the SavedModel.
-        options: of :func:`dtrain.task.served.child`.
+        settings: of :func:`dtrain.serving.server.run`, and ``threads`` of a batch.
+        listener: a socket that listens.
 
     Raises:
         OSError: the system starts no more processes.
     """
 
-    def __init__(self, environment: dict[str, str], path: str, options: Mapping[str, Any]):
-        self.socket, theirs = socket.socketpair()
-        try:
-            with Connection(theirs.detach()) as given:
-                arguments = (path, dict(options), given)
-                self._process = Process(environment, "model", _enter, arguments, environment)
-        except OSError:
-            self.socket.close()
-            raise
-        self.pid = self._process.pid
+    def __init__(
+        self, environment: dict[str, str], settings: Mapping[str, Any], listener: socket.socket
+    ):
+        self.link, theirs = Pipe()
+        with theirs, Connection(os.dup(2), readable=False) as output:
+            arguments = (dict(settings), theirs, listener, output)
+            self._process = Process(environment, "server", _enter, arguments, environment)
+        self.pid, self.sentinel = self._process.pid, self._process.sentinel
 
     def kill(self) -> None:
-        """Have it end at once."""
+        """End it at once."""
         self._process.signal(signal.SIGKILL)
+        self.join()
 
     def join(self) -> None:
         """Wait for its end."""

@@ -99,7 +99,7 @@ def check_synthetic(node: Mapping[str, Any]) -> None:
     examples = node.get("examples", 10_000) + node.get("validation_examples", 1_000)
     rows = examples * _COPIES + node.get("classes", 10)
     needed, free = rows * math.prod(shape) * _FLOAT, memory.available()
-    if free is not None and needed > free:
+    if needed > free:
         key, value = ("examples", examples) if math.prod(shape) < 2**20 else ("shape", shape)
         raise UsageError(
             f"dataset.{key}", value,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.data import cache
-from dtrain.data.data_file import DataFile
+from dtrain.data.files import DataFile
 from dtrain.data.tables import Pieces
 from dtrain.errors import printable
 from dtrain.files import writing
@@ -65,7 +65,7 @@ class Index:
         stamps = [file.stamp() for file in self._files]
         if self._beside and all(map(self._has_own, self._files, stamps)):
             return True
-        return cache.present(self._key(stamps), ".npy") is not None
+        return cache.path_of("index.npy", self._key(stamps)).exists()
 
     @property
     def pieces(self) -> Pieces:
@@ -90,7 +90,7 @@ class Index:
             stamps = [file.stamp() for file in self._files]
             found = self._of_each(stamps) if self._beside else None
             if found is None:
-                path = cache.entry(self._key(stamps), ".npy", self._make)
+                path = cache.cached("index.npy", self._key(stamps), self._make)
                 flat = np.load(path, mmap_mode="r")
                 found = flat[: len(self._files)], flat[len(self._files) :]
             self.stamps = stamps

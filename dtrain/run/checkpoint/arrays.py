@@ -1,31 +1,28 @@
 """Named arrays as the bytes of a safetensors file, and back; no copy of the whole is made.
 
-Format: https://github.com/huggingface/safetensors#format
+The library reads. Its ``serialize_file`` does not write here: the file must be hashed while it is
+written, go through :mod:`os` as every other save, and be readable by others (its own is 0600).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+import safetensors
 
 #: Bytes that are written, read and hashed at a time; arrays of fewer bytes are joined first.
 PIECE, SMALL = 16 << 20, 1 << 16
-#: Bytes of the longest header of a safetensors file, by its specification.
-HEADER_BYTES = 100_000_000
 #: safetensors' names of NumPy's types.
 _KINDS = {
     "float64": "F64", "float32": "F32", "float16": "F16", "complex64": "C64", "bool": "BOOL",
     "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8",
     "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8",
 }  # fmt: skip
-_DTYPES = {kind: name for name, kind in _KINDS.items()}
 
 
 def digest(arrays: Mapping[str, np.ndarray]) -> str:
@@ -107,45 +104,58 @@ def _bytes(array: np.ndarray) -> memoryview:
     return np.ascontiguousarray(little).reshape(-1).view(np.uint8).data
 
 
-def decode(
-    fill: Callable[[memoryview], None], dtypes: dict[str, str], most: int = sys.maxsize
-) -> dict[str, np.ndarray]:
-    """Read a safetensors file, each array into its own memory.
+def decode(path: str, dtypes: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """Read a safetensors file.
 
     Args:
-        fill: fills a buffer with the next bytes of the file.
-        dtypes: of :func:`_dtypes`.
-        most: bytes that the file has at most.
+        path: of a file that does not change meanwhile.
+        dtypes: of :func:`dtypes`.
 
     Raises:
-        ValueError, KeyError, TypeError, EOFError: it is none, or not one of :func:`_encode`.
+        ValueError, KeyError, TypeError: it is none, or not one of :func:`encode`.
     """
-    head = bytearray(8)
-    fill(memoryview(head))
-    length = int.from_bytes(head, "little")
-    if length > min(HEADER_BYTES, most):
-        raise ValueError(f"a header of {length} bytes")
-    text = bytearray(length)
-    fill(memoryview(text))
-    header = json.loads(text)
-    header.pop("__metadata__", None)
-    arrays: dict[str, np.ndarray] = {}
-    end = 0
-    for name, about in sorted(header.items(), key=lambda each: each[1]["data_offsets"]):
-        dtype = np.dtype(_DTYPES[about["dtype"]]).newbyteorder("<")
-        begin, last = about["data_offsets"]
-        if not all(type(length) is int and length >= 0 for length in about["shape"]):
-            raise ValueError(f"{name} has a shape that is none")
-        size = math.prod(about["shape"]) * dtype.itemsize
-        if begin != end or last - begin != size or last > most:  # ORDER: before memory is taken
-            raise ValueError(f"{name} is not where its shape says")
-        end = last
-        array = np.empty(about["shape"], dtype)
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            arrays: dict[str, np.ndarray] = file.get_tensors()
+    except safetensors.SafetensorError as error:
+        raise ValueError(str(error)) from None
+    return {**arrays, **{name: arrays[name].view(_type(each)) for name, each in dtypes.items()}}
+
+
+def names(path: str) -> list[str]:
+    """Return the names of the arrays of a safetensors file, which are not read.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            return list(file.keys())
+    except safetensors.SafetensorError as error:
+        raise ValueError(str(error)) from None
+
+
+def packed(arrays: Mapping[str, np.ndarray]) -> tuple[list[Any], Iterator[memoryview]]:
+    """Return arrays for another process: JSON values that describe them, and their bytes."""
+    about = [[name, array.dtype.name, array.shape] for name, array in arrays.items()]
+    return about, map(_bytes, arrays.values())
+
+
+def unpacked(about: Sequence[Any], fill: Callable[[memoryview], None]) -> dict[str, np.ndarray]:
+    """Return what was given to :func:`packed`.
+
+    Args:
+        about: its first result.
+        fill: fills a buffer with the next bytes of its second.
+    """
+    arrays = {name: np.empty(shape, _type(dtype)) for name, dtype, shape in about}
+    for array in arrays.values():
         fill(array.reshape(-1).view(np.uint8).data)
-        arrays[name] = array.astype(array.dtype.newbyteorder("="), copy=False)
-    for name, foreign in dtypes.items():
-        arrays[name] = arrays[name].view(getattr(ml_dtypes, foreign))
     return arrays
+
+
+def _type(name: str) -> np.dtype:
+    return np.dtype(getattr(ml_dtypes, name, name))
 
 
 def canonical(value: Any) -> bytes:

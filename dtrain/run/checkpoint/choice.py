@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from dtrain.errors import CheckpointError, UsageError
 from dtrain.files import reading
 from dtrain.run.checkpoint import store, writer
-from dtrain.run.checkpoint.arrays import HEADER_BYTES
+from dtrain.run.checkpoint.arrays import names
 from dtrain.run.checkpoint.format import STATE, read_manifest
 
 #: What ``checkpoint=`` takes beside the number of a step.
@@ -112,8 +111,7 @@ def has_averages(path: Path) -> bool:
     file = path / STATE
     try:
         with os.fdopen(reading.open_read(file), "rb") as opened:
-            length = int.from_bytes(opened.read(8), "little")
-            names = list(json.loads(opened.read(min(length, HEADER_BYTES))))
+            found = names(f"/dev/fd/{opened.fileno()}")
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{file} cannot be read: {error}") from error
-    return any(name.startswith("optimizer/") and is_average(name) for name in names)
+    return any(name.startswith("optimizer/") and is_average(name) for name in found)

@@ -22,7 +22,15 @@ from dtrain.errors import CheckpointError, DamagedFile
 from dtrain.files import reading, writing
 from dtrain.run import schemas
 from dtrain.run.checkpoint import disk
-from dtrain.run.checkpoint.arrays import PIECE, canonical, decode, digest, dtypes, encode
+from dtrain.run.checkpoint.arrays import (
+    canonical,
+    decode,
+    digest,
+    dtypes,
+    encode,
+    packed,
+    unpacked,
+)
 
 STATE = "state.safetensors"
 MANIFEST = "manifest.json"
@@ -48,9 +56,10 @@ class Checkpoint:
 def pack(checkpoint: Checkpoint) -> Iterator[bytes | memoryview]:
     """Yield a checkpoint as bytes, for another process, in pieces; what is large is not copied."""
     about = {"step": checkpoint.step, "path": str(checkpoint.path), "meta": checkpoint.meta}
-    head = canonical({**about, "dtypes": dtypes(checkpoint.arrays)})
+    described, parts = packed(checkpoint.arrays)
+    head = canonical({**about, "arrays": described})
     yield len(head).to_bytes(8, "little") + head
-    yield from encode(checkpoint.arrays)
+    yield from parts
 
 
 def unpack(fill: Callable[[memoryview], None]) -> Checkpoint:
@@ -64,7 +73,7 @@ def unpack(fill: Callable[[memoryview], None]) -> Checkpoint:
     head = bytearray(int.from_bytes(size, "little"))
     fill(memoryview(head))
     about = json.loads(head)
-    arrays = decode(fill, about["dtypes"])
+    arrays = unpacked(about["arrays"], fill)
     return Checkpoint(about["step"], Path(about["path"]), arrays, about["meta"])
 
 
@@ -191,46 +200,17 @@ def load(path: Path) -> Checkpoint:
 
 
 def _read(path: Path, expected: dict[str, Any], dtypes: dict[str, str]) -> dict[str, np.ndarray]:
-    """Read the arrays of a file, once, and verify it; nothing is believed of it before.
+    """Verify a file and read its arrays; nothing is believed of it before.
 
     Raises:
         CheckpointError: it is not the file that ``expected`` has size and checksum of.
         OSError: it cannot be read.
-        ValueError, KeyError, TypeError, EOFError: as of :func:`_decode`, of a file that is.
+        ValueError, KeyError, TypeError: as of :func:`decode`, of a file that is.
     """
-    found = hashlib.sha256()
     with os.fdopen(reading.open_read(path), "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         if size != expected["bytes"]:
             raise CheckpointError(f"{path} has {size} bytes and should have {expected['bytes']}")
-        left = size
-
-        def fill(buffer: memoryview) -> None:
-            nonlocal left
-            if len(buffer) > left:
-                raise EOFError(f"{path} ends within an array")
-            for at in range(0, len(buffer), PIECE):
-                piece = buffer[at : at + PIECE]
-                rest = piece
-                while rest:
-                    count = file.readinto(rest)
-                    if not count:
-                        raise EOFError(f"{path} is being changed")
-                    rest = rest[count:]
-                found.update(piece)
-            left -= len(buffer)
-
-        problem: Exception | None = None
-        arrays: dict[str, np.ndarray] = {}
-        try:
-            arrays = decode(fill, dtypes, size)
-        except Exception as error:  # of a damaged file; the checksum decides
-            problem = error
-    if left:  # WHY: the rest is not read for its checksum: it may be as large as a disk
-        why = problem or f"{left} bytes after the last array"
-        raise CheckpointError(f"{path} is damaged, or of another version: {why}") from problem
-    if found.hexdigest() != expected["sha256"]:
-        raise CheckpointError(f"{path} does not match its checksum")
-    if problem is not None:
-        raise problem
-    return arrays
+        if hashlib.file_digest(file, "sha256").hexdigest() != expected["sha256"]:
+            raise CheckpointError(f"{path} does not match its checksum")
+        return decode(f"/dev/fd/{file.fileno()}", dtypes)  # of this file, whatever its name

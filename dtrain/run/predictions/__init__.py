@@ -2,21 +2,18 @@
 
 ``<folder>/pieces/part-<piece>.<suffix>`` has the rows ``[piece * size, (piece + 1) * size)``, and
 ``<folder>/predictions.json`` says of which checkpoint and data they are, how they are divided and
-computed, and, once all is done, which files they are. Until then ``done/`` has a record for each
-piece that is whole, and ``leases/`` and ``workers/`` say who works on which. TensorFlow is not
-imported.
+computed, and, once all is done, which files they are. A small result is joined to one file,
+``<folder>/predictions.<suffix>``. TensorFlow is not imported.
 
-``division``  rows into pieces, pieces into batches
+``division``  rows into pieces, pieces into batches, pieces to workers
 ``formats``   the files of a piece
-``leases``    who works on what
 ``manifest``  ``predictions.json``
-``store``     writes pieces, finds those that are done, checks that they are all
+``store``     writes pieces, finds those that are done, joins and records them
 """
 
 from dtrain.run.predictions.division import Division, size_of
 from dtrain.run.predictions.formats import FORMATS
-from dtrain.run.predictions.leases import Leases
 from dtrain.run.predictions.manifest import Manifest, read
 from dtrain.run.predictions.store import Store
 
-__all__ = ["FORMATS", "Division", "Leases", "Manifest", "Store", "read", "size_of"]
+__all__ = ["FORMATS", "Division", "Manifest", "Store", "read", "size_of"]

@@ -1,8 +1,9 @@
-"""How rows are divided into pieces, and pieces into batches: by numbers alone."""
+"""How rows are divided into pieces, pieces into batches and among workers: by numbers alone."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -43,6 +44,16 @@ class Division:
     def count(self, piece: int) -> int:
         """Return how many rows a piece has."""
         return min(self.size, self.rows - self.first(piece))
+
+    def order(self, worker: int, workers: int) -> Iterator[int]:
+        """Yield all pieces in the order in which a worker looks at them.
+
+        Its own come first: piece ``k`` belongs to worker ``k % workers``. Then come those of the
+        others, last first: what a slow or dead worker has not done yet is done all the same.
+        """
+        yield from range(worker, self.pieces, workers)
+        for other in range(worker + 1, worker + workers):
+            yield from reversed(range(other % workers, self.pieces, workers))
 
     def batches(self, piece: int) -> int:
         """Return how many batches a piece has."""

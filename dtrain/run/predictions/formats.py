@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 
 INDEX = "index"
+#: The column with the name of the predicted class, where the run knows the names of its classes.
+CLASS = "class_name"
 Columns = Mapping[str, np.ndarray]
 
 
@@ -51,6 +53,10 @@ class Format(ABC):
     def _files(self, columns: Columns) -> Iterator[bytes]:
         """Yield the contents of the files, in the order of :meth:`names`."""
 
+    @abstractmethod
+    def join(self, files: Sequence[bytes]) -> bytes:
+        """Return one file with the rows of several, in their order."""
+
 
 class Parquet(Format):
     """A table of Arrow: an array of more than one axis is a list of fixed size in each row."""
@@ -59,25 +65,37 @@ class Parquet(Format):
 
     def _files(self, columns: Columns) -> Iterator[bytes]:
         import pyarrow
+
+        yield _parquet(pyarrow.table({name: _arrow(column) for name, column in columns.items()}))
+
+    def join(self, files: Sequence[bytes]) -> bytes:
+        """Return one file with the rows of several, as one group of rows."""
+        import pyarrow
         import pyarrow.parquet
 
-        table = pyarrow.table({name: _arrow(column) for name, column in columns.items()})
-        file = io.BytesIO()
-        # Nothing in it depends on time or place, and a piece is one group of rows.
-        pyarrow.parquet.write_table(
-            table, file, row_group_size=max(1, len(table)), compression="zstd", store_schema=True
-        )
-        yield file.getvalue()
+        tables = [pyarrow.parquet.read_table(io.BytesIO(file)) for file in files]
+        return _parquet(pyarrow.concat_tables(tables).combine_chunks())
+
+
+def _parquet(table: Any) -> bytes:
+    import pyarrow.parquet
+
+    file = io.BytesIO()
+    # Nothing in it depends on time or place, and a file is one group of rows.
+    pyarrow.parquet.write_table(
+        table, file, row_group_size=max(1, len(table)), compression="zstd", store_schema=True
+    )
+    return file.getvalue()
 
 
 def _arrow(column: np.ndarray) -> Any:
     import pyarrow
 
     flat = column.reshape(-1)
-    kind = pyarrow.string() if column.dtype == object else None
-    found: Any = pyarrow.array(flat, kind)
+    found: Any = pyarrow.array(flat, pyarrow.string() if column.dtype == object else None)
     for length in reversed(column.shape[1:]):
-        found = pyarrow.FixedSizeListArray.from_arrays(found, length)
+        item = pyarrow.field("element", found.type)  # as Parquet calls it when it is read
+        found = pyarrow.FixedSizeListArray.from_arrays(found, type=pyarrow.list_(item, length))
     return found
 
 
@@ -92,11 +110,18 @@ class Npy(Format):
 
     def _files(self, columns: Columns) -> Iterator[bytes]:
         for column in columns.values():
-            file = io.BytesIO()
             # Texts have the width of the longest of the piece: no reader needs pickle.
-            array = column.astype(np.str_) if column.dtype == object else column
-            np.save(file, array, allow_pickle=False)
-            yield file.getvalue()
+            yield _npy(column.astype(np.str_) if column.dtype == object else column)
+
+    def join(self, files: Sequence[bytes]) -> bytes:
+        """Return one array with the rows of several."""
+        return _npy(np.concatenate([np.load(io.BytesIO(file)) for file in files]))
+
+
+def _npy(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=False)
+    return file.getvalue()
 
 
 class JsonLines(Format):
@@ -111,6 +136,10 @@ class JsonLines(Format):
             for row in rows
         ]
         yield "".join(f"{line}\n" for line in lines).encode()
+
+    def join(self, files: Sequence[bytes]) -> bytes:
+        """Return the lines of several files."""
+        return b"".join(files)
 
 
 class Csv(Format):
@@ -129,6 +158,11 @@ class Csv(Format):
         writer.writerow(flat)
         writer.writerows(zip(*flat.values(), strict=True))
         yield file.getvalue().encode()
+
+    def join(self, files: Sequence[bytes]) -> bytes:
+        """Return the lines of several files under one heading, which is one line."""
+        head = files[0].partition(b"\n")[0] + b"\n"
+        return head + b"".join(file[len(head) :] for file in files)
 
 
 def _plain(column: np.ndarray) -> list[Any]:

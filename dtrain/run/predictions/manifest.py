@@ -1,14 +1,17 @@
 """``predictions.json``: what the pieces of a folder are predictions of, and what they are."""
 
 import json
+import re
 from pathlib import Path
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from dtrain.errors import UsageError
-from dtrain.files import reading, writing
+from dtrain.files import fields, reading, writing
 from dtrain.run import schemas
 
 NAME = "predictions.json"
+#: A file below the folder.
+_FILE = re.compile(r"(pieces/part-|predictions\.)[^/]+")
 #: What later commands must have in common with the first; in the order of the messages.
 _IDENTITY = ("checkpoint", "data", "rows", "function", "include", "columns", "format", "batch",
              "piece_rows", "arithmetic")  # fmt: skip
@@ -39,23 +42,17 @@ class Column(TypedDict):
 
 
 class File(TypedDict):
-    """One file of a piece."""
+    """One file: of a piece, or of all rows."""
 
-    name: schemas.Name
+    name: Annotated[str, fields.like(_FILE, "a file of predictions")]
+    first: schemas.Count
+    rows: schemas.Count
     bytes: schemas.Count
     sha256: str
 
 
-class Piece(TypedDict):
-    """A piece that is done: its rows, and its files."""
-
-    first: schemas.Count
-    rows: schemas.Count
-    files: list[File]
-
-
 class Manifest(TypedDict):
-    """``predictions.json``; ``pieces`` is there when all are done, in the order of the rows."""
+    """``predictions.json``; ``files`` is there when all are done, in the order of the rows."""
 
     version: schemas.Count
     checkpoint: Checkpoint
@@ -68,7 +65,9 @@ class Manifest(TypedDict):
     batch: schemas.Count
     piece_rows: schemas.Count
     arithmetic: dict[str, Any]
-    pieces: NotRequired[list[Piece]]
+    #: Whether pieces of few bytes become one file: nobody has said how many rows a file has.
+    may_join: bool
+    files: NotRequired[list[File]]
 
 
 def read(folder: Path) -> Manifest | None:
@@ -88,10 +87,10 @@ def begin(folder: Path, given: Manifest) -> Manifest:
 
     Args:
         folder: it exists.
-        given: without ``pieces``.
+        given: without ``files``.
 
     Returns:
-        What the folder has: with ``pieces`` where all is done already.
+        What the folder has: with ``files`` where all is done already.
 
     Raises:
         UsageError: it has other predictions.
@@ -111,14 +110,15 @@ def begin(folder: Path, given: Manifest) -> Manifest:
     return found
 
 
-def finish(folder: Path, manifest: Manifest, pieces: list[Piece]) -> None:
-    """Say that all pieces are done.
+def finish(folder: Path, manifest: Manifest, files: list[File]) -> Manifest:
+    """Record that all is done, and return the manifest.
 
     Raises:
         OSError: it cannot be written.
     """
-    done: Manifest = {**manifest, "pieces": pieces}
+    done: Manifest = {**manifest, "files": files}
     writing.write_bytes(folder / NAME, _text(done), lasting=True)
+    return done
 
 
 def _text(manifest: Manifest) -> bytes:

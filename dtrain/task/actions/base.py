@@ -9,6 +9,7 @@ import keras
 
 from dtrain.config.schema import Config
 from dtrain.run.checkpoint import Checkpoint
+from dtrain.run.folder import RunDir
 from dtrain.task.dataset import Data
 from dtrain.task.inputs import Inputs
 from dtrain.task.session import Process, assemble
@@ -26,6 +27,7 @@ class Action(ABC):
     #: Whether it trains. One that does not needs no training input, no optimizer's state, and no
     #: rehearsal of the training step.
     trains = True
+    of_run: RunDir | None = None
 
     # An optional hook: it has no body and is not abstract.
     def check(self, config: Config, model: keras.Model, schedule: Schedule) -> None:  # noqa: B027

@@ -23,6 +23,7 @@ from dtrain.errors import CheckpointError, DtrainError, UsageError
 from dtrain.run import checkpoint
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.checkpoint.format import read_manifest
+from dtrain.run.columns import read_encoding
 from dtrain.run.folder import RunDir
 from dtrain.task import class_labels, confusion, dataset, default_loss, train_state
 from dtrain.task.actions import slices
@@ -59,7 +60,7 @@ class Evaluate(Action):
     def __init__(
         self, run: str, checkpoint: str | None, weights: str, prefix: str | None, by: str | None
     ):
-        self._rundir = RunDir(run)
+        self._rundir = self.of_run = RunDir(run)
         self._checkpoint = checkpoint
         self._weights = weights
         self._prefix = prefix or ("test_ema" if weights == "ema" else "test")
@@ -104,7 +105,8 @@ class Evaluate(Action):
         of_run = copy.copy(config)
         of_run.dataset = own
         try:
-            self._own = dataset.load(of_run, self.trains).splits
+            encoding = read_encoding(self._rundir)
+            self._own = dataset.load(of_run, self.trains, encoding).splits
         except (DtrainError, OSError):  # it is not there any more: the other has to do
             return data
         self._other = data.splits

@@ -20,8 +20,10 @@ from dtrain.data.streams import Stream
 from dtrain.errors import DtrainError, UsageError
 from dtrain.run import checkpoint, identity
 from dtrain.run.checkpoint import Checkpoint
+from dtrain.run.columns import read_encoding
 from dtrain.run.folder import RunDir
 from dtrain.run.predictions import Manifest, size_of
+from dtrain.run.predictions.formats import CLASS
 from dtrain.task import build, dataset, stateful, train_state
 from dtrain.task.actions.base import Action
 from dtrain.task.prediction import inputs
@@ -45,6 +47,7 @@ class Predict(Action):
         weights: ``raw``: as they were trained; ``ema``: the moving averages of the optimizer.
         to: the folder of the predictions.
         workers: of this command; the controller starts them.
+        shard: ``K/N``: which of how many commands that share the folder this is; None: the only.
         split: ``train`` or ``validation``; None: the validation where there is one.
         function: of the outputs, or a word of :data:`NAMED`; None: as they are.
         include: parts of the data that become columns: ``inputs``, ``labels``.
@@ -62,6 +65,7 @@ class Predict(Action):
         weights: Literal["raw", "ema"],
         to: str,
         workers: int,
+        shard: str | None,
         split: str | None,
         function: str | Callable[[Any], Any] | None,
         include: list[str],
@@ -80,6 +84,7 @@ class Predict(Action):
         self._piece_rows = piece_rows
         self._batch = batch
         self._workers = workers
+        self._shard = [int(number) for number in (shard or "0/1").split("/")]
         self._class_names: list[str] = []  # of the run
 
     def assemble(
@@ -90,7 +95,7 @@ class Predict(Action):
         Raises:
             UsageError: model, data and checkpoint do not go together.
         """
-        data = dataset.load(config, self.trains)
+        data = dataset.load(config, self.trains, read_encoding(self._rundir))
         with before_training(config.dataset):
             name, source = self._chosen(data)
             for message in data.notices:
@@ -103,13 +108,18 @@ class Predict(Action):
                 source = class_names.renumbered(source, self._class_names)
             digest, step = self._restore(config, model, strategy)
             data.pool.ready()
-        columns = Columns(model, self._function, self._include)
+        columns = Columns(model, self._function, self._include, self._class_names)
         batch = self._rows_of_batch(config, model)
         forward = strategy.forward(model, source, batch, columns)
         with before_training(config.dataset):
             forward.trace()
         rows, found = len(source), data.identity[name]
-        width = sum(_bytes(spec) for spec in forward.specs.values())
+        specs = dict(forward.specs)
+        if (classified := columns.classified(specs)) is not None:
+            shape = specs[classified].shape
+            scores = specs[classified].dtype.is_floating
+            specs[CLASS] = tf.TensorSpec(shape[:-1] if scores else shape, tf.string)
+        width = sum(_bytes(spec) for spec in specs.values())
         manifest: Manifest = {
             "version": VERSION,
             "checkpoint": {"step": step, "digest": digest, "weights": self._weights},
@@ -119,16 +129,22 @@ class Predict(Action):
             "include": self._include,
             "columns": [
                 {"name": column, "dtype": spec.dtype.name, "shape": list(spec.shape)}
-                for column, spec in forward.specs.items()
+                for column, spec in specs.items()
             ],
             "format": self._format,
             "batch": batch,
             "piece_rows": self._piece_rows or size_of(rows, batch, width),
             "arithmetic": _arithmetic(config, strategy, process),
+            "may_join": self._piece_rows is None,
         }
+        # Shard k has every n-th piece, and each of its workers every n-th of these.
+        shard, shards = self._shard
+        number = 0 if process.task.role == "chief" else process.task.index + 1
+        share = shard + shards * number, shards * self._workers
         return Prediction(
-            process, model.count_params(), source, forward, manifest, self._to, self._workers
-        )
+            process, model.count_params(), source, forward, columns, manifest, self._to, share,
+            self._workers,
+        )  # fmt: skip
 
     def run(self, session: Prediction) -> None:
         """Predict; the chief says in the end what there is.
@@ -173,7 +189,8 @@ class Predict(Action):
             of_run = copy.copy(config)
             of_run.dataset = own
             try:
-                built_on = dataset.load(of_run, self.trains).splits
+                encoding = read_encoding(self._rundir)
+                built_on = dataset.load(of_run, self.trains, encoding).splits
             except (DtrainError, OSError) as error:
                 process.notice(
                     f"the data of the run cannot be read ({error}): its model is built for the "
@@ -182,7 +199,7 @@ class Predict(Action):
             else:
                 config = of_run
                 inputs.check(source, built_on.train)
-                self._class_names = class_names.names(built_on.train)
+        self._class_names = class_names.names(built_on.train)
         schedule = make_schedule(config, *dataset.lengths(built_on))
         model = build.model(
             config, built_on, strategy, schedule.total_steps, schedule.steps_per_epoch, trains=False

@@ -1,8 +1,7 @@
-"""Exports of a model: written, then run by what will run them, and compared with Keras.
+"""Exports of a model: written by Keras, run by their own runtimes, and compared with Keras.
 
-``model``     a model with names for its inputs and outputs, and as one function of tensors
-``sample``    examples with the outputs of Keras, and how far other outputs are from them
-``write``     the files of each format
-``runtimes``  each format as a function of arrays, run by its own runtime
-``main``      the processes of ``python -m dtrain export``
+``model``    a model with names for its inputs and outputs
+``sample``   examples with the outputs of Keras, and how far other outputs are from them
+``formats``  the files of each format, and what runs them
+``main``     the processes of ``python -m dtrain export``
 """

@@ -1,7 +1,7 @@
-"""The processes of ``python -m dtrain export``: one that writes, and one for each format.
+"""The processes of ``python -m dtrain export``: one that writes, and one that compares.
 
 What is written is run in another process than the one that wrote it, so that it can use nothing but
-its files; and a converter or a runtime that crashes ends no more than the export of its format.
+its files.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from typing import Any
 
 from dtrain import secrets
 from dtrain.config.schema import Config
+from dtrain.data import class_names
 from dtrain.data.checked import before_training
-from dtrain.errors import DtrainError, TrainingError
+from dtrain.errors import DtrainError
 from dtrain.run import checkpoint
 from dtrain.run.cluster import Cluster
 from dtrain.run.exports import FORMATS, SAMPLE
 from dtrain.run.samples import Sample
 from dtrain.task import train_state
-from dtrain.task.export import model, runtimes, sample, write
+from dtrain.task.export import formats, model, sample
 from dtrain.task.process import hardware
 from dtrain.task.process.answer import answer
 from dtrain.task.strategies import Default
@@ -57,15 +58,10 @@ def _message(error: Exception) -> str:
 
 
 def written(
-    config: Config,
-    doing: Doing,
-    folder: str,
-    work: str,
-    path: str,
-    averaged: bool,
+    config: Config, doing: Doing, folder: str, work: str, path: str, averaged: bool,
     names: list[str],
-) -> dict[str, Any]:
-    """Write the formats that are made of the model itself, and what the others need.
+) -> dict[str, Any]:  # fmt: skip
+    """Write formats of a model.
 
     Args:
         config: of the run.
@@ -74,12 +70,11 @@ def written(
         work: takes what is needed until all is compared.
         path: of the checkpoint.
         averaged: whether the trainable weights are the optimizer's averages.
-        names: of all formats that are asked for.
+        names: of the formats.
 
     Returns:
-        The ``signature``, the ``structure`` of the inputs with their names, the user's own
-        ``classes``, how many ``examples`` there are, and by name what is wrong with a format:
-        ``refused``.
+        The ``signature``, names of ``classes``, how many ``examples`` there are, and by name what
+        is wrong with a format: ``refused``.
 
     Raises:
         UsageError, CheckpointError: the model cannot be made.
@@ -89,75 +84,60 @@ def written(
     with before_training(config.dataset):
         made, splits = model.built(config)
         train_state.restore_weights(made, Default([]), restored.arrays, averaged)
-        exportable = model.exportable(made, splits, config)
+        named = model.named(made, splits, config)
         doing("computing Keras' own outputs")
-        found = sample.of(exportable, splits)
+        found = sample.of(named, splits)
     found.save(Path(work, SAMPLE))
     found.shortened().save(Path(folder, SAMPLE))
-    doing("tracing the model")
-    function = exportable.function()
+    saved = Path(folder if "savedmodel" in names else work)
     refused: dict[str, str] = {}
-    for name, writer in write.OF_MODEL.items():
-        converted = name == "savedmodel" and set(write.OF_SAVED) & set(names)
-        if name in names or converted:
-            doing(f"writing {name}")
-            try:
-                writer(exportable, function, Path(folder if name in names else work))
-            except Exception as error:  # of a model that Keras cannot serialize
-                refused[name] = _message(error)
-                for other in write.OF_SAVED if converted else ():
-                    refused[other] = f"there is no SavedModel to convert: {refused[name]}"
+    for name in dict.fromkeys(["savedmodel", *names] if "onnx" in names else names):
+        doing(f"writing {name}")
+        try:
+            formats.write(named, name, saved if name == "savedmodel" else Path(folder), saved)
+        except DtrainError as error:
+            refused[name] = str(error)
+        except Exception as error:  # of a model that Keras cannot serialize, or of a converter
+            refused[name] = _message(error)
     return {
-        "signature": exportable.signature(function),
-        "structure": exportable.structure,
-        "classes": exportable.classes(),
+        "signature": named.signature(splits.train),
+        "classes": class_names.names(splits.train),
         "examples": len(found),
-        "refused": {name: problem for name, problem in refused.items() if name in names},
+        "refused": refused,
     }
 
 
 def checked(
-    config: Config, doing: Doing, folder: str, saved: str, work: str, name: str, structure: Any,
-    outputs: list[str], classes: dict[str, str],
-) -> dict[str, Any]:  # fmt: skip
-    """Convert a format that is made of the SavedModel, then run it and compare it with Keras.
+    config: Config, doing: Doing, folder: str, work: str, names: list[str]
+) -> dict[str, float | str]:
+    """Run formats, and compare them with Keras.
 
     Args:
         config: of the run.
         doing: reports.
         folder: that the formats are in.
-        saved: that the SavedModel is in.
         work: of :func:`written`.
-        name: of the format.
-        structure: of the inputs, with their names.
-        outputs: their names, in order.
-        classes: the user's own, with their modules.
+        names: of the formats.
 
     Returns:
-        ``deviation`` and, of a format that is served, ``latency_ms``.
-
-    Raises:
-        TrainingError: it is not what Keras computes.
+        By name the largest deviation, or what is wrong.
     """
-    if name in write.OF_SAVED:
-        doing(f"converting to {name}")
-        write.OF_SAVED[name](Path(saved), Path(folder))
-    doing(f"running {name}")
-    of_keras = {
-        "keras": runtimes.of_keras(classes, structure, outputs),
-        "weights": runtimes.weights(config, structure, outputs),
-    }
-    run = (of_keras.get(name) or runtimes.of_file(name))(Path(folder))
     examples = Sample.load(Path(work, SAMPLE))
-    try:
-        found: dict[str, Any] = {"deviation": sample.compared(run, examples, FORMATS[name].limit)}
-    except DtrainError:
-        raise
-    except Exception as error:
-        raise TrainingError(f"it cannot be run: {_message(error)}") from error
-    if FORMATS[name].served:
-        found["latency_ms"] = sample.latency(run, examples)
+    found: dict[str, float | str] = {}
+    for name in names:
+        doing(f"running {name}")
+        try:
+            run = formats.load(name, Path(folder), lambda: _named(config))
+            found[name] = sample.compared(run, examples, FORMATS[name].limit)
+        except DtrainError as error:
+            found[name] = str(error)
+        except Exception as error:
+            found[name] = f"it cannot be run: {_message(error)}"
     return found
+
+
+def _named(config: Config) -> model.Named:
+    return model.named(*model.built(config), config)
 
 
 _ANSWERS: dict[str, Callable[..., dict[str, Any]]] = {"write": written, "check": checked}

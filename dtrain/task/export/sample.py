@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,64 +14,51 @@ from dtrain.errors import TrainingError, UsageError
 from dtrain.run.exports import EXAMPLES, LIMIT
 from dtrain.run.samples import Sample
 from dtrain.task import reading
-from dtrain.task.export.model import Exportable
+from dtrain.task.export.model import Named
 
 #: Examples of the first batches; the others have as many as the last of these.
 _BATCHES = (1, 2, 64)
-#: Seconds of a measurement of latency, and calls in it at most.
-_SECONDS, _CALLS = 0.5, 100
-
 #: A model as a function of arrays by name.
 Run = Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
 
 
-def of(exportable: Exportable, splits: Splits) -> Sample:
+def of(named: Named, splits: Splits) -> Sample:
     """Return the first examples of a run's validation data, or of its training data.
 
     Raises:
-        UsageError: Keras itself gives other outputs each time.
+        UsageError: Keras itself gives other outputs each time, or no number.
         DataError: an example cannot be read.
     """
     source = splits.train if splits.validation is None else splits.validation
-    rows = exportable.inputs[0].shape[0]
+    specs = named.specs
+    rows = next(iter(specs.values())).shape[0]
     count = reading.available(source, EXAMPLES)
     x = reading.first(source, count)[0]
     inputs = {
-        str(spec.name): _array(tf.cast(leaf, spec.dtype))
-        for spec, leaf in zip(exportable.inputs, nest.leaves(x), strict=True)
+        name: _array(tf.cast(leaf, spec.dtype))
+        for (name, spec), leaf in zip(specs.items(), nest.leaves(x), strict=True)
     }
     if rows is not None:  # of a model whose batches have one size
         at = np.arange(-(-count // rows) * rows) % count
         inputs = {name: value[at] for name, value in inputs.items()}
 
     def run(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        found = exportable.called([tf.constant(value) for value in batch.values()])
+        found = named({name: tf.constant(value) for name, value in batch.items()})
         return {name: _array(_stored(value)) for name, value in found.items()}
 
     outputs = _joined(run, inputs, rows)
-    for name, value in outputs.items():
-        if value.dtype.kind == "f" and not np.isfinite(value).any():
-            raise UsageError(
-                "model", type(exportable.model).__name__, f"its output {name!r} is a number on "
-                "no example: an export cannot be compared with it",
-                "a model that has learned something", "another checkpoint",
-            )  # fmt: skip
-    _check_alike(exportable, run, inputs, rows)
-    return Sample(inputs, outputs, rows)
-
-
-def _check_alike(
-    exportable: Exportable, run: Run, inputs: dict[str, np.ndarray], rows: int | None
-) -> None:
     batch = {name: value[: rows or 8] for name, value in inputs.items()}
     worst, name = deviation(run(batch), run(batch))
-    if worst > LIMIT:
+    empty = [n for n, v in outputs.items() if v.dtype.kind == "f" and not np.isfinite(v).any()]
+    if worst > LIMIT or empty:
+        problem = f"its output {name!r} differs each time that it is called on the same examples"
+        problem = f"its output {empty[0]!r} is a number on no example" if empty else problem
         raise UsageError(
-            "model", type(exportable.model).__name__, f"its output {name!r} differs each time that "
-            "it is called on the same examples: an export cannot be compared with it",
-            "a model that draws nothing at random where training=False",
-            "random draws in training alone",
+            "model", type(named.model).__name__, f"{problem}: an export cannot be compared with it",
+            "a model that computes the same numbers each time where training=False",
+            "another checkpoint" if empty else "random draws in training alone",
         )  # fmt: skip
+    return Sample(inputs, outputs, rows)
 
 
 def _array(value: tf.Tensor) -> np.ndarray:
@@ -145,19 +130,3 @@ def _difference(a: Any, b: np.ndarray) -> float:
         distance = np.abs(a - b) / np.maximum(1.0, np.abs(b))
     distance = np.where(same, 0.0, np.where(np.isnan(distance), np.inf, distance))
     return float(distance.max(initial=0.0))
-
-
-def latency(run: Run, sample: Sample) -> dict[str, float]:
-    """Return milliseconds of a call, the median of some, by the size of the batch."""
-    found: dict[str, float] = {}
-    for rows in (1, 64) if sample.rows is None else (sample.rows,):
-        batch = sample.batch(rows)
-        for _ in range(3):  # the first makes things ready
-            run(batch)
-        times: list[float] = []
-        while len(times) < _CALLS and sum(times) < _SECONDS:
-            began = time.perf_counter()
-            run(batch)
-            times.append(time.perf_counter() - began)
-        found[str(rows)] = round(1000 * statistics.median(times), 4)
-    return found

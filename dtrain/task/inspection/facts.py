@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import Any
 
 from dtrain.config.schema import Config
@@ -55,7 +56,9 @@ def rows(config: Config, data: Data) -> dict[str, str]:
         count = classes(data.splits)
         found |= {} if count is None else {"classes": f"{count:,}"}
     if data.options.augment is not None:
-        found["augmentation"] = str(data.options.augment["_target_"])
+        nodes = data.options.augment
+        nodes = [nodes] if isinstance(nodes, Mapping) else nodes
+        found["augmentation"] = ", ".join(str(node["_target_"]) for node in nodes)
     digests = {split: record["digest"] for split, record in data.identity.items()}
     return {**found, **_files(data), "digests": ", ".join(f"{k} {v}" for k, v in digests.items())}
 

@@ -21,7 +21,7 @@ from dtrain.run.cluster import Cluster
 from dtrain.task import dataset, default_loss, input_pipeline, reading
 from dtrain.task.dataset import Data
 from dtrain.task.inputs import Augment
-from dtrain.task.inspection import classes, facts, pictures, speed, structure, values
+from dtrain.task.inspection import classes, facts, looks, pictures, speed, structure, values
 from dtrain.task.inspection.structure import Leaf
 from dtrain.task.process import hardware
 
@@ -66,6 +66,12 @@ def report(
     drawn = None if images is None else pictures.leaf_of(leaves, images)
     names = _classes(config, data, send)
     structure.check(leaves)
+    send("doing", "looking at the columns")
+    if kinds := looks.columns(data.splits):
+        send("lines", ("columns", kinds))
+    advice = looks.sentences(data.splits, default_loss.is_regression(config, data.splits))
+    if advice:
+        send("lines", ("worth a look", advice))
     if examples:
         lines = _examples(config, data, leaves, min(examples, count), names)
         send("lines", ("the first training examples", lines))

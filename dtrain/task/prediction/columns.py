@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -12,7 +12,8 @@ import tensorflow as tf
 
 from dtrain.data import nest
 from dtrain.errors import DataError, UsageError
-from dtrain.run.predictions.formats import INDEX
+from dtrain.run.predictions.formats import CLASS, INDEX
+from dtrain.task.prediction import functions
 
 #: The name of the only output of a model.
 ONLY = "prediction"
@@ -28,14 +29,20 @@ class Columns:
         model: gives the names of its outputs.
         function: of the outputs; None: as they are.
         include: parts of the data, of :data:`PARTS`.
+        classes: the names of the run's classes; none where it has none.
     """
 
     def __init__(
-        self, model: keras.Model, function: Callable[[Any], Any] | None, include: Sequence[str]
+        self,
+        model: keras.Model,
+        function: Callable[[Any], Any] | None,
+        include: Sequence[str],
+        classes: Sequence[str] = (),
     ):
         self._model = model
         self._function = function
         self._include = include
+        self._classes = np.array(classes, object)
 
     def __call__(self, outputs: Any, parts: tuple[Any, ...]) -> dict[str, tf.Tensor]:
         """Return the columns by name, tensors ``[b, ...]``.
@@ -64,6 +71,44 @@ class Columns:
             for name, leaf in nest.named(parts[at]):
                 if leaf is not None:
                     _add(found, f"{title}.{name}" if name else title, leaf, rows)
+        return found
+
+    def classified(self, specs: Mapping[str, tf.TensorSpec]) -> str | None:
+        """Return the column that says which class a row is of; None where none does.
+
+        Args:
+            specs: of the columns, by name.
+        """
+        function = getattr(self._function, "func", self._function)  # of functools.partial
+        if function not in (None, functions.argmax, functions.top_k):
+            return None
+        name = "class" if function is functions.top_k else ONLY
+        spec = specs.get(name)
+        if spec is None or not len(self._classes):
+            return None
+        scores = spec.dtype.is_floating and spec.shape[-1:] == [len(self._classes)]
+        return name if scores or spec.dtype.is_integer else None
+
+    def written(self, columns: Mapping[str, np.ndarray], first: int) -> dict[str, np.ndarray]:
+        """Return columns as they are written: bytes as texts, and the names of the classes.
+
+        Args:
+            columns: by name, ``[rows, ...]``, as the model and the function returned them.
+            first: the first row.
+
+        Raises:
+            DataError: bytes are no UTF-8.
+        """
+        found = {name: texts(name, column, first) for name, column in columns.items()}
+        specs = {
+            name: tf.TensorSpec(column.shape[1:], tf.as_dtype(column.dtype))
+            for name, column in columns.items()
+        }
+        name = self.classified(specs)
+        if name is not None:
+            numbers = columns[name]
+            numbers = numbers.argmax(-1) if numbers.dtype.kind == "f" else numbers
+            found[CLASS] = self._classes[numbers]
         return found
 
 

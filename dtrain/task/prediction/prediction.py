@@ -11,7 +11,8 @@ from dtrain import errors
 from dtrain.data.sources import Source
 from dtrain.errors import TrainingError, UsageError
 from dtrain.run.folder import write_json
-from dtrain.run.predictions import Leases, Manifest, Store
+from dtrain.run.predictions import Manifest, Store
+from dtrain.task.prediction.columns import Columns
 from dtrain.task.prediction.work import Worker
 from dtrain.task.session import Process, quietly
 from dtrain.task.strategies.forward import Forward
@@ -28,8 +29,10 @@ class Prediction:
         parameters: of the model.
         source: has the rows.
         forward: predicts batches of them.
-        manifest: says what it computes.
+        columns: makes what is written of what it computes.
+        manifest: says what is predicted.
         folder: of the predictions.
+        share: number of this worker, and how many there are, of all commands.
         workers: of this command.
 
     Attributes:
@@ -42,16 +45,20 @@ class Prediction:
         parameters: int,
         source: Source,
         forward: Forward,
+        columns: Columns,
         manifest: Manifest,
         folder: Path,
+        share: tuple[int, int],
         workers: int,
     ):
         self._process = process
         self._parameters = parameters
         self._source = source
         self._forward = forward
-        self._given = manifest
+        self._columns = columns
+        self._manifest = manifest
         self._folder = folder
+        self._share = share
         self._workers = workers
         self._began = self._reported = time.monotonic()
         self._before = 0  # pieces that were done when this command began
@@ -74,8 +81,9 @@ class Prediction:
         try:
             if store.finished:
                 self._process.notice(f"all rows were predicted already: {store.folder}")
-                store.tidy()
-            elif not self._worked(store):
+                if self._process.is_chief:
+                    store.tidy()
+            elif not self._work(store):
                 status = "KILLED"
                 raise errors.Interrupted("stopped; the pieces that are done stay")
             status = "FINISHED"
@@ -91,24 +99,23 @@ class Prediction:
     def _opened(self) -> Store:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            return Store(self._folder, self._given)
+            return Store(self._folder, self._manifest)
         except OSError as error:
             raise UsageError(
                 "to", self._folder, f"cannot be written ({error.strerror})",
-                "a folder that may be written, on a disk with space and hard links", "to=FOLDER",
+                "a folder that may be written, on a disk with space", "to=FOLDER",
             ) from None  # fmt: skip
 
-    def _worked(self, store: Store) -> bool:
-        """Work beside others, and say whether all is done; the chief then writes that down."""
-        with Leases(self._folder) as leases:
-            worker = Worker(
-                store, leases, self._forward, self._source, self._process.stop,
-                functools.partial(self._report, store),
-            )  # fmt: skip
-            try:
-                done = worker.run()
-            finally:
-                self._own_rows = worker.rows
+    def _work(self, store: Store) -> bool:
+        """Work beside others, and return whether all is done; the chief then records that."""
+        worker = Worker(
+            store, self._forward, self._columns, self._source, self._process.stop,
+            functools.partial(self._report, store),
+        )  # fmt: skip
+        try:
+            done = worker.run(*self._share)
+        finally:
+            self._own_rows = worker.rows
         if done and self._process.is_chief:
             store.finish()
         return done
@@ -154,7 +161,8 @@ class Prediction:
         self._event(
             "end", status=status, step=0, examples=new, own_rows=self._own_rows,
             examples_per_second=round(speed, 1), metrics={}, predictions=str(store.folder),
-            rows=store.division.rows, pieces=store.division.pieces, done=store.count(),
+            file=store.only_file, rows=store.division.rows, pieces=store.division.pieces,
+            done=store.count(),
         )  # fmt: skip
 
 

@@ -1,0 +1,246 @@
+"""Which rows are trained on and which are held out for validation: at random, or by a column.
+
+Everything here is a pure function of the keys and of the columns that they name, in NumPy, so a
+resumed run, another host and a later version of NumPy hold out the same rows
+(:mod:`dtrain.data.draws`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypedDict
+
+import numpy as np
+
+from dtrain.data import draws
+from dtrain.errors import UsageError
+
+_KEY = "dataset.split"
+#: Values of ``dataset.split`` that are no column.
+RANDOM, CLASSES = "random", "classes"
+
+Rows = tuple[np.ndarray, np.ndarray]
+
+
+class HoldoutKeys(TypedDict, total=False):
+    """Arguments of dataset functions that :class:`Holdout` is made of."""
+
+    validation_split: float
+    split_seed: int
+    split: str | Mapping[str, Any] | None
+    folds: int | None
+    fold: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Holdout:
+    """How a part of the rows is held out.
+
+    Attributes:
+        validation_split: share of the rows, 0 up to but not 1; without meaning where there are
+            ``folds``.
+        split_seed: of the random order that rows or groups are drawn in.
+        split: ``random`` (None); ``classes``: each class has the same share in both parts;
+            ``{by: COLUMN}``: rows with one value of the column stay together, and a column of
+            dates is divided in the order of time; ``{by: COLUMN, ordered: true}``: a column of
+            numbers is divided by its order, too, the largest values being held out.
+        folds: of a cross validation; None for none.
+        fold: which of them is held out, from 0. In an order it is the part that follows what is
+            trained on (Hyndman and Athanasopoulos, Forecasting, 3rd ed., section 5.10).
+
+    Raises:
+        UsageError: the keys do not go together.
+    """
+
+    validation_split: float = 0.2
+    split_seed: int = 0
+    split: str | Mapping[str, Any] | None = None
+    folds: int | None = None
+    fold: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.validation_split < 1:
+            raise UsageError(
+                "dataset.validation_split", self.validation_split, "is no fraction to hold out",
+                "0 (none) up to but not 1", "dataset.validation_split=0.2",
+            )  # fmt: skip
+        if self.folds is not None and not 0 <= self.fold < self.folds:
+            raise UsageError(
+                "dataset.fold", self.fold, f"dataset.folds={self.folds} are counted from 0",
+                f"0 to {self.folds - 1}", f"dataset.fold={self.folds - 1}",
+            )  # fmt: skip
+        if self.folds is None and self.fold:
+            raise UsageError(
+                "dataset.fold", self.fold, "there are no folds", "dataset.folds with it",
+                f"dataset.folds=5 dataset.fold={self.fold}",
+            )  # fmt: skip
+        if not isinstance(self.split, Mapping) and self.split not in (None, RANDOM, CLASSES):
+            raise UsageError(
+                _KEY, self.split, "is no way to split", "random, classes, or {by: COLUMN}",
+                f"'dataset.split={{by: {self.split}}}'",
+            )  # fmt: skip
+
+    @property
+    def column(self) -> str | None:
+        """The column that rows are held out by; None where they are not."""
+        return str(self.split["by"]) if isinstance(self.split, Mapping) else None
+
+    @property
+    def holds(self) -> bool:
+        """Whether any row is to be held out."""
+        return self.folds is not None or self.validation_split > 0
+
+    def rows(
+        self,
+        count: int,
+        labels: Callable[[], np.ndarray | None] = lambda: None,
+        column: Callable[[str], np.ndarray | None] = lambda name: None,
+    ) -> Rows:
+        """Draw which of ``count`` rows are trained on and which are held out, each in file order.
+
+        Args:
+            count: how many rows there are.
+            labels: returns the class of each row; None where the rows have none.
+            column: returns a column by its name, one value a row; None where there is none.
+
+        Returns:
+            Two sorted int64 arrays, which have every row once between them; of folds in an order,
+            those before the end of the fold.
+
+        Raises:
+            UsageError: the rows cannot be divided so.
+        """
+        if not self.holds:
+            return np.arange(count), np.zeros(0, np.int64)
+        if self.folds is not None and self.folds > count:
+            raise UsageError(
+                "dataset.folds", self.folds, f"there are {count:,} examples", f"2 to {count}",
+                f"dataset.folds={max(count, 2)}",
+            )  # fmt: skip
+        if self.column is not None:
+            train, held = self._by_column(column(self.column))
+        elif self.split == CLASSES:
+            train, held = self._by_class(count, labels())
+        else:
+            train, held = self._at_random(count)
+        if not len(train):
+            raise UsageError(
+                "dataset.validation_split", self.validation_split,
+                f"leaves none of {count} examples to train on",
+                "a smaller part, and data with at least one example", "dataset.validation_split=0",
+            )  # fmt: skip
+        return np.sort(train), np.sort(held)
+
+    def _share(self, count: int) -> int:
+        """How many of ``count`` rows are held out."""
+        return round(count * self.validation_split)
+
+    def _at_random(self, count: int) -> Rows:
+        order = draws.order(count, self.split_seed)
+        if self.folds is None:
+            return order[self._share(count) :], order[: self._share(count)]
+        begin, end = (count * k // self.folds for k in (self.fold, self.fold + 1))
+        return np.concatenate([order[:begin], order[end:]]), order[begin:end]
+
+    def _by_class(self, count: int, labels: np.ndarray | None) -> Rows:
+        if labels is None or labels.ndim != 1 or labels.dtype.kind == "f":
+            raise UsageError(
+                _KEY, CLASSES, "the target is no class that is known without the inputs",
+                "random, or {by: COLUMN}", f"{_KEY}={RANDOM}",
+            )  # fmt: skip
+        order = draws.order(count, self.split_seed)
+        order = order[np.argsort(labels[order], kind="stable")]
+        if self.folds is not None:
+            mine = np.arange(count) % self.folds == self.fold
+            return order[~mine], order[mine]
+        _, sizes = np.unique(labels, return_counts=True)
+        # Largest remainders, so that the parts add up; a class of one row is trained on.
+        exact = np.where(sizes > 1, sizes * self.validation_split, 0.0)
+        parts = np.floor(exact).astype(np.int64)
+        missing = max(0, min(self._share(count), int((sizes - 1).sum())) - int(parts.sum()))
+        parts[np.argsort(parts - exact, kind="stable")[:missing]] += 1
+        parts = np.minimum(parts, sizes - 1)
+        place = np.arange(count) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        held = place < np.repeat(parts, sizes)
+        return order[~held], order[held]
+
+    def _by_column(self, values: np.ndarray | None) -> Rows:
+        assert isinstance(self.split, Mapping)
+        name = self.column
+        if values is None:
+            raise UsageError(
+                _KEY, f"{{by: {name}}}", "this dataset has no such column that is known without "
+                "its other columns", "a column, random or classes", f"{_KEY}={RANDOM}",
+            )  # fmt: skip
+        missing = np.flatnonzero(_is_missing(values))
+        if len(missing):
+            raise UsageError(
+                _KEY, f"{{by: {name}}}", f"{len(missing):,} cells of the column are empty, the "
+                f"first in row {missing[0] + 1:,}", "a column without empty cells",
+                f"{_KEY}={RANDOM}",
+            )  # fmt: skip
+        if self.split.get("ordered", values.dtype.kind == "M"):
+            return self._in_order(values)
+        return self._in_groups(values)
+
+    def _in_order(self, values: np.ndarray) -> Rows:
+        """Hold out the largest values; rows with one value stay together."""
+        order = np.argsort(values, kind="stable")
+        count = len(values)
+        if self.folds is None:
+            begin, end = count - self._share(count), count
+        else:
+            begin, end = (count * k // (self.folds + 1) for k in (self.fold + 1, self.fold + 2))
+        ranks = np.searchsorted(values[order], values[order])  # that of the first equal value
+        train, held = ranks < begin, (ranks >= begin) & (ranks < end)
+        if not held.any() or not train.any():
+            raise UsageError(
+                _KEY, f"{{by: {self.column}}}", "too many rows have one value, and rows with one "
+                "value are not divided", "a column with more values", f"{_KEY}={RANDOM}",
+            )  # fmt: skip
+        return order[train], order[held]
+
+    def _in_groups(self, values: np.ndarray) -> Rows:
+        """Hold out groups of rows that have one value."""
+        groups, inverse, sizes = np.unique(values, return_inverse=True, return_counts=True)
+        needed = 2 if self.folds is None else self.folds
+        if len(groups) < needed:
+            raise UsageError(
+                _KEY, f"{{by: {self.column}}}", f"the column has {len(groups)} different values, "
+                "and rows with one value stay together", f"a column with {needed} or more",
+                f"{_KEY}={RANDOM}",
+            )  # fmt: skip
+        order = draws.order(len(groups), self.split_seed)
+        held = np.isin(np.arange(len(groups)), list(self._held_groups(order, sizes)))[inverse]
+        rows = np.arange(len(values))
+        return rows[~held], rows[held]
+
+    def _held_groups(self, order: np.ndarray, sizes: np.ndarray) -> Iterator[int]:
+        if self.folds is None:
+            share, size = self._share(int(sizes.sum())), 0
+            for count, group in enumerate(order):
+                grown = size + int(sizes[group])
+                if count == len(order) - 1 and not size:  # something has to be held out
+                    yield int(order[np.argmin(sizes[order])])
+                elif abs(grown - share) < abs(size - share):
+                    size = grown
+                    yield int(group)
+            return
+        # The largest group first, each to the fold that is the smallest so far.
+        filled = np.zeros(self.folds, np.int64)
+        for group in order[np.argsort(-sizes[order], kind="stable")]:
+            fold = int(np.argmin(filled))
+            filled[fold] += sizes[group]
+            if fold == self.fold:
+                yield int(group)
+
+
+def _is_missing(values: np.ndarray) -> np.ndarray:
+    if values.dtype.kind == "M":
+        return np.isnat(values)
+    if values.dtype.kind == "f":
+        return np.isnan(values)
+    if values.dtype.kind == "O":
+        return np.array([value is None or value in ("", b"") for value in values])
+    return np.zeros(len(values), bool) if values.dtype.kind not in "US" else values == ""

@@ -1,0 +1,216 @@
+"""A look at a table before training: what a data scientist would check, each in one sentence.
+
+Of a long table the first rows are looked at (:data:`ROWS`), of a wide one the first columns
+(:data:`COLUMNS`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+#: Rows and columns that are looked at, at most.
+ROWS, COLUMNS = 100_000, 1_000
+#: Columns that a sentence names.
+_NAMED = 6
+#: Share of empty cells of a column from which on it is worth leaving out.
+_EMPTY = 0.5
+#: Share of the largest class from which on classes are called imbalanced.
+_LARGEST = 0.8
+#: Share of the rows whose target a column has to tell to be called a leak, and rows that are needed
+#: for it.
+_TELLS, _ENOUGH = 0.995, 30
+#: Different texts up to which a column is one of categories; of many rows one of so many.
+_FEW = 50
+#: Share of the rows with a value of its own that makes a column of whole numbers or texts an id.
+_OWN = 0.999
+
+
+def look(
+    training: Mapping[str, np.ndarray],
+    validation: Mapping[str, np.ndarray] | None,
+    target: str | None,
+    classes: bool,
+) -> list[str]:
+    """Return what is worth knowing of a table, in sentences, each with what to type if anything.
+
+    Args:
+        training: columns by name, one value a row: numbers (NaN where a cell is empty), dates,
+            texts (None).
+        validation: the same columns of what is evaluated on; None for none.
+        target: the column that is predicted; None for none.
+        classes: whether the target is classes.
+    """
+    names = list(itertools.islice(training, COLUMNS))
+    if target is not None and target not in names and target in training:
+        names.append(target)
+    train = pd.DataFrame({name: _short(training[name]) for name in names})
+    held = None
+    if validation is not None:
+        held = pd.DataFrame({n: _short(validation[n]) for n in names if n in validation})
+    inputs = [name for name in train.columns if name != target]
+    constant = [name for name in inputs if train[name].nunique() <= 1]
+    ids = [name for name in inputs if name not in constant and _is_id(train[name])]
+    rest = [name for name in inputs if name not in {*constant, *ids}]
+    sentences = [
+        *_empty(train[inputs]),
+        *_left_out("the same in every row", constant),
+        *_left_out("another value in every row, as an id has", ids),
+        *_doubled(train[rest]),
+    ]
+    if target is not None:
+        sentences += _leaks(train[rest], train[target], classes)
+        if classes:
+            sentences += _imbalance(train[target])
+    sentences += _repeated(train.drop(columns=ids), None if held is None else held.drop(
+        columns=[name for name in ids if name in held]
+    ))  # fmt: skip
+    return sentences + ([] if held is None else list(_ranges(train[rest], held)))
+
+
+def _short(values: np.ndarray) -> np.ndarray:
+    return values[:ROWS]
+
+
+def _names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def _skip(names: Sequence[str]) -> str:
+    return f"'dataset.columns={{{', '.join(f'{name}: skip' for name in names)}}}'"
+
+
+def _empty(inputs: pd.DataFrame) -> Iterator[str]:
+    shares = inputs.isna().mean()
+    shares = shares[shares > 0].sort_values(ascending=False)
+    if shares.empty:
+        return
+    parts = [f"{name} {share:.1%}" for name, share in shares.items()]
+    many = [str(name) for name, share in shares.items() if share >= _EMPTY]
+    yield f"empty cells: {_names(parts)}" + (f"; to leave out: {_skip(many)}" if many else "")
+
+
+def _left_out(what: str, names: Sequence[str]) -> Iterator[str]:
+    if names:
+        yield f"{what}: {_names(names)}; to leave out: {_skip(names)}"
+
+
+def _is_id(values: pd.Series) -> bool:
+    """Whether nearly every row has a value of its own, and the values are no measured numbers."""
+    if len(values) < _ENOUGH or values.nunique() < _OWN * values.notna().sum():
+        return False
+    if values.dtype.kind == "f":
+        present = values.dropna()
+        whole = bool((present == np.floor(present)).all())
+        # Whole numbers that fill their range are numbers of rows; others may be measured.
+        return whole and len(present) > 0 and np.ptp(present) < 2 * len(present)
+    if values.dtype.kind in "iu":
+        return bool(np.ptp(values) < 2 * len(values))
+    texts = values.dropna().astype(str)
+    return values.dtype.kind == "O" and not texts.str.contains(" ").mean() > 0.5
+
+
+def _codes(values: pd.Series) -> np.ndarray:
+    return pd.factorize(values)[0]
+
+
+def _doubled(inputs: pd.DataFrame) -> Iterator[str]:
+    """Columns of which one tells the other, value by value."""
+    first: dict[bytes, str] = {}
+    for name in inputs:
+        # Numbered in the order of their appearance, columns that say the same are equal.
+        key = _codes(inputs[name]).astype(np.int32).tobytes()
+        if key in first:
+            yield f"says the same as {first[key]}: {name}; to leave out: {_skip([name])}"
+        first.setdefault(key, str(name))
+
+
+def _leaks(inputs: pd.DataFrame, target: pd.Series, classes: bool) -> Iterator[str]:
+    present = target.notna()
+    if present.sum() < _ENOUGH:
+        return
+    for name in inputs:
+        if classes:
+            share = _told(inputs[name][present], target[present])
+        else:
+            share = _correlation(inputs[name][present], target[present])
+        if share >= _TELLS:
+            what = f"tells {share:.1%} of {target.name}" if classes else (
+                f"goes with {target.name} (correlation {share:.3f})"
+            )  # fmt: skip
+            yield f"a leak? {name} alone {what}; to leave out: {_skip([name])}"
+
+
+def _told(values: pd.Series, target: pd.Series) -> float:
+    """Share of the rows whose class the values of a column tell, above what the largest class is.
+
+    Numbers are grouped into 20 quantiles. A share says nothing where each value has few rows.
+    """
+    largest = target.value_counts(normalize=True).iloc[0]
+    if largest >= _TELLS:
+        return 0.0
+    if values.dtype.kind in "fiuM" and values.nunique() > 20:
+        values = pd.qcut(values.rank(method="first"), 20, labels=False)
+    groups = pd.DataFrame({"value": _codes(values), "class": _codes(target)})
+    sizes = groups.groupby("value").size()
+    if sizes.mean() < 5:
+        return 0.0
+    most = groups.groupby(["value", "class"]).size().groupby("value").max().sum()
+    return float(most / len(groups))
+
+
+def _correlation(values: pd.Series, target: pd.Series) -> float:
+    if values.dtype.kind not in "fiu" or target.dtype.kind not in "fiu":
+        return 0.0
+    both = values.notna() & target.notna()
+    one, other = values[both].astype(float), target[both].astype(float)
+    if both.sum() < _ENOUGH or one.std() == 0 or other.std() == 0:
+        return 0.0
+    return abs(float(np.corrcoef(one, other)[0, 1]))
+
+
+def _imbalance(target: pd.Series) -> Iterator[str]:
+    shares = target.value_counts(normalize=True)
+    if len(shares) > 1 and shares.iloc[0] >= _LARGEST:
+        yield (
+            f"imbalance: {shares.iloc[0]:.1%} of {target.name} are {shares.index[0]}, so this "
+            "accuracy says nothing; to draw each class as often: dataset.balance=true"
+        )
+
+
+def _repeated(train: pd.DataFrame, held: pd.DataFrame | None) -> Iterator[str]:
+    """Rows that occur twice, and in both splits; numbers of rows do not count."""
+    own = pd.util.hash_pandas_object(train, index=False).to_numpy()
+    twice = len(own) - len(np.unique(own))
+    if twice:
+        yield f"rows that occur before: {twice:,} of the {len(own):,} training rows"
+    if held is None or list(held.columns) != list(train.columns):
+        return
+    both = int(np.isin(pd.util.hash_pandas_object(held, index=False).to_numpy(), own).sum())
+    if both:
+        yield f"rows of the validation that are trained on, too: {both:,} of {len(held):,}"
+
+
+def _ranges(train: pd.DataFrame, held: pd.DataFrame) -> Iterator[str]:
+    outside, unknown = [], []
+    for name in train:
+        if name not in held or train[name].isna().all() or held[name].isna().all():
+            continue
+        one, other = train[name].dropna(), held[name].dropna()
+        if one.dtype.kind in "fiuM" and other.dtype.kind in "fiuM":
+            low, high, width = one.min(), one.max(), one.max() - one.min()
+            share = ((other < low - width / 10) | (other > high + width / 10)).mean()
+            if share > 0:
+                outside.append(f"{name} ({share:.1%})")
+        elif one.dtype.kind == "O" and one.nunique() <= max(_FEW, len(one) // _FEW):
+            values = sorted(set(map(str, other)) - set(map(str, one)))
+            if values:
+                unknown.append(f"{name} ({_names(values)})")
+    if outside:
+        yield f"validation rows far outside the range of training: {_names(outside)}"
+    if unknown:
+        yield f"values of the validation that training has not: {_names(unknown)}"

@@ -1,0 +1,355 @@
+"""Rows of tables that pyarrow reads: gathered where they lie, in memory or in mapped files."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dtrain.data.files import DataFile
+from dtrain.data.table import Column, Pieces, Table, text, values
+from dtrain.data.table.forms import Form, agreed, forms
+from dtrain.data.table.parts import SMALL, UNREADABLE, MappedFile, Part, Reading, part_of
+from dtrain.errors import DataError, UsageError
+
+#: Bytes of pages of a mapped file that may come into memory before they are released.
+RELEASE = 16 << 20
+_PAGE = 4096
+#: Numbers of a row from which on it is copied by itself, and not number by number.
+_WIDE = 16
+
+
+class ArrowTable(Table):
+    """Columns of files that pyarrow reads.
+
+    Args:
+        files: in order.
+        reading: how they are read.
+        given: forms of columns, by name, that the files themselves do not say.
+
+    Raises:
+        UsageError: one cannot be read, or a column is another in a later file.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[DataFile],
+        reading: Reading | None = None,
+        given: Mapping[str, Form] | None = None,
+    ):
+        self.files = list(files)
+        reading = reading or Reading()
+        self._parts = _alike([part_of(file, reading) for file in files], reading)
+        names = [file.name for file in files]
+        self._forms, self.refused = agreed(
+            names, [forms(part.schema, part.file.name) for part in self._parts]
+        )
+        for name, form in (given or {}).items():
+            self._forms[name] = form
+            self.refused.pop(name, None)
+        self.columns: dict[str, Column] = {n: form.column for n, form in self._forms.items()}
+        self._pieces = Pieces([part.rows for part in self._parts])
+        self._opened: dict[int, _Opened] = {}
+        #: What was found out of the files.
+        self.notices = tuple(notice for part in self._parts for notice in part.notices)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": {}}
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def _read(
+        self, rows: np.ndarray, names: Sequence[str], take: Callable[..., Any]
+    ) -> dict[str, Any]:
+        parts: dict[str, list[tuple[np.ndarray, Any]]] = {name: [] for name in names}
+        for number, at, inside in self._pieces.split(rows):
+            opened = self._opened.get(number)
+            if opened is None:
+                opened = self._opened[number] = _Opened(self._parts[number])
+            for name, column in opened.columns(names, self._forms).items():
+                parts[name].append((at, take(column, inside)))
+            opened.release(len(rows) * len(names))
+        return {name: values.joined(parts[name], len(rows)) for name in names}
+
+    def read(self, rows: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
+        """Read columns at some rows.
+
+        Raises:
+            DataError: naming file, row and column; an empty cell is one.
+        """
+        return self._read(rows, names, _Column.take)
+
+    def cells(self, rows: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
+        """Read columns of one value a row at some rows; empty cells are NaN, NaT or None.
+
+        Raises:
+            DataError: a file cannot be read.
+        """
+        return self._read(rows, names, _Column.cells)
+
+    def where(self, row: int) -> str:
+        """Return the place of a row: ``FILE, row 17``."""
+        part, inside = self._pieces.place(row)
+        return self._parts[part].place(inside)
+
+    def blocks(self) -> np.ndarray | None:
+        """Return the rows of each row group or compressed batch; None where there are none."""
+        if all(part.blocks is None for part in self._parts):
+            return None
+        return np.concatenate(
+            [np.array([p.rows]) if p.blocks is None else p.blocks for p in self._parts]
+        )
+
+    @property
+    def is_text(self) -> bool:
+        """Whether its files are of text, which say less of their columns."""
+        return all(part.is_text for part in self._parts)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether a column is read in no time."""
+        return self.size() <= SMALL
+
+    def size(self) -> int:
+        """Return about how many bytes the files are."""
+        return sum(part.file.size() for part in self._parts)
+
+
+class _Opened:
+    """A file that is open."""
+
+    def __init__(self, part: Part):
+        self._part = part
+        self._columns: dict[str, _Column] = {}
+        self._touched = 0
+        try:
+            loaded = part.load()
+            self._map = None if isinstance(loaded, pa.Table) else MappedFile(loaded)
+            if self._map is None:
+                self._table: Any = loaded.combine_chunks()
+                return
+            self._stream = os.open(loaded, os.O_RDONLY | os.O_CLOEXEC)
+            self._size = os.fstat(self._stream).st_size
+            self._table = pa.Table.from_batches(self._map.batches())
+        except UNREADABLE as error:
+            raise self._unreadable(error) from None
+        if len(self._table) != part.rows:
+            raise DataError(part.file.name, "has changed since it was opened")
+
+    def __del__(self) -> None:
+        if getattr(self, "_stream", None) is not None:
+            os.close(self._stream)
+
+    def _unreadable(self, error: Exception) -> DataError:
+        if isinstance(error, DataError):
+            return error
+        return DataError(self._part.file.name, f"cannot be read ({str(error).strip()[:300]})")
+
+    def columns(self, names: Sequence[str], forms: Mapping[str, Form]) -> dict[str, _Column]:
+        # A page of a file that was cut off ends the process, without a sentence.
+        if self._map is not None and os.fstat(self._stream).st_size < self._size:
+            raise DataError(self._part.file.name, "was cut off while it was read")
+        for name in names:
+            if name not in self._columns:
+                column = functools.partial(_Column, self._part, name, forms[name])
+                try:
+                    self._columns[name] = column(values.field(self._table, forms[name]), self._map)
+                except UNREADABLE as error:
+                    raise self._unreadable(error) from None
+        return {name: self._columns[name] for name in names}
+
+    def release(self, cells: int) -> None:
+        """Release the pages of the mapping once many may have been touched."""
+        self._touched += cells * _PAGE
+        if self._map is not None and self._touched > RELEASE:
+            self._map.release()
+            self._touched = 0
+
+
+class _Column:
+    """A column of a file that is open.
+
+    Numbers without empty cells are gathered from NumPy views of where they lie: of a mapped file
+    one view of all of it. All else is taken chunk by chunk by pyarrow.
+    """
+
+    def __init__(
+        self, part: Part, name: str, form: Form, column: pa.ChunkedArray, mapped: MappedFile | None
+    ):
+        self._part, self._name, self._form = part, name, form
+        self._chunks = [c for c in column.chunks if len(c)] or column.chunks
+        self._pieces = Pieces([len(chunk) for chunk in self._chunks])
+        self._valid: set[int] = set()
+        self._view: np.ndarray | None = None
+        self._begins = np.zeros(len(self._chunks), np.int64)
+        dtype, self._items = form.column.dtype, math.prod(form.shape)
+        if not form.is_fixed or not self._items or not _is_packed(self._chunks, dtype):
+            return
+        if mapped is None:
+            if len(self._chunks) == 1:
+                self._view = values.converted(self._chunks[0], form, self._place).reshape(-1)
+            return
+        begins = [_address(chunk) - mapped.buffer.address for chunk in self._chunks]
+        if all(b >= 0 and b % dtype.itemsize == 0 for b in begins):
+            whole = np.frombuffer(mapped.buffer, np.uint8)
+            self._view = whole[: len(whole) // dtype.itemsize * dtype.itemsize].view(dtype)
+            self._begins = np.array(begins, np.int64) // dtype.itemsize
+
+    def _place(self, row: int) -> str:
+        return f"{self._part.place(row)}, column {self._name!r}"
+
+    def _views(self, rows: np.ndarray) -> np.ndarray:
+        assert self._view is not None
+        chunks = np.searchsorted(self._pieces.ends, rows, side="right")
+        at = self._begins[chunks] + (rows - self._pieces.starts[chunks]) * self._items
+        if self._items == 1:
+            found = self._view[at]
+        elif self._items < _WIDE:
+            found = self._view[at[:, None] + np.arange(self._items)]
+        else:
+            found = np.empty((len(rows), self._items), self._view.dtype)
+            for row, begin in enumerate(at.tolist()):
+                found[row] = self._view[begin : begin + self._items]
+        return found.reshape(len(rows), *self._form.shape)
+
+    def take(self, rows: np.ndarray) -> Any:
+        """Return the values at some rows; none may be empty."""
+        if self._view is not None:
+            return self._views(rows)
+
+        def read(chunk: pa.Array, inside: np.ndarray, numbers: np.ndarray) -> Any:
+            return values.converted(
+                _taken(chunk, inside), self._form, lambda at: self._place(int(numbers[at]))
+            )
+
+        return self._each(rows, read)
+
+    def cells(self, rows: np.ndarray) -> np.ndarray:
+        """Return the values at some rows; empty ones as of :func:`values.cells`."""
+        if self._view is not None:
+            return self._views(rows)
+        made: np.ndarray = self._each(rows, lambda chunk, at, _: values.cells(_taken(chunk, at)))
+        return made
+
+    def _each(self, rows: np.ndarray, read: Callable[..., Any]) -> Any:
+        parts = []
+        for number, at, inside in self._pieces.split(rows):
+            try:
+                if number not in self._valid:  # offsets that lead elsewhere end the process
+                    self._chunks[number].validate(full=True)
+                    self._valid.add(number)
+                parts.append((at, read(self._chunks[number], inside, rows[at])))
+            except UNREADABLE as error:
+                if isinstance(error, DataError):
+                    raise
+                first = int(self._pieces.starts[number])
+                place = f"{self._part.file.name}, rows {self._part.first + first} to "
+                place += f"{self._part.first + first + len(self._chunks[number]) - 1}"
+                raise DataError(
+                    f"{place}, column {self._name!r}", f"cannot be read ({str(error)[:300]})"
+                ) from None
+        return values.joined(parts, len(rows))
+
+
+def _taken(chunk: pa.Array, rows: np.ndarray) -> pa.Array:
+    if len(rows) == len(chunk) and np.array_equal(rows, np.arange(len(chunk))):
+        return chunk
+    return (values.plain(chunk) if values.is_view(chunk.type) else chunk).take(pa.array(rows))
+
+
+def _is_packed(chunks: Sequence[pa.Array], dtype: np.dtype[Any]) -> bool:
+    """Whether no value is empty, and all lie one after the other as NumPy has them."""
+    for chunk in chunks:
+        array = chunk
+        while True:
+            if array.null_count or (array.offset and pa.types.is_fixed_size_list(array.type)):
+                return False
+            if isinstance(array, pa.ExtensionArray):
+                array = array.storage
+            elif pa.types.is_fixed_size_list(array.type):
+                array = array.values
+            else:
+                break
+        if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
+            return False
+        if np.dtype(array.type.to_pandas_dtype()) != dtype:
+            return False
+    return True
+
+
+def _address(array: pa.Array) -> int:
+    """Return where the first value of a packed array lies."""
+    while isinstance(array, pa.ExtensionArray) or pa.types.is_fixed_size_list(array.type):
+        array = array.storage if isinstance(array, pa.ExtensionArray) else array.values
+    return int(array.buffers()[1].address + array.offset * array.type.bit_width // 8)
+
+
+def _alike(parts: list[Part], reading: Reading) -> list[Part]:
+    """Read text files again whose numbers another file has in a wider type.
+
+    Raises:
+        UsageError: a column has numbers in the first files, and text in a later one.
+    """
+    if len(parts) < 2 or all(part.schema.equals(parts[0].schema) for part in parts):
+        return parts
+    if not any(part.is_text for part in parts):
+        return parts
+    types: dict[str, pa.DataType] = dict(reading.types)
+    for name in parts[0].schema.names:
+        kinds = [p.schema.field(name).type for p in parts if name in p.schema.names]
+        full = [kind for kind in kinds if not pa.types.is_null(kind)]
+        texts = [pa.types.is_string(kind) for kind in full]
+        if any(texts) and not all(texts):
+            raise _text_among_numbers(parts, name)
+        if len(set(map(str, full))) > 1 or len(full) < len(kinds):
+            try:
+                schemas = [pa.schema([(name, kind)]) for kind in full]
+                wide = pa.unify_schemas(schemas, promote_options="permissive").field(name).type
+                types[name] = wide
+            except pa.ArrowException:
+                types[name] = pa.string()
+    again = Reading(reading.format, reading.separator, reading.header, types)
+    return [part_of(part.file, again) for part in parts]
+
+
+def _text_among_numbers(parts: list[Part], name: str) -> UsageError:
+    """Return the error of a column that is text in some files alone."""
+    kinds = {p.file.name: p.schema.field(name).type for p in parts if name in p.schema.names}
+    having = [part for part in parts if part.file.name in kinds]
+    other = next(p for p in having if not pa.types.is_string(kinds[p.file.name]))
+    worded = next(p for p in having if pa.types.is_string(kinds[p.file.name]))
+    column = values.field(_Opened(worded)._table, Form(Column(np.dtype(object)), (name,)))
+    cells = column.to_pylist()
+    row = next((i for i, c in enumerate(cells) if c is not None and not _is_number(c)), 0)
+    return UsageError(
+        "dataset.path", worded.file.name, f"{worded.place(row)}, column {name!r}: {cells[row]!r} "
+        f"is text, and {other.file.name} has {kinds[other.file.name]} there",
+        "the same kind of values in all files, or a column of categories",
+        f"'dataset.columns={{{name}: category}}'",
+    )  # fmt: skip
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def index_column(table: ArrowTable, name: str) -> bool:
+    """Say whether a column of text files numbers the rows, or names each of them."""
+    if not text.is_index_name(name):
+        return False
+    rows = np.arange(len(table))
+    cells = table.cells(rows, [name])[name]
+    if cells.dtype.kind in "iu":
+        return bool(len(cells)) and bool(np.array_equal(cells, rows + cells[0]))
+    return cells.dtype == object and pc.count_distinct(pa.array(cells)).as_py() == len(cells)

@@ -1,0 +1,208 @@
+"""Examples of a table whose inputs become one matrix, encoded."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dtrain.data.sources import Arrays
+from dtrain.data.table import encoding
+from dtrain.data.table.encoding import Encoding, Target
+from dtrain.data.table.reader import ArrowTable
+from dtrain.data.tables import ROWS, TableSource
+from dtrain.errors import UsageError
+
+#: Bytes of a matrix that is made at once and kept in memory.
+IN_MEMORY = 64 << 20
+
+
+class Fit:
+    """The encoding of a dataset: fitted on its training examples when it is first needed.
+
+    Args:
+        source: of the training examples.
+        declared: kinds of columns by name, as ``dataset.columns`` has them.
+        chosen: whether the user has named the inputs.
+        left_out: columns that are no inputs, each with a clause that says why.
+        made: the encoding, where there is one already.
+    """
+
+    def __init__(
+        self,
+        source: EncodedSource,
+        declared: Mapping[str, str],
+        chosen: bool,
+        left_out: Mapping[str, str],
+        made: Encoding | None = None,
+    ):
+        self._source, self._declared, self._chosen = source, declared, chosen
+        self._left_out, self._made = left_out, made
+
+    @functools.cached_property
+    def encoding(self) -> Encoding:
+        """The encoding.
+
+        Raises:
+            UsageError: a column cannot be what it is declared to be.
+        """
+        if self._made is not None:
+            return self._made
+        source, step = self._source, 1 + len(self._source) // encoding.EXAMPLES
+
+        def read(name: str) -> Iterator[np.ndarray]:
+            for begin in range(0, len(source), ROWS * step):
+                end = min(begin + ROWS * step, len(source))
+                yield source.cells(np.arange(begin, end, step), [name])[name]
+
+        columns = source.table.columns
+        kinds = {n: "boolean" for n in source.inputs.names if columns[n].kind == "boolean"}
+        kinds |= self._declared
+        made = encoding.fit(
+            source.inputs.names, read, kinds, self._chosen, self._left_out,
+            lambda row: source.where(row * step),
+        )  # fmt: skip
+        return Encoding(made.features, self._target(), made.left_out)
+
+    def _target(self) -> Target | None:
+        source = self._source
+        if source.target is None:
+            return None
+        names = tuple(source.target.columns())
+        classes = tuple(map(str, source.words())) if len(names) == 1 else ()
+        if classes:
+            return Target(names, "classes", classes)
+        if not isinstance(source.target.names, str | list | tuple):
+            return None  # of several outputs
+        y = np.asarray(source.targets()[0])
+        if y.ndim > 2 or y.dtype.kind not in "iuf" or not len(y):
+            return None
+        y = y.reshape(len(y), -1).astype(np.float64)
+        if not isinstance(source.target.names, str) and np.isin(y, (0, 1)).all():
+            return Target(names, "labels", names)
+        deviation = np.where(y.std(0) > 0, y.std(0), 1.0)
+        return Target(names, "numbers", (), tuple(y.mean(0).tolist()), tuple(deviation.tolist()))
+
+
+class EncodedSource(TableSource):
+    """Examples whose inputs become a matrix, float32 ``[b, width]``.
+
+    Args:
+        table: has the rows. The others are those of :class:`TableSource`; ``inputs`` is a list.
+    """
+
+    table: ArrowTable
+    encodes = True
+    fit: Fit
+
+    def cells(self, indices: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
+        """Return columns at some examples, with empty cells."""
+        return self.table.cells(self._at(indices), names)
+
+    def take(self, indices: np.ndarray) -> tuple[Any, ...]:
+        """Read: int64 ``[b]`` to ``(x, y)``, ``(x, y, weight)`` or ``(x,)``.
+
+        Raises:
+            DataError: naming file, row and column.
+        """
+        indices = np.asarray(indices)
+        rows = self._at(indices)
+        parts: list[Any] = [self.matrix(indices)]
+        names = [n for role in (self.target, self.weight) if role for n in role.columns()]
+        values = self.table.read(rows, names) if names else {}
+        if self.target is not None:
+            parts.append(self._targets(values, rows))
+        if self.weight is not None:
+            parts += [None] if self.target is None else []
+            parts.append(self._weights(values))
+        return tuple(parts)
+
+    def matrix(self, indices: np.ndarray) -> np.ndarray:
+        """Return the inputs at some examples.
+
+        Raises:
+            UsageError: a column is missing, or a value is not what it was in the training.
+        """
+        made = self.fit.encoding
+        names = [f.name for f in made.features if f.name in self.table.columns]
+        cells = self.cells(indices, names)
+        return made.encode(cells, lambda row: self.where(int(indices[row])))
+
+    def whole(self) -> np.ndarray:
+        """Return the inputs of all examples."""
+        return self.matrix(np.arange(len(self)))
+
+
+class ArraysOfTable(Arrays):
+    """The examples of a small table, in memory: they are gathered in the input graph.
+
+    Args:
+        source: has them.
+    """
+
+    def __init__(self, source: EncodedSource):
+        y, weight = source.targets()
+        super().__init__(source.whole, y, weight, len(source), source.words().tolist())
+        #: The table that they are of.
+        self.source = source
+        self.files = source.files
+        self.where, self.column, self.blocks = source.where, source.column, source.blocks
+
+
+def arrays_or_source(source: EncodedSource | None) -> Any:
+    """Return the examples of a small table as arrays in memory, and of others the source."""
+    if source is None or len(source) * len(source.inputs.names) * 4 > IN_MEMORY:
+        return source
+    if source.table.size() > IN_MEMORY:
+        return source
+    return ArraysOfTable(source)
+
+
+def check_targets(
+    source: TableSource, table: ArrowTable, skip: bool
+) -> tuple[np.ndarray | None, str | None]:
+    """Look for rows without a target.
+
+    Args:
+        source: of all rows.
+        table: that they are of.
+        skip: whether such rows are left out.
+
+    Returns:
+        The rows that have one, and a notice; None where all have one.
+
+    Raises:
+        UsageError: there are some, and they are not to be left out.
+    """
+    if source.target is None:
+        return None, None
+    empty = np.zeros(len(table), bool)
+    for name in source.target.columns():
+        if table.columns[name].is_cell:
+            for begin in range(0, len(table), ROWS):
+                rows = np.arange(begin, min(begin + ROWS, len(table)))
+                empty[rows] |= _is_empty(table.cells(rows, [name])[name])
+    missing = np.flatnonzero(empty)
+    if not len(missing):
+        return None, None
+    names = ", ".join(source.target.columns())
+    if not skip:
+        more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
+        raise UsageError(
+            "dataset.target", names, f"is empty in {table.where(int(missing[0]))}{more}",
+            "a target in each row; on_error=skip leaves the others out", "dataset.on_error=skip",
+        )  # fmt: skip
+    return np.flatnonzero(~empty), (
+        f"dataset.on_error=skip: {len(missing):,} of {len(table):,} rows have no {names} and are "
+        f"left out, the first: {table.where(int(missing[0]))}"
+    )
+
+
+def _is_empty(cells: np.ndarray) -> np.ndarray:
+    if cells.dtype == object:
+        return np.array([cell is None for cell in cells], bool)
+    if cells.dtype.kind in "fM":
+        return np.isnat(cells) if cells.dtype.kind == "M" else np.isnan(cells)
+    return np.zeros(len(cells), bool)

@@ -1,0 +1,151 @@
+"""Dynamic batching: requests wait in a queue, and the model runs on all that wait.
+
+An idle model gets a request at once; the busier it is, the larger its batches are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from dtrain.serving.signature import RequestError, Signature
+
+#: Runs the model: inputs by name to outputs by name.
+Run = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
+_TURN = 0.001  # seconds between two looks at a batch that waits for requests
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """Limits of requests and batches.
+
+    Attributes:
+        max_batch: rows of a batch that requests share.
+        max_delay: seconds that the first request of a batch waits for others.
+        max_queue: rows that wait, and rows of a request.
+        timeout: seconds of a request.
+    """
+
+    max_batch: int = 64
+    max_delay: float = 0.0
+    max_queue: int = 4096
+    timeout: float = 30.0
+
+
+@dataclasses.dataclass(eq=False)
+class _Item:
+    """A request; only those of equal ``shapes`` share a batch."""
+
+    inputs: Mapping[str, np.ndarray]
+    rows: int
+    shapes: list[tuple[int, ...]]
+    answer: asyncio.Future[dict[str, np.ndarray]]
+    came: float = dataclasses.field(default_factory=time.monotonic)
+
+
+class Batcher:
+    """One version of a model with its queue; all but :meth:`_compute` is on the event loop.
+
+    Args:
+        run: the model. ValueError: it refuses the inputs; MemoryError: there is no memory.
+        signature: of it.
+        limits: of requests and batches.
+        observe: called with the rows of each batch.
+
+    Attributes:
+        waiting: rows that wait or are computed.
+        began: when the batch began that is being computed; None: none is.
+    """
+
+    def __init__(
+        self, run: Run, signature: Signature, limits: Limits, observe: Callable[[int], None]
+    ):
+        self.signature, self.waiting = signature, 0
+        self.began: float | None = None
+        self._run, self._limits, self._observe = run, limits, observe
+        self._queue: collections.deque[_Item] = collections.deque()
+        self._thread = ThreadPoolExecutor(1, "model")
+        self._pumping = False  # a call of _pump is scheduled, or a batch is in the thread
+
+    async def infer(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the outputs of a request.
+
+        Raises:
+            RequestError: the model refuses it, or too much waits.
+        """
+        rows, limits = self.signature.count(inputs), self._limits
+        if rows > limits.max_queue:
+            raise RequestError(413, f"a request has at most {limits.max_queue} rows: this {rows}")
+        if self.waiting + rows > limits.max_queue:
+            raise RequestError(503, f"the queue is full: {self.waiting} rows wait")
+        loop, shapes = asyncio.get_running_loop(), [value.shape[1:] for value in inputs.values()]
+        item = _Item(inputs, rows, shapes, loop.create_future())
+        self._queue.append(item)
+        self.waiting += rows
+        if not self._pumping:
+            self._pumping = True
+            loop.call_soon(self._pump, loop)  # ORDER: after all requests that have been read
+        try:
+            async with asyncio.timeout(limits.timeout):
+                return await item.answer
+        except TimeoutError:
+            raise RequestError(503, f"no answer within {limits.timeout:g} s") from None
+        finally:
+            self.waiting -= rows
+
+    def _pump(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Compute the next batch."""
+        while self._queue and self._queue[0].answer.done():  # given up
+            self._queue.popleft()
+        self._pumping = bool(self._queue)
+        if not self._queue:
+            return
+        first, most = self._queue[0], self._limits.max_batch
+        wait = first.came + self._limits.max_delay - time.monotonic()
+        if wait > 0 and self.signature.batched and self.waiting < most:
+            loop.call_later(min(wait, _TURN), self._pump, loop)
+            return
+        batch, rows = [self._queue.popleft()], first.rows
+        while self._queue and self.signature.batched and self._queue[0].shapes == first.shapes:
+            if (rows := rows + self._queue[0].rows) > most:
+                break
+            batch.append(self._queue.popleft())
+
+        def answer(results: asyncio.Future[list[Any]]) -> None:
+            for item, result in zip(batch, results.result(), strict=True):
+                if not item.answer.done():
+                    failed = isinstance(result, Exception)
+                    (item.answer.set_exception if failed else item.answer.set_result)(result)
+            self._pump(loop)
+
+        loop.run_in_executor(self._thread, self._compute, batch).add_done_callback(answer)
+
+    def _compute(self, batch: list[_Item]) -> list[Any]:
+        """Return outputs or an error for each request; where a batch fails, each is run alone."""
+        self.began = time.monotonic()
+        try:
+            if len(batch) == 1:
+                return [self._run(batch[0].inputs)]
+            names, ends = batch[0].inputs, np.cumsum([item.rows for item in batch])
+            joined = {name: np.concatenate([item.inputs[name] for item in batch]) for name in names}
+            return [
+                {name: value[end - item.rows : end] for name, value in outputs.items()}
+                for outputs in [self._run(joined)]
+                for item, end in zip(batch, ends, strict=True)
+            ]
+        except Exception as error:
+            if len(batch) > 1:
+                return [self._compute([item])[0] for item in batch]
+            status = 400 if isinstance(error, ValueError) else 500
+            status = 503 if isinstance(error, MemoryError) else status
+            return [RequestError(status, f"the model failed: {error}")]
+        finally:
+            self.began = None
+            self._observe(sum(item.rows for item in batch))

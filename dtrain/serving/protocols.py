@@ -1,0 +1,141 @@
+"""The Open Inference Protocol V2 as JSON, and MLflow's ``/invocations``: requests and answers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import BaseModel, Field
+
+from dtrain.serving.signature import (
+    DATATYPES,
+    RequestError,
+    Signature,
+    labels,
+    model_inputs,
+    plain,
+)
+
+
+class Tensor(BaseModel):
+    """An input of a V2 request."""
+
+    name: str
+    datatype: str
+    shape: list[Annotated[int, Field(ge=0)]]
+    data: list[Any]
+
+
+class Wanted(BaseModel):
+    """An output that a V2 request asks for."""
+
+    name: str
+
+
+class InferRequest(BaseModel):
+    """A request of the Open Inference Protocol V2."""
+
+    id: str | None = None
+    inputs: list[Tensor]
+    outputs: list[Wanted] = []
+
+    def columns(self, signature: Signature) -> dict[str, Any]:
+        """Return its inputs by name.
+
+        Raises:
+            RequestError: one has another type than the model's, or other data than its shape says.
+        """
+        found = {}
+        specs = {spec.name: spec for spec in signature.inputs}
+        for each in self.inputs:
+            spec, size = specs.get(each.name), math.prod(each.shape)
+            if spec is not None and each.datatype != DATATYPES[spec.dtype]:
+                raise spec.refusal(f"its datatype is {DATATYPES[spec.dtype]}, not {each.datatype}")
+            data = np.asarray(each.data, object)
+            if data.size != size:
+                raise RequestError(
+                    400, f"input {each.name[:60]!r}: {size} values by its shape {each.shape}, and "
+                    f"{data.size} in data",
+                )  # fmt: skip
+            found[each.name] = data.reshape(each.shape).tolist()
+        return found
+
+    def answer(
+        self, outputs: Mapping[str, np.ndarray], name: str, version: str, signature: Signature
+    ) -> dict[str, Any]:
+        """Return the answer.
+
+        Raises:
+            RequestError: there is no output that is asked for.
+        """
+        found = {
+            spec.name: {"name": spec.name, "datatype": DATATYPES[spec.dtype],
+                        "shape": list(outputs[spec.name].shape),
+                        "data": plain(outputs[spec.name].reshape(-1))}
+            for spec in signature.outputs
+        }  # fmt: skip
+        if (words := labels(outputs, signature.classes)) is not None:
+            found["labels"] = {"name": "labels", "datatype": "BYTES", "shape": [len(words)],
+                               "data": words}  # fmt: skip
+        names = [each.name for each in self.outputs] or list(found)
+        if unknown := [each for each in names if each not in found]:
+            raise RequestError(400, f"unknown output {unknown[0][:60]!r}: {', '.join(found)}")
+        listed = [found[each] for each in names]
+        answer = {"model_name": name, "model_version": version, "outputs": listed}
+        return answer if self.id is None else {**answer, "id": self.id}
+
+
+class Split(BaseModel):
+    """A table of ``/invocations``, as ``DataFrame.to_dict(orient="split")`` writes it."""
+
+    columns: list[str | int]
+    data: list[list[Any]]
+
+
+class Invocation(BaseModel):
+    """A request of MLflow's ``/invocations``: one of the four."""
+
+    dataframe_split: Split | None = None
+    dataframe_records: list[dict[str, Any]] | None = None
+    instances: list[Any] | None = None
+    inputs: dict[str, Any] | list[Any] | None = None
+
+    def columns(self, signature: Signature) -> dict[str, Any]:
+        """Return its columns by name.
+
+        Raises:
+            RequestError: it has not exactly one of the four, or rows of several kinds.
+        """
+        if len(self.model_fields_set) != 1:
+            kinds = ", ".join(type(self).model_fields)
+            raise RequestError(400, f"one of {kinds} is expected: it has "
+                                    f"{', '.join(self.model_fields_set) or 'none'}")  # fmt: skip
+        if self.dataframe_split is not None:
+            names, data = list(map(str, self.dataframe_split.columns)), self.dataframe_split.data
+            if len({*names}) < len(names) or any(len(row) != len(names) for row in data):
+                raise RequestError(400, "dataframe_split: each row has a value for each column, "
+                                        "and each column another name")  # fmt: skip
+            return {name: [row[at] for row in data] for at, name in enumerate(names)}
+        if isinstance(self.inputs, dict):
+            return self.inputs
+        rows: list[Any] = self.dataframe_records or self.instances or self.inputs or []
+        if rows and isinstance(rows[0], dict) and rows[0].keys() != {"b64"}:
+            names = list(rows[0])
+            for at, row in enumerate(rows):
+                if not isinstance(row, dict) or row.keys() != rows[0].keys():
+                    raise RequestError(400, f"row {at} has other columns than the first")
+            return {name: [row[name] for row in rows] for name in names}
+        if len(signature.inputs) > 1:
+            return model_inputs({}, signature)  # says which names are missing
+        return {signature.inputs[0].name: rows}
+
+    def answer(
+        self, outputs: Mapping[str, np.ndarray], name: str, version: str, signature: Signature
+    ) -> dict[str, Any]:
+        """Return the answer: the only output, or an object of all by name."""
+        values = {name: plain(value) for name, value in outputs.items()}
+        answer = {"predictions": values if len(values) > 1 else next(iter(values.values()))}
+        words = labels(outputs, signature.classes)
+        return answer if words is None else {**answer, "labels": words}

@@ -1,0 +1,184 @@
+"""What columns become, against scikit-learn; and the same by Keras' own layers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dtrain import datasets
+from dtrain.data.table.encoding import Encoding
+from dtrain.errors import UsageError
+
+
+def customers(rows: int = 240) -> pd.DataFrame:
+    """A table as a user has it: an id, gaps, categories, a date, a boolean, a text."""
+    rng = np.random.default_rng(0)
+    words = ["want to cancel", "all is well", "too expensive", "great service, thanks!"]
+    return pd.DataFrame({
+        "id": [f"C{i:04}" for i in range(rows)],
+        "age": np.where(rng.random(rows) < 0.1, np.nan, rng.integers(18, 80, rows)),
+        "one": 5,
+        "city": rng.choice(["Bern", "Oslo", "Rome"], rows),
+        "shop": rng.choice([f"shop {i}" for i in range(60)], rows),
+        "plan": np.where(rng.random(rows) < 0.1, None, rng.choice(["a", "b"], rows)),
+        "since": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 900, rows), "D"),
+        "paid": rng.random(rows) < 0.5,
+        "note": [f"{rng.choice(words)} since {rng.integers(999)} days" for _ in range(rows)],
+        "churn": rng.choice(["no", "yes"], rows, p=[0.8, 0.2]),
+    })  # fmt: skip
+
+
+def fitted(frame: pd.DataFrame, **options: Any) -> tuple[Any, Encoding]:
+    frame.to_csv("t.csv", index=False, date_format="%Y-%m-%d")
+    splits = datasets.table("t.csv", "churn", **options)
+    assert splits.encoding is not None
+    return splits, splits.encoding()
+
+
+def test_what_is_fitted_is_of_the_training_examples_alone() -> None:
+    frame = customers()
+    frame.loc[3, "city"] = "Paris"  # alone
+    for seed in range(20):
+        splits, made = fitted(frame, split_seed=seed)
+        if 3 in splits.validation._source._rows:
+            break
+    train = frame.iloc[splits.train._source._rows]
+    assert len(train) == 192
+    kinds = {feature.name: feature for feature in made.features}
+    assert {name: f.kind for name, f in kinds.items()} == {
+        "age": "number", "one": "number", "since": "date", "paid": "boolean", "note": "text",
+        "city": "category", "shop": "category", "plan": "category",
+    }  # fmt: skip
+    assert list(made.left_out) == ["id"]
+    assert kinds["age"].mean == pytest.approx(train.age.mean(), rel=1e-6)
+    assert kinds["age"].variance == pytest.approx(train.age.var(ddof=0), rel=1e-5)
+    assert kinds["age"].missing == pytest.approx(train.age.isna().mean())
+    days = (train.since - pd.Timestamp("1970-01-01")).dt.days
+    assert kinds["since"].mean == pytest.approx(days.mean())
+    assert kinds["city"].values == ("Bern", "Oslo", "Rome")
+    at = made.width - 3 + [f.name for f in made.of("category")].index("city")
+    row = int(np.flatnonzero(splits.validation._source._rows == 3)[0])
+    assert splits.validation.x[row, at] == 0, "the training had no Paris"
+    again = Encoding.from_json(json.loads(json.dumps(made.to_json())))
+    assert again == made
+
+
+def test_other_tables_are_read_by_name() -> None:
+    frame = customers()
+    _, made = fitted(frame)
+    other = frame.head(5)[["note", "churn", "plan", "shop", "paid", "one", "since", "city", "age"]]
+    columns = {name: other[name].to_numpy() for name in other}
+    matrix = made.encode(columns)
+    as_text = {
+        n: np.array([None if v is None else str(v) for v in other[n]], object) for n in other
+    }
+    as_text["since"] = np.array([str(d.date()) for d in other.since], object)
+    assert np.array_equal(made.encode(as_text), matrix, equal_nan=True)
+    other.to_csv("o.csv", index=False)
+    splits = datasets.table("o.csv", encoding=made, validation_split=0.0)
+    assert np.array_equal(splits.train.x, matrix, equal_nan=True)
+    other.drop(columns="churn").to_csv("o.csv", index=False)
+    bare = datasets.table("o.csv", encoding=made, validation_split=0.0)
+    assert bare.train.y is None and np.array_equal(bare.train.x, matrix, equal_nan=True)
+    other.rename(columns={"age": "Age"}).to_csv("o.csv", index=False)
+    with pytest.raises(UsageError, match=r"dataset\.inputs=age: o\.csv has no such column"):
+        datasets.table("o.csv", encoding=made)
+    del columns["age"]
+    with pytest.raises(UsageError, match="column=age: is missing, and the model was trained"):
+        made.encode(columns)
+    with pytest.raises(UsageError, match=r"column=age: row 1: 'old' is no number"):
+        made.encode(columns | {"age": np.array([1, "old", 3, 4, 5], object)})
+
+
+def test_the_parts_that_stay_as_they_are() -> None:
+    frame = customers()
+    frame.to_parquet("t.parquet")
+    one = datasets.table("t.parquet", "churn", "note", validation_split=0.0)
+    assert one.encoding is None
+    assert one.train.take(np.array([3, 1]))[0].tolist() == frame.note[[3, 1]].tolist()
+    named = datasets.table("t.parquet", "churn", {"n": "note", "o": "one"}, validation_split=0.0)
+    assert list(named.train.take(np.array([0]))[0]) == ["n", "o"]
+    listed = datasets.table("t.parquet", "churn", ["city", "age"], validation_split=0.0)
+    assert listed.encoding is not None
+    assert [feature.name for feature in listed.encoding().features] == ["age", "city"]
+
+
+@pytest.mark.task
+def test_layers_are_scikit_learns_transformers_and_a_model_of_columns_is_the_model() -> None:
+    import keras
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+    from dtrain import models
+
+    frame = customers()
+    splits, made = fitted(frame, validation_split=0.0)
+    inputs = keras.Input((made.width,))
+    layers = keras.Model(inputs, models.encoded(inputs, made))
+    x = splits.train.x
+    found = np.asarray(layers(x))
+    numbers = frame[["age", "one", "since", "paid"]].assign(
+        since=(frame.since - pd.Timestamp("1970-01-01")).dt.days, paid=frame.paid * 1.0
+    )
+    scaled = StandardScaler().fit_transform(numbers)
+    order = [f.name for f in made.of("number", "boolean", "date")]
+    scaled = scaled[:, [list(numbers).index(name) for name in order]]
+    np.testing.assert_allclose(found[:, :4], np.nan_to_num(scaled), atol=2e-4)
+    hot = OneHotEncoder(sparse_output=False).fit_transform(frame[["city"]])
+    width = layers.output_shape[-1]
+    embedded = round(1.6 * 60**0.56)
+    # Behind numbers, waves of the date, the indicator of age, and words: city, shop, plan.
+    begin = width - 3 - embedded - 3
+    np.testing.assert_array_equal(found[:, begin : begin + 3], hot)
+    assert np.isfinite(found).all()
+    gone = x[:1].copy()
+    gone[:, :4] = np.nan
+    assert np.asarray(layers(gone))[:, :4].tolist() == [[0] * 4]
+
+    for model in (
+        models.mlp([made.width], 2, encoding=made),
+        models.wide_deep([made.width], outputs=1, encoding=made),
+    ):
+        whole = models.with_columns(model, made)
+        columns: dict[str, Any] = {}
+        for feature in made.features:
+            cells = frame[feature.name].to_numpy()[:, None]
+            if feature.kind in ("category", "text"):
+                columns[feature.name] = keras.ops.convert_to_tensor(
+                    [["" if v is None else str(v)] for v in cells[:, 0]]
+                )
+            else:
+                columns[feature.name] = made.encode(
+                    {f.name: frame[f.name].to_numpy() for f in made.features}
+                )[:, [f.name for f in made.features].index(feature.name)][:, None]
+        np.testing.assert_allclose(whole(columns), model(x), rtol=1e-6, atol=1e-6)
+        model.save("m.keras")
+        whole.save("w.keras")
+        assert Path("m.keras").exists()
+        np.testing.assert_array_equal(keras.saving.load_model("m.keras")(x), model(x))
+        np.testing.assert_allclose(
+            keras.saving.load_model("w.keras")(columns), model(x), rtol=1e-6, atol=1e-6
+        )
+
+
+@pytest.mark.task
+def test_numbers_are_predicted_in_their_own_unit() -> None:
+    import keras
+
+    from dtrain import models
+
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.normal(1e6, 1e3, 200), "b": rng.normal(size=200)})
+    frame["churn"] = 5e4 + 2e4 * frame.b
+    splits, made = fitted(frame, validation_split=0.0)
+    assert made.target is not None and made.target.mean == pytest.approx([frame.churn.mean()])
+    keras.utils.set_random_seed(0)
+    model = models.mlp([2], outputs=1, encoding=made)
+    model.compile("adam", "mse")
+    history = model.fit(splits.train.x, splits.train.y, epochs=60, verbose=0)
+    losses = history.history["loss"]
+    assert losses[0] < 3 * frame.churn.var() and losses[-1] < 0.02 * frame.churn.var()

@@ -1,0 +1,204 @@
+"""Tables of text as users' first files are: what is found out, what is said, what is refused."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dtrain import datasets
+from dtrain.data.options import OnError
+from dtrain.data.table import parts, text
+from dtrain.errors import UsageError
+
+ROWS = "age,city,size,y\n31,Rome,1.5,no\n,Bern,2.5,yes\n44,Rome,3.5,no\n52,Oslo,4.5,yes\n"
+#: Contents of a file; the kinds of its columns; a part of what is said of it.
+FOUND: dict[str, tuple[str | bytes, str, str]] = {
+    "plain": (ROWS, "age:number city:category size:number", ""),
+    "semicolons": (ROWS.replace(",", ";"), "age:number city:category size:number", "by ';'"),
+    "tabs": (ROWS.replace(",", "\t"), "age:number city:category size:number", "by tabs"),
+    "decimal commas": (
+        ROWS.replace(",", ";").replace(".5", ",5"), "age:number city:category size:number",
+        "numbers have decimal commas",
+    ),
+    "byte-order mark": ("\ufeff" + ROWS, "age:number city:category size:number", ""),
+    "UTF-16": (ROWS.encode("utf-16"), "age:number city:category size:number", ""),
+    "Latin-1": (ROWS.replace("Bern", "Zürich").encode("latin-1"),
+                "age:number city:category size:number", "is read as Latin-1"),
+    "ends of lines": (ROWS.replace("\n", "\r\n"), "age:number city:category size:number", ""),
+    "line breaks in quotes": (
+        ROWS.replace("Rome", '"Rome,\nItaly"'), "age:number city:category size:number", "",
+    ),
+    "no header": ("1,2.5,0\n3,4.5,1\n5,6.5,1\n", "0:number 1:number", "the first line has values"),
+    "header of pandas": ("0,1,2\n1,2.5,0\n3,4.5,1\n", "0:number 1:number", ""),
+    "index": (
+        "".join(f"{n},{row}\n" for n, row in enumerate(ROWS.split())).replace("0,", ",", 1),
+        "age:number city:category size:number", "the column 'Unnamed: 0' is left out",
+    ),
+    "names of rows": (
+        "age,y\n" + "".join(f"r{n},{n % 7},{n % 2}\n" for n in range(30)), "age:number",
+        "the column 'Unnamed: 0' is left out",
+    ),
+    "names that occur twice": (
+        "a,a,y\n1,2,0\n3,4,1\n", "a:number a.1:number", "occur twice; the later ones are 'a.1'",
+    ),
+    "JSON lines": (
+        '{"a": 1, "b": "x", "y": 0}\n{"a": null, "b": "z", "y": 1}\n', "a:number b:category",
+        "objects of JSON",
+    ),
+    "dates": (
+        "when,y\n" + "".join(f"{n + 1:02}.03.2024,{n % 2}\n" for n in range(9)), "when:date", "",
+    ),
+    "booleans": ("a,b,y\ntrue,1,0\nfalse,2,1\n,3,1\n", "b:number a:boolean", ""),
+    "texts": (
+        "note,y\n" + "".join(f"the number {n} is here,{n % 2}\n" for n in range(40)),
+        "note:text", "",
+    ),
+    "nothing in a column": ("a,b,y\n1,,0\n2,,1\n", "a:number", "the column 'b' is left out"),
+    "ids": (
+        "id,a,y\n" + "".join(f"C{n:03},{n % 5},{n % 2}\n" for n in range(40)), "a:number",
+        "the column 'id' is left out: it has another text in each row",
+    ),
+}  # fmt: skip
+
+
+def save(content: str | bytes, name: str = "a.csv") -> str:
+    Path(name).write_bytes(content.encode() if isinstance(content, str) else content)
+    return name
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("name", FOUND)
+def test_what_is_found_out(name: str, large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    content, kinds, said = FOUND[name]
+    if large:
+        if name == "Latin-1":
+            content = ROWS  # what a large file has in its middle is refused or found by the reader
+            said = ""
+        monkeypatch.setattr(parts, "SMALL", 0)
+        monkeypatch.setattr(text, "_BLOCK", 64)  # types change from block to block
+    splits = datasets.table(save(content), validation_split=0.0)
+    assert splits.encoding is not None
+    made = splits.encoding()
+    found = " ".join(f"{each.name}:{each.kind}" for each in made.features)
+    assert sorted(found.split()) == sorted(kinds.split())
+    out = [f"the column {column!r} is left out: {why}" for column, why in made.left_out.items()]
+    notices = "; ".join([*splits.notices, *out])
+    assert said in notices
+
+
+def test_values_that_are_read() -> None:
+    splits = datasets.table(save(ROWS), validation_split=0.0)
+    x, y = splits.train.x, splits.train.y
+    assert np.array_equal(x[:, 0], np.float32([31, np.nan, 44, 52]), equal_nan=True)
+    assert x[:, 1:].T.tolist() == [[1.5, 2.5, 3.5, 4.5], [3, 1, 3, 2]]
+    assert (x.dtype, y.tolist()) == (np.float32, [0, 1, 0, 1])
+    assert splits.train.words() == ["no", "yes"] and splits.count_classes() == 2
+    numbers = datasets.table(save("a,b,y\n1,2.5,0\n3,4.1,1\n"), validation_split=0.0).train
+    assert np.array_equal(numbers.x, np.float32([[1, 2.5], [3, 4.1]])), "as they are, to the bit"
+    packed = gzip.compress(ROWS.encode())
+    Path("p.csv.gz").write_bytes(packed)
+    again = datasets.table("p.csv.gz", validation_split=0.0).train
+    assert np.array_equal(again.x, x, equal_nan=True)
+
+
+def test_several_files_are_one_table() -> None:
+    save("a,b,y\n1,x,0\n", "1.csv")
+    save("a,b,y\n2.5,z,1\n", "2.csv")
+    save("a,b,y\n,z,1\n", "3.csv")
+    Path("folder").mkdir()
+    for name in ("1.csv", "2.csv", "3.csv"):
+        Path(name).rename(f"folder/{name}")
+    for path in ("folder", "folder/*.csv", ["folder/3.csv", "folder/1.csv", "folder/2.csv"]):
+        train = datasets.table(path, "y", validation_split=0.0).train
+        assert np.array_equal(train.x[:, 0], np.float32([1, 2.5, np.nan]), equal_nan=True)
+    save("a,b,y\n1,x,0\nold,z,1\n", "folder/4.csv")
+    with pytest.raises(UsageError) as caught:
+        datasets.table("folder", "y")
+    assert str(caught.value).startswith(
+        "dataset.path=folder/4.csv: folder/4.csv, line 3, column 'a': 'old' is text, and "
+        "folder/1.csv has int64 there; "
+    )
+    assert str(caught.value).endswith("type: 'dataset.columns={a: category}'")
+    declared = datasets.table("folder", "y", columns={"a": "category"}, validation_split=0.0)
+    assert declared.encoding is not None
+    assert declared.encoding().features[0].values == ("1", "2.5", "old")
+
+
+REFUSED: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
+    "nothing": (b"", {}, "dataset.path=a.csv: has no rows; "),
+    "a header": ("a,y\n", {}, "dataset.path=a.csv: has no row to train on; "),
+    "no text": (b"\x80\0\1", {}, "dataset.path=a.csv: cannot be read as CSV (it is no text); "),
+    "lines that differ": (
+        "a,b\n1,0\n1,2,3,4\n", {}, "dataset.path=a.csv: cannot be read as CSV (",
+    ),
+    "no such target": (ROWS, {"target": "z"}, "dataset.target=z: a.csv has no such column; "),
+    "no such column": (
+        ROWS, {"columns": {"cty": "text"}}, "dataset.columns=cty: a.csv has no such column; ",
+    ),
+    "words that are numbers": (
+        ROWS, {"columns": {"city": "number"}},
+        "dataset.path=a.csv: column 'city' is 'Rome', a text, line 2, where numbers are expected; ",
+    ),
+    "a target that lacks": (
+        ROWS.replace("yes", ""), {}, "dataset.target=y: is empty in a.csv, line 3 and 1 more; ",
+    ),
+    "a date that is none": (
+        "when,y\n" + "".join(f"2024-01-{n % 28 + 1:02},{n % 2}\n" for n in range(40))
+        + "2024-02-31,1\n", {},
+        "column=when: a.csv, line 42: '2024-02-31' is no date; ",
+    ),
+    "a date as the target": (
+        "x,when\n1,2024-01-01\n2,2024-01-02\n", {}, "dataset.target=when: holds dates, which ",
+    ),
+    "nothing but an id": (
+        "id,y\n" + "".join(f"C{n},{n % 2}\n" for n in range(40)), {},
+        "dataset.inputs=null: no column is left (id: it has another text in each row, as an id ",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(name: str) -> None:
+    content, options, expected = REFUSED[name]
+    with pytest.raises(UsageError) as caught:
+        splits = datasets.table(save(content), **{"validation_split": 0.0, **options})
+        assert splits.encoding is not None
+        splits.encoding()
+    assert str(caught.value).startswith(expected), str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_rows_without_a_target_are_left_out_and_counted() -> None:
+    save(ROWS.replace("yes", "", 1))
+    splits = datasets.table("a.csv", on_error=OnError.skip, validation_split=0.0)
+    assert len(splits.train) == 3
+    assert (
+        "dataset.on_error=skip: 1 of 4 rows have no y and are left out, the first: a.csv, line 3"
+        in splits.notices
+    )
+
+
+def test_a_large_file_is_converted_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(parts, "SMALL", 0)
+    monkeypatch.setenv("DTRAIN_CACHE", str(tmp_path / "own"))
+    save(ROWS)
+    calls = []
+    monkeypatch.setattr(text, "convert", lambda *a, made=text.convert: (calls.append(1), made(*a)))
+    for _ in range(2):
+        train = datasets.table("a.csv", validation_split=0.0).train
+        assert np.array_equal(train.x[:, 1], np.float32([1.5, 2.5, 3.5, 4.5]))
+    assert len(calls) == 1
+    save(ROWS + "60,Rome,9.5,no\n")
+    assert len(datasets.table("a.csv", validation_split=0.0).train) == 5 and len(calls) == 2
+
+
+def test_arrays_of_json_are_tables() -> None:
+    rows = [{"a": n, "part": {"b": n / 2}, "y": n % 2} for n in range(6)]
+    save(json.dumps(rows), "a.json")
+    train = datasets.table("a.json", "y", validation_split=0.0).train
+    assert train.x.tolist() == [[n, n / 2] for n in range(6)]
