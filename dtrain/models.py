@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import keras
 from keras import layers
 
-from dtrain.data.table.encoding import Encoding
+from dtrain.data.encoding import Encoding
 from dtrain.errors import UsageError
 from dtrain.host import memory
 
@@ -173,7 +173,8 @@ def with_columns(model: keras.Model, encoding: Encoding) -> keras.Model:
             words = layers.TextVectorization(
                 vocabulary=list(feature.values), output_mode="multi_hot"
             )
-            x = keras.ops.cast(words(x)[:, 1:], "float32")  # the first is of unknown words
+            known = keras.ops.reshape(words(x), (-1, feature.width + 1))  # as it is, not as it says
+            x = keras.ops.cast(known[:, 1:], "float32")  # the first is of unknown words
         parts.append(x)
     matrix = layers.Concatenate()(parts) if len(parts) > 1 else parts[0]
     return keras.Model(inputs, model(matrix), name=f"{model.name}_with_columns")

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import gc
-import gzip
 import hashlib
-import importlib
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +12,6 @@ import pytest
 
 from dtrain import datasets
 from dtrain.errors import UsageError
-from dtrain.host import memory
 
 
 def refusal(name: str, arguments: dict[str, Any]) -> str:
@@ -112,13 +109,13 @@ def test_npz() -> None:
     image = np.arange(20 * 4, dtype=np.uint8).reshape(20, 2, 2)
     held = np.zeros((3, 2, 2))
     save(x=image, y=ROWS % 3, a=held, b=np.array([5, 0, 0]), r=ROWS + 0.5, h=np.eye(20)[:, :3])()
-    splits = datasets.npz("a.npz", x_validation="a", y_validation="b", scale=0.5)
+    splits = datasets.npz("a.npz", validation_inputs="a", validation_target="b", scale=0.5)
     assert np.array_equal(splits.train.x, image / 2) and splits.train.x.dtype == np.float32
     assert splits.train.y.dtype == np.int64
     assert splits.validation is not None and len(splits.validation) == 3
     assert splits.count_classes() == 6, "the greatest label may be in the validation part alone"
     for name, dtype in (("r", np.float32), ("h", np.float32)):
-        other = datasets.npz("a.npz", y=name, validation_split=0)
+        other = datasets.npz("a.npz", target=name, validation_split=0)
         assert other.train.y.dtype == dtype and other.count_classes() is None
 
 
@@ -137,7 +134,7 @@ def test_of_an_npz_the_inputs_are_read_when_they_are_needed(
 
     monkeypatch.setattr(np.lib.npyio.NpzFile, "__getitem__", counted)
     splits = datasets.npz("a.npz")
-    both = datasets.npz("a.npz", x_validation="a", y_validation="b")
+    both = datasets.npz("a.npz", validation_inputs="a", validation_target="b")
     assert splits.validation is not None and both.validation is not None
     assert [len(s) for s in (splits.train, splits.validation)] == [16, 4]
     assert [len(s) for s in (both.train, both.validation)] == [20, 3]
@@ -169,59 +166,17 @@ def test_inputs_that_are_damaged_are_refused_when_they_are_read() -> None:
         (["7", "ant", "7"], 2, [0, 1, 0]),
     ],
 )
-@pytest.mark.parametrize("separator", [",", ";"])
-def test_csv(labels: list[str], classes: int | None, y: list[float], separator: str) -> None:
+def test_targets_of_a_table(labels: list[str], classes: int | None, y: list[float]) -> None:
     import pandas as pd
 
     table = pd.DataFrame({"a": [1, 2, 3], "label": labels, "b": [0.5, -1e3, 7]})
-    table.to_csv("a.csv", index=False, sep=separator)
-    splits = datasets.csv("a.csv", label="label", separator=separator, validation_split=0)
+    table.to_csv("a.csv", index=False)
+    splits = datasets.table("a.csv", "label", validation_split=0.0)
     assert splits.count_classes() == classes and splits.validation is None
     assert splits.train.x.tolist() == [[1, 0.5], [2, -1000], [3, 7]]
     assert splits.train.x.dtype == np.float32
     assert splits.train.y.tolist() == y
     assert splits.train.y.dtype == (np.float32 if classes is None else np.int64)
-
-
-def test_csv_takes_the_last_column_as_the_label() -> None:
-    text("a,b,c\n1,2,0\n3,4,1\n")()
-    train = datasets.csv("a.csv", validation_split=0).train
-    assert train.x.tolist() == [[1, 2], [3, 4]] and train.y.tolist() == [0, 1]
-
-
-@pytest.mark.parametrize("module", ["gzip", "bz2", "lzma"])
-def test_a_compressed_csv(module: str) -> None:
-    opener, name = importlib.import_module(module).open, {"lzma": "xz", "gzip": "gz"}
-    path = f"a.csv.{name.get(module, module)}"
-    with opener(path, "wb") as file:
-        file.write(b"a::b::c\n1::2::0\n3::4::1\n")
-    train = datasets.csv(path, separator="::", validation_split=0).train
-    assert train.x.tolist() == [[1, 2], [3, 4]] and train.y.tolist() == [0, 1]
-    Path(path).write_bytes(b"a,b\n1,2\n")
-    assert refusal("csv", {"path": path}).startswith(f"dataset.path={path}: cannot be read as CSV")
-
-
-def test_a_label_of_csv_is_a_word_from_its_first_line_on() -> None:
-    rows = ["x,label", *("1,07", "1,7") * 300_000, "1,ant"]
-    Path("a.csv").write_text("\n".join(rows))
-    train = datasets.csv("a.csv", validation_split=0).train
-    assert np.unique(train.y, return_counts=True)[1].tolist() == [300_000, 300_000, 1]
-
-
-def test_a_line_without_an_end_is_refused_before_it_takes_the_memory() -> None:
-    with open("a.csv", "wb") as file:
-        file.truncate(1 << 40)
-    found = refusal("csv", {"path": "a.csv"})
-    assert "(a line has more than 64 MB)" in found
-
-
-def test_a_table_larger_than_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with gzip.open("a.csv.gz", "wb", compresslevel=1) as file:
-        file.write(b"a,b\n" + b"1,0\n" * (20 << 20))
-    free = iter([40 << 30, 9 << 30])
-    monkeypatch.setattr(memory, "available", lambda: next(free))
-    found = refusal("csv", {"path": "a.csv.gz"})
-    assert "(it needs more memory than is free (40.0 GiB))" in found
 
 
 def test_image_folder() -> None:
@@ -265,81 +220,44 @@ REFUSED: dict[str, tuple[Callable[[], object] | None, str, dict[str, Any], str, 
         None, "npz", {"path": "."}, "dataset.path=.", ["is a folder"], "'dataset.path=./*'",
     ),
     "npz without x": (
-        save(x_train=ROWS, labels=ROWS), "npz", {"path": "a.npz"}, "dataset.x=x",
-        ["a.npz has no array of that name", "x_train, labels"], "dataset.x=NAME",
+        save(x_train=ROWS, labels=ROWS), "npz", {"path": "a.npz"}, "dataset.inputs=x",
+        ["a.npz has no array of that name", "x_train, labels"], "dataset.inputs=NAME",
     ),
     "npz without y": (
-        save(x=ROWS, label=ROWS), "npz", {"path": "a.npz", "y": "labels"}, "dataset.y=labels",
-        ["x, label"], "dataset.y=label",
+        save(x=ROWS, label=ROWS), "npz", {"path": "a.npz", "y": "labels"}, "dataset.target=labels",
+        ["x, label"], "dataset.target=label",
     ),
-    "npz without x_validation": (
+    "npz without validation_inputs": (
         save(x=ROWS, y=ROWS, held=ROWS),
-        "npz", {"path": "a.npz", "x_validation": "hold", "y_validation": "y"},
-        "dataset.x_validation=hold", ["x, y, held"], "dataset.x_validation=held",
+        "npz", {"path": "a.npz", "validation_inputs": "hold", "validation_target": "y"},
+        "dataset.validation_inputs=hold", ["x, y, held"], "dataset.validation_inputs=held",
     ),
-    "npz without y_validation": (
+    "npz without validation_target": (
         save(x=ROWS, y=ROWS, held=ROWS),
-        "npz", {"path": "a.npz", "x_validation": "x", "y_validation": "hold"},
-        "dataset.y_validation=hold", ["x, y, held"], "dataset.y_validation=held",
+        "npz", {"path": "a.npz", "validation_inputs": "x", "validation_target": "hold"},
+        "dataset.validation_target=hold", ["x, y, held"], "dataset.validation_target=held",
     ),
     "npz empty": (
-        lambda: np.savez("a.npz"), "npz", {"path": "a.npz"}, "dataset.x=x",
-        ["no array of that name"], "dataset.x=NAME",
+        lambda: np.savez("a.npz"), "npz", {"path": "a.npz"}, "dataset.inputs=x",
+        ["no array of that name"], "dataset.inputs=NAME",
     ),
     "lengths": (
-        save(x=ROWS, y=ROWS[1:]), "npz", {"path": "a.npz"}, "dataset.y=y",
-        ["has 19 rows and the inputs 20"], "dataset.y=NAME",
+        save(x=ROWS, y=ROWS[1:]), "npz", {"path": "a.npz"}, "dataset.target=y",
+        ["has 19 rows and the inputs 20"], "dataset.target=NAME",
     ),
     "validation rows": (
         save(x=ROWS, y=ROWS, v=ROWS[:3]),
-        "npz", {"path": "a.npz", "x_validation": "x", "y_validation": "v"},
-        "dataset.y_validation=v", ["has 3 rows and the inputs 20"], "dataset.y_validation=NAME",
+        "npz", {"path": "a.npz", "validation_inputs": "x", "validation_target": "v"},
+        "dataset.validation_target=v", ["has 3 rows and the inputs 20"],
+        "dataset.validation_target=NAME",
     ),
     "NaN target": (
         save(x=ROWS, y=np.where(ROWS == 3, np.nan, ROWS)), "npz", {"path": "a.npz"},
-        "dataset.y=y", ["holds NaN or infinity"], "dataset.y=NAME",
+        "dataset.target=y", ["holds NaN or infinity"], "dataset.target=NAME",
     ),
     "infinite target": (
         save(x=ROWS, y=np.where(ROWS == 3, np.inf, ROWS)), "npz", {"path": "a.npz"},
-        "dataset.y=y", ["holds NaN or infinity"], "dataset.y=NAME",
-    ),
-    "csv absent": (
-        None, "csv", {"path": "no.csv"}, "dataset.path=no.csv", ["no such file"],
-        "dataset.path=FILE",
-    ),
-    "csv empty": (
-        text(""), "csv", {"path": "a.csv"}, "dataset.path=a.csv",
-        ["cannot be read as CSV", "header line"], "dataset.path=FILE.csv",
-    ),
-    "csv is no text": (
-        text(b"\xff\xfe\x80\n"), "csv", {"path": "a.csv"}, "dataset.path=a.csv",
-        ["cannot be read as CSV"], "dataset.path=FILE.csv",
-    ),
-    "csv ragged": (
-        text("a,b\n1,0\n1,2,3,4\n"), "csv", {"path": "a.csv"}, "dataset.path=a.csv",
-        ["cannot be read as CSV", "line 3"], "dataset.path=FILE.csv",
-    ),
-    "csv label": (
-        text("a,kind\n1,0\n"), "csv", {"path": "a.csv", "label": "kinds"}, "dataset.label=kinds",
-        ["a.csv has no such column", "a, kind"], "dataset.label=kind",
-    ),
-    "csv label far": (
-        text("a,kind\n1,0\n"), "csv", {"path": "a.csv", "label": "zzz"}, "dataset.label=zzz",
-        ["a, kind"], "dataset.label=COLUMN",
-    ),
-    "csv text": (
-        text("a,b,y\n1,2,0\n1,red,1\n"), "csv", {"path": "a.csv"}, "dataset.path=a.csv",
-        ["column 'b' is 'red', a text, in line 3"],
-        "dataset.label=b where it is the target, else 'dataset.inputs=[a]' dataset.label=y",
-    ),
-    "csv gap": (
-        text("a,b,y\n1,2,0\n1,2,1\n,2,1\n"), "csv", {"path": "a.csv"}, "dataset.path=a.csv",
-        ["column 'a' is empty, in line 4"],
-        "dataset.label=a where it is the target, else 'dataset.inputs=[b]' dataset.label=y",
-    ),
-    "csv without a label": (
-        text("a,y\n1,ant\n2,\n"), "csv", {"path": "a.csv"}, "dataset.path=a.csv",
-        ["column 'y' is empty, in line 3"], "the file without the rows that have no y",
+        "dataset.target=y", ["holds NaN or infinity"], "dataset.target=NAME",
     ),
     "channels": (
         None, "image_folder", {"path": ".", "channels": 4}, "dataset.channels=4", ["1 or 3"],
@@ -375,40 +293,32 @@ def test_refusals(case: str) -> None:
 #: What could be read and could not be trained on.
 UNUSABLE = {
     "npz text inputs": (
-        save(x=np.array(["a", "b"]), y=np.arange(2)), "npz", {"path": "a.npz"}, "dataset.x=x",
-        ["numbers"], "dataset.x=NAME",
+        save(x=np.array(["a", "b"]), y=np.arange(2)), "npz", {"path": "a.npz"}, "dataset.inputs=x",
+        ["numbers"], "dataset.inputs=NAME",
     ),
     "npz text labels": (
-        save(x=np.arange(2), y=np.array(["a", "b"])), "npz", {"path": "a.npz"}, "dataset.y=y",
-        ["numbers"], "dataset.y=NAME",
+        save(x=np.arange(2), y=np.array(["a", "b"])), "npz", {"path": "a.npz"}, "dataset.target=y",
+        ["numbers"], "dataset.target=NAME",
     ),
     "npz scalar": (
-        save(x=np.array(1.0), y=np.array(1)), "npz", {"path": "a.npz"}, "dataset.x=x",
-        ["rows"], "dataset.x=NAME",
+        save(x=np.array(1.0), y=np.array(1)), "npz", {"path": "a.npz"}, "dataset.inputs=x",
+        ["rows"], "dataset.inputs=NAME",
     ),
     "npz of no rows": (
         save(x=np.zeros((0, 2)), y=np.zeros(0)), "npz", {"path": "a.npz"},
         "dataset.validation_split=0.2", ["0 examples"], "dataset.validation_split=0",
     ),
     "half of the validation data": (
-        save(x=ROWS, y=ROWS), "npz", {"path": "a.npz", "x_validation": "x"},
-        "dataset.y_validation=None", ["x_validation"], "dataset.y_validation=NAME",
+        save(x=ROWS, y=ROWS), "npz", {"path": "a.npz", "validation_inputs": "x"},
+        "dataset.validation_target=None", ["validation_inputs"], "dataset.validation_target=NAME",
     ),
     "validation shape": (
         save(x=ROWS, y=ROWS, v=np.zeros((20, 2))),
-        "npz", {"path": "a.npz", "x_validation": "v", "y_validation": "y"},
-        "dataset.x_validation=v", ["shape (2,)", "()"], "dataset.x_validation=NAME",
-    ),
-    "csv of a header": (
-        text("a,y\n"), "csv", {"path": "a.csv"}, "dataset.path=a.csv", ["has no rows"],
-        "dataset.path=FILE.csv",
-    ),
-    "csv separator": (
-        text("a;y\n1;0\n2;1\n"), "csv", {"path": "a.csv"}, "dataset.separator=,",
-        ["one column", "'a;y'"], "\"dataset.separator=';'\"",
+        "npz", {"path": "a.npz", "validation_inputs": "v", "validation_target": "y"},
+        "dataset.validation_inputs=v", ["shape (2,)", "()"], "dataset.validation_inputs=NAME",
     ),
     "nothing left to train on": (
-        text("a,y\n1,0\n2,1\n"), "csv", {"path": "a.csv", "validation_split": 0.9},
+        text("a,y\n1,0\n2,1\n"), "table", {"path": "a.csv", "validation_split": 0.9},
         "dataset.validation_split=0.9", ["2 examples"], "dataset.validation_split=0",
     ),
     "image size": (

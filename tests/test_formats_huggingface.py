@@ -104,14 +104,14 @@ def test_splits_and_classes() -> None:
     assert (len(splits.train), len(splits.validation)) == (30, 10)
     assert splits.count_classes() == 3, "the one that no row has among them"
     assert splits.validation.take(np.array([4]))[0] == np.float32(made(10, 1)[4]["x"])
-    apart = datasets.huggingface("d", "label", "x", split="test")
+    apart = datasets.huggingface("d", "label", "x", train="test")
     assert (len(apart.train), len(apart.validation)) == (8, 2)
     assert datasets.huggingface("d", "y", "x").count_classes() is None
     assert datasets.huggingface("d", "flag", "x").count_classes() == 2
     assert datasets.huggingface("d", "label", "x", classes=7).count_classes() == 7
-    message = refusal(inputs="x", split="tests")
+    message = refusal(inputs="x", train="tests")
     assert message == (
-        "dataset.split=tests: d has no such split; accepted: train, test; type: dataset.split=test"
+        "dataset.train=tests: d has no such split; accepted: train, test; type: dataset.train=test"
     )
     assert refusal(inputs="x", validation="dev").startswith(
         "dataset.validation=dev: d has no such split"
@@ -124,7 +124,7 @@ def test_splits_and_classes() -> None:
 def test_one_dataset_has_no_splits() -> None:
     made(10).save_to_disk("d")
     assert len(datasets.huggingface("d", "label", "x").train) == 8
-    assert refusal(split="test").startswith("dataset.split=test: d is one dataset, without splits")
+    assert refusal(train="test").startswith("dataset.train=test: d is one dataset, without splits")
     assert refusal(validation="test").startswith("dataset.validation=test: d is one dataset")
 
 
@@ -147,9 +147,8 @@ def test_labels_that_are_missing() -> None:
         splits.train.take(np.array([2, 1]))
     assert str(caught.value).endswith(f"{file}, row 1, column 'label': has no label (-1)")
     hf.Dataset.from_dict(rows | {"label": [0, None, 1]}, features=features).save_to_disk("e")
-    splits = datasets.huggingface("e", "label", "x", validation_split=0)
-    with pytest.raises(DataError, match=r"row 1, column 'label': is empty \(null\)"):
-        splits.train.take(np.array([1]))
+    with pytest.raises(UsageError, match=r"dataset\.target=label: is empty in .*row 1; "):
+        datasets.huggingface("e", "label", "x", validation_split=0)
 
 
 def test_what_cannot_be_an_example() -> None:

@@ -14,8 +14,6 @@ from dtrain import datasets
 from dtrain.config.section import Node
 from dtrain.controller import other_data
 from dtrain.data import options
-from dtrain.datasets import tables
-from dtrain.errors import UsageError
 from dtrain.run import evaluations
 from dtrain.run.folder import RunDir
 from tests.test_evaluate import here
@@ -75,7 +73,7 @@ def test_the_columns_of_a_run_are_kept_of_any_table(frame: pd.DataFrame) -> None
     frame = frame.assign(y=range(len(frame)))
     frame.to_csv("a.csv", index=False)
     frame.to_parquet("a.parquet", index=False)
-    for made in (datasets.csv("a.csv", label="y"), datasets.parquet("a.parquet", target="y")):
+    for made in (datasets.table("a.csv", "y"), datasets.table("a.parquet", "y")):
         assert (list(made.columns["inputs"]), made.columns["target"]) == (NAMES, "y")
 
 
@@ -84,7 +82,7 @@ TABLE = {
     "path": "a",
     "inputs": None,
     "target": "y",
-    "validation_path": "v",
+    "validation": "v",
     "validation_split": 0.2,
 }
 
@@ -101,16 +99,16 @@ TABLE = {
         ({"path": "a", "test": "t"}, {}, True, {"path": "t"}),
         ({"path": "a", "test": "t"}, {}, False, {}),
         (TABLE, {"path": "b"}, True,
-         {"validation_split": 0.0, "validation_path": None, "inputs": NAMES}),
-        (TABLE, {"path": "b", "validation_path": "c"}, True, {"inputs": NAMES}),
+         {"validation_split": 0.0, "validation": None, "inputs": NAMES}),
+        (TABLE, {"path": "b", "validation": "c"}, True, {"inputs": NAMES}),
         (TABLE, {"path": "b", "inputs": ["b"]}, False,
-         {"validation_split": 0.0, "validation_path": None, "target": None}),
-        ({"path": "x", "target_path": "y", "validation_split": 0.2},
-         {"path": "z", "target_path": "w"}, True, {"validation_split": 0.0}),
-        ({"path": "x", "target_path": "y", "validation_split": 0.2}, {"path": "z"}, True,
-         {"validation_split": 0.0, "target_path": None}),
-        ({"path": "x", "label": None, "inputs": None}, {"path": "z"}, True,
-         {"label": "y", "inputs": NAMES}),
+         {"validation_split": 0.0, "validation": None, "target": None}),
+        ({"path": "x", "target": "y", "validation_split": 0.2},
+         {"path": "z", "target": "w"}, True, {"validation_split": 0.0}),
+        ({"path": "x", "target": "y", "validation_split": 0.2}, {"path": "z"}, True,
+         {"validation_split": 0.0, "target": None}),
+        ({"path": "x", "target": None, "inputs": None}, {"path": "z"}, True,
+         {"target": "y", "inputs": NAMES}),
     ],
 )  # fmt: skip
 def test_what_another_path_means(
@@ -120,7 +118,7 @@ def test_what_another_path_means(
     rundir = RunDir.create(tmp_path / "run")
     data = {"event": "data", "time": 0.0, "train": {"examples": 1, "columns": COLUMNS}}
     rundir.journal.write_text(json.dumps(data) + "\n")
-    own = {"_target_": "dtrain.datasets.csv", **own}
+    own = {"_target_": "dtrain.datasets.table", **own}
     monkeypatch.setattr(
         other_data.load, "read", lambda path: type("Config", (), {"dataset": Node(own)})
     )
@@ -129,31 +127,3 @@ def test_what_another_path_means(
     found = other_data.settled(Node(node), rundir, names, labels)
     assert dict(found) == {**node, **expected}
     assert options.deciding(found) is not None
-
-
-def inputs(source: Any) -> list[list[float]]:
-    found = source.x if hasattr(source, "x") else source.take(np.arange(len(source)))[0]
-    return np.asarray(found).tolist()
-
-
-@pytest.mark.parametrize("small", [True, False])
-def test_a_csv_without_a_header(small: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "_is_small", lambda file: small)
-    Path("a.csv").write_text("".join(f"{i}.5,{i * i},{i % 3}\n" for i in range(1, 31)))
-    with pytest.raises(UsageError, match=r"every name .* is a number .*dataset\.header=false"):
-        datasets.csv("a.csv")
-    splits = datasets.csv("a.csv", header=False, validation_split=0)
-    assert len(splits.train) == 30 and splits.count_classes() == 3
-    assert splits.columns == {"inputs": ("0", "1"), "target": "2"}
-    assert inputs(splits.train)[:3] == [[1.5, 1], [2.5, 4], [3.5, 9]]
-    assert splits.train.labels()[:3].tolist() == [1, 2, 0]
-    Path("a.csv").write_text("0,1,2\n5,6,7\n")  # as pandas writes the columns of an array
-    assert len(datasets.csv("a.csv", validation_split=0).train) == 1
-    Path("a.csv").write_text("a,b,name\n1,2,x\n3,,y\n")
-    some = datasets.csv("a.csv", inputs=["a"], validation_split=0)
-    assert inputs(some.train) == [[1], [3]]
-    assert some.count_classes() is None
-    turned = datasets.csv("a.csv", inputs=["a"], label="name", validation_split=0)
-    assert [list(turned.train.words()), turned.count_classes()] == [["x", "y"], 2]
-    with pytest.raises(UsageError, match=r"column 'b' is empty, in line 3"):
-        datasets.csv("a.csv", inputs=["b", "a"])

@@ -13,7 +13,7 @@ import pytest
 from dtrain import datasets
 from dtrain.data.files import files
 from dtrain.data.sources import Splits
-from dtrain.data.table.reader import ArrowTable
+from dtrain.data.tabular.reader import ArrowTable
 from dtrain.errors import DataError, UsageError
 from tests import columnar
 

@@ -12,7 +12,7 @@ import pytest
 
 from dtrain import datasets
 from dtrain.data.options import OnError
-from dtrain.data.table import parts, text
+from dtrain.data.tabular import parts, text
 from dtrain.errors import UsageError
 
 ROWS = "age,city,size,y\n31,Rome,1.5,no\n,Bern,2.5,yes\n44,Rome,3.5,no\n52,Oslo,4.5,yes\n"

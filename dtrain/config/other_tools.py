@@ -34,7 +34,7 @@ TOOLS: dict[str, dict[str, str]] = {
         "trainer.metrics=null": "'trainer.metrics=[]'",
         "trainer.metrics=none": "'trainer.metrics=[]'",
         "val_split": "dataset.validation_split",
-        "validation_data": "dataset.validation_path=FILE, or a second part of your dataset",
+        "validation_data": "dataset.validation=FILE, or a second part of your dataset",
         "initial_epoch": "resume=RUN, which goes on where the run ended",
         "verbose": "the command without it: a file gets fewer lines than a terminal",
         "run_eagerly": "debug=nan, debug=shapes or debug=slow, which look into a step",

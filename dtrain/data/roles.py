@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data.table import Table
-from dtrain.data.table.forms import described
+from dtrain.data.table import Table, described
 from dtrain.errors import UsageError, nearest
 
 #: Names of columns for one role: one, a list of numbers that are put side by side, or by name.

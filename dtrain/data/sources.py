@@ -20,7 +20,7 @@ from dtrain.data.target_kind import Counted
 from dtrain.errors import UsageError
 
 if TYPE_CHECKING:
-    from dtrain.data.table.encoding import Encoding
+    from dtrain.data.encoding import Encoding
 
 
 class Source(Protocol):

@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data import nest
+from dtrain.data import encoding, nest
 from dtrain.data.files import DataFile
 from dtrain.data.mixture import blocks_of
 from dtrain.data.ragged import Ragged
 from dtrain.data.roles import Names, Role, check_weights, role_of
-from dtrain.data.table import Column, Pieces, Table, encoding
-from dtrain.data.table.forms import described
+from dtrain.data.table import Column, Pieces, Table, described
 from dtrain.data.target_kind import Counted
 from dtrain.errors import DataError, UsageError
 
@@ -265,7 +264,16 @@ class TableSource:
 
     def counted(self, *others: TableSource) -> Counted:
         """Return what counts the classes of the targets, and of those of other examples."""
-        return Counted(*(each.target_values for each in (self, *others)), where=self.where)
+        every = (self, *others)
+
+        def where(index: int) -> str:
+            for each in every[:-1]:
+                if index < len(each):
+                    return each.where(index)
+                index -= len(each)
+            return every[-1].where(index)
+
+        return Counted(*(each.target_values for each in every), where=where)
 
     def target_values(self) -> Iterator[np.ndarray]:
         """Read the targets of one column of numbers, as they are in the table, in pieces."""

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Unpack
 
-import pyarrow as pa
-
-from dtrain.data.files import DataFile, files
+from dtrain.data.encoding import Encoding
+from dtrain.data.files import files
 from dtrain.data.holdout import Holdout, HoldoutKeys
-from dtrain.data.images import with_images
 from dtrain.data.options import OnError
 from dtrain.data.sources import Splits
-from dtrain.data.splits import check_alike, counted
-from dtrain.data.table.encoding import KINDS, Encoding
-from dtrain.data.table.parts import EXTENSIONS, Reading, is_quick
-from dtrain.data.table.reader import ArrowTable, index_column
-from dtrain.data.table.source import EncodedSource, Fit, arrays_or_source, check_targets
-from dtrain.data.tables import Names, TableSource
-from dtrain.errors import UsageError, nearest
+from dtrain.data.tables import Names
+from dtrain.errors import UsageError
 
 Paths = str | Sequence[str]
 
@@ -64,205 +55,26 @@ def table(
         encoding: of a training, by which the columns are read; None: it is fitted.
         **holdout: how a part is held out (:class:`dtrain.data.holdout.Holdout`).
     """
+    from dtrain.data.tabular import dataset
+    from dtrain.data.tabular.parts import Reading
+    from dtrain.data.tabular.reader import ArrowTable
+
     declared = dict(columns or {})
-    for name, kind in declared.items():
-        if kind not in KINDS:
-            raise UsageError(
-                "dataset.columns", f"{{{name}: {kind}}}", "is no kind of a column",
-                ", ".join(KINDS), f"'dataset.columns={{{name}: {nearest(kind, KINDS) or 'text'}}}'",
-            )  # fmt: skip
-    reading = Reading(format, separator, header, _types(declared, encoding))
+    dataset.check_kinds(declared)
+    reading = Reading(format, separator, header, dataset.types_of(declared, encoding))
 
     def opened(given: Paths, key: str) -> ArrowTable:
         try:
-            return ArrowTable(_files(given, key, format), reading)
+            return ArrowTable(dataset.files_of(given, key, format), reading)
         except UsageError as error:
             raise error.of_key(key) if error.key == "dataset.path" else error from None
 
     whole = opened(path, "dataset.path")
     others = None if validation is None else opened(validation, "dataset.validation")
-    return of_tables(
+    return dataset.of_tables(
         whole, others, path, inputs, target, weight, validation, Holdout(**holdout), classes,
         images, declared, on_error, encoding,
     )  # fmt: skip
-
-
-def of_tables(
-    whole: ArrowTable,
-    others: ArrowTable | None,
-    path: object,
-    inputs: Names,
-    target: Names,
-    weight: Names,
-    validation: object,
-    holdout: Holdout,
-    classes: int | None,
-    images: Mapping[str, Sequence[int]] | None,
-    declared: Mapping[str, str],
-    on_error: OnError,
-    encoding: Encoding | None,
-) -> Splits:
-    """Return the examples of the rows of tables: ``whole`` to train on, ``others`` to evaluate on.
-
-    The other arguments are those of :func:`table`.
-
-    Raises:
-        UsageError: a column cannot be what it is to be, or there is nothing to train on.
-    """
-    notices = list(whole.notices)
-    is_text = whole.is_text
-    if not len(whole):
-        raise UsageError(
-            "dataset.path", path, "has no row to train on", "data with at least one row",
-            "dataset.path=ANOTHER",
-        )  # fmt: skip
-    for name in declared:
-        if name not in whole.columns and name not in whole.refused:
-            near = nearest(name, whole.columns) or "COLUMN"
-            raise UsageError(
-                "dataset.columns", name, f"{whole.files[0].name} has no such column",
-                ", ".join(whole.columns), f"'dataset.columns={{{near}: {declared[name]}}}'",
-            )  # fmt: skip
-    if encoding is not None and not isinstance(inputs, str | Mapping):
-        if inputs is None and target is None:
-            target = _own_target(whole, encoding)
-        inputs = [feature.name for feature in encoding.features]
-    elif target is None and inputs is None and is_text:
-        target = list(whole.columns)[-1]
-        notices.append(f"dataset.target={target}: the last column, where none is named")
-    chosen, left_out = inputs is not None, dict[str, str]()
-    if inputs is None:
-        inputs, left_out = _inputs(whole, target, weight, declared)
-    encodes = not isinstance(inputs, str | Mapping) and inputs is not None
-    kind = EncodedSource if encodes else TableSource
-    categories = [name for name in _flat(target) if declared.get(name) == "category"]
-    all_rows = kind(whole, inputs, target, weight, categories=categories)
-    _refuse_dates(all_rows, declared)
-    held_rows = None
-    if others is not None:
-        names = [n for n in all_rows.inputs.names if n in others.columns] if encodes else inputs
-        held_rows = kind(others, names, target, weight, words=all_rows.words, categories=categories)
-        if not encodes:
-            check_alike(all_rows, held_rows, validation)
-    train, held = all_rows, held_rows
-    skip = on_error is OnError.skip
-    if skip or whole.is_small:
-        rows, notice = check_targets(all_rows, whole, skip)
-        if rows is not None:
-            train = all_rows = kind(whole, inputs, target, weight, rows, categories=categories)
-        other = None
-        if held is not None and others is not None:
-            rows, other = check_targets(held, others, skip)
-            if rows is not None:
-                held = kind(
-                    others, held.inputs.names, target, weight, rows, all_rows.words, categories
-                )
-        notices += [each for each in (notice, other) if each is not None]
-    if held is None and holdout.holds:
-        first, second = holdout.rows(len(all_rows), all_rows.labels, all_rows.column)
-        train, held = all_rows.subset(first), all_rows.subset(second) if len(second) else None
-    fit = None
-    if isinstance(train, EncodedSource):
-        fit = Fit(train, declared, chosen, left_out, encoding)
-        train.fit = fit
-        if isinstance(held, EncodedSource):
-            held.fit = fit
-    count: Any = classes
-    if classes is None:
-        count = counted(train, *([] if held is None else [held]))
-    names_of = None if all_rows.target is None else all_rows.target.names
-    made = Splits(
-        train, held, count, columns={"inputs": all_rows.inputs.names, "target": names_of},
-        encoding=None if fit is None else lambda: fit.encoding, notices=tuple(notices),
-    )  # fmt: skip
-    if images:
-        decoded = None if held is None else with_images(held, images)
-        return dataclasses.replace(made, train=with_images(train, images), validation=decoded)
-    if fit is None:
-        return made
-    return dataclasses.replace(
-        made, train=arrays_or_source(train), validation=arrays_or_source(held)
-    )
-
-
-def _flat(names: Names) -> list[str]:
-    if isinstance(names, Mapping):
-        return [each for part in names.values() for each in _flat(part)]
-    return [names] if isinstance(names, str) else list(names or ())
-
-
-def _own_target(whole: ArrowTable, encoding: Encoding) -> Names:
-    """Return the target of a training where a table has it; else none, as of data to predict."""
-    names = list(encoding.target.columns if encoding.target else ())
-    if not names or not set(names) <= set(whole.columns):
-        return None
-    return names[0] if len(names) == 1 else names
-
-
-def _inputs(
-    whole: ArrowTable,
-    target: Names,
-    weight: Names,
-    declared: Mapping[str, str],
-) -> tuple[Names, dict[str, str]]:
-    """Return the inputs where none are named, and the columns that are left out, with reasons."""
-    taken = {*_flat(target), *_flat(weight)}
-    left = [name for name in (*whole.columns, *whole.refused) if name not in taken]
-    out = {}
-    if whole.is_text and len(left) > 1:
-        for name in left:
-            if name in whole.columns and declared.get(name) is None and index_column(whole, name):
-                out[name] = "it numbers the rows"
-    left = [name for name in left if name not in out]
-    if not left:
-        return None, {}  # which is refused
-    column = whole.columns.get(left[0])
-    if len(left) == 1 and (column is None or not column.is_cell):
-        return left[0], out
-    return left, out
-
-
-def _refuse_dates(source: TableSource, declared: Mapping[str, str]) -> None:
-    """Refuse columns of dates where they would be read as they are."""
-    roles = [source.target, source.weight, *([] if source.encodes else [source.inputs])]
-    for role in roles:
-        for name in role.columns() if role is not None else ():
-            if source.table.columns[name].kind == "date" and declared.get(name) != "category":
-                raise UsageError(
-                    role.key, name, "holds dates, which are examples only in a list of inputs",
-                    "columns of numbers, booleans or text",
-                    f"'dataset.inputs=[{name}]'" if role.key.endswith("inputs")
-                    else f"{role.key}=COLUMN",
-                )  # fmt: skip
-
-
-def _types(declared: Mapping[str, str], encoding: Encoding | None) -> dict[str, pa.DataType]:
-    """Return the types that columns of text files are read as, where they are known."""
-    kinds = {f.name: f.kind for f in encoding.features} if encoding else {}
-    every = {**kinds, **declared}
-    words = {name: pa.string() for name, kind in every.items() if kind in ("category", "text")}
-    numbers = {name: pa.float64() for name, kind in declared.items() if kind == "number"}
-    return words | numbers
-
-
-def _files(path: Paths, key: str, format: str | None) -> list[DataFile]:
-    """Return the files of a table; of a folder those whose extensions are a table's."""
-    if isinstance(path, str) and Path(path).is_dir():
-        known = tuple(e for kind in EXTENSIONS if format in (None, kind) for e in EXTENSIONS[kind])
-        inside = [str(p) for p in sorted(Path(path).iterdir()) if p.is_file()
-                  and any(s in known for s in p.suffixes[-2:])]  # fmt: skip
-        kinds = {k for p in inside for k, e in EXTENSIONS.items() if Path(p).suffix in e}
-        if len(kinds) > 1:
-            raise UsageError(
-                key, path, f"the folder has files of several formats ({', '.join(sorted(kinds))})",
-                "files of one format", f"'{key}={path}/*.{sorted(kinds)[0]}'",
-            )  # fmt: skip
-        if not inside:
-            raise UsageError(
-                key, path, "is a folder without a table", ", ".join(known), f"{key}=FILE"
-            )
-        return files(inside, key)
-    return files(path, key)
 
 
 def is_counted(
@@ -282,16 +94,19 @@ def is_counted(
     Raises:
         UsageError: there is no such file.
     """
-    reading = Reading(format, separator, header, _types(columns or {}, None))
-    every = _files(path, "dataset.path", format)
+    from dtrain.data.tabular import dataset
+    from dtrain.data.tabular.parts import Reading, is_quick
+
+    reading = Reading(format, separator, header, dataset.types_of(columns or {}, None))
+    every = dataset.files_of(path, "dataset.path", format)
     if validation is not None:
-        every = [*every, *_files(validation, "dataset.validation", format)]
+        every = [*every, *dataset.files_of(validation, "dataset.validation", format)]
     return all(is_quick(file, reading) for file in every)
 
 
 def huggingface(
-    path: str | None = None,
-    target: Names = None,
+    path: str | None,
+    target: Names,
     inputs: Names = None,
     weight: Names = None,
     name: str | None = None,
@@ -318,23 +133,23 @@ def huggingface(
             column, which is read for it.
         images: columns of images, by name: height, width and channels of each.
     """
-    from dtrain.data.table import hub
+    from dtrain.data.tabular import dataset, hub
 
     parts = hub.opened(path, name, train, validation)
     if classes is None and isinstance(target, str):
         names = getattr(parts[0].features.get(target), "names", None)
         classes = None if names is None else len(names)
     tables = [hub.HubTable(part) for part in parts]
-    return of_tables(
+    return dataset.of_tables(
         tables[0], tables[1] if validation is not None else None, path or name, inputs, target,
-        weight, validation, Holdout(**holdout), classes, images, dict(columns or {}),
-        on_error, encoding,
+        weight, validation, Holdout(**holdout), classes,
+        images, dict(columns or {}), on_error, encoding,
     )  # fmt: skip
 
 
 def webdataset(
     path: Paths,
-    target: Names = None,
+    target: Names,
     inputs: Names = None,
     weight: Names = None,
     validation: Paths | None = None,
@@ -355,13 +170,13 @@ def webdataset(
         target, inputs, weight, validation, columns, classes, images, on_error, encoding,
             **holdout: as of :func:`table`.
     """
-    from dtrain.data.table import hub
+    from dtrain.data.tabular import dataset, hub
 
     whole = hub.tar_table(files(path))
     held = None
     if validation is not None:
         held = hub.tar_table(files(validation, "dataset.validation"))
-    return of_tables(
+    return dataset.of_tables(
         whole, held, path, inputs, target, weight, validation, Holdout(**holdout),
         classes, images, dict(columns or {}), on_error, encoding,
     )  # fmt: skip

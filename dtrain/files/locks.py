@@ -12,11 +12,15 @@ import os
 import time
 from pathlib import Path
 
+from filelock import FileLock
+
 from dtrain.files import reading
 
 #: Seconds that processes which look are waited for: one may have been stopped at it.
 _LOOKS = 5.0
 _PAUSE = 0.001
+#: Seconds between two attempts to be alone.
+_POLL = 0.01
 
 
 def take(descriptor: int) -> bool:
@@ -37,6 +41,15 @@ def take(descriptor: int) -> bool:
             return False
         time.sleep(_PAUSE)
     return True
+
+
+def alone(path: Path) -> FileLock:
+    """Return a context in which no other thread or process is in that of the same file.
+
+    Raises:
+        OSError: on entering: the file cannot be made, or its disk keeps no locks.
+    """
+    return FileLock(path, poll_interval=_POLL)
 
 
 def is_held(path: Path) -> bool:

@@ -16,6 +16,7 @@ from dtrain.config.schema import Config
 from dtrain.data import nest
 from dtrain.data.checked import before_training
 from dtrain.data.convert import adapted
+from dtrain.data.encoding import Encoding
 from dtrain.data.image_cache import DecodedImages
 from dtrain.data.mixture import Mixture, Subset, labels
 from dtrain.data.options import OnError, Options, Shuffle, divided
@@ -23,7 +24,6 @@ from dtrain.data.order import Balanced, Order, order_of
 from dtrain.data.prepare import padded, weighted
 from dtrain.data.sources import Splits
 from dtrain.data.streams import Stream, examples_in
-from dtrain.data.table.encoding import Encoding
 from dtrain.errors import UsageError
 from dtrain.task import data_identity, reading, streaming, unreadable
 from dtrain.task.inputs import Augment
@@ -129,7 +129,7 @@ def _with_some(splits: Splits, node: Mapping[str, Any]) -> Splits:
     held = splits.validation
     if held is None or isinstance(held, Stream) or len(held):
         return splits
-    key = next((k for k in ("validation", "validation_path") if node.get(k)), None)
+    key = "validation" if node.get("validation") else None
     if key or "validation_split" not in node:
         raise UsageError(
             f"dataset.{key}" if key else "dataset", node[key] if key else "of the dataset",

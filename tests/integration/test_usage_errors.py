@@ -55,12 +55,8 @@ EARLY = {
     "file of data": (["dataset=text.csv"], ["type: dataset=csv dataset.path=text.csv"]),
     "path of data": (["dataset.path=text.csv"], ["type: dataset=csv dataset.path=text.csv"]),
     "label of a table": (
-        ["dataset=csv", "dataset.path=text.csv", "dataset.target=label"],
-        ["type: dataset.label=label"],
-    ),
-    "words of a table": (
-        ["dataset=csv", "dataset.path=text.csv", "dataset.label=label", "model=mlp"],
-        ["'colour'", "type: 'dataset.inputs=[size]' dataset.label=label"],
+        ["dataset=csv", "dataset.path=text.csv", "dataset.label=label"],
+        ["type: dataset.target=label"],
     ),
     "function of a schedule": (
         ["optimizer.schedule._target_=keras.optimizers.schedules.CosineDecay"],
@@ -69,14 +65,6 @@ EARLY = {
     "images of a table": (
         ["dataset=csv", "dataset.path=text.csv"],
         ["model=cnn: takes images", "type: model=mlp"],
-    ),
-    "tab": (
-        ["dataset=csv", "dataset.path=tab.csv", "model=mlp", "trainer.batch_size=1"],
-        ["type: dataset.separator=tab"],
-    ),
-    "semicolon": (
-        ["dataset=csv", "dataset.path=semicolon.csv", "model=mlp", "trainer.batch_size=1"],
-        ["type: \"dataset.separator=';'\""],
     ),
     "file of keys": (["--config", "x.yaml"], ["hint: --config-dir FOLDER experiment=x, "]),
     "file of keys, by -c": (["-c", "x.yaml"], ["hint: --config-dir FOLDER experiment=x, "]),
@@ -212,9 +200,9 @@ EARLY = {
     "fork": (["fork=nowhere"], ["fork=nowhere: there is no such folder"]),
     "resume and fork": (["fork=a", "resume=b"], ["fork=a", "cannot be given with resume="]),
     "output": (["output_dir=text.csv"], ["output_dir=", "Not a directory", "output_dir=FOLDER"]),
-    "text column": (
-        ["dataset=csv", "dataset.path=text.csv", "model=mlp"],
-        ["dataset.path=text.csv", "'colour'", "'red'", "line 2"],
+    "kind of a column": (
+        ["dataset=csv", "dataset.path=text.csv", "dataset.columns={colour: categories}"],
+        ["colour", "type: "],
     ),
     "target": (
         ["model=custom", "model._target_=keras.applications.MobileNetV22"],
@@ -293,10 +281,6 @@ LATE = {
 
 @pytest.fixture
 def files(tmp_path: Path) -> set[Path]:
-    rows = [f"{n},{n % 7},{n % 2}\n" for n in range(20)]
-    for name, separator in {"tab": "\t", "semicolon": ";"}.items():
-        text = "".join(["a,b,label\n", *rows]).replace(",", separator)
-        (tmp_path / f"{name}.csv").write_text(text)
     (tmp_path / "text.csv").write_text("colour,size,label\nred,1,0\nblue,2,1\n")
     np.savez(tmp_path / "negative.npz", x=np.zeros((4, 2)), y=np.array([0, 1, -1, 0]))
     np.savez(tmp_path / "table.npz", x=np.zeros((100, 4)), y=np.arange(100) % 3)

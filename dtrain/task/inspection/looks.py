@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from dtrain.data.encoding import Feature
 from dtrain.data.look import COLUMNS, ROWS, look
 from dtrain.data.mixture import labels
 from dtrain.data.sources import Arrays, Splits
-from dtrain.data.table.encoding import Feature
-from dtrain.data.table.source import ArraysOfTable, EncodedSource
+from dtrain.data.tabular.source import ArraysOfTable, EncodedSource
 from dtrain.host.columns import aligned
 
 #: The target of arrays, which have no names.

@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 
 from dtrain.data import cache
 from dtrain.data.data_file import DataFile, is_full
-from dtrain.data.table import text, values
-from dtrain.data.table.forms import forms
+from dtrain.data.tabular import text, values
+from dtrain.data.tabular.forms import forms
 from dtrain.errors import DataError, UsageError, printable
 
 #: Extensions by format.

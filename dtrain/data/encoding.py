@@ -31,8 +31,8 @@ _ALMOST_ALL = 0.95
 #: Share of the rows that have a text of their own, above which no category can be learned.
 _OWN = 0.9
 #: As Keras' TextVectorization: ASCII letters become small, and punctuation goes.
-_STANDARD = {ord(c): None for c in "!\"#$%&()*+,-./:;<=>?@[\\]^_`{|}~'"}
-_STANDARD |= {ord(c): ord(c.lower()) for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
+_STANDARD: dict[int, str | None] = {ord(c): None for c in "!\"#$%&()*+,-./:;<=>?@[\\]^_`{|}~'"}
+_STANDARD |= {ord(c): c.lower() for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
 _TRUE, _FALSE = ("true", "yes", "y", "t", "1"), ("false", "no", "n", "f", "0")
 _ORDER = {"number": 0, "boolean": 0, "date": 0, "text": 1, "category": 2}
 
@@ -153,8 +153,8 @@ class Encoding:
         features = [Feature(**{**f, "values": tuple(f["values"])}) for f in value["features"]]
         target = value.get("target")
         if target is not None:
-            items = target.items()
-            target = Target(**{k: tuple(v) if isinstance(v, list) else v for k, v in items})
+            lists = ("columns", "names", "mean", "deviation")
+            target = Target(kind=target["kind"], **{name: tuple(target[name]) for name in lists})
         return cls(tuple(features), target, dict(value.get("left_out", {})))
 
 
@@ -173,9 +173,11 @@ def _encoded(feature: Feature, values: Any, place: Callable[[int], str]) -> np.n
                 if (at := numbers.get(word)) is not None:
                     made[row, at] = 1.0
         return made
-    numbers_of = {"number": _numbers, "boolean": booleans, "date": _days}[feature.kind]
     try:
-        found = numbers_of(values, feature) if feature.kind == "date" else numbers_of(values)
+        if feature.kind == "date":
+            cells = _days(values, feature)
+        else:
+            cells = booleans(values) if feature.kind == "boolean" else _numbers(values)
     except _Unfit as error:
         raise UsageError(
             "column", feature.name, f"{place(error.row)}: {error.value!r} is no {feature.kind}",
@@ -183,7 +185,7 @@ def _encoded(feature: Feature, values: Any, place: Callable[[int], str]) -> np.n
             else "dates as 2026-01-31, or in one other form in all rows",
             f"'dataset.columns={{{feature.name}: category}}'",
         ) from None  # fmt: skip
-    return found.astype(np.float32)[:, None]
+    return cells.astype(np.float32)[:, None]
 
 
 class _Unfit(ValueError):

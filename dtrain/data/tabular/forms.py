@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from dtrain.data.table import Column
+from dtrain.data.table import Column, described
 
 #: Index columns, which pandas writes beside those of the table.
 _INDEX = re.compile(r"__index_level_\d+__")
@@ -148,11 +148,3 @@ def _name(kind: pa.DataType) -> str:
     if isinstance(kind, pa.BaseExtensionType):
         return f"the extension type {kind.extension_name}"
     return str(kind) if len(str(kind)) <= 80 else f"{str(kind)[:77]}..."
-
-
-def described(column: Column) -> str:
-    """Return what a column holds, in words: ``float32 [28, 28]``, ``text``."""
-    kind = str(column.dtype) if column.is_number else column.kind
-    kind = "text or bytes" if kind == "number" else kind
-    shape = ", ".join("?" if size is None else str(size) for size in column.shape)
-    return f"{kind} [{shape}]" if column.shape else kind

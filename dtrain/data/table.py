@@ -126,3 +126,11 @@ class Pieces:
         """Return the file of a row, and its number there."""
         owner = int(np.searchsorted(self.ends, row, side="right"))
         return owner, int(row - self.starts[owner])
+
+
+def described(column: Column) -> str:
+    """Return what a column holds, in words: ``float32 [28, 28]``, ``text``."""
+    kind = str(column.dtype) if column.is_number else column.kind
+    kind = "text or bytes" if kind == "number" else kind
+    shape = ", ".join("?" if size is None else str(size) for size in column.shape)
+    return f"{kind} [{shape}]" if column.shape else kind

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from dtrain.data import encoding
+from dtrain.data.encoding import Encoding, Target
 from dtrain.data.sources import Arrays
-from dtrain.data.table import encoding
-from dtrain.data.table.encoding import Encoding, Target
-from dtrain.data.table.reader import ArrowTable
 from dtrain.data.tables import ROWS, TableSource
+from dtrain.data.tabular.reader import ArrowTable
 from dtrain.errors import UsageError
 
 #: Bytes of a matrix that is made at once and kept in memory.
@@ -144,6 +144,8 @@ class ArraysOfTable(Arrays):
 
     def __init__(self, source: EncodedSource):
         y, weight = source.targets()
+        if isinstance(y, np.ndarray) and y.ndim == 1 and np.array_equal(y, np.floor(y)):
+            y = y.astype(np.int64)  # may be classes, written with a point
         super().__init__(source.whole, y, weight, len(source), source.words().tolist())
         #: The table that they are of.
         self.source = source

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dtrain.data.ragged import Ragged
-from dtrain.data.table.forms import Form, is_list
+from dtrain.data.tabular.forms import Form, is_list
 from dtrain.errors import DataError
 
 

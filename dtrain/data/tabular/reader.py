@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dtrain.data.files import DataFile
-from dtrain.data.table import Column, Pieces, Table, text, values
-from dtrain.data.table.forms import Form, agreed, forms
-from dtrain.data.table.parts import SMALL, UNREADABLE, MappedFile, Part, Reading, part_of
+from dtrain.data.table import Column, Pieces, Table
+from dtrain.data.tabular import text, values
+from dtrain.data.tabular.forms import Form, agreed, forms
+from dtrain.data.tabular.parts import SMALL, UNREADABLE, MappedFile, Part, Reading, part_of
 from dtrain.errors import DataError, UsageError
 
 #: Bytes of pages of a mapped file that may come into memory before they are released.
@@ -131,10 +132,11 @@ class _Opened:
         self._touched = 0
         try:
             loaded = part.load()
-            self._map = None if isinstance(loaded, pa.Table) else MappedFile(loaded)
-            if self._map is None:
+            self._map: MappedFile | None = None
+            if isinstance(loaded, pa.Table):
                 self._table: Any = loaded.combine_chunks()
                 return
+            self._map = MappedFile(loaded)
             self._stream = os.open(loaded, os.O_RDONLY | os.O_CLOEXEC)
             self._size = os.fstat(self._stream).st_size
             self._table = pa.Table.from_batches(self._map.batches())

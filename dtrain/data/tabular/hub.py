@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 from dtrain.data import cache
 from dtrain.data.files import DataFile
 from dtrain.data.table import Column
-from dtrain.data.table.forms import Form, column_of, is_list
-from dtrain.data.table.parts import MappedFile, Reading
-from dtrain.data.table.reader import ArrowTable
+from dtrain.data.tabular.forms import Form, column_of, is_list
+from dtrain.data.tabular.parts import MappedFile, Reading
+from dtrain.data.tabular.reader import ArrowTable
 from dtrain.errors import DataError, UsageError, nearest
 
 _SHAPED = ("Array2D", "Array3D", "Array4D", "Array5D")
@@ -107,13 +107,13 @@ class HubTable(ArrowTable):
         return values
 
 
-def opened(path: str | None, name: str | None, split: str, validation: str | None) -> list[Part]:
+def opened(path: str | None, name: str | None, train: str, validation: str | None) -> list[Part]:
     """Return the splits to train on and to evaluate on, the latter if it is named.
 
     Args:
         path: a folder that ``save_to_disk`` has written.
         name: of a dataset in the package's cache, in the place of the path.
-        split, validation: names of the splits.
+        train, validation: names of the splits.
 
     Raises:
         UsageError: the package is not installed, there is no such dataset, or it has no such split.
@@ -127,7 +127,7 @@ def opened(path: str | None, name: str | None, split: str, validation: str | Non
     found = _folder(shown) if path is not None else _named(shown)
     if not isinstance(found, dict):
         for key, value, own in (
-            ("dataset.validation", validation, None), ("dataset.split", split, str(found.split)),
+            ("dataset.validation", validation, None), ("dataset.train", train, str(found.split)),
         ):  # fmt: skip
             if value not in (own, None, "train"):
                 raise UsageError(
@@ -135,13 +135,13 @@ def opened(path: str | None, name: str | None, split: str, validation: str | Non
                     "the folder of a DatasetDict", f"{key}={'null' if own is None else 'train'}",
                 )  # fmt: skip
         return [_part(found, shown)]
-    if validation == split:
+    if validation == train:
         raise UsageError(
             "dataset.validation", validation, "is the split that is trained on", "another split",
             "dataset.validation=null",
         )  # fmt: skip
     parts = []
-    for key, value in (("dataset.split", split), ("dataset.validation", validation)):
+    for key, value in (("dataset.train", train), ("dataset.validation", validation)):
         if value is not None and value not in found:
             near = nearest(value, found) or "NAME"
             raise UsageError(
