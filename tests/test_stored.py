@@ -146,7 +146,7 @@ def test_a_row_of_targets_that_is_not_finite_is_named() -> None:
 def test_structures() -> None:
     np.savez("a.npz", a=IMAGES, b=np.arange(N) * 2, y=np.arange(N), z=np.arange(N) + 0.5)
     stored, memory = in_both(
-        "a.npz", x={"pixels": "a", "more": {"n": "b"}}, y=["y", "z"], weight=["z", "z"]
+        "a.npz", inputs={"pixels": "a", "more": {"n": "b"}}, target=["y", "z"], weight=["z", "z"]
     )
     for part in (stored.validation, memory.validation):
         assert len(part) == 12
