@@ -153,7 +153,7 @@ def _write_tar(path: str, made: list[tuple[Any, int]], first: int) -> None:
 def dtrain(name: str, kind: str, folder: Path) -> Any:
     """Return the batches of a training on one replica, a ``tf.data.Dataset``."""
     from dtrain import datasets
-    from dtrain.data.adapters import adapted
+    from dtrain.data.convert import adapted
     from dtrain.data.options import Shuffle
     from dtrain.data.order import order_of
     from dtrain.task import input_pipeline

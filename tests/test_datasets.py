@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -41,20 +39,6 @@ def test_digits() -> None:
     assert np.bincount(y).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
     assert y[:5].tolist() == [0, 1, 2, 3, 4]
     assert (x[0, 3, :, 0] * 16).tolist() == [0, 4, 12, 0, 0, 8, 8, 0]
-
-
-def test_made_data_needs_numpy_alone(tmp_path: Path) -> None:
-    """In a Python that has NumPy and dtrain alone."""
-    for package in (np, sys.modules["dtrain"]):
-        folder = Path(package.__file__ or "").parent
-        (tmp_path / folder.name).symlink_to(folder)
-        if folder.with_name(f"{folder.name}.libs").exists():
-            (tmp_path / f"{folder.name}.libs").symlink_to(folder.with_name(f"{folder.name}.libs"))
-    code = f"import sys; sys.path.append({str(tmp_path)!r}); from dtrain import datasets as d; "
-    code += "print(len(d.synthetic(examples=3).train), len(d.digits().train))"
-    command = [sys.executable, "-I", "-S", "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.stdout == "3 1438\n", done.stderr
 
 
 def test_synthetic() -> None:
@@ -240,7 +224,7 @@ REFUSED: dict[str, tuple[Callable[[], object] | None, str, dict[str, Any], str, 
         ["a.npz has no array of that name", "x_train, labels"], "dataset.inputs=NAME",
     ),
     "npz without y": (
-        save(x=ROWS, label=ROWS), "npz", {"path": "a.npz", "y": "labels"}, "dataset.target=labels",
+        save(x=ROWS, label=ROWS), "npz", {"path": "a.npz", "target": "labels"}, "dataset.target=labels",
         ["x, label"], "dataset.target=label",
     ),
     "npz without validation_inputs": (

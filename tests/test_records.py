@@ -18,7 +18,7 @@ import pytest
 
 from dtrain import datasets
 from dtrain.data import record_files
-from dtrain.data.padding import Padded
+from dtrain.data.prepare import padded
 from dtrain.errors import DataError, UsageError
 from tests.test_remote import Server, server
 
@@ -113,7 +113,7 @@ def splits(kind: str, path: Any, target: Any = "label", inputs: Any = "vec", **o
 
 def source(*arguments: Any, pad: Any = None, **options: Any) -> Any:
     train = splits(*arguments, **options).train
-    return train if pad is None else Padded(train, pad)
+    return train if pad is None else padded(datasets.Splits(train), pad).train
 
 
 def raw(paths: Any, **options: Any) -> Any:
@@ -125,18 +125,11 @@ def through_a_graph(source: Any, indices: Any) -> tuple[Any, ...]:
     """Read one batch as the input pipeline does: ``take`` in Python, ``finish`` in the graph."""
     import tensorflow as tf
 
-    first = source.take(np.zeros(1, np.int64))
-    types = [tf.string if part.dtype == object else part.dtype for part in first]
-
-    def load(rows: Any) -> tuple[Any, ...]:
-        found = tf.numpy_function(lambda rows: list(source.take(rows)), [rows], types)
-        for part, like in zip(found, first, strict=True):
-            part.set_shape([rows.shape[0], *like.shape[1:]])
-        return tuple(found)
+    from dtrain.task.reading import take
 
     elements = tf.data.Dataset.from_tensors(np.asarray(indices))
-    plain = tf.autograph.experimental.do_not_convert
-    [batch] = elements.map(plain(load)).map(plain(lambda *parts: source.finish(parts)))
+    plain = tf.autograph.experimental.do_not_convert(lambda rows: take(source, rows))
+    [batch] = elements.map(plain)
     return tuple(batch)
 
 
@@ -199,7 +192,7 @@ def test_text_is_classes_by_its_alphabet_and_images_are_decoded(kind: str) -> No
     assert found.count_classes() == 3
     for part in (found.train, found.validation):
         x, y = through_a_graph(part, np.arange(2))
-        assert y.numpy().tolist() == [[1, 0, 2, 0][row] for row in part._source._rows]
+        assert y.numpy().tolist() == [[1, 0, 2, 0][row] for row in part._rows]
         assert part.labels().tolist() == y.numpy().tolist()
         np.testing.assert_array_equal(x[0], pixels.astype(np.float32) / np.float32(255))
 
@@ -452,7 +445,9 @@ def test_an_example_that_is_not_as_declared_is_named(
     wrong = b"\xff\xff\xffgarbage" if record is None else example(**record)
     WRITE[kind]("bad", [*map(numbered, range(6)), wrong, numbered(0)])
     inputs = {name: name for name in ("vec", "tokens", "boxes") if name != target}
-    found = Padded(splits(kind, "good", target, inputs, validation="bad").validation, PAD)
+    found = padded(
+        datasets.Splits(splits(kind, "good", target, inputs, validation="bad").validation), PAD
+    ).train
     with pytest.raises(DataError) as caught:
         at_once(found, [3, 6, 0])
     byte = sum(len(framed(numbered(n))) for n in range(6))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.data import nest
-from dtrain.data.padding import place
+from dtrain.data.example import place
 from dtrain.data.record_files import RecordFiles
 from dtrain.data.record_kinds import Examples
 from dtrain.data.table import Table

@@ -13,7 +13,7 @@ from dtrain.data import nest
 from dtrain.data.file_arrays import FileArray
 from dtrain.data.files import DataFile, files
 from dtrain.data.holdout import Holdout
-from dtrain.data.images import Images
+from dtrain.data.images import with_images
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.tables import Names, Table, TableSource, described
 from dtrain.data.target_kind import of_labels
@@ -195,8 +195,8 @@ def of_sources(
     }
     if not images:
         return Splits(train, held, count, columns=columns)
-    decoded = None if held is None else Images(held, images)
-    return Splits(Images(train, images), decoded, count, columns=columns)
+    decoded = None if held is None else with_images(held, images)
+    return Splits(with_images(train, images), decoded, count, columns=columns)
 
 
 class _Drawn:
