@@ -123,7 +123,7 @@ def test_columns_and_classes_of_a_table(export: Any, dtrain: Any, tmp_path: Path
     import pyarrow as pa
     from pyarrow import parquet
 
-    rows = np.random.default_rng(0).normal(size=(64, 2))
+    rows = np.random.default_rng(0).normal(size=(128, 2))
     churn = np.where(rows[:, 0] > 0, "yes", "no")
     table = pa.table({"age": rows[:, 0], "churn": churn, "income": rows[:, 1]})
     parquet.write_table(table, tmp_path / "customers.parquet")
