@@ -245,7 +245,7 @@ class _Column:
     def _read_rows(self, begins: np.ndarray) -> np.ndarray:
         assert self._mapped is not None and self._view is not None
         made = np.empty((len(begins), self._items), self._view.dtype)
-        space, size = memoryview(made.reshape(-1).view(np.uint8)), self._items * made.itemsize
+        space, size = made.reshape(-1).view(np.uint8).data, self._items * made.itemsize
         for row, begin in enumerate(begins.tolist()):
             part = space[row * size : (row + 1) * size]
             if os.preadv(self._mapped.descriptor, [part], begin) != size:
