@@ -132,7 +132,7 @@ def _large(
 
     return Splits(
         Windows(lambda: part(True), length, stride),
-        Windows(lambda: part(False), length, stride) if held_of(SMALL) else None,
+        Windows(lambda: part(False), length, stride) if held_of(1 << 20) else None,
         classes,
     )
 
