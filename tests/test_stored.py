@@ -321,11 +321,11 @@ def test_what_is_refused_of_npy(case: int) -> None:
 def test_what_is_refused_of_structures() -> None:
     np.savez("a.npz", x=IMAGES, y=np.arange(N), short=np.arange(3))
     for options, expected in (
-        ({"x": {"a": "x", "b": "y"}, "validation_inputs": "x", "validation_target": "y"},
+        ({"inputs": {"a": "x", "b": "y"}, "validation_inputs": "x", "validation_target": "y"},
          "dataset.validation_inputs=x: is no structure like that of {'a': 'x', 'b': 'y'}"),
-        ({"x": ["x", "short"]}, "dataset.inputs=short: has 3 rows and the inputs 60"),
+        ({"inputs": ["x", "short"]}, "dataset.inputs=short: has 3 rows and the inputs 60"),
         ({"weight": "short"}, "dataset.weight=short: has 3 rows and the inputs 60"),
-        ({"y": {"a": "y", "b": "z"}}, "dataset.target=z: a.npz has no array of that name"),
+        ({"target": {"a": "y", "b": "z"}}, "dataset.target=z: a.npz has no array of that name"),
         ({"validation_weight": "y"}, "dataset.validation_inputs=None: is missing beside y"),
     ):  # fmt: skip
         found = refusal("npz", "a.npz", **options)  # type: ignore[arg-type]
