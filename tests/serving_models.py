@@ -55,6 +55,7 @@ def make(folder: Path) -> None:
     def total(x: Any) -> Any:
         return {"y": tf.reduce_sum(x, axis=1)}
 
+    save("single", lambda x: {"y": 2 * x[:, 0]}, spec([None, 1], name="age"))
     save("fixed", total, spec([2, 3], name="x"))
     save("wrong", total, spec([None, 2], name="x"), sample=({"x": x}, {"y": np.ones(3, "f4")}))
 

@@ -143,7 +143,7 @@ def test_a_table(show: Any, tmp_path: Path) -> None:
         ["2 c", "13"],
     ]
     assert found.part("the first training examples")[3:] == [
-        "example 1",
+        "rows.csv, line 3",
         "  input   1, 0.125",
         "  target  1 b",
     ]

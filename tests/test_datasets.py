@@ -224,8 +224,8 @@ REFUSED: dict[str, tuple[Callable[[], object] | None, str, dict[str, Any], str, 
         ["a.npz has no array of that name", "x_train, labels"], "dataset.inputs=NAME",
     ),
     "npz without y": (
-        save(x=ROWS, label=ROWS), "npz", {"path": "a.npz", "y": "labels"}, "dataset.target=labels",
-        ["x, label"], "dataset.target=label",
+        save(x=ROWS, label=ROWS), "npz", {"path": "a.npz", "target": "labels"},
+        "dataset.target=labels", ["x, label"], "dataset.target=label",
     ),
     "npz without validation_inputs": (
         save(x=ROWS, y=ROWS, held=ROWS),

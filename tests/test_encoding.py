@@ -12,6 +12,7 @@ import pytest
 
 from dtrain import datasets
 from dtrain.data.encoding import Encoding
+from dtrain.data.tabular.source import unseen
 from dtrain.errors import UsageError
 
 
@@ -64,6 +65,10 @@ def test_what_is_fitted_is_of_the_training_examples_alone() -> None:
     at = made.width - 3 + [f.name for f in made.of("category")].index("city")
     row = int(np.flatnonzero(splits.validation.source._rows == 3)[0])
     assert splits.validation.x[row, at] == 0, "the training had no Paris"
+    assert unseen(splits.validation, made)[0] == (
+        "the column 'city' has 'Paris' in the validation, which the training has not: it is read "
+        "as unknown"
+    )
     again = Encoding.from_json(json.loads(json.dumps(made.to_json())))
     assert again == made
 

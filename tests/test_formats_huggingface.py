@@ -8,6 +8,7 @@ import os
 import pickle
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -208,3 +209,34 @@ def test_the_package_is_imported_when_it_is_needed() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_tar_files_of_examples() -> None:
+    rows = np.random.default_rng(0).random((7, 2, 3)).astype(np.float32)
+    for name, part in (("a", range(4)), ("b", range(4, 7))):
+        with tarfile.open(f"{name}.tar", "w") as file:
+            for i in part:
+                array = io.BytesIO()
+                np.save(array, rows[i])
+                fields = json.dumps({"a": i / 2, "b": {"c": f"w{i}"}}).encode()
+                members = {"npy": array.getvalue(), "cls": str(i % 2).encode(), "png": png(i)}
+                members["json"] = fields
+                for extension, data in members.items():
+                    member = tarfile.TarInfo(f"{i:03}.{extension}")
+                    member.size = len(data)
+                    file.addfile(member, io.BytesIO(data))
+    splits = datasets.webdataset(
+        "*.tar", "cls", {"x": "npy", "i": "png", "a": "json.a", "c": "json.b.c"},
+        validation_split=0.0,
+    )  # fmt: skip
+    x, y = splits.train.take(np.array([6, 0, 3]))
+    assert np.array_equal(x["x"], rows[[6, 0, 3]]) and y.tolist() == [0, 0, 1]
+    assert x["i"].tolist() == [png(i) for i in (6, 0, 3)]
+    assert x["a"].tolist() == [3, 0, 1.5] and x["c"].tolist() == ["w6", "w0", "w3"]
+    assert [file.name for file in splits.train.files] == ["a.tar", "b.tar"]
+    Path("b.tar").write_bytes(Path("b.tar").read_bytes()[:3000])
+    with pytest.raises(UsageError, match="cannot be read as tar files of examples"):
+        datasets.webdataset("b.tar", "cls")
+    Path("c.tar").write_bytes(b"\x1f\x8b" * 99)
+    with pytest.raises(UsageError, match="is compressed; accepted: tar files that are not"):
+        datasets.webdataset("c.tar", "cls")

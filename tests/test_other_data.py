@@ -87,6 +87,9 @@ TABLE = {
 }
 
 
+NPY = {"_target_": "dtrain.datasets.npy", "path": "x"}
+
+
 @pytest.mark.parametrize(
     ("own", "typed", "labels", "expected"),
     [
@@ -105,7 +108,7 @@ TABLE = {
          {"validation_split": 0.0, "validation": None, "target": None}),
         ({"path": "x", "target": "y", "validation_split": 0.2},
          {"path": "z", "target": "w"}, True, {"validation_split": 0.0}),
-        ({"path": "x", "target": "y", "validation_split": 0.2}, {"path": "z"}, True,
+        ({**NPY, "target": "y", "validation_split": 0.2}, {"path": "z"}, True,
          {"validation_split": 0.0, "target": None}),
         ({"path": "x", "target": None, "inputs": None}, {"path": "z"}, True,
          {"target": "y", "inputs": NAMES}),

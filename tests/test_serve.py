@@ -211,6 +211,12 @@ def test_columns_by_name_and_names_of_classes(models: Path, tmp_path: Path) -> N
             assert status == 400 and message in answer["error"]
 
 
+def test_a_column_is_an_input_of_one_value(models: Path, tmp_path: Path) -> None:
+    with served(models / "single", tmp_path) as client:
+        for rows in ([{"age": 2}, {"age": 3.5}], [{"age": [2]}, {"age": [3.5]}]):
+            assert client("/invocations", {"dataframe_records": rows})[1] == {"predictions": [4, 7]}
+
+
 def test_texts_integers_and_several_inputs(models: Path, tmp_path: Path) -> None:
     with served(models / "pair", tmp_path) as client:
         body = {"instances": [{"a": [1, 2], "b": "é"}, {"a": [3, 4.0], "b": {"b64": "AP8="}}]}

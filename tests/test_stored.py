@@ -146,7 +146,7 @@ def test_a_row_of_targets_that_is_not_finite_is_named() -> None:
 def test_structures() -> None:
     np.savez("a.npz", a=IMAGES, b=np.arange(N) * 2, y=np.arange(N), z=np.arange(N) + 0.5)
     stored, memory = in_both(
-        "a.npz", x={"pixels": "a", "more": {"n": "b"}}, y=["y", "z"], weight=["z", "z"]
+        "a.npz", inputs={"pixels": "a", "more": {"n": "b"}}, target=["y", "z"], weight=["z", "z"]
     )
     for part in (stored.validation, memory.validation):
         assert len(part) == 12
@@ -321,11 +321,11 @@ def test_what_is_refused_of_npy(case: int) -> None:
 def test_what_is_refused_of_structures() -> None:
     np.savez("a.npz", x=IMAGES, y=np.arange(N), short=np.arange(3))
     for options, expected in (
-        ({"x": {"a": "x", "b": "y"}, "validation_inputs": "x", "validation_target": "y"},
+        ({"inputs": {"a": "x", "b": "y"}, "validation_inputs": "x", "validation_target": "y"},
          "dataset.validation_inputs=x: is no structure like that of {'a': 'x', 'b': 'y'}"),
-        ({"x": ["x", "short"]}, "dataset.inputs=short: has 3 rows and the inputs 60"),
+        ({"inputs": ["x", "short"]}, "dataset.inputs=short: has 3 rows and the inputs 60"),
         ({"weight": "short"}, "dataset.weight=short: has 3 rows and the inputs 60"),
-        ({"y": {"a": "y", "b": "z"}}, "dataset.target=z: a.npz has no array of that name"),
+        ({"target": {"a": "y", "b": "z"}}, "dataset.target=z: a.npz has no array of that name"),
         ({"validation_weight": "y"}, "dataset.validation_inputs=None: is missing beside y"),
     ):  # fmt: skip
         found = refusal("npz", "a.npz", **options)  # type: ignore[arg-type]

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dtrain import datasets
 from dtrain.data.options import OnError
 from dtrain.data.tabular import parts, text
 from dtrain.errors import UsageError
+from tests import columnar
 
 ROWS = "age,city,size,y\n31,Rome,1.5,no\n,Bern,2.5,yes\n44,Rome,3.5,no\n52,Oslo,4.5,yes\n"
 #: Contents of a file; the kinds of its columns; a part of what is said of it.
@@ -195,6 +198,15 @@ def test_a_large_file_is_converted_once(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert len(calls) == 1
     save(ROWS + "60,Rome,9.5,no\n")
     assert len(datasets.table("a.csv", validation_split=0.0).train) == 5 and len(calls) == 2
+
+
+def test_long_rows_in_memory_and_in_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = np.arange(20 * 512, dtype=np.float32).reshape(20, 512)
+    pq.write_table(pa.table({"x": columnar.fixed(rows), "y": np.arange(20) % 2}), "a.parquet")
+    for _ in range(2):
+        train = datasets.table("a.parquet", "y", validation_split=0.0).train
+        assert np.array_equal(train.take(np.array([19, 3, 3]))[0], rows[[19, 3, 3]])
+        monkeypatch.setattr(parts, "SMALL", 0)
 
 
 def test_arrays_of_json_are_tables() -> None:

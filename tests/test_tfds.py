@@ -107,8 +107,9 @@ def referee(data: str, split: str = "train") -> list[dict[str, Any]]:
 def read(source: Any, indices: Any) -> tuple[Any, ...]:
     import tensorflow as tf
 
-    parts = source.take(np.asarray(indices))
-    return tuple(source.finish(tuple(map(tf.constant, parts))))
+    from dtrain.task.reading import take
+
+    return take(source, tf.constant(np.asarray(indices, np.int64)))
 
 
 @pytest.mark.task

@@ -141,7 +141,7 @@ class Server:
     def __init__(self, start: Callable[[], ModelProcess], say: Callable[[str], None]):
         self._start, self._say, self.ends = start, say, False
         self._process: ModelProcess | None = None
-        self._version: Version | None = None
+        self.version: Version | None = None
         self._deaths = 0
 
     def load(self, version: Version) -> dict[str, Any]:
@@ -162,12 +162,12 @@ class Server:
             raise DtrainError("its process died while it was loaded") from None
         if "failed" in about:
             raise DtrainError(about["failed"])
-        self._version = version
+        self.version = version
         return about
 
     def revive(self, seconds: float = 0.0) -> None:
         """Start the process again if it dies within so many seconds, with what it served."""
-        process, version = self._process, self._version
+        process, version = self._process, self.version
         if process is None or version is None:
             return
         if not multiprocessing.connection.wait([process.sentinel], seconds) or self.ends:

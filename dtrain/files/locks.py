@@ -10,9 +10,9 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
-
-from filelock import FileLock
+from typing import Any
 
 from dtrain.files import reading
 
@@ -43,12 +43,14 @@ def take(descriptor: int) -> bool:
     return True
 
 
-def alone(path: Path) -> FileLock:
+def alone(path: Path) -> AbstractContextManager[Any]:
     """Return a context in which no other thread or process is in that of the same file.
 
     Raises:
         OSError: on entering: the file cannot be made, or its disk keeps no locks.
     """
+    from filelock import FileLock  # takes 20 ms, which most commands do without
+
     return FileLock(path, poll_interval=_POLL)
 
 

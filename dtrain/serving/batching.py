@@ -119,9 +119,11 @@ class Batcher:
                 return [self._run(batch[0].inputs)]
             names, ends = batch[0].inputs, np.cumsum([item.rows for item in batch])
             joined = {name: np.concatenate([item.inputs[name] for item in batch]) for name in names}
+            outputs = self._run(joined)
+            if any(value.shape[:1] != (ends[-1],) for value in outputs.values()):
+                raise ValueError("its outputs have other rows than its inputs")
             return [
                 {name: value[end - item.rows : end] for name, value in outputs.items()}
-                for outputs in [self._run(joined)]
                 for item, end in zip(batch, ends, strict=True)
             ]
         except Exception as error:

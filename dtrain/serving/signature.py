@@ -188,6 +188,8 @@ def array(value: Any, spec: Spec) -> np.ndarray:
         if np.any(wrong):
             raise spec.refusal(f"it has {found[wrong].reshape(-1)[0]}")
         found = cast
+    if spec.shape and spec.shape[-1] == 1 and found.ndim == len(spec.shape) - 1:
+        found = found[..., np.newaxis]  # a column of a table: [n] for [n, 1]
     if spec.shape is not None and (
         len(spec.shape) != found.ndim
         or any(n not in (None, m) for n, m in zip(spec.shape, found.shape, strict=True))

@@ -24,6 +24,7 @@ from dtrain.data.order import Balanced, Order, order_of
 from dtrain.data.prepare import padded, weighted
 from dtrain.data.sources import Splits
 from dtrain.data.streams import Stream, examples_in
+from dtrain.data.tabular.source import unseen
 from dtrain.errors import UsageError
 from dtrain.task import data_identity, reading, streaming, unreadable
 from dtrain.task.inputs import Augment
@@ -100,6 +101,7 @@ def _loaded(config: Config, trains: bool, encoding: Encoding | None) -> Data:
     if splits.encoding is not None:
         made_of = splits.encoding()
         if encoding is None:
+            notices += unseen(splits.validation, made_of)
             out = made_of.left_out.items()
             notices += [f"the column {name!r} is left out: {why}" for name, why in out]
         names = [feature.name for feature in made_of.features]

@@ -203,10 +203,11 @@ class Text(Dataset):
 
     Attributes:
         _target_: function that loads the data.
-        path: a text file, a pattern, or a list of them; null: 200,000 made-up characters.
+        path: a text file, a pattern, a list, a folder with train/; null: 200,000 made-up letters.
         tokens: what a token is: bytes or characters.
         length: tokens of an example.
         stride: tokens from one example to the next; null: length.
+        validation: files to evaluate on; null: the end of the text.
         validation_split: share of the text that is kept for validation, its end.
     """
 
@@ -215,4 +216,5 @@ class Text(Dataset):
     tokens: str = formed("bytes", TOKENS)
     length: int = within(64, 1, MANY)
     stride: int | None = within(None, 1, MANY)
+    validation: Any | None = formed(None, PATHS)
     validation_split: float = within(0.1, 0, 1, below=True)

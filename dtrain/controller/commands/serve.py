@@ -25,7 +25,7 @@ from dtrain.controller import cli, folders
 from dtrain.controller.commands import failures, of_run
 from dtrain.controller.commands.export import Export
 from dtrain.controller.launchers.model_process import ModelProcess
-from dtrain.controller.served import SAVED, Folder, OfRegistry, OfRun, Server, Source
+from dtrain.controller.served import Folder, OfRegistry, OfRun, Server, Source
 from dtrain.controller.task_environment import task_environment
 from dtrain.controller.terminal.activity import Activity
 from dtrain.errors import DtrainError, UsageError, nearest, printable
@@ -66,7 +66,8 @@ class _Command:
 
     def waiting(self) -> None:
         """Show that something takes long; what serves is started again where it has died."""
-        self.activity.continues()
+        if self._server.version is None:
+            self.activity.continues()
         self._server.revive()
 
     def run(self, name: str, source: Source, key: str) -> int:
@@ -198,7 +199,13 @@ def _taken(given: list[str], words: tuple[str, ...], group: str) -> tuple[Option
 
 def _serve(given: str, rest: list[str], own: Path) -> int:
     path, is_model = Path(given), given.startswith(SCHEME)
-    is_run = path.is_dir() and not (path / SAVED).is_file() and Folder(path).newest() is None
+    if not is_model and not path.is_dir():
+        raise UsageError(
+            "MODEL", path, "is no run folder, no model of a registry and no SavedModel",
+            "a run folder, models:/NAME@ALIAS, or a folder with a SavedModel",
+            "python -m dtrain serve outputs/DATE/TIME_NAME",
+        )  # fmt: skip
+    is_run = not is_model and Folder(path).newest() is None
     foreign = [*([] if is_run else ["checkpoint", "weights"]), *([] if is_model else [_STORE])]
     words = tuple(word for word in WORDS if word not in foreign)
     options, others = _taken(rest, words, "dataset" if is_run else "")
@@ -217,12 +224,6 @@ def _serve(given: str, rest: list[str], own: Path) -> int:
                 )  # fmt: skip
             command.activity.begin("asking MLflow, whose import takes 2 to 10 s")
             return command.run(model.name or "model", OfRegistry(model, own), model.version())
-        if not path.is_dir():
-            raise UsageError(
-                "MODEL", path, "is no run folder, no model of a registry and no SavedModel",
-                "a run folder, models:/NAME@ALIAS, or a folder with a SavedModel",
-                "python -m dtrain serve outputs/DATE/TIME_NAME",
-            )  # fmt: skip
         whole = path.resolve()
         name = whole.parent.name if whole.name.isdecimal() else whole.name
         return command.run(name, Folder(path), Folder(path).newest() or "")

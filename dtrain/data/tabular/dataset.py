@@ -120,6 +120,7 @@ def of_tables(
     count: Any = classes
     if classes is None:
         count = counted(train, *([] if held is None else [held]))
+    notices += _many_classes(all_rows)
     names_of = None if all_rows.target is None else all_rows.target.names
     made = Splits(
         train, held, count, columns={"inputs": all_rows.inputs.names, "target": names_of},
@@ -132,6 +133,19 @@ def of_tables(
         return made
     evaluated = arrays_or_source(held) if isinstance(held, EncodedSource) else None
     return dataclasses.replace(made, train=arrays_or_source(train), validation=evaluated)
+
+
+def _many_classes(source: TableSource) -> list[str]:
+    """Return a sentence on a target of words of which most occur in one row."""
+    if not isinstance(source, EncodedSource) or not source.table.is_small:
+        return []
+    names, rows = source.words(), len(source)
+    if len(names) < 20 or len(names) < rows / 2:
+        return []
+    return [
+        f"the target has {len(names):,} different texts in {rows:,} rows, each of them a class; "
+        "for another column: dataset.target=COLUMN"
+    ]
 
 
 def _flat(names: Names) -> list[str]:

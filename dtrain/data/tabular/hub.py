@@ -44,6 +44,18 @@ class Part:
     rows: int
 
 
+class _Copy(DataFile):
+    """A file that messages call by the name of those that it is a copy of."""
+
+    def __init__(self, path: str, name: str):
+        super().__init__(name)
+        self._path = path
+
+    def local(self) -> Path:
+        """Return where it is."""
+        return Path(self._path)
+
+
 class HubTable(ArrowTable):
     """Columns of one split. Images are bytes, as they are encoded.
 
@@ -71,7 +83,9 @@ class HubTable(ArrowTable):
             elif kind in _SHAPED:
                 column = Column(np.dtype(feature.dtype), tuple(feature.shape))
                 forms[name] = Form(column, (name,))
-        super().__init__([DataFile(file) for file in part.files], Reading("arrow"), forms)
+        name = None if shown is None else ", ".join(file.name for file in shown[:3])
+        copies = [_Copy(file, name or file) for file in part.files]
+        super().__init__(copies, Reading("arrow"), forms)
         if len(self) != part.rows:
             raise UsageError(
                 "dataset.path", str(Path(part.files[0]).parent),

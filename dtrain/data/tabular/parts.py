@@ -9,7 +9,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import mmap
+import os
 import sys
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -279,13 +281,17 @@ class MappedFile:
 
     Args:
         path: of the file.
+
+    Attributes:
+        buffer: all of it.
+        descriptor: to read from it.
     """
 
     def __init__(self, path: Path):
         with path.open("rb") as stream:
             self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-        # Else the kernel brings the pages around each that is touched.
-        self._map.madvise(mmap.MADV_RANDOM)
+            self.descriptor = os.dup(stream.fileno())
+        weakref.finalize(self, os.close, self.descriptor)
         self.buffer = pa.py_buffer(self._map)
 
     def batches(self) -> list[pa.RecordBatch]:
@@ -303,6 +309,10 @@ class MappedFile:
         """Say whether a buffer is a part of the file, and not elsewhere in memory."""
         at = buffer.address - self.buffer.address
         return bool(0 <= at <= self.buffer.size - buffer.size)
+
+    def is_whole(self) -> bool:
+        """Say whether the file has not become shorter."""
+        return self._map.size() >= self.buffer.size
 
     def release(self) -> None:
         """Take its pages out of the memory of this process; they stay in the page cache."""

@@ -162,6 +162,30 @@ def arrays_or_source(source: EncodedSource | None) -> Any:
     return ArraysOfTable(source)
 
 
+def unseen(held: Any, made: Encoding) -> list[str]:
+    """Return sentences on categories that are evaluated on, and that the training had not.
+
+    Args:
+        held: what is evaluated on.
+        made: fitted on the training.
+    """
+    source = held.source if isinstance(held, ArraysOfTable) else held
+    sentences = []
+    if not isinstance(source, EncodedSource):
+        return []
+    for feature in made.of("category"):
+        rows = np.arange(min(len(source), encoding.EXAMPLES))
+        cells = encoding.texts(source.cells(rows, [feature.name])[feature.name])
+        others = sorted(set(cells) - {"", *feature.values})
+        if others:
+            more = f" and {len(others) - 1:,} more" if len(others) > 1 else ""
+            sentences.append(
+                f"the column {feature.name!r} has {others[0]!r}{more} in the validation, which the "
+                "training has not: it is read as unknown"
+            )
+    return sentences
+
+
 def check_targets(
     source: TableSource, table: ArrowTable, skip: bool
 ) -> tuple[np.ndarray | None, str | None]:
