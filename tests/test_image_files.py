@@ -39,7 +39,7 @@ def whole(source: Any) -> tuple[np.ndarray, np.ndarray]:
     plain = tf.autograph.experimental.do_not_convert
     rows = tf.data.Dataset.range(len(source)).batch(16)
     if getattr(source, "in_graph", False):
-        read = rows.map(plain(lambda at: source.take(at)))
+        read = rows.map(plain(lambda at: source.gather(at)))
     else:
         types = [tf.as_dtype(part.dtype) for part in source.take(np.zeros(1, np.int64))]
         shape = [None, *source.take(np.zeros(1, np.int64))[0].shape[1:]]
@@ -171,7 +171,9 @@ def test_a_file_that_is_no_image_is_named(how: str, problem: str, place: str) ->
     at = next(i for i in range(len(train)) if train.where(i) == path)
     rows = [0, at, 1]
     with pytest.raises(DataError) as caught:
-        train.finish(train.take(tf.constant(rows) if place == "none" else np.array(rows)))
+        train.finish(
+            train.gather(tf.constant(rows)) if place == "none" else train.take(np.array(rows))
+        )
     assert str(caught.value).startswith(f"{path}: {problem}")
     assert "{{" not in str(caught.value) and "[Op" not in str(caught.value)
     if place == "none":

@@ -82,7 +82,7 @@ def test_a_part_of_a_source_in_the_graph() -> None:
     from dtrain.data.sources import Arrays
 
     part = Subset(Arrays(np.arange(12), np.arange(12) * 10), ROWS)
-    take = tf.function(part.take)
+    take = tf.function(part.gather)
     x, y = take(tf.constant([4, 0], tf.int64))
     assert (x.numpy().tolist(), y.numpy().tolist()) == ([11, 1], [110, 10])
 

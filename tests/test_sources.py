@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dtrain.data.nest import leaves
 from dtrain.data.sources import Arrays
 from dtrain.data.splits import split
 from dtrain.errors import UsageError
@@ -75,9 +76,13 @@ def test_structures_are_taken_eagerly_and_in_a_graph() -> None:
     ):
         wanted = np.array([5, 0, 5])
         # In a graph first: what it captures must be usable outside.
-        traced = tf.function(source.take).get_concrete_function(tf.TensorSpec([3], tf.int64))
-        for taken in (traced(tf.constant(wanted)), source.take(tf.constant(wanted))):
+        traced = tf.function(source.gather).get_concrete_function(tf.TensorSpec([3], tf.int64))
+        for taken in (traced(tf.constant(wanted)), source.gather(tf.constant(wanted))):
             assert isinstance(taken, tuple)
+            for one, other in zip(leaves(taken), leaves(source.take(wanted)), strict=True):
+                assert (one is None and other is None) or np.array_equal(
+                    one.numpy(), other.astype("S") if other.dtype.kind == "U" else other
+                )
             tf.nest.assert_same_structure(taken, parts)
             for one, other in zip(tf.nest.flatten(taken), tf.nest.flatten(parts), strict=True):
                 if other is not None:
@@ -93,6 +98,6 @@ def test_structures_can_be_read_elsewhere() -> None:
     assert [tensor.dtype for tensor in source.tensors()] == [tf.string] + [tf.float32] * 3
     other = Arrays({"b": X * 0, "a": NAMES}, X[:, 0] * 0, X[:, 1] * 0)
     other.bind(source.tensors())
-    x, y, weight = other.take(tf.constant([3, 1]))
+    x, y, weight = other.gather(tf.constant([3, 1]))
     assert np.array_equal(x["b"], X[[3, 1]]) and np.array_equal(y, X[[3, 1], 0])
     assert np.array_equal(weight, X[[3, 1], 1]) and list(x) == ["b", "a"]

@@ -59,7 +59,7 @@ def test_windows_are_cut_in_the_graph_and_from_tensors_elsewhere() -> None:
         elsewhere = Windows(np.zeros(20, kind), 5, 4)
         elsewhere.bind(source.tensors())
         for each in (source, elsewhere):
-            dataset = tf.data.Dataset.from_tensors(np.array([2, 0, 2])).map(each.take)
+            dataset = tf.data.Dataset.from_tensors(np.array([2, 0, 2])).map(each.gather)
             assert dataset.element_spec == (tf.TensorSpec([3, 5], tf.int32),) * 2
             [(x, y)] = dataset
             assert x.numpy().tolist() == [[8, 9, 10, 11, 12], [0, 1, 2, 3, 4], [8, 9, 10, 11, 12]]

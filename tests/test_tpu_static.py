@@ -122,5 +122,5 @@ def test_a_stretch_of_a_source() -> None:
 
     stretch = Stretch(Squares(), 6, 3)
     assert len(stretch) == 3
-    x, y = stretch.take(tf.range(3, dtype=tf.int64))
+    x, y = stretch.gather(tf.range(3, dtype=tf.int64))
     assert (x.numpy().tolist(), y.numpy().tolist()) == ([36, 49, 64], [6, 7, 8])

@@ -147,7 +147,7 @@ class Decoded:
         count = len(self.images)
         with tf.device("CPU:0"):
             batches = tf.data.Dataset.range(count).batch(_BATCH)
-            read = batches.map(plain(lambda rows: self.images.take(rows)), tf.data.AUTOTUNE)
+            read = batches.map(plain(lambda rows: self.images.gather(rows)), tf.data.AUTOTUNE)
             made = read.map(plain(lambda *parts: finish(parts)), tf.data.AUTOTUNE)
             at = 0
             try:

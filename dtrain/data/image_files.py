@@ -67,7 +67,12 @@ class ImageFiles(Captured):
         """Return the path of an image."""
         return self._originals[index]
 
-    def take(self, indices: Any) -> tuple[Any, Any]:
+    def take(self, indices: np.ndarray) -> tuple[Any, Any]:
+        """Read: int64 ``[b]`` to arrays, as :meth:`gather` has tensors."""
+        encoded, labels = self.gather(indices)
+        return encoded.numpy(), labels.numpy()
+
+    def gather(self, indices: Any) -> tuple[Any, Any]:
         """Read: int64 ``[b]`` to ``(text [b], as the files have it, int64 [b])``.
 
         Raises:

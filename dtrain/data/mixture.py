@@ -39,11 +39,13 @@ class Subset:
 
     def take(self, indices: Any) -> tuple[Any, ...]:
         """Return the examples at ``indices`` among these."""
-        if not self.in_graph:
-            return tuple(self.source.take(self.rows[indices]))
+        return tuple(self.source.take(self.rows[indices]))
+
+    def gather(self, indices: Any) -> tuple[Any, ...]:
+        """Return as :meth:`take`, of a source in the graph."""
         import tensorflow as tf
 
-        return tuple(self.source.take(tf.gather(self.rows, indices)))
+        return tuple(self.source.gather(tf.gather(self.rows, indices)))
 
     def blocks(self) -> np.ndarray | None:
         """Return how many of these, one after the other, are read at once; None for one."""

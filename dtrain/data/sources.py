@@ -37,9 +37,8 @@ class Source(Protocol):
     A source may have, besides:
 
     - ``thread_safe = True``: several threads may be in its ``take`` at once.
-    - ``in_graph = True``: ``indices`` is a tensor, and the result is made of tensors. One that
-      holds tensors may have ``tensors()`` and ``bind(tensors)``, as :class:`Arrays`: they are then
-      sent to each worker of a parameter-server cluster once, and not with every step.
+    - ``in_graph = True`` and ``gather(indices)``, which makes tensors of a tensor, as
+      :class:`Captured` sources do.
     - ``finish(parts)``: makes of what ``take`` has returned, as tensors, the examples; it is traced
       into the input graph and runs in several threads, where ``take`` in Python runs in one. It is
       where records are parsed and images decoded.
@@ -206,7 +205,11 @@ class Arrays(Captured):
         return self._examples
 
     def take(self, indices: Any) -> tuple[Any, ...]:
-        """Gather rows: int64 ``[b]`` to tensors ``(x, y)``, ``(x, y, weight)`` or ``(x,)``."""
+        """Return rows as arrays ``(x, y)``, ``(x, y, weight)`` or ``(x,)``."""
+        return nest.mapped(lambda leaf: np.asarray(leaf)[indices], self._parts())
+
+    def gather(self, indices: Any) -> tuple[Any, ...]:
+        """Gather rows in a graph: a tensor ``[b]`` to tensors, as :meth:`take` has arrays."""
         import tensorflow as tf
 
         rows = iter([tf.gather(tensor, indices) for tensor in self.tensors()])
@@ -262,6 +265,12 @@ class Windows(Captured):
 
     def take(self, indices: Any) -> tuple[Any, Any]:
         """Cut out: int64 ``[b]`` to ``(int32 [b, length], int32 [b, length])``."""
+        at = indices[:, None] * self.stride + np.arange(self.length + 1)
+        window = self.tokens[at].astype(np.int32)
+        return window[:, :-1], window[:, 1:]
+
+    def gather(self, indices: Any) -> tuple[Any, Any]:
+        """Cut out in a graph: a tensor ``[b]`` to tensors, as :meth:`take` has arrays."""
         import tensorflow as tf
 
         starts = tf.cast(indices, tf.int64)[:, tf.newaxis] * self.stride

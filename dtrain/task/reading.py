@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from dtrain.data import as_numpy, failures, nest, seeding, transforms
-from dtrain.data.example import Example, label, parts_of, place, spec_difference, spec_of
-from dtrain.data.mixture import Concatenated
-from dtrain.data.mixture import place as at
-from dtrain.data.ragged import Ragged
+from dtrain.data import failures, nest, transforms
+from dtrain.data.example import Example, parts_of, spec_difference, spec_of
+from dtrain.data.mixture import Concatenated, place
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
 from dtrain.errors import DataError, UsageError
-
-#: Held while a source in Python is read: what is trained on and what is evaluated on are read side
-#: by side, and may come from one open file.
-_reading = threading.Lock()
-
-
-def is_alone(source: Source) -> bool:
-    """Whether one thread at a time may read: so it is in Python, unless the source says it can."""
-    if isinstance(source, Concatenated):
-        return any(map(is_alone, source.members))
-    return not (getattr(source, "in_graph", False) or getattr(source, "thread_safe", False))
+from dtrain.task.host_pipeline import Reader, by_rows, is_alone, read, readers, taken
 
 
 def in_python(source: Source) -> bool:
@@ -44,14 +30,7 @@ def threads(source: Source) -> int:
     """
     if is_alone(source):
         return 1
-    readers = _readers(source)
-    return 2 * readers if readers else tf.data.AUTOTUNE
-
-
-def _readers(source: Source) -> int:
-    if isinstance(source, Concatenated):
-        return max(map(_readers, source.members))
-    return int(getattr(source, "readers", 0))
+    return 2 * readers(source) or tf.data.AUTOTUNE
 
 
 def take(source: Source, indices: tf.Tensor, key: tf.Tensor | None = None) -> tuple[Any, ...]:
@@ -74,86 +53,30 @@ def take(source: Source, indices: tf.Tensor, key: tf.Tensor | None = None) -> tu
     if isinstance(source, Concatenated):
         return _joined(source, indices, key)
     if getattr(source, "in_graph", False):
-        example = Example.of(source.take(indices))
+        own: Any = source
+        example = Example.of(own.gather(indices))
     elif tf.executing_eagerly():
         rows = np.asarray(indices)
-        example = _read(source, rows, _by_rows(rows)).map(tf.convert_to_tensor)
+        example = read(source, rows, by_rows(rows)).map(tf.convert_to_tensor)
     else:
         example = _in_graph(source, indices, key)
     return transforms.applied(source, example, of_arrays=False).parts
 
 
-def taken(source: Source, rows: np.ndarray, key: tuple[int, ...] | None) -> Example:
-    """Return examples of a source in Python, changed by its transforms of arrays.
-
-    Args:
-        source: has them.
-        rows: int64 ``[b]``.
-        key: by which it draws random numbers; None: it draws none.
-    """
-    alone = is_alone(source)
-    with (
-        _reading if alone else contextlib.nullcontext(),
-        seeding.seeded(key if alone else None),
-        seeding.reading_by(key),
-    ):
-        return transforms.applied(source, Example.of(source.take(rows)), of_arrays=True)
-
-
-def _read(source: Source, rows: np.ndarray, key: tuple[int, ...] | None) -> Example:
-    """Return as :func:`taken`, as arrays.
-
-    Raises:
-        UsageError: rows have different lengths.
-    """
-    example = taken(source, rows, key)
-    for name, leaf in example.leaves.items():
-        if isinstance(leaf, Ragged):
-            raise UsageError(
-                "dataset.pad", "null", f"{label(name)} has rows of different lengths",
-                "a length for each such input or target: {NAME: {length: 128}}",
-                f"dataset.pad={{{place(name)}:{{length:128}}}}",
-            )  # fmt: skip
-    return example.map(_array)
-
-
-def _by_rows(rows: np.ndarray) -> tuple[int, ...]:
-    return tuple(map(int, rows[:1]))
-
-
 def _in_graph(source: Source, indices: tf.Tensor, key: tf.Tensor | None) -> Example:
-    first = np.zeros(1, np.int64)
-    like = _read(source, first, _by_rows(first))
-    spec = spec_of(like.parts, transforms.by_batch(source))
-    leaves = like.leaves
+    reader = Reader(source)
+    leaves = reader.like.leaves
 
-    def read(rows: np.ndarray, *key: np.ndarray) -> list[np.ndarray]:
+    def read_rows(rows: np.ndarray, *key: np.ndarray) -> list[np.ndarray]:
         with failures.kept():
-            by = tuple(map(int, key[0])) if key else _by_rows(rows)
-            example = _read(source, rows, by if seeding.observed() else None)
-            difference = spec_difference(spec, spec_of(example.parts), types=False)
-            if difference is not None:
-                where = f"the batch of {at(source, int(rows[0]))}"
-                raise DataError(where, f"{difference}, unlike the first example")
-            return [
-                as_numpy.as_type(leaf, leaves[name].dtype, "dataset", label(name))
-                for name, leaf in example.leaves.items()
-            ]
+            example = reader(rows, tuple(map(int, key[0])) if key else None)
+            return list(example.leaves.values())
 
     types = [tf.as_dtype(leaf.dtype) for leaf in leaves.values()]
-    values = tf.numpy_function(read, [indices, *([] if key is None else [key])], types)
+    values = tf.numpy_function(read_rows, [indices, *([] if key is None else [key])], types)
     for name, value in zip(leaves, values, strict=True):
-        value.set_shape([indices.shape[0], *spec[name][1]])
-    return like.replace(dict(zip(leaves, values, strict=True)))
-
-
-def _array(value: Any) -> Any:
-    if value is None:  # no target beside a weight
-        return None
-    found = np.asarray(value)
-    if found.dtype.kind in "US":  # of one length in NumPy, of any in TensorFlow
-        found = found.astype(object)
-    return as_numpy.checked(found, "dataset", "an example")
+        value.set_shape([indices.shape[0], *reader.spec[name][1]])
+    return reader.like.replace(dict(zip(leaves, values, strict=True)))
 
 
 def _joined(source: Concatenated, indices: tf.Tensor, key: tf.Tensor | None) -> tuple[Any, ...]:
@@ -258,7 +181,7 @@ def arrays(source: Source, rows: np.ndarray) -> tuple[Any, ...]:
     """
     in_graph = isinstance(source, Concatenated) or getattr(source, "in_graph", False)
     if not in_graph and all(each.of_arrays for each in transforms.of(source)):
-        return taken(source, rows, _by_rows(rows)).parts
+        return taken(source, rows, by_rows(rows)).parts
     return parts_of(nest.mapped(lambda leaf: leaf.numpy(), chosen(source, rows)))
 
 
@@ -299,5 +222,5 @@ def problem_of(source: Source, begin: int, count: int) -> DataError | None:
     except DataError as error:
         return error
     except Exception as error:  # of TensorFlow, or whatever a source of the user's raises
-        return DataError(at(source, begin), failures.reason(error))
+        return DataError(place(source, begin), failures.reason(error))
     return None

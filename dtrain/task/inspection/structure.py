@@ -16,6 +16,7 @@ from dtrain.data.streams import Stream
 from dtrain.errors import UsageError
 from dtrain.host.columns import aligned
 from dtrain.task import reading
+from dtrain.task.host_pipeline import taken
 from dtrain.task.inspection import values
 
 _ROLES = ("input", "target", "weight")
@@ -131,7 +132,7 @@ def _ragged(source: Any, count: int) -> tuple[Any, ...] | None:
         return _ragged(source.members[0], min(count, len(source.members[0])))
     if isinstance(source, Stream) or getattr(source, "in_graph", False):
         return None
-    found = reading.taken(source, np.arange(count), None).parts
+    found = taken(source, np.arange(count), None).parts
     return found if any(isinstance(leaf, Ragged) for leaf in nest.leaves(found)) else None
 
 

@@ -6,8 +6,10 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
+from dtrain.data import nest
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
 from dtrain.errors import UsageError
@@ -140,5 +142,9 @@ class Stretch:
         return self._examples
 
     def take(self, indices: Any) -> tuple[Any, ...]:
+        """Return as :meth:`gather`, at once."""
+        return nest.mapped(np.asarray, self.gather(indices))
+
+    def gather(self, indices: Any) -> tuple[Any, ...]:
         """Return the examples at ``indices``, counted from the first."""
         return reading.take(self._source, indices + self._first)
